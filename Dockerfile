@@ -3,6 +3,7 @@
 # With servers of tools (MCP):            docker build -t reverie --build-arg MCP=yes .
 # With `reverie console`:                 docker build -t reverie --build-arg CONSOLE=yes .
 # With a store in PostgreSQL:             docker build -t reverie --build-arg POSTGRES=yes .
+# With Vertex AI and a key for it:        docker build -t reverie --build-arg VERTEX=yes .
 #
 # Run it as config/compose.yaml does, or:
 #   docker run --init --read-only --tmpfs /tmp --cap-drop ALL --security-opt no-new-privileges \
@@ -18,6 +19,7 @@ ARG EMBEDDED=no
 ARG MCP=no
 ARG CONSOLE=no
 ARG POSTGRES=no
+ARG VERTEX=no
 # The environment has no pip of its own: nothing is installed into it later.
 RUN python -m venv --without-pip /opt/reverie \
     && into="pip --python /opt/reverie/bin/python install --require-hashes" \
@@ -28,8 +30,10 @@ RUN python -m venv --without-pip /opt/reverie \
     && if [ "$MCP" = yes ]; then $into -r requirements/mcp.txt; fi \
     && if [ "$CONSOLE" = yes ]; then $into -r requirements/console.txt; fi \
     && if [ "$POSTGRES" = yes ]; then $into -r requirements/postgres.txt; fi \
+    && if [ "$VERTEX" = yes ]; then $into -r requirements/vertex.txt; fi \
     && pip install --require-hashes -r requirements/build.txt
 COPY pyproject.toml README.md LICENSE ./
+COPY reverie/ reverie/
 COPY gateway/ gateway/
 COPY channels/ channels/
 COPY agent/ agent/

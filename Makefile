@@ -4,7 +4,7 @@ ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help install demo test test-all crash cluster soak proof check docs messages lock bench clean
+.PHONY: help install demo test test-all examples crash cluster soak proof check docs messages lock bench trace clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -34,6 +34,9 @@ test: .venv/.tools ## run the unit tests
 test-all: test ## run the integration and system tests as well, with what they print of lost and doubled messages
 	$(PYTEST) -m '(integration or system) and not soak' -rfEP $(ARGS)
 
+examples: ## test the examples as their users have them: the wheel and each example in a fresh environment
+	examples/test $(ARGS)
+
 proof: .venv/.tools ## run what takes minutes, and the laws with all their examples: hours on two cores
 	EXAMPLES=all $(PYTEST) -m 'system or soak or hypothesis' -rP $(ARGS)
 
@@ -59,6 +62,7 @@ docs: .venv/.tools ## write the generated pages of docs/ again
 	.venv/bin/python tests/checks/commands.py
 	.venv/bin/python tests/checks/metrics.py
 	.venv/bin/python tests/checks/permissions.py
+	.venv/bin/python tests/checks/plugins_api.py
 
 messages: .venv/.tools ## collect the texts for people, and compile their translations
 	.venv/bin/python tests/checks/messages.py
@@ -69,6 +73,9 @@ lock: .venv/.tools ## pin the requirements again
 bench: .venv/.tools ## run the benchmarks
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; .venv/bin/python $$bench $(ARGS); done
 
+trace: .venv/.tools ## print the code and the commits that one plain message takes; ARGS=CHECKOUT for another one
+	.venv/bin/python tests/tools/trace.py $(ARGS)
+
 clean: ## remove what was made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
-	find gateway channels agent tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find reverie gateway channels agent tests -name __pycache__ -type d -prune -exec rm -rf {} +

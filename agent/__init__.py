@@ -6,7 +6,7 @@ Open `dmn` for the Default Mode Network, which decides when a turn starts (`sign
 prompt, and `turn_context` for the requests and the outcome of a turn. `view` and `compaction`
 decide what a model still sees of a long conversation, `summary` and `journal` hold the formats that
 replace the rest. The packages are `cache` (prompt caching by price), `models` (providers), `tokens`
-(counting), `tools` (specifications), `prompts` (texts) and `workspace` (persona and skills).
+(counting), `tools` (specifications), `prompts` (texts) and `workspace` (persona).
 
 Imports of the gateway are limited to `gateway.core`. Files that say "Pure" do no IO and read no
 clock: times and ids are arguments. Prompts are byte-stable: equal facts give equal bytes, and what

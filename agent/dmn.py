@@ -2,8 +2,8 @@
 
 Rules:
   1. `step` is total and pure: any signal in any state gives a next state and effects. The time
-     comes with the signal; the shell (`gateway.runtime.loop`) carries out the effects and sends the
-     next signal.
+     comes with the signal; the shell (`gateway.runtime.agent`) carries out the effects and sends
+     the next signal.
   2. One turn at a time in a conversation, at most `DmnPolicy.lanes` at once. The next one is in the
      room with the fewest turns under way, so that no room with many threads keeps others waiting;
      among these, first come first served.
@@ -12,6 +12,9 @@ Rules:
   4. The timer is always armed, except after `Stopping`.
   5. A tick starts nothing in a conversation where a person has just spoken to the agent: their
      message begins the turn, which then counts as theirs.
+  6. A question that no model answered waits, and is asked again: after a time that doubles, once
+     its provider may be asked again, when another question that waited is answered, and when the
+     model changes. If others were answered since a model failed at it, the question is at fault.
 
 Theory of operation. A person speaks to the agent: the mode becomes Engaged, and a turn starts at
 once or as soon as a lane is free. A turn that used tools leads to Working, but only one that left
@@ -22,13 +25,17 @@ reaches Resting within two ticks and stays there, or dreams once there are enoug
 looks at low notifications once, an hour after the first of them came. Stored,
 Paused and Off start nothing by themselves, but a message from a person is answered in all of them.
 Any person's message ends Stored, an owner's or admin's ends Paused, and no message ends Off. Quiet
-applies on top of every mode. Autonomous turns are limited: by number in a row, by number and cost
-per day; after errors the intervals between them double.
+applies on top of every mode. Autonomous turns are limited: by number in a row and per day, and
+by the money of the day, of which the shell tells when it is spent; after errors the intervals
+between them double.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from pydantic import TypeAdapter
 
 from agent.signals import (
     LOW,
@@ -44,10 +51,15 @@ from agent.signals import (
     Effect,
     Interrupt,
     LeftOff,
+    ModelChanged,
     Noticed,
+    Outage,
     PendingTurn,
     Persist,
     Presence,
+    PutOffQuestion,
+    RetryDue,
+    SetRetryTimer,
     SetTimer,
     Signal,
     StartTurn,
@@ -55,7 +67,6 @@ from agent.signals import (
     Stopping,
     Tick,
     TurnEnded,
-    TurnFailed,
 )
 from gateway.core.events import ConversationId, room_of
 
@@ -67,6 +78,10 @@ CACHE_MARGIN_S = 10.0
 DREAM_RETRY_S = 3600.0
 """A dream for which no model answered is dreamt again this long after it at the earliest, once one
 has answered."""
+FIRST_AWAY_S, MAX_AWAY_S = 5.0, 60.0
+"""Time after which a question that no model answered is asked again: doubling, at most this."""
+MAX_AWAY_HINT_S = 300.0
+"""Longest time for which no model is asked because its provider says so."""
 LOW_WAIT = timedelta(hours=1)
 """An agent at rest looks at low notifications once, this long after the first of them came."""
 FOREVER = datetime.max.replace(tzinfo=UTC)
@@ -110,7 +125,6 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
     """Return the reasons, in words, why no autonomous turn may start now. Empty: one may."""
     state = _reset_daily(state, at)
     is_quiet = state.quiet_until is not None and state.quiet_until > at
-    is_over_budget = state.spent_up or 0 < policy.daily_cost_usd <= state.spent_today_usd
     reasons = (
         (state.stopping, "the gateway is stopping"),
         (state.mode is DmnMode.OFF, "it is off"),
@@ -126,13 +140,7 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
             f"{state.autonomous} turns in a row (max_autonomous_turns)",
         ),
         (state.turns_today >= policy.daily_turns, f"{state.turns_today} turns today (daily_turns)"),
-        (
-            is_over_budget,
-            (
-                f"${state.spent_today_usd:.4f} spent today of ${policy.daily_cost_usd:.2f} "
-                "(daily_cost_usd)"
-            ),
-        ),
+        (state.spent_up, "its money for today is spent (daily_cost_usd)"),
         (_free_lanes(state, policy) <= 0, "every lane is taken"),
     )
     return tuple(reason for holds, reason in reasons if holds)
@@ -153,11 +161,34 @@ def due_conversations(
     return tuple(conversation for conversation in found if conversation not in state.running)
 
 
+def find_outage(state: DmnState, at: datetime) -> Outage | None:
+    """Return the outage for which no model is asked now. None: one may be asked."""
+    found = state.outage
+    return found if found is not None and found.since <= at < found.until else None
+
+
+def find_put_off(state: DmnState, conversation: ConversationId) -> PutOffQuestion | None:
+    """Return the question there that waits for a model. None: none does."""
+    return next((one for one in state.put_off if one.conversation == conversation), None)
+
+
+def is_faulty(state: DmnState, conversation: ConversationId) -> bool:
+    """Return whether a model has answered others since it failed at the question there: then the
+    question is at fault, and does not wait any longer.
+    """
+    one = find_put_off(state, conversation)
+    if one is None or one.failed is None or state.answered is None:
+        return False
+    return one.failed <= state.answered
+
+
 def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     """Decide. Never raises; a signal that makes no sense in a state changes nothing."""
     after, signal_effects = _apply_signal(state, signal, policy)
-    after, started = _dispatch_waiting(after, policy)
-    effects = [*signal_effects, *started]
+    effects = [*signal_effects]
+    if after.waiting:
+        after, started = _dispatch_waiting(after, policy)
+        effects += started
     if after.low != state.low:
         still = state.low_since if set(state.low).intersection(after.low) else signal.at
         after = replace(after, low_since=still if after.low else None)
@@ -173,44 +204,57 @@ def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
         waits = all(due_conversations(one, policy, signal.at) for one in (state, after))
         sooner = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
         effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=sooner))
-    if after.persistent != state.persistent:
+    if persistent(after) != persistent(state):
         effects.append(Persist())
     return after, tuple(effects)
 
 
 def _apply_signal(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
-    if state.stopping and not isinstance(signal, TurnEnded | TurnFailed):
+    if state.stopping and not isinstance(signal, TurnEnded):
         return state, ()
     match signal:
+        case Noticed(elsewhere=True):
+            return _on_noticed_elsewhere(state, signal, policy), ()
         case Noticed():
             return _on_noticed(state, signal, policy)
-        case TurnEnded() | TurnFailed():
-            return _on_turn_ended(_reset_daily(state, signal.at), signal, policy), ()
+        case TurnEnded():
+            return _on_turn_ended(_reset_daily(state, signal.at), signal, policy)
         case Tick():
             return _on_tick(_reset_daily(state, signal.at), signal, policy)
-        case Presence():
-            return replace(state, presence=signal.level), ()
         case Directive():
             return _on_directive(state, signal, policy)
+        case RetryDue():
+            question = find_put_off(state, signal.conversation)
+            return _ask_again(state, (question,) if question else (), signal.at, policy)
+        case ModelChanged():
+            asked = tuple(replace(one, failed=None) for one in state.put_off)
+            return _ask_again(replace(state, outage=None, put_off=asked), asked, signal.at, policy)
+        case _:
+            return _take_note(state, signal), ()
+
+
+def _take_note(state: DmnState, signal: Presence | LeftOff | BudgetSpent | Stopping) -> DmnState:
+    """Take in a signal that has no effects."""
+    match signal:
+        case Presence():
+            return replace(state, presence=signal.level)
         case LeftOff():
-            return _on_left_off(state, signal.conversation), ()
+            return _on_left_off(state, signal.conversation)
         case BudgetSpent():
-            return replace(_reset_daily(state, signal.at), spent_up=True), ()
+            return replace(_reset_daily(state, signal.at), spent_up=True)
         case Stopping():
-            return replace(state, stopping=True, waiting=(), pending=(), continuing=(), low=()), ()
+            return replace(state, stopping=True, waiting=(), pending=(), continuing=(), low=())
+
+
+def _on_noticed_elsewhere(state: DmnState, signal: Noticed, policy: DmnPolicy) -> DmnState:
+    """Let the notice change the mode, but no turn be due here."""
+    after, _ = _on_noticed(state, signal, policy)
+    return replace(
+        after, waiting=state.waiting, pending=state.pending, low=state.low, spared=state.spared
+    )
 
 
 def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResult:
-    after, effects = _take_notice(state, signal, policy)
-    if not signal.elsewhere:
-        return after, effects
-    # It changes the mode here, too, but no turn is due here.
-    return replace(
-        after, waiting=state.waiting, pending=state.pending, low=state.low, spared=state.spared
-    ), ()
-
-
-def _take_notice(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResult:
     conversation = signal.conversation
     if signal.urgency >= URGENT:
         stays = state.mode is DmnMode.OFF or (state.mode is DmnMode.PAUSED and not signal.trusted)
@@ -278,25 +322,29 @@ def _on_left_off(state: DmnState, conversation: ConversationId) -> DmnState:
     The sender of the signal also ends a turn that runs there, and its end reports what is left.
     """
     waiting = tuple(turn for turn in state.waiting if turn.conversation != conversation)
-    return _clear_pending(replace(state, waiting=waiting), conversation)
+    state = _clear_pending(replace(state, waiting=waiting), conversation)
+    return _drop_put_off(state, conversation)
 
 
-def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnPolicy) -> DmnState:
+def _on_turn_ended(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> StepResult:
     conversation = signal.conversation
     if conversation not in state.running:
-        return state
-    spent_usd = state.spent_today_usd + (max(0.0, signal.cost_usd) if signal.autonomous else 0.0)
+        return state, ()
     running, chats = (
         tuple(other for other in places if other != conversation)
         for places in (state.running, state.chats)
     )
-    state = replace(state, running=running, chats=chats, spent_today_usd=spent_usd, woken=False)
+    state = replace(state, running=running, chats=chats, woken=False)
     if signal.addressed:  # it was counted as autonomous when it began
         state = replace(state, autonomous=0, turns_today=max(0, state.turns_today - 1))
     passive, goes_on = state.mode in PASSIVE_MODES, False
-    if isinstance(signal, TurnFailed):
+    if signal.failed:
         goes_on = signal.continues and not passive
-        if signal.no_model and conversation == policy.inner and state.mode is DmnMode.DREAMING:
+        if (
+            signal.no_model is not None
+            and conversation == policy.inner
+            and state.mode is DmnMode.DREAMING
+        ):
             rested_s = max(0.0, policy.dream_every_s - DREAM_RETRY_S)
             state = replace(state, dreamt=signal.at - timedelta(seconds=rested_s))
         state = replace(state, mode=WIND_DOWN.get(state.mode, state.mode), errors=state.errors + 1)
@@ -320,7 +368,69 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded | TurnFailed, policy: DmnP
         and conversation not in state.continuing
     ):
         state = replace(state, continuing=(*state.continuing, conversation))
-    return state
+    if signal.failed:
+        return _put_off(state, signal)
+    if signal.answered is not None:
+        newest = max(signal.answered, state.answered or signal.answered)
+        state = replace(state, answered=newest)
+    return _settle_put_off(state, signal, policy) if state.put_off else (state, ())
+
+
+def _put_off(state: DmnState, signal: TurnEnded) -> StepResult:
+    """Keep the question of a turn that no model answered, if somebody waits for an answer."""
+    at, before = signal.at, find_put_off(state, signal.conversation)
+    state = _drop_put_off(state, signal.conversation)
+    if signal.no_model is None:
+        return state, ()
+    failed = at if signal.asked else before.failed if before is not None else None
+    known = find_outage(state, at)
+    until = known.until if known is not None else at
+    if signal.asked:
+        until = max(until, at + timedelta(seconds=min(signal.retry_after_s, MAX_AWAY_HINT_S)))
+        newest = Outage(since=at, until=until, cause=signal.no_model, reason=signal.reason)
+        state = replace(state, outage=newest if until > at else None)
+    if not signal.awaited or state.stopping:
+        return state, ()
+    one = PutOffQuestion(
+        conversation=signal.conversation,
+        direct=signal.direct,
+        wait_s=FIRST_AWAY_S if before is None else min(MAX_AWAY_S, 2 * before.wait_s),
+        failed=failed,
+    )
+    delay_s = max(one.wait_s, (until - at).total_seconds())
+    timer = SetRetryTimer(conversation=one.conversation, delay_s=delay_s)
+    return replace(state, put_off=(*state.put_off, one)), (timer,)
+
+
+def _settle_put_off(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> StepResult:
+    """Let the questions that wait be asked if a model has answered one of them: it is back."""
+    if find_put_off(state, signal.conversation) is None:
+        return state, ()
+    state = _drop_put_off(state, signal.conversation)
+    others = state.put_off if signal.answered is not None else ()
+    return _ask_again(state, others, signal.at, policy)
+
+
+def _drop_put_off(state: DmnState, conversation: ConversationId) -> DmnState:
+    if find_put_off(state, conversation) is None:
+        return state
+    others = tuple(one for one in state.put_off if one.conversation != conversation)
+    return replace(state, put_off=others)
+
+
+def _ask_again(
+    state: DmnState, questions: Sequence[PutOffQuestion], at: datetime, policy: DmnPolicy
+) -> StepResult:
+    """Let turns be due for these questions, unless one runs there: its end decides."""
+    effects: tuple[Effect, ...] = ()
+    for one in questions:
+        if one.conversation not in state.running:
+            noticed = Noticed(
+                at=at, conversation=one.conversation, urgency=URGENT, direct=one.direct
+            )
+            state, more = _on_noticed(state, noticed, policy)
+            effects += more
+    return state, effects
 
 
 def _mode_after(mode: DmnMode, signal: TurnEnded) -> DmnMode:
@@ -469,8 +579,7 @@ def _reset_daily(state: DmnState, at: datetime) -> DmnState:
         return state
     # A turn that runs over midnight counts for the new day; any turn in a room may be autonomous.
     over = len(state.running) - len(state.chats) if state.day else 0
-    state = replace(state, day=today, turns_today=over, foraged_today=0)
-    return replace(state, spent_today_usd=0.0, spent_up=False)
+    return replace(state, day=today, turns_today=over, foraged_today=0, spent_up=False)
 
 
 def _dispatch_waiting(state: DmnState, policy: DmnPolicy) -> StepResult:
@@ -482,7 +591,8 @@ def _dispatch_waiting(state: DmnState, policy: DmnPolicy) -> StepResult:
         turn for turn in state.waiting if _has_free_lane(state, policy, direct=turn.direct)
     ]:
         running = Counter(map(room_of, state.running))
-        turn = min(startable, key=lambda one: running[room_of(one.conversation)])
+        under_way = [running[room_of(one.conversation)] for one in startable]
+        turn = startable[under_way.index(min(under_way))]
         conversation = turn.conversation
         waiting = tuple(other for other in state.waiting if other != turn)
         chats = (*state.chats, conversation) if turn.direct else state.chats
@@ -498,3 +608,46 @@ def _format_until(state: DmnState) -> str:
 
 def _format_date(at: datetime | None) -> str:
     return "it is woken" if at is None or at == FOREVER else f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def persistent(state: DmnState) -> DmnState:
+    """Return the part of a state that survives the process.
+
+    After a restart the agent rests, unless it is stored, paused or off: so a mode that only
+    winds down is never saved. Owed turns and questions that wait for a model are left out:
+    unread messages are noticed again. A dream that a restart interrupts is dreamt again; after
+    a complete one there is nothing left to dream of.
+    """
+    mode = state.mode if state.mode in PASSIVE_MODES else DmnMode.RESTING
+    dreamt = None if state.mode is DmnMode.DREAMING else state.dreamt
+    return replace(
+        state,
+        mode=mode,
+        dreamt=dreamt,
+        running=(),
+        chats=(),
+        waiting=(),
+        pending=(),
+        continuing=(),
+        low=(),
+        low_since=None,
+        put_off=(),
+        answered=None,
+        outage=None,
+        spared=False,
+        woken=False,
+        stopping=False,
+    )
+
+
+_STATE_ADAPTER: TypeAdapter[DmnState] = TypeAdapter(DmnState)
+
+
+def dump_state(state: DmnState) -> str:
+    """Serialize the part of a state that survives the process as JSON."""
+    return _STATE_ADAPTER.dump_json(persistent(state)).decode()
+
+
+def load_state(saved: str) -> DmnState:
+    """Reverse `dump_state`. Raises ValueError for text that `dump_state` did not make."""
+    return _STATE_ADAPTER.validate_json(saved)

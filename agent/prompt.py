@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from itertools import chain, groupby
+from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
@@ -88,7 +88,7 @@ class PromptTurn:
     """A past turn."""
 
     input_text: str
-    """New lines of that turn, as `agent.prompt.render_prompt_lines` wrote them then."""
+    """New lines of that turn, as `agent.prompt.render_line` wrote them then."""
     reply: str
     """Reply of the agent. Empty: the agent was silent."""
     images: tuple[Image, ...] = ()
@@ -116,7 +116,9 @@ class PromptTurn:
         )
         parts = (*parts, *arrived_texts(self.steps)) if self.without_tools else parts
         parts = (*parts, TextPart(text=self.loop_summary)) if self.loop_summary else parts
-        steps = () if self.without_tools else render_steps(self.steps, dict(self.tool_images))
+        steps = tuple[ModelMessage, ...]()
+        if self.steps and not self.without_tools:
+            steps = render_steps(self.steps, dict(self.tool_images))
         reply = (
             (ModelMessage(role="assistant", parts=(TextPart(text=self.reply),)),)
             if self.reply
@@ -192,7 +194,7 @@ class PromptInput:
     history: tuple[PromptTurn, ...]
     """Past turns, oldest first. Between folds it only grows at its end."""
     input_text: str
-    """Unread messages, as `agent.prompt.render_prompt_lines` writes them."""
+    """Unread messages, as `agent.prompt.render_line` writes them."""
     images: tuple[Image, ...] = ()
     """Images of these messages, in the order of the lines."""
     aside: str = ""
@@ -258,31 +260,24 @@ def build_request(
 
     `plain` is for very small models: no protocol text, no skills and no channel card.
     """
-    turns = (*brief.history, PromptTurn(input_text=brief.input_text, reply="", images=brief.images))
-    messages = chain.from_iterable([turn.messages for turn in turns])
+    new = PromptTurn(input_text=brief.input_text, reply="", images=brief.images)
+    conversation, role = list[ModelMessage](), ""
+    for message in chain.from_iterable([turn.messages for turn in (*brief.history, new)]):
+        if message.role == role:  # sides must alternate: a silent turn leaves no answer between two
+            parts = (*conversation[-1].parts, *message.parts)
+            conversation[-1] = ModelMessage(role=message.role, parts=parts)
+        else:
+            conversation.append(message)
+            role = message.role
     return ModelRequest(
         blocks=_build_blocks(brief, plain=plain),
-        conversation=tuple(
-            [_join_messages(list(side)) for _, side in groupby(messages, key=attrgetter("role"))]
-        ),
+        conversation=tuple(conversation),
         aside=brief.aside,
         now=brief.now,
         tools=tuple(sorted(tools, key=attrgetter("name"))),
         max_output_tokens=max_output_tokens,
         shared_key=key,
         conversation_id=brief.conversation,
-    )
-
-
-def _join_messages(side: list[ModelMessage]) -> ModelMessage:
-    """Join neighbouring messages of one side, because sides must alternate.
-
-    A silent turn leaves no answer between two messages of the user's side.
-    """
-    if len(side) == 1:
-        return side[0]
-    return ModelMessage(
-        role=side[0].role, parts=tuple(chain.from_iterable([message.parts for message in side]))
     )
 
 
@@ -295,15 +290,10 @@ def _build_blocks(brief: PromptInput, *, plain: bool) -> tuple[SystemBlock, ...]
         ("identity", identity),
         ("skills", "" if plain else brief.skills),
         ("binding", _render_binding(brief.binding)),
+        ("channel", "" if plain else brief.card),
     ]
-    rendered = [
-        SystemBlock(name=name, text=text.strip(), ttl="long")
-        for name, text in blocks
-        if text.strip()
-    ]
-    if not plain and brief.card.strip():
-        rendered.append(SystemBlock(name="channel", text=brief.card.strip(), ttl="short"))
-    return tuple(rendered)
+    stripped = [(name, text.strip()) for name, text in blocks]
+    return tuple([SystemBlock(name=name, text=text) for name, text in stripped if text])
 
 
 def _render_binding(binding: PromptBinding) -> str:
@@ -373,16 +363,10 @@ def _render_own_name(own_name: str) -> str:
     return own_name if _HANDLE.fullmatch(own_name) else f'"{_quote(own_name, MAX_TITLE_CHARS)}"'
 
 
-def render_prompt_lines(lines: Sequence[PromptLine], *, omitted: int, plain: bool) -> str:
-    """Render new messages as the model reads them, in this and every later prompt: rendered once,
-    never again.
-    """
-    older = [f"({omitted} earlier lines are not shown)"] if omitted else []
-    return "\n".join([*older, *(render_line(line, plain=plain) for line in lines)])
-
-
 def render_line(line: PromptLine, *, plain: bool = False) -> str:
-    """Render one message. Text of a sender can never look like another line."""
+    """Render one message as the model reads it, in this and every later prompt: rendered once,
+    never again. Text of a sender can never look like another line.
+    """
     text = reveal_hidden(line.text)
     if len(text) > MAX_LINE_CHARS:
         text = f"{text[:MAX_LINE_CHARS]} [... {len(text) - MAX_LINE_CHARS} more characters]"
@@ -624,6 +608,17 @@ def arrived_texts(steps: Iterable[TurnStep]) -> tuple[TextPart, ...]:
     without tools.
     """
     return tuple([TextPart(text=step.heard) for step in steps if step.heard])
+
+
+def estimate_turn_size(exchange: PromptTurn) -> int:
+    """Estimate the tokens of a turn in a prompt, without its images."""
+    tokens = estimate_tokens(exchange.input_text) + estimate_tokens(exchange.reply)
+    tokens += estimate_tokens(exchange.loop_summary) if exchange.loop_summary else 0
+    if not exchange.steps:
+        return tokens
+    if exchange.without_tools:
+        return tokens + sum(estimate_tokens(text.text) for text in arrived_texts(exchange.steps))
+    return tokens + estimate_step_tokens(exchange.steps)
 
 
 def estimate_step_tokens(steps: Iterable[TurnStep]) -> int:

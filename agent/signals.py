@@ -5,13 +5,12 @@ All types are frozen: a state is a value. Times are aware, in UTC, and come with
 States, policies and signals are stored, so their class and field names are a file format.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import TypeAdapter
-
+from agent.models.base import FailureCause
 from gateway.core.events import ConversationId, PresenceLevel
 
 LOW, NORMAL, URGENT = 1, 2, 3
@@ -61,7 +60,8 @@ class DmnPolicy:
     daily_turns: int = 200
     """Limit of autonomous turns per UTC day."""
     daily_cost_usd: float = 2.0
-    """Limit of the cost of autonomous turns per UTC day. 0: no cost is allowed."""
+    """Limit of the cost of autonomous turns per UTC day, for people: the shell keeps it, and sends
+    `BudgetSpent`."""
     forage_per_day: int = 12
     """Limit of turns per UTC day that only low notifications cause. 0: none."""
     lanes: int = 8
@@ -82,6 +82,33 @@ class PendingTurn:
 
     conversation: ConversationId
     direct: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """Time for which no model is asked, because its provider wants to be left alone."""
+
+    since: datetime
+    until: datetime
+    cause: FailureCause
+    """How turns fail meanwhile."""
+    reason: str
+    """The same in words. Holds no secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutOffQuestion:
+    """Question of a person that waits for a model, until one has answered it or it has waited too
+    long.
+    """
+
+    conversation: ConversationId
+    direct: bool
+    wait_s: float
+    """Time after which it is asked again."""
+    failed: datetime | None = None
+    """Time at which a model was asked it in vain last. None: none was, or the model is another one
+    now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,13 +137,11 @@ class DmnState:
     autonomous: int = 0
     """Autonomous turns since a person last spoke to the agent."""
     day: str = ""
-    """UTC date of the next four fields."""
+    """UTC date of the next three fields."""
     turns_today: int = 0
     """Autonomous turns of that day."""
     foraged_today: int = 0
     """Those of them that only low notifications caused."""
-    spent_today_usd: float = 0.0
-    """Cost of these turns."""
     spent_up: bool = False
     """True: a request was refused because it could have cost more than what is left of the daily
     budget."""
@@ -132,35 +157,13 @@ class DmnState:
     """True: the agent was stored, and no turn has ended since it woke."""
     dreamt: datetime | None = None
     """Start of the last dream. None: none yet."""
+    put_off: tuple[PutOffQuestion, ...] = ()
+    """Questions that wait for a model."""
+    answered: datetime | None = None
+    """Start of the newest turn that a model has answered. None: none since the process began."""
+    outage: Outage | None = None
+    """The newest outage, which may be over. None: there was none."""
     stopping: bool = False
-
-    @property
-    def persistent(self) -> "DmnState":
-        """Part of the state that survives the process.
-
-        After a restart the agent rests, unless it is stored, paused or off: so a mode that only
-        winds down is never saved. Owed turns are left out: unread messages are noticed again. A
-        dream that a restart interrupts is dreamt again; after a complete one there is nothing left
-        to dream of.
-        """
-        mode = self.mode if self.mode in PASSIVE_MODES else DmnMode.RESTING
-        dreamt = None if self.mode is DmnMode.DREAMING else self.dreamt
-        kept = replace(self, mode=mode, dreamt=dreamt, running=(), chats=(), waiting=())
-        kept = replace(kept, pending=(), continuing=(), low=(), low_since=None)
-        return replace(kept, spared=False, woken=False, stopping=False)
-
-
-_STATE_ADAPTER: TypeAdapter[DmnState] = TypeAdapter(DmnState)
-
-
-def dump_state(state: DmnState) -> str:
-    """Serialize the part of a state that survives the process as JSON."""
-    return _STATE_ADAPTER.dump_json(state.persistent).decode()
-
-
-def load_state(saved: str) -> DmnState:
-    """Reverse `dump_state`. Raises ValueError for text that `dump_state` did not make."""
-    return _STATE_ADAPTER.validate_json(saved)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +186,7 @@ class Noticed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnEnded:
-    """End of a turn by a reply, by silence, by yielding or by an interruption."""
+    """End of a turn by a reply, by silence, by yielding, by an interruption or by a failure."""
 
     at: datetime
     conversation: ConversationId
@@ -194,7 +197,6 @@ class TurnEnded:
     yielded: bool = False
     interrupted: bool = False
     autonomous: bool = False
-    cost_usd: float = 0.0
     left: int = 0
     """Highest urgency among messages that are still unread there: they arrived while the turn
     ran."""
@@ -202,24 +204,22 @@ class TurnEnded:
     addressed: bool = False
     """True: the turn began autonomously, and a person spoke to the agent during it. It does not
     count as autonomous."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnFailed:
-    """End of a turn without an answer."""
-
-    at: datetime
-    conversation: ConversationId
-    autonomous: bool = False
-    cost_usd: float = 0.0
-    left: int = 0
-    direct: bool = False
-    addressed: bool = False
-    """See `TurnEnded.addressed`."""
+    answered: datetime | None = None
+    """Start of the turn, if a model answered it. None: none was asked."""
+    failed: bool = False
+    """True: it ended without an answer, and the rest says why."""
     continues: bool = False
     """True: work was in progress, and goes on at a later tick."""
-    no_model: bool = False
-    """True: no model answered, and one may later."""
+    no_model: FailureCause | None = None
+    """Cause, if no model answered and one may later. None: it is another failure."""
+    reason: str = ""
+    """The same in words."""
+    asked: bool = True
+    """False: no model was asked, because of an outage."""
+    retry_after_s: float = 0.0
+    """Time for which the provider wants to be left alone. 0: it did not say."""
+    awaited: bool = False
+    """True: a person waits for an answer, and their question for a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +231,7 @@ class Tick:
     """Amount of notes written since the last dream."""
     arriving: tuple[ConversationId, ...] = ()
     """Conversations in which no turn begins now: a person has just spoken to the agent, and the
-    `Noticed` that follows in a moment begins the turn; or no model answers."""
+    `Noticed` that follows in a moment begins the turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +265,21 @@ class LeftOff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetryDue:
+    """Expiry of a `SetRetryTimer`."""
+
+    at: datetime
+    conversation: ConversationId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChanged:
+    """Another model is asked from now on."""
+
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpent:
     """Refusal of a request of an autonomous turn, for want of money.
 
@@ -284,11 +299,12 @@ class Stopping:
 Signal = (
     Noticed
     | TurnEnded
-    | TurnFailed
     | Tick
     | Presence
     | Directive
     | LeftOff
+    | RetryDue
+    | ModelChanged
     | BudgetSpent
     | Stopping
 )
@@ -333,8 +349,18 @@ class SetTimer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetRetryTimer:
+    """Send a `RetryDue` after `delay_s` seconds, in place of the timer set for that conversation
+    before.
+    """
+
+    conversation: ConversationId
+    delay_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Persist:
     """Save the state: the part that must survive a restart has changed."""
 
 
-Effect = StartTurn | Steer | Interrupt | Dream | SetTimer | Persist
+Effect = StartTurn | Steer | Interrupt | Dream | SetTimer | SetRetryTimer | Persist

@@ -140,6 +140,8 @@ def find_next_step(steps: Iterable[TurnStep]) -> str:
     steps, said = tuple(steps), ""
     for name, given in carried_out(steps):
         said = str(given.get("next")) if name == CONTINUE_TASK else said
+    if not said:
+        return ""
     yields = any(read_call(one)[0] == YIELD_TO_USER.name for step in steps for one in step.calls)
     return "" if yields else to_single_line(said, MAX_LINE_CHARS)
 

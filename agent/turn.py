@@ -8,9 +8,8 @@ calls of one answer, `presentable_text` returns the part of an unfinished answer
 import asyncio
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from agent.models.base import (
     Model,
@@ -46,12 +45,8 @@ from agent.tools import (
     wrap_calls,
 )
 from agent.turn_context import (
-    NO_SIZE_HINTS,
     REPEATED_CALL,
     DuplicateCalls,
-    ResultArchive,
-    ResultTruncator,
-    SizeHints,
     TurnHost,
     TurnOutcome,
     TurnProgress,
@@ -62,7 +57,7 @@ from agent.turn_context import (
 )
 from gateway.core.events import RequestUsage, ToolCallRecord, TurnStep
 from gateway.core.text_safety import replace_half_escapes
-from gateway.core.tool_spec import Image, ToolCall, ToolSpec
+from gateway.core.tool_spec import ToolCall, ToolSpec
 
 MAX_CALLS = 64
 """Limit of the calls of one answer, also of those recovered from its text. A model that asks for
@@ -110,19 +105,6 @@ _LAST_WORD = re.compile(r"(?<=\s)\S{1,80}\Z")
 _QUOTED_CHARS = 60
 
 
-class Toolset(Protocol):
-    """Tools of a turn, apart from those that end it."""
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """Tools of the turn. The same list in every turn: permission is checked at the call, no
-        tool is ever hidden.
-        """
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        """Carry out one call. A mistake of the model is an error result and never raises."""
-
-
 @dataclass(slots=True)
 class ModelAnswer:
     """Answer of the model to one request."""
@@ -166,42 +148,31 @@ class ModelAnswer:
 async def take_turn(
     brief: PromptInput,
     model: Model,
-    tools: Toolset,
-    host: TurnHost | None = None,
+    host: TurnHost,
     *,
     key: str,
     max_tool_rounds: int = 8,
-    progress: TurnProgress | None = None,
-    evidence: ResultArchive | None = None,
-    fits: SizeHints = NO_SIZE_HINTS,
+    scale: float = 1.0,
+    was_refused: bool = False,
 ) -> TurnOutcome:
     """Carry out one turn and return its outcome.
 
-    `host` is asked before each request whether it can be afforded; after each round of tools for
-    messages that arrived meanwhile, which follow the results; and for less history when the
-    conversation has become too long in the middle of the turn, which then goes on with less of its
-    older results, too. `progress` is kept up to date, also with tools that were interrupted.
-    `evidence` limits how much of the tools' results the model receives, and keeps the results that
-    are shortened. `fits`: hints about the sizes of the requests. Images from tools are left out
-    once the provider refuses them.
+    `host` carries out the tool calls, and keeps the results that are shortened to its limits. It is
+    asked before each request whether it can be afforded; after each round of tools for messages
+    that arrived meanwhile, which follow the results; and for less history when the conversation has
+    become too long in the middle of the turn, which then goes on with less of its older results,
+    too. `scale`: real tokens per estimated token, as experience has it. `was_refused`: the same
+    turn was found too long before. Images from tools are left out once the provider refuses them.
 
-    Raises what `evidence` and `host` raise, and for the very first request only: `PromptTooLong` if
-    it does not fit the window (fold, then call again), `RequestRefused` if it holds images (leave
-    them out, then call again). Every other model failure is an outcome. Cancelling closes the
-    provider's connection, ends the tools under way and leaves nothing behind.
+    Raises what `host` raises, and for the very first request only: `PromptTooLong` if it does not
+    fit the window (fold, then call again), `RequestRefused` if it holds images (leave them out,
+    then call again). Every other model failure is an outcome. Cancelling closes the provider's
+    connection, ends the tools under way and leaves nothing behind.
     """
-    host, progress = host or TurnHost(), progress or TurnProgress()
-    turn_request = TurnRequest(
-        brief,
-        model,
-        tools.specs,
-        key=key,
-        progress=progress,
-        truncator=ResultTruncator(evidence),
-        fits=fits,
-    )
-    turn = _TurnLoop(turn_request, tools, max_tool_rounds, host)
-    known = (*ENDING_TOOLS, *tools.specs, *turn_request.request.tools) if model.takes_tools else ()
+    progress = host.progress
+    turn_request = TurnRequest(brief, model, host, key=key, scale=scale, was_refused=was_refused)
+    turn = _TurnLoop(turn_request, host, max_tool_rounds)
+    known = (*ENDING_TOOLS, *host.specs, *turn_request.request.tools) if model.takes_tools else ()
     while await host.can_afford(turn_request.request):
         try:
             answer = await ask_model(
@@ -209,14 +180,14 @@ async def take_turn(
             )
         except ModelError as error:
             is_recoverable = isinstance(error, PromptTooLong) or (
-                isinstance(error, RequestRefused) and _has_images(turn_request.request)
+                isinstance(error, RequestRefused) and turn_request.request.has_images
             )
             if is_recoverable and progress.current.requests == 0:
                 raise
             progress.record_lost(error.accounts)
             if turn.begun:
                 return progress.finish(turn.end_cut(turn.begun))
-            if await _retry_with_less(turn_request, error, host):
+            if await _retry_with_less(turn_request, error):
                 continue
             wait_s = error.retry_after_s if isinstance(error, ModelBusy) else None
             return progress.finish(
@@ -234,30 +205,21 @@ async def take_turn(
     )
 
 
-async def _retry_with_less(turn_request: TurnRequest, error: ModelError, host: TurnHost) -> bool:
+async def _retry_with_less(turn_request: TurnRequest, error: ModelError) -> bool:
     """Make the request smaller. Return whether it is worth sending again."""
     if isinstance(error, PromptTooLong):
-        return await turn_request.shorten(host)
+        return await turn_request.shorten()
     return (
         isinstance(error, RequestRefused) and turn_request.hide_images()
     )  # an image may look intact and be damaged
 
 
-def _has_images(request: ModelRequest) -> bool:
-    return any(
-        isinstance(part, Image) for message in request.conversation for part in message.parts
-    )
-
-
 class _TurnLoop:
     """State of one turn under way."""
 
-    def __init__(
-        self, request: TurnRequest, tools: Toolset, max_rounds: int, host: TurnHost
-    ) -> None:
+    def __init__(self, request: TurnRequest, host: TurnHost, max_rounds: int) -> None:
         self._request = request
         self._progress = request.progress
-        self._tools = tools
         self._max_rounds = max_rounds
         self._host = host
         self._rounds = 0
@@ -270,7 +232,7 @@ class _TurnLoop:
         self._cut_count = 0
         self._limit_tokens = 0
         """Output limit of the last answer that was cut."""
-        self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *tools.specs)}
+        self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *host.specs)}
         self._duplicates = DuplicateCalls(self._specs.values())
         self._lookups = frozenset(
             name for name, spec in self._specs.items() if spec.is_parallel and not spec.is_polling
@@ -281,10 +243,11 @@ class _TurnLoop:
         assert answer.end is not None
         is_cut = self._take_piece(answer)
         self._request.record_answer(answer.end)
-        answer.calls = make_call_ids_unique(
-            wrap_calls(answer.calls, self._request.request.tools),
-            self._request.request.conversation,
-        )
+        if answer.calls:
+            answer.calls = make_call_ids_unique(
+                wrap_calls(answer.calls, self._request.request.tools),
+                self._request.request.conversation,
+            )
         if answer.problems and not answer.calls:
             return self._reject_unreadable(answer)
         if is_cut and not answer.calls:
@@ -417,7 +380,7 @@ class _TurnLoop:
         is_over_limit, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
         execution = ToolExecution(
-            calls, self._specs.values(), None if is_over_limit else self._tools, self._duplicates
+            calls, self._specs.values(), None if is_over_limit else self._host, self._duplicates
         )
         if (
             answer.end is not None and answer.end.stop_reason == "length"
@@ -490,7 +453,8 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
     the requests that are billed all the same. `known`: tools whose calls are looked for in the
     text, and carried out if the model is known to write them there (`StreamEnd.may_leak_calls`).
     """
-    answer, billed, reports_whole_text = ModelAnswer(), _no_accounts, False
+    answer, reports_whole_text = ModelAnswer(), False
+    billed: Callable[[], tuple[RequestUsage, ...]] = tuple
     stream = model.stream(request)
     try:
         async for chunk in stream:
@@ -521,10 +485,6 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
     return answer
 
 
-def _no_accounts() -> tuple[RequestUsage, ...]:
-    return ()
-
-
 def _clean_call(call: ToolCall) -> ToolCall:
     """Return the call with surrogate halves joined or replaced, so that it can be logged as
     UTF-8.
@@ -545,13 +505,13 @@ class ToolExecution:
         self,
         calls: Sequence[ToolCall],
         specs: Iterable[ToolSpec],
-        tools: Toolset | None,
+        host: TurnHost | None,
         duplicates: DuplicateCalls,
     ) -> None:
-        """`tools` None: there were too many calls, and these are not carried out."""
+        """`host` None: there were too many calls, and these are not carried out."""
         self._calls = calls
         self._parallel = {spec.name for spec in specs if spec.is_parallel}
-        self._tools = tools
+        self._host = host
         self._duplicates = duplicates
         self._results: dict[str, ToolResult] = {}
 
@@ -608,8 +568,8 @@ class ToolExecution:
                 result = ToolResult(id=call.id, text=CAPABILITY_USAGE, is_error=True)
             else:
                 result = (
-                    await self._tools.call(inner)
-                    if self._tools is not None
+                    await self._host.call(inner)
+                    if self._host is not None
                     else ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
                 )
             self._duplicates.record_result(call, result)

@@ -8,10 +8,11 @@ receives and archives the rest, `DuplicateCalls` answers repeated calls from the
 import contextlib
 import json
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from agent.journal import to_single_line
+from agent.models.adapt import strip_tools
 from agent.models.base import (
     FailureCause,
     Model,
@@ -20,7 +21,6 @@ from agent.models.base import (
     StreamEnd,
     TextPart,
     ToolResult,
-    strip_tools,
 )
 from agent.prompt import (
     CALL_TOKENS,
@@ -37,14 +37,12 @@ from agent.prompt import (
 from agent.prompts import load_prompt
 from agent.tokens.counter import (
     BYTES_PER_TOKEN,
-    PromptSize,
     count_heuristically,
-    count_prompt_tokens,
     estimate_tokens,
     measure_prompt,
 )
 from agent.tools import ENDING_TOOLS, render_catalogue, specs_on_wire, unwrap_call
-from agent.view import SLACK_SHARE, answer_tokens, find_safe_cut
+from agent.view import find_safe_cut
 from gateway.core.events import EvidenceRef, RequestUsage, ToolCallRecord, TurnStep, Usage
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
@@ -94,16 +92,17 @@ class TurnOutcome:
 class TurnProgress:
     """Progress of a turn so far. If the turn is interrupted, this is what gets recorded."""
 
-    current: TurnOutcome = field(default_factory=lambda: TurnOutcome(outcome="interrupted"))
+    current: TurnOutcome = TurnOutcome(outcome="interrupted")
 
     def record_answer(self, end: StreamEnd, model: Model, estimate: int) -> None:
         """Record that a request was answered. `estimate`: its tokens as estimated before."""
-        self.record_lost(end.lost_accounts)
+        if end.lost_accounts:
+            self.record_lost(end.lost_accounts)
         done, usage = self.current, end.usage
         self.current = replace(
             done,
             usage=done.usage + usage,
-            prompt_tokens=count_prompt_tokens(usage),
+            prompt_tokens=usage.prompt_tokens,
             prompt_estimate=estimate,
             requests=done.requests + 1,
             model=end.model or model.name,
@@ -236,6 +235,41 @@ def count_fitting_chars(text: str, tokens: int) -> int:
     return len(text[:most].encode()[:most].decode(errors="ignore"))
 
 
+WINDOW_SHARE = 0.60
+"""Share of the model's window that may be used at all: beyond it answers get worse."""
+MIN_USABLE_TOKENS = 8_000
+"""Tokens of a small window that may be used in any case: persona and tools alone would fill 60 % of
+8k."""
+ANSWER_SHARE = 0.25
+"""Largest share of the window that is kept for an answer, whatever the model's own limit is."""
+SLACK_SHARE = 1 / 16
+"""Share of the window that is never used: estimates are off by as much before the first bill
+corrects them."""
+RESERVED_SHARE = 0.25
+"""Share of the usable window that stays free for output and tool results."""
+
+
+def answer_tokens(context_tokens: int, output_tokens: int) -> int:
+    """Return the tokens kept for an answer: `output_tokens`, but at most a share of a small
+    window.
+    """
+    return min(output_tokens, int(context_tokens * ANSWER_SHARE))
+
+
+def usable_tokens(context_tokens: int, output_tokens: int) -> int:
+    """Return the limit of whole prompts, so that enough of the window stays free for an answer."""
+    share = max(int(context_tokens * WINDOW_SHARE), MIN_USABLE_TOKENS)
+    answer = answer_tokens(context_tokens, output_tokens)
+    return max(256, min(share, context_tokens - answer - int(context_tokens * SLACK_SHARE)))
+
+
+def budget_tokens(context_tokens: int, fixed_tokens: int) -> int:
+    """Return the tokens for the conversation, without blocks and reserve: at least a few lines'
+    worth.
+    """
+    return max(256, int(context_tokens * WINDOW_SHARE * (1 - RESERVED_SHARE)) - fixed_tokens)
+
+
 class ContextWindow:
     """Free room in a model's window during a turn: estimated, and corrected by each bill."""
 
@@ -255,27 +289,22 @@ class ContextWindow:
         self._usable_tokens = context_tokens - int(context_tokens * SLACK_SHARE)
         self._prompt_limit = self._usable_tokens - self._answer_tokens
         self._max_output = self._answer_tokens if refused else max_output_tokens
-        self._size: tuple[ModelRequest, PromptSize] | None = None
+        self.estimated_tokens = 0
+        """Estimated tokens of the present request: whoever changes it, says so here."""
         self._factor = 1.0 / scale
         """Estimated tokens per real token."""
-
-    def measure(self, request: ModelRequest) -> int:
-        """Take this as the present request, and return its estimated tokens."""
-        self._size = request, measure_prompt(request, count_heuristically, before=self._size)
-        return self._size[1].total
 
     def output_tokens(self) -> int:
         """Return the limit for the answer to that request: a prompt and its answer share the
         window.
         """
-        left = self._usable_tokens - int(self._estimate() / self._factor)
+        left = self._usable_tokens - int(self.estimated_tokens / self._factor)
         return max(min(self._max_output, left), min(self._max_output, MIN_ANSWER_TOKENS))
 
     def record_bill(self, prompt_tokens: int) -> None:
         """Record the billed tokens of the same request. 0: not reported."""
-        estimate = self._estimate()
-        if estimate and prompt_tokens >= _MIN_BILL_SHARE * estimate:
-            self._factor = estimate / prompt_tokens
+        if self.estimated_tokens and prompt_tokens >= _MIN_BILL_SHARE * self.estimated_tokens:
+            self._factor = self.estimated_tokens / prompt_tokens
 
     def record_refusal(self) -> None:
         """Record that the provider refused the same request as too long, whatever the estimate
@@ -283,40 +312,81 @@ class ContextWindow:
         """
         self._max_output = self._answer_tokens
         self._factor = min(
-            self._factor, _REFUSED_SHARE * self._estimate() / max(1, self._prompt_limit)
+            self._factor, _REFUSED_SHARE * self.estimated_tokens / max(1, self._prompt_limit)
         )
 
     def remaining_tokens(self) -> int:
         """Return the estimated tokens that can still be added to that request. Negative: too
         many.
         """
-        return int(self._prompt_limit * self._factor) - self._estimate()
-
-    def _estimate(self) -> int:
-        return self._size[1].total if self._size is not None else 0
+        return int(self._prompt_limit * self._factor) - self.estimated_tokens
 
 
-_NO_LIMIT: Final = 2**62
+NO_LIMIT: Final = 2**62
 
 
-class ResultArchive(Protocol):
-    """Store for the results of a turn that are shortened, and the limits for them."""
+class TurnHost:
+    """Where a turn is taken: it has the tools, is told of the turn's progress, and is asked for
+    what the turn needs meanwhile.
 
-    @property
-    def budget_tokens(self) -> int:
-        """Tokens of all results together that the model may receive."""
+    This one has no tools, ignores the progress, can afford everything, and has neither an archive
+    nor arrivals nor a shorter history.
+    """
 
-    @property
-    def max_result_tokens(self) -> int:
-        """Limit of tokens of one result."""
+    specs: tuple[ToolSpec, ...] = ()
+    """Tools of the turn, apart from those that end it. The same list in every turn: permission is
+    checked at the call, no tool is ever hidden."""
+    budget_tokens = NO_LIMIT
+    """Tokens of all results together that the model may receive."""
+    max_result_tokens = NO_LIMIT
+    """Limit of tokens of one result."""
+    is_addressed = False
+    """True: `fetch_arrivals` has returned a message to the agent, which must be answered before the
+    agent rests."""
 
-    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef:
-        """Store the whole result durably. Raises to end the turn. If cancelled, it is stored or
-        not.
+    def __init__(self, progress: TurnProgress | None = None) -> None:
+        """`progress` is kept up to date, also with tools that were interrupted."""
+        self.progress = progress or TurnProgress()
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Carry out one call. A mistake of the model is an error result and never raises."""
+        return ToolResult(id=call.id, text=f"There is no tool named {call.name!r}.", is_error=True)
+
+    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef | None:  # noqa: ARG002 - for hosts with an archive
+        """Store a result that is shown shortened, durably. None: the rest of it is lost.
+
+        Raises to end the turn. If cancelled, it is stored or not.
         """
+        return None
 
     def record_cut(self) -> None:
         """Count a result that is shortened because it is longer than `max_result_tokens`."""
+
+    def answer_grew(self, text: str) -> None:
+        """Receive the text so far of a growing answer, which may be withdrawn: see
+        `agent.turn.presentable_text`.
+        """
+
+    def thinking_grew(self, text: str) -> None:
+        """Receive the next piece of the model's thinking."""
+
+    async def can_afford(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for hosts with a budget
+        """Return whether the request may be made, once that is known. False ends the turn
+        silently.
+        """
+        return True
+
+    async def fetch_arrivals(self, room: int) -> str:  # noqa: ARG002 - for hosts of conversations
+        """Return the messages that arrived meanwhile, in at most `room` tokens. Empty: none, or
+        none that fits.
+        """
+        return ""
+
+    async def shorten(self, times: int) -> PromptInput | None:  # noqa: ARG002 - for hosts of conversations
+        """Build the input of the turn anew with less history, for the first or the second time.
+        None: not possible.
+        """
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,15 +405,10 @@ class _ShownResult:
 class ResultTruncator:
     """Shortens the results of one turn to the budget and the window."""
 
-    def __init__(self, archive: ResultArchive | None) -> None:
-        """Start with the archive's budget.
-
-        `archive`: None for a caller without an archive. Then results are shown as far as the window
-        has room, and the rest of them is lost.
-        """
-        self._archive = archive
-        self._left_tokens = archive.budget_tokens if archive is not None else _NO_LIMIT
-        self._max_result_tokens = archive.max_result_tokens if archive is not None else _NO_LIMIT
+    def __init__(self, host: TurnHost) -> None:
+        """Start with the whole budget of the host, which archives the results."""
+        self._host = host
+        self._left_tokens = host.budget_tokens
         self._shown: dict[str, _ShownResult] = {}
 
     async def render_results(
@@ -352,13 +417,13 @@ class ResultTruncator:
         """Return the records of the calls with what the model receives, by call id.
 
         Results that are shortened have been stored durably then. `room`: tokens that the window has
-        for all of them. Raises what `ResultArchive.keep` raises.
+        for all of them. Raises what `TurnHost.keep` raises.
         """
         results, shares, left_tokens = self._share_budget(results, room)
         records = {}
         for call, result, share in zip(calls, results, shares, strict=True):
-            if share.is_oversized and self._archive is not None and result.excerpt is None:
-                self._archive.record_cut()
+            if share.is_oversized and result.excerpt is None:
+                self._host.record_cut()
             source = await self._archive_result(call, result) if share.chars is not None else None
             records[call.id] = self._render_result(
                 _ShownResult(call, result, source, len(result.text)), share.chars
@@ -382,7 +447,7 @@ class ResultTruncator:
     async def shrink_steps(self, steps: Sequence[TurnStep], tokens: int) -> tuple[TurnStep, ...]:
         """Return the steps with at most about so many tokens of each result, and a frame.
 
-        Raises what `ResultArchive.keep` raises.
+        Raises what `TurnHost.keep` raises.
         """
         return tuple(
             [
@@ -411,14 +476,12 @@ class ResultTruncator:
         )
         room -= FENCE_TOKENS * sum(result.is_untrusted for result in clean)
         shares, left = share_budget(
-            texts, self._left_tokens, self._max_result_tokens, room, is_excerpt=is_excerpt
+            texts, self._left_tokens, self._host.max_result_tokens, room, is_excerpt=is_excerpt
         )
         return clean, shares, left
 
     async def _archive_result(self, call: ToolCall, result: ToolResult) -> EvidenceRef | None:
-        if self._archive is None or result.excerpt is not None:
-            return None
-        return await self._archive.keep(call, result)
+        return None if result.excerpt is not None else await self._host.keep(call, result)
 
     async def _shrink_result(self, record: ToolCallRecord, tokens: int) -> ToolCallRecord:
         if estimate_tokens(record.result) <= max(tokens, RESULT_FRAME_TOKENS):
@@ -479,59 +542,6 @@ QUERY_TOKENS: Final = 40
 """Tokens of one more query in the list."""
 
 
-class TurnHost:
-    """Where a turn is taken: it is told of the turn's progress, and asked for what the turn needs
-    meanwhile.
-
-    This one ignores the progress, can afford everything, and has neither arrivals nor a shorter
-    history.
-    """
-
-    is_addressed = False
-    """True: `fetch_arrivals` has returned a message to the agent, which must be answered before the
-    agent rests."""
-
-    def answer_grew(self, text: str) -> None:
-        """Receive the text so far of a growing answer, which may be withdrawn: see
-        `agent.turn.presentable_text`.
-        """
-
-    def thinking_grew(self, text: str) -> None:
-        """Receive the next piece of the model's thinking."""
-
-    async def can_afford(self, request: ModelRequest) -> bool:  # noqa: ARG002 - for hosts with a budget
-        """Return whether the request may be made, once that is known. False ends the turn
-        silently.
-        """
-        return True
-
-    async def fetch_arrivals(self, room: int) -> str:  # noqa: ARG002 - for hosts of conversations
-        """Return the messages that arrived meanwhile, in at most `room` tokens. Empty: none, or
-        none that fits.
-        """
-        return ""
-
-    async def shorten(self, times: int) -> PromptInput | None:  # noqa: ARG002 - for hosts of conversations
-        """Build the input of the turn anew with less history, for the first or the second time.
-        None: not possible.
-        """
-        return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeHints:
-    """Experience with the sizes of a conversation's requests."""
-
-    scale: float = 1.0
-    """Real tokens per estimated token."""
-    was_refused: bool = False
-    """True: the same turn was found too long before."""
-
-
-NO_SIZE_HINTS: Final = SizeHints()
-"""No experience."""
-
-
 class TurnRequest:
     """Request of one turn. It grows at its end, and is built anew only if it becomes too long."""
 
@@ -539,28 +549,27 @@ class TurnRequest:
         self,
         brief: PromptInput,
         model: Model,
-        specs: tuple[ToolSpec, ...],
+        host: TurnHost,
         *,
         key: str,
-        progress: TurnProgress,
-        truncator: ResultTruncator,
-        fits: SizeHints,
+        scale: float,
+        was_refused: bool,
     ) -> None:
         """Build the first request.
 
-        `progress` collects the steps; it may already hold those of an earlier turn in front of
-        them.
+        The host's `progress` collects the steps; it may already hold those of an earlier turn in
+        front of them.
         """
-        self.progress = progress
-        self.truncator = truncator
+        self.progress = host.progress
+        self.truncator = ResultTruncator(host)
+        self._host = host
         self._model = model
-        self._specs = specs
         self._key = key
         self._window = ContextWindow(
             model.context_tokens,
             model.max_output_tokens,
-            scale=fits.scale,
-            refused=fits.was_refused,
+            scale=scale,
+            refused=was_refused,
         )
         self._hints: tuple[str, ...] = ()
         self._must_answer_first = False
@@ -568,12 +577,12 @@ class TurnRequest:
         self._directive = self._queries = ""
         self._tool_images: dict[str, Image] = {}
         self._shortened = 0
-        self._earlier_steps = len(progress.current.steps)
+        self._earlier_steps = len(host.progress.current.steps)
         self._rebuild(brief)
 
     def record_answer(self, end: StreamEnd) -> None:
         """Record that the request was answered."""
-        self.progress.record_answer(end, self._model, self._window.measure(self.request))
+        self.progress.record_answer(end, self._model, self._window.estimated_tokens)
         self._window.record_bill(self.progress.current.prompt_tokens)
 
     def result_tokens(self, text: str, calls: Sequence[ToolCall]) -> int:
@@ -664,33 +673,32 @@ class TurnRequest:
 
         Older results shrink if there is no room.
 
-        Raises what `ResultArchive.keep` raises.
+        Raises what `TurnHost.keep` raises.
         """
         step = self.progress.add_arrivals(arrivals)
         self._set_conversation(
             (*self.request.conversation, *render_steps((step,), self._tool_images))
         )
-        self._window.measure(self.request)
         if self._window.remaining_tokens() < 0 and len(self._steps) > 1:
             await self._shrink_results(len(self._steps) - 1, 0)
             self._set_conversation(
                 (*self._first_request.conversation, *render_steps(self._steps, self._tool_images))
             )
 
-    async def shorten(self, host: TurnHost) -> bool:
+    async def shorten(self) -> bool:
         """Make the request shorter after the provider found it too long. False: not possible.
 
-        Raises what `TurnHost.shorten` and `ResultArchive.keep` raise.
+        Raises what `TurnHost.shorten` and `TurnHost.keep` raise.
         """
         self._shortened += 1
-        self._window.measure(self.request)
         self._window.record_refusal()
-        brief = await host.shorten(self._shortened) if self._shortened <= MAX_RETRIES else None
+        if self._shortened > MAX_RETRIES:
+            return False
+        brief = await self._host.shorten(self._shortened)
         if brief is None:
             return False
         await self._shrink_results(len(self._steps) - 1, 0)
         self._rebuild(brief)
-        self._window.measure(self.request)
         if self._shortened == MAX_RETRIES or self._window.remaining_tokens() < 0:
             await self._shrink_results(len(self._steps), SHRUNK_RESULT_TOKENS)
             self._rebuild(brief)
@@ -703,7 +711,7 @@ class TurnRequest:
 
     def _rebuild(self, brief: PromptInput) -> None:
         self._first_request = self.request = build_first_request(
-            brief, self._model, self._specs, self._key
+            brief, self._model, self._host.specs, self._key
         )
         self._set_conversation(
             (*self._first_request.conversation, *render_steps(self._steps, self._tool_images))
@@ -727,8 +735,10 @@ class TurnRequest:
             thinks_less=self._thinks_less,
         )
         request = strip_tools(request) if self._without_tools else request
-        self._estimate = self._window.measure(request)
+        size = measure_prompt(request)
+        self._window.estimated_tokens = size.total
         self.request = replace(request, max_output_tokens=self._window.output_tokens())
+        self.request.sizes[count_heuristically] = size
 
     async def _shrink_results(self, first: int, tokens: int) -> None:
         """Shorten the results of the first steps."""

@@ -31,8 +31,7 @@ from agent.journal import JournalEntry, to_single_line
 from agent.prompt import (
     MAX_NAME_CHARS,
     PromptTurn,
-    arrived_texts,
-    estimate_step_tokens,
+    estimate_turn_size,
     fence_result,
     join_surrogates,
     render_partial_result,
@@ -42,43 +41,10 @@ from agent.tokens.counter import BYTES_PER_TOKEN, estimate_tokens
 from agent.workspace.character_card import normalize_text
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
 
-WINDOW_SHARE = 0.60
-"""Share of the model's window that may be used at all: beyond it answers get worse."""
-MIN_USABLE_TOKENS = 8_000
-"""Tokens of a small window that may be used in any case: persona and tools alone would fill 60 % of
-8k."""
-ANSWER_SHARE = 0.25
-"""Largest share of the window that is kept for an answer, whatever the model's own limit is."""
-SLACK_SHARE = 1 / 16
-"""Share of the window that is never used: estimates are off by as much before the first bill
-corrects them."""
-RESERVED_SHARE = 0.25
-"""Share of the usable window that stays free for output and tool results."""
 KEEP_SHARE = 0.50
 """Share of the budget that survives a fold, so that the next fold is far off."""
 UNREAD_SHARE = 0.50
 """Share of the budget that unread messages may take."""
-
-
-def answer_tokens(context_tokens: int, output_tokens: int) -> int:
-    """Return the tokens kept for an answer: `output_tokens`, but at most a share of a small
-    window.
-    """
-    return min(output_tokens, int(context_tokens * ANSWER_SHARE))
-
-
-def usable_tokens(context_tokens: int, output_tokens: int) -> int:
-    """Return the limit of whole prompts, so that enough of the window stays free for an answer."""
-    share = max(int(context_tokens * WINDOW_SHARE), MIN_USABLE_TOKENS)
-    answer = answer_tokens(context_tokens, output_tokens)
-    return max(256, min(share, context_tokens - answer - int(context_tokens * SLACK_SHARE)))
-
-
-def budget_tokens(context_tokens: int, fixed_tokens: int) -> int:
-    """Return the tokens for the conversation, without blocks and reserve: at least a few lines'
-    worth.
-    """
-    return max(256, int(context_tokens * WINDOW_SHARE * (1 - RESERVED_SHARE)) - fixed_tokens)
 
 
 def fold_start(sizes: Sequence[int], budget: int) -> int:
@@ -98,7 +64,7 @@ def fold_start(sizes: Sequence[int], budget: int) -> int:
 
 
 def choose_unread(
-    sizes_tokens: Sequence[int], spoken: Sequence[bool], budget: int
+    sizes_tokens: Sequence[int], spoken: Sequence[bool], budget: float
 ) -> tuple[tuple[int, ...], bool]:
     """Return the indices of the unread messages to show, oldest first, and whether some to the
     agent must wait.
@@ -238,15 +204,6 @@ def _summarize_turn(turn: PromptTurn, excerpts_tokens: int) -> tuple[PromptTurn,
         return exchange, 0
     longer = replace(exchange, loop_summary=f"{exchange.loop_summary}\n{found}")
     return longer, estimate_turn_size(longer) - estimate_turn_size(exchange)
-
-
-def estimate_turn_size(exchange: PromptTurn) -> int:
-    """Estimate the tokens of a turn in a prompt, without its images."""
-    tokens = sum(estimate_tokens(text) for text in (exchange.input_text, exchange.reply))
-    tokens += estimate_tokens(exchange.loop_summary) if exchange.loop_summary else 0
-    if exchange.without_tools:
-        return tokens + sum(estimate_tokens(text.text) for text in arrived_texts(exchange.steps))
-    return tokens + estimate_step_tokens(exchange.steps)
 
 
 def measure_turn(

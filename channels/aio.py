@@ -223,16 +223,12 @@ class BackpressureBuffer(Generic[ItemT]):
         """Return once the buffer is full."""
         await self._full_event.wait()
 
-    async def wait_until_drained(self) -> None:
-        """Return once all items are processed."""
-        await self._drained_event.wait()
-
     def put(self, item: ItemT) -> None:
         """Append an item. Never waits and never drops."""
         self._items.append(item)
         self._drained_event.clear()
         self._nonempty_event.set()
-        if not self.is_full and len(self._items) >= self._capacity:
+        if len(self._items) >= self._capacity and self._room_event.is_set():
             self._room_event.clear()
             self._full_event.set()
             self.set_paused(True)
@@ -281,7 +277,7 @@ class BackpressureBuffer(Generic[ItemT]):
             await asyncio.wait({pumping, working}, return_when=asyncio.FIRST_COMPLETED)
             if not pumping.done():
                 # Denied: events received so far, and the lost connection, are still emitted.
-                await wait_first(pumping, self.wait_until_drained())
+                await wait_first(pumping, self._drained_event.wait())
             for task in (pumping, working):
                 if task.done():
                     task.result()
@@ -290,7 +286,7 @@ class BackpressureBuffer(Generic[ItemT]):
                 await cancel_and_wait(working)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(
-                        wait_first(pumping, self.wait_until_drained()), _DRAIN_TIMEOUT_S
+                        wait_first(pumping, self._drained_event.wait()), _DRAIN_TIMEOUT_S
                     )
             finally:
                 await cancel_and_wait(pumping, working)

@@ -4,10 +4,12 @@ An adapter turns platform events into `Notification`s and `Part`s into platform 
 nothing about people, attention or answers, stores nothing on disk, and knows no other adapter.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field
 
 # Their `isinstance` is thirty times as fast as that of Python 3.11's typing.
 from typing_extensions import Protocol, runtime_checkable
@@ -27,6 +29,54 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.fields import ConfigSection
+
+
+class ChannelConfig(ConfigSection):
+    """Settings of a channel, as far as all platforms have them, and what the gateway asks of them.
+
+    Those of a platform inherit it, with `platform: Literal[NAME]`.
+    """
+
+    account_keys: ClassVar[tuple[str, ...]] = ()
+    """Fields that make the account by which the platform knows the bot: two channels of one account
+    disturb each other. Problems are told of the first one. Empty: there is no account."""
+    adapter_modules: ClassVar[tuple[str, ...]] = ()
+    """Dotted names of modules that take long to import: they are imported in a thread before the
+    adapter is made."""
+    reads_history: ClassVar[bool] = False
+    """True: the cursor is a position in a history, which is read from there. False: the platform
+    delivers what was not acknowledged."""
+    unrunnable: ClassVar[str] = ""
+    """Why `reverie run` has no such channel, and what to do. Empty: it has."""
+
+    platform: str
+    """Name of the platform."""
+    rooms: tuple[str, ...] = Field(default=(), strict=False)
+    """Rooms where the bot may act; `*` means any."""
+
+    def account(self) -> tuple[Hashable, ...]:
+        """Return the values of `account_keys` with the platform. Empty: there is no account."""
+        values = tuple(getattr(self, key) for key in self.account_keys)
+        return values and (self.platform, *values)
+
+    def explain_unconnectable(self) -> str:
+        """Return why these settings cannot connect, as far as this machine can tell. Empty: no
+        reason known. May read files.
+        """
+        return ""
+
+    def find_warnings(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield the path of a key, from the channel on, and why its value is unwise."""
+        yield from ()
+
+    def explain_unsafe_room(self, room: str) -> str:
+        """Return why words for owners should not be sent to this room. Empty: they may be."""
+        del room
+        return ""
+
+    def listens(self) -> Iterator[tuple[str, str]]:
+        """Yield the key, from the channel on, and the host of each address that it listens on."""
+        yield from ()
 
 
 class Emit(Protocol):
@@ -65,6 +115,18 @@ class Capabilities:
     defers_commands: bool = False
     """The platform shows a native command as pending until it is answered, so each one must get an
     answer."""
+    native_commands: bool = False
+    """People give commands by the platform's own means, which begin with a slash."""
+    login_command: str = ""
+    """What people write to log in to an account on the platform. Empty: not known, or not
+    needed."""
+    sender_ids: str = ".+"
+    """Regular expression of the ids of people, as a whole: an admin who writes something else is
+    corrected."""
+    sender_id_example: str = ""
+    """Id of a person, for that correction."""
+    room_title: str = ""
+    """A room whose name is not known, e.g. `a Discord channel`. Empty: a room on `platform`."""
     max_in_flight: int = 1
     """Number of parts of one post that may be in flight at once.
 
@@ -182,9 +244,8 @@ async def no_before_send() -> None:
 class Channel(Protocol):
     """One account on one platform.
 
-    Adapters are built with `(name, config, clock, *, cursor, commands)`: the last durable cursor
-    (None: there is none), and the command table. A cursor belongs to the adapter; no other code
-    looks inside.
+    Adapters are built by `gateway.plugin.PlatformFactory.make`, with the last durable cursor (None:
+    there is none). A cursor belongs to the adapter; no other code looks inside.
     """
 
     @property
@@ -425,6 +486,16 @@ class KnowsRecipients(Protocol):
 
 
 @runtime_checkable
+class SendsAtOnce(Protocol):
+    """Channel that can tell whether a part would be on the wire before anything else happens."""
+
+    def sends_at_once(self, at: Address) -> bool:
+        """Return whether `send` would hand a part over at once: nothing is in front of it, and no
+        limit makes it wait. Pure and cheap.
+        """
+
+
+@runtime_checkable
 class KnowsPostingRights(Protocol):
     """Channel that hears of changes of what it may do in a place. Its `send` raises
     `MayNotPost`.
@@ -548,9 +619,20 @@ class CanJoin(Protocol):
 class CanApplyConfig(Protocol):
     """Channel that can apply some configuration changes while it is connected."""
 
-    def apply_config(self, config: ConfigSection) -> bool:
+    def apply_config(self, config: ChannelConfig) -> bool:
         """Apply `config` at once, including joins and leaves. False: it cannot, and the channel
         must be built anew.
+        """
+
+
+@runtime_checkable
+class TakesOver(Protocol):
+    """Channel that keeps state, such as a session, when it is built anew with other settings."""
+
+    def take_over(self, before: Self) -> None:
+        """Continue where `before` ended, as far as the settings of both allow. Called before `run`.
+
+        `before`: the stopped channel of that name, of the same class.
         """
 
 

@@ -5,11 +5,12 @@ import itertools
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
+from typing import ClassVar, Literal
 
 from channels.base import (
     BeforeSend,
     Capabilities,
+    ChannelConfig,
     Emit,
     Part,
     Rejected,
@@ -35,6 +36,14 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
+
+
+class ConsoleConfig(ChannelConfig):
+    """The channel inside the process: a keyboard, or a test."""
+
+    unrunnable: ClassVar = "the console is part of `reverie demo --console`; remove the channel"
+
+    platform: Literal["console"]
 
 
 class ConsoleChannel:

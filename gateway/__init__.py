@@ -11,10 +11,3 @@ Each package imports only those before it:
 
 ARCHITECTURE.md follows a message through them.
 """
-
-import sys
-
-# Where rich and click are installed, httpx imports its command-line tool, and pygments with it: 6
-# MB and 70 ms that a gateway does not need. This entry makes it skip that, as it does where they
-# are missing (httpx/__init__.py).
-sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None makes an import fail, by the language's rules

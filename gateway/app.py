@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from prometheus_client.registry import Collector
 
 from agent.models.base import Model
 from agent.signals import DmnState
 from channels.aio import cancel_and_wait
-from channels.base import Channel
+from channels.base import Channel, CommandSpec, TakesOver
 from gateway.access.channels import Channels
 from gateway.access.greeting import Greeter
 from gateway.access.limits import UsageLimiter
@@ -21,46 +23,50 @@ from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.cluster.cluster import (
     AGENT_PREFIX,
+    EVERYTHING,
     UPKEEP,
     Cluster,
     LeaseName,
     agent_lease,
     channel_lease,
 )
-from gateway.commands.context import CommandContext
+from gateway.commands.context import (
+    AccessServices,
+    CommandContext,
+    PlatformServices,
+    RuntimeServices,
+)
 from gateway.commands.dispatcher import CommandDispatcher
+from gateway.commands.table import CommandTable, build_table
 from gateway.config.models import Settings
-from gateway.config.reload import ConfigWatcher, LiveSettings
+from gateway.config.reload import LiveSettings, watch_config
 from gateway.config.secrets import collect_secrets
-from gateway.context.conversation import ConversationReader
+from gateway.config.source import format_key
+from gateway.config.validation import find_unrunnable
+from gateway.context.compaction import CompactionStats
+from gateway.context.conversation import ConversationLocks, ConversationReader
+from gateway.context.digest import DigestBuilder
 from gateway.context.dream import Dreamer
-from gateway.context.evidence import EvidenceStore
-from gateway.context.intentions import IntentionWatch
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
-from gateway.context.prompt_context import ChannelCards
-from gateway.context.recall import AmbientRecall, RecallSearch
-from gateway.context.recap import RecapBuilder
-from gateway.context.reminders import ReminderService
+from gateway.context.workspace_fs import AgentFiles
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.events import ChannelName, Command, ConnectionChanged, Message
+from gateway.core.events import ChannelName, Command, ConnectionChanged, Message, PlaceRenamed
 from gateway.core.facts import (
     NOTIFICATION_CLASSES,
     OPERATOR_CHANNEL,
-    ApprovalEnded,
-    ApprovalRequested,
     AudienceReported,
     Judgement,
     LimitReached,
     PostQueued,
-    RoleAssigned,
     ToolRefused,
     TurnRecord,
 )
+from gateway.core.i18n import _
 from gateway.core.logging import set_title_lookup
-from gateway.core.metrics import GatewayStats
+from gateway.core.metrics import EventCounts, GatewayStats
 from gateway.core.process_files import (
     ProcessNameInUse,
     default_process_name,
@@ -68,20 +74,27 @@ from gateway.core.process_files import (
     process_name,
 )
 from gateway.core.redaction import Redactor
-from gateway.ingest.factory import check_adapters, make_channel
-from gateway.ingest.intake import EventJudge, Intake
+from gateway.hooks import PROBLEM_PREFIX, PluginProblem, Plugins
+from gateway.ingest.intake import Intake
 from gateway.ops.api_views import ApiBackend
 from gateway.ops.health import OutageMonitor
 from gateway.ops.live_events import EventBroadcaster
 from gateway.ops.metrics import AgentStats
 from gateway.ops.processes import ProcessMonitor
 from gateway.ops.server import OpsService
-from gateway.runtime.agents import Agents, load_chosen_models
+from gateway.plugin import PluginContext
+from gateway.plugins import find_platforms, find_plugins
+from gateway.plugins.approvals import Approvals
+from gateway.runtime.agent import Agent
+from gateway.runtime.agents import Agents
 from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.dream_turn import DreamRunner
-from gateway.runtime.model_choice import ModelSelector
+from gateway.runtime.model_choice import ModelSelector, load_chosen_models
 from gateway.runtime.models import ModelServices, open_model_services
+from gateway.runtime.recovery import take_over
 from gateway.runtime.rewind import Rewinder
+from gateway.runtime.turn import TurnRunner
+from gateway.runtime.turn_input import TurnServices
 from gateway.store import (
     REMOVED_TEXT,
     Store,
@@ -93,35 +106,31 @@ from gateway.store import (
     StoreUnreadable,
     store_location,
 )
-from gateway.store.retention import run_retention
 from gateway.store.shared import SharedStore
 from gateway.stream.attention import LiveAttention
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
+from gateway.stream.loops import LoopGuard
 from gateway.stream.media import MediaStore
 from gateway.stream.mute import MutePlaces
 from gateway.stream.operator import OperatorChannel
-from gateway.stream.outbox import Outbox, OutgoingFiles
+from gateway.stream.outbox import LOST_END_TEXT, Outbox
+from gateway.stream.outgoing_files import OutgoingFiles
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import LiveAccessPolicy, LiveBindings, PrivacyCache
-from gateway.stream.supervisor import AdapterFactory, ChannelReconciler, ChannelSupervisor
-from gateway.tools.agent import SkillTools
-from gateway.tools.approvals import Approvals
+from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor, find_ranked_rooms
 from gateway.tools.dispatch import PermissionGate, RunningCalls
-from gateway.tools.files import FileTools
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
-from gateway.tools.memory import MemoryTools, ReminderTools
+from gateway.tools.memory import MemoryTools
 from gateway.tools.metrics import ToolStats
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
-from gateway.tools.shell import ShellTools
 from gateway.tools.telling import OwnerTelling
-from gateway.tools.web import WebTools
-from gateway.tools.workspace_fs import AgentFiles
 
 logger = logging.getLogger("reverie.app")
 
@@ -134,6 +143,10 @@ seconds."""
 SEND_GRACE_S = 2.0
 """Longest wait for the outbox. With one second of goodbye for the channels the stop stays below
 SIGTERM's ten seconds."""
+
+
+class ChannelUnavailable(Exception):
+    """No gateway can run with the channels of the configuration. The text says what to change."""
 
 
 class NoChannelsLeft(Exception):
@@ -178,7 +191,8 @@ async def run(
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
     if channels is None:
-        check_adapters(live.settings)
+        for keys, why in find_unrunnable(live.settings):
+            raise ChannelUnavailable(f"{format_key(keys)}: {why}")
     redactor = redactor or Redactor(collect_secrets(live.settings))
     opened = None
     is_shared = live.settings.store.url is not None and channels is None
@@ -212,7 +226,8 @@ async def run(
         )
         async with services as (gateway, tasks):
             with tasks.watch_failure() as failure:
-                await gateway.serve(stop, failure, stays=stays)
+                # one of several goes on, whatever the channels that it holds
+                await gateway.serve(stop, failure, stays=stays or is_shared)
 
 
 async def _join(
@@ -310,6 +325,34 @@ async def _open_store(
             await asyncio.wait([ops_task])
 
 
+def make_channel(
+    name: ChannelName,
+    settings: Settings,
+    clock: Clock,
+    cursor: str | None,
+    before: Channel | None = None,
+    *,
+    commands: Sequence[CommandSpec] = (),
+) -> Channel:
+    """Return the adapter of one account, which goes on from `cursor`.
+
+    `before`: the stopped channel of that name, if there was one; a new adapter of the same class
+    takes over its state. `commands`: what its native commands and menus show.
+    """
+    config = settings.channels[name]
+    channel = find_platforms()[config.platform].make(
+        name=name,
+        settings=config,
+        clock=clock,
+        cursor=cursor,
+        commands=commands,
+        ranked_rooms=find_ranked_rooms(name, settings),
+    )
+    if type(before) is type(channel) and isinstance(channel, TakesOver):
+        channel.take_over(before)  # type: ignore[arg-type]  # of the same class
+    return channel
+
+
 async def carry_out_stopped(settings: Settings, order: CommandRequest) -> ControlResponse:
     """Carry out a command of the operator on the store of a stopped gateway: its services are
     built, and none starts.
@@ -318,9 +361,7 @@ async def carry_out_stopped(settings: Settings, order: CommandRequest) -> Contro
     that needs a running gateway, `ChannelUnavailable`, `PriceTableError`.
     """
     clock = SystemClock()
-    names = [
-        ChannelName(name) for name, one in settings.channels.items() if one.platform != "console"
-    ]
+    names = [ChannelName(name) for name in settings.channels]
     channels = {name: make_channel(name, settings, clock, None) for name in names}
     store = await Store.open(store_location(settings.store), clock)
     async with open_services(LiveSettings(settings), clock, channels, store, is_stopped=True) as (
@@ -351,11 +392,9 @@ async def open_services(
     `channels` None: make the configured ones, and follow changes. `is_stopped`: no gateway runs.
     `process`: see `process_path`; None: the store's own. `cluster` None: this is the only process.
     """
-    settings, make, cluster = (
-        live.settings,
-        make_channel if channels is None else None,
-        cluster or Cluster(),
-    )
+    settings, cluster = live.settings, cluster or Cluster()
+    commands = build_table(find_plugins().without(settings.plugins.off))
+    make = partial(make_channel, commands=commands.specs())
     try:
         async with (
             store,
@@ -363,11 +402,11 @@ async def open_services(
             StoreTasks(store) as tasks,
         ):
             names = [ChannelName(name) for name in settings.channels]
-            if (
-                channels is None
-            ):  # in place of those whose leases others hold stand adapters that never run
+            is_made = channels is None
+            if channels is None:
+                # in place of those whose leases others hold stand adapters that never run
                 channels = {
-                    name: make_channel(name, settings, clock, await store.saved_cursor(name))
+                    name: make(name, settings, clock, await store.saved_cursor(name))
                     for name in names
                 }
             if settings.ops.token is not None and not is_stopped:
@@ -376,7 +415,8 @@ async def open_services(
                 store=store,
                 clock=clock,
                 channels=channels,
-                make=make,
+                make=make if is_made else None,
+                commands=commands,
                 model_services=model_services,
                 states=await load_dmn_states(
                     store, [agent.id for agent in settings.agents], clock.now()
@@ -398,16 +438,421 @@ def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
+class _Access(NamedTuple):
+    """Who may do what."""
+
+    roster: Roster
+    linker: AccountLinker
+    greeter: Greeter
+    owners: OwnerNotifier
+    limits: UsageLimiter
+
+
+class _Knowledge(NamedTuple):
+    """What the agents know."""
+
+    media: MediaStore
+    files: AgentFiles
+    reader: ConversationReader
+    locks: ConversationLocks
+    """Held by each turn."""
+    digests: Mapping[str, DigestBuilder]
+    """Of each agent, by its id."""
+    journal: JournalStore
+    memory: MemoryStore
+    forgetter: NoteForgetter
+
+
+class _Delivery(NamedTuple):
+    """What is sent."""
+
+    files: OutgoingFiles
+    outbox: Outbox
+    previews: TurnPreviews
+    mute: MutePlaces
+    membership: RoomMembership
+
+
+class _Tools(NamedTuple):
+    """What the agents can do."""
+
+    registry: ToolRegistry
+    definitions: ToolDefinitionReview
+    mcp: McpServers
+    telling: OwnerTelling
+
+
+def _build_handle(
+    live: LiveSettings,
+    clock: Clock,
+    store: Store,
+    *,
+    tasks: asyncio.TaskGroup,
+    channels: Channels,
+    redactor: Redactor,
+) -> tuple[GatewayHandle, Roster]:
+    live.add_secret_listener(redactor.add_secrets)
+    titles, bindings = PlaceTitles(store, redactor, channels), LiveBindings(live)
+    store.subscribe(titles.on_appended, PlaceRenamed)
+    roster = Roster(store, clock)
+    store.subscribe(roster.on_appended, *ROSTER_FACTS)
+    places = PrivacyCache(store, bindings, channels, titles)
+    store.subscribe(places.on_appended, AudienceReported)
+    handle = GatewayHandle(
+        store=store,
+        clock=clock,
+        live=live,
+        tasks=tasks,
+        channels=channels,
+        people=LiveAccessPolicy(live, roster, channels, bindings),
+        places=places,
+        redactor=redactor,
+    )
+    return handle, roster
+
+
+def _build_access(gateway: GatewayHandle, roster: Roster) -> _Access:
+    store, clock, people, channels = gateway.store, gateway.clock, gateway.people, gateway.channels
+    titles = gateway.places.titles
+    linker = AccountLinker(roster, people, clock, channels)
+    owners = OwnerNotifier(
+        store,
+        clock,
+        people,
+        live=gateway.live,
+        tasks=gateway.tasks,
+        channels=channels,
+        titles=titles,
+        room_language=gateway.places.bindings.language,
+    )
+    limits = UsageLimiter(gateway.live, clock, people)
+    limited = TurnRecord, LimitReached, PostQueued, Message, Command
+    store.subscribe(limits.on_appended, *limited)
+    greeter = Greeter(roster, people, clock, linking=linker, channels=channels, titles=titles)
+    return _Access(roster, linker, greeter, owners, limits)
+
+
+def _build_knowledge(gateway: GatewayHandle, inbox: ConversationInbox) -> _Knowledge:
+    store, clock, live = gateway.store, gateway.clock, gateway.live
+    media = MediaStore(live, store.path.parent / "media", gateway.channels, clock)
+    journal = JournalStore(store, clock, live.agent_directory, gateway.channels.cluster)
+    memory = MemoryStore(store, clock, live.agent_directory)
+    reader = ConversationReader(store, gateway.people, media, gateway.redactor)
+    locks = ConversationLocks()
+    return _Knowledge(
+        media=media,
+        files=AgentFiles(live, store.path, gateway.places),
+        reader=reader,
+        locks=locks,
+        digests={
+            one.id: DigestBuilder(one.id, gateway, reader=reader, locks=locks, inbox=inbox)
+            for one in live.settings.agents
+        },
+        journal=journal,
+        memory=memory,
+        forgetter=NoteForgetter(gateway, journal, memory),
+    )
+
+
+def _build_plugins(
+    gateway: GatewayHandle,
+    internal: InternalIntake,
+    known: _Knowledge,
+    *,
+    inbox: ConversationInbox,
+    presence: PresenceTracker,
+) -> Plugins:
+    context = PluginContext(
+        gateway=gateway,
+        internal=internal,
+        inbox=inbox,
+        reader=known.reader,
+        locks=known.locks,
+        media=known.media,
+        files=known.files,
+        journal=known.journal,
+        memory=known.memory,
+        presence=presence,
+    )
+    return Plugins.build(find_plugins().without(gateway.live.settings.plugins.off), context)
+
+
+def _build_delivery(
+    gateway: GatewayHandle,
+    internal: InternalIntake,
+    inbox: ConversationInbox,
+    owners: OwnerNotifier,
+) -> _Delivery:
+    store, clock, channels, tasks = gateway.store, gateway.clock, gateway.channels, gateway.tasks
+    files = OutgoingFiles(store, is_shared=channels.cluster.is_shared)
+    titles = gateway.places.titles
+    mute = MutePlaces(store, clock, channels, tasks, owners=owners, titles=titles, inbox=inbox)
+    outbox = Outbox(
+        store,
+        channels,
+        clock,
+        tasks,
+        files=files,
+        internal=internal,
+        redactor=gateway.redactor,
+        cluster=channels.cluster,
+        mute=mute,
+    )
+    return _Delivery(
+        files=files,
+        outbox=outbox,
+        previews=TurnPreviews(outbox),
+        mute=mute,
+        membership=RoomMembership(store, channels, tasks, outbox, gateway.people),
+    )
+
+
+def _build_tools(
+    gateway: GatewayHandle,
+    internal: InternalIntake,
+    known: _Knowledge,
+    *,
+    owners: OwnerNotifier,
+    outgoing: OutgoingFiles,
+    presence: PresenceTracker,
+    running: RunningCalls,
+    plugins: Plugins,
+) -> _Tools:
+    store, clock, live = gateway.store, gateway.clock, gateway.live
+    definitions = ToolDefinitionReview(store, clock, gateway.tasks, owners)
+    stats = running.stats
+    store.subscribe(stats.on_appended, ToolRefused, own=True)
+    if (approvals := plugins.get(Approvals)) is not None:
+        approvals.definitions = definitions
+    mcp = McpServers(live.settings.tools.mcp, clock, gateway.tasks, known.media, definitions)
+    rooms = RoomReader(gateway)
+    messaging = MessagingTools(gateway, internal, known.locks, known.digests)
+    telling = OwnerTelling(gateway, presence, known.digests, known.locks)
+    registry = ToolRegistry(
+        gateway,
+        PermissionGate(gateway, plugins),
+        running,
+        mcp=mcp,
+        plugins=plugins,
+        families={
+            "itself": [
+                messaging,
+                telling,
+                MemoryTools(known.journal, known.forgetter),
+            ],
+            "rooms": [PlatformTools(gateway, rooms, known.files, outgoing, messaging), rooms],
+        },
+    )
+    return _Tools(registry, definitions, mcp, telling)
+
+
+def _build_agents(
+    gateway: GatewayHandle,
+    known: _Knowledge,
+    delivery: _Delivery,
+    tools: _Tools,
+    *,
+    models: ModelServices,
+    inbox: ConversationInbox,
+    presence: PresenceTracker,
+    limits: UsageLimiter,
+    dreams: DreamRunner,
+    compactions: CompactionStats,
+    states: Mapping[str, DmnState],
+    plugins: Plugins,
+) -> Agents:
+    services = TurnServices(
+        reader=known.reader,
+        media=known.media,
+        presence=presence,
+        registry=tools.registry,
+        previews=delivery.previews,
+        stats=compactions,
+        limits=limits,
+        plugins=plugins,
+    )
+    agents = [
+        Agent(
+            one,
+            gateway,
+            TurnRunner(services, known.digests[one.id]),
+            models=models,
+            inbox=inbox,
+            dreams=dreams,
+            mute=delivery.mute,
+            state=states.get(one.id, DmnState()),
+        )
+        for one in gateway.live.settings.agents
+    ]
+    return Agents(
+        gateway, agents, inbox=inbox, presence=presence, locks=known.locks, registry=tools.registry
+    )
+
+
+def _build_agent_stats(store: Store, agents: Agents, models: ModelServices) -> AgentStats:
+    stats = AgentStats(models.workspaces.counts.by_path, agents.dmn_status)
+    counted = Judgement, TurnRecord, *NOTIFICATION_CLASSES
+    store.subscribe(stats.on_appended, *counted, own=True)
+    return stats
+
+
+def _build_runtime(
+    gateway: GatewayHandle, agents: Agents, models: ModelSelector, locks: ConversationLocks
+) -> RuntimeServices:
+    rewinder = Rewinder(
+        store=gateway.store,
+        clock=gateway.clock,
+        room_locks=locks,
+        agents=agents,
+        tasks=gateway.tasks,
+    )
+    return RuntimeServices(agents=agents, rewinder=rewinder, models=models)
+
+
+class _Platforms(NamedTuple):
+    """The connections of this process."""
+
+    supervisor: ChannelSupervisor
+    processes: ProcessMonitor | None
+    """None: this is the only process."""
+    stats: GatewayStats
+
+
+class _Operators(NamedTuple):
+    """What operators see."""
+
+    outages: OutageMonitor
+    events: EventBroadcaster
+    server: OpsService
+
+
+def _build_platforms(
+    gateway: GatewayHandle,
+    owners: OwnerNotifier,
+    delivery: _Delivery,
+    events: EventCounts,
+    make: AdapterFactory | None,
+) -> _Platforms:
+    store, clock, live, channels = gateway.store, gateway.clock, gateway.live, gateway.channels
+    is_shared = channels.cluster.is_shared
+    held = {} if is_shared else _find_platforms(channels)  # each runs where its lease is held
+    names = {name: channel.capabilities.platform for name, channel in held.items()}
+    stats = GatewayStats(names, clock.now(), events)
+    processes = None
+    if is_shared:
+        processes = ProcessMonitor(
+            channels.cluster,
+            store,
+            clock,
+            lambda: {
+                name: one.capabilities.platform for name, one in _find_platforms(channels).items()
+            },
+        )
+        stats.look_elsewhere = processes.look
+        store.subscribe(processes.on_appended, ConnectionChanged)
+    supervisor = ChannelSupervisor(
+        channels,
+        live.settings,
+        clock=clock,
+        stats=stats,
+        outbox=delivery.outbox,
+        owners=owners,
+        membership=delivery.membership,
+        previews=delivery.previews,
+        tasks=gateway.tasks,
+        make=make,
+        is_shared=is_shared,
+    )
+    if make is not None:
+        live.on_change(supervisor.prepare)
+    return _Platforms(supervisor, processes, stats)
+
+
+def _build_operators(
+    gateway: GatewayHandle,
+    platforms: _Platforms,
+    access: _Access,
+    delivery: _Delivery,
+    *,
+    agents: Agents,
+    agent_stats: AgentStats,
+    dispatcher: CommandDispatcher,
+    models: ModelServices,
+    tracker: TurnTracker,
+    plugins: Plugins,
+    sources: Iterable[Collector],
+    process: Path,
+) -> _Operators:
+    live, clock, stats, cluster = (
+        gateway.live,
+        gateway.clock,
+        platforms.stats,
+        gateway.channels.cluster,
+    )
+    outages = OutageMonitor(
+        live,
+        gateway.channels,
+        stats,
+        clock,
+        outbox=delivery.outbox,
+        owners=access.owners,
+        titles=gateway.places.titles,
+        mute=delivery.mute,
+        store=gateway.store,
+        room_language=gateway.places.bindings.language,
+        pool=models.pool,
+        cluster=cluster,
+    )
+    backend = ApiBackend(
+        gateway,
+        stats,
+        tracker,
+        agents=agents,
+        dispatcher=dispatcher,
+        plugins=plugins,
+        processes=platforms.processes,
+    )
+    events = EventBroadcaster(backend)
+    others = [platforms.processes] if platforms.processes is not None else []
+    server = OpsService(
+        live.settings.ops,
+        process,
+        clock,
+        stats,
+        gateway.redactor,
+        sources=(agent_stats.metrics, *sources, *others),
+        outages=outages,
+        stream=events if live.settings.ops.token is not None else None,
+        handler=dispatcher.carry_out,
+        cluster=cluster,
+    )
+    live.add_reload_listener(outages.on_reloaded)
+    live.add_reload_listener(events.on_reloaded)
+    return _Operators(outages, events, server)
+
+
+def _find_platforms(channels: Channels) -> dict[ChannelName, Channel]:
+    """Return the channels that connect somewhere."""
+    return {name: one for name, one in channels.items() if not isinstance(one, OperatorChannel)}
+
+
+def _plugin_notice(problem: PluginProblem) -> str:
+    text = _("The plugin {name} does not work: {text}. To do without it, turn it off: {setting}")
+    setting = f"`plugins: {{off: [{problem.plugin}]}}`"
+    return text.format(name=problem.plugin, text=problem.text, setting=setting)
+
+
 class GatewayServices:
     """Services of one run."""
 
-    def __init__(  # noqa: PLR0915 - the picture of the program
+    def __init__(
         self,
         *,
         store: Store,
         clock: Clock,
         channels: Mapping[ChannelName, Channel],
         make: AdapterFactory | None,
+        commands: CommandTable,
         model_services: ModelServices,
         states: Mapping[str, DmnState],
         chosen: Mapping[str, str],
@@ -421,378 +866,119 @@ class GatewayServices:
         `make`: see `make_channel`, for channels that are added or changed at run time. None: the
         channels stay the same. `process`: see `process_path`; None: the store's own.
         """
-        self.store, self.clock, self.model_services, self.tasks = (
-            store,
-            clock,
-            model_services,
-            tasks,
-        )
-        process = self.process = process or store.path
-        cluster = self.cluster = cluster or Cluster()
-        self._upkeep_tasks: list[asyncio.Task[None]] = []
-        live = self.live = model_services.live
-        settings = live.settings
+        self._follows_channels = make is not None
+        live = model_services.live
         self.channels = Channels(live, channels, cluster)
-        live.add_secret_listener(redactor.add_secrets)
-
-        # Who may do what.
-        titles = self.titles = PlaceTitles(store, redactor, self.channels)
-        roster = self.roster = Roster(store, clock)
-        store.subscribe(roster.on_appended, *ROSTER_FACTS)
-        bindings = LiveBindings(live)
-        access_policy = self.access_policy = LiveAccessPolicy(live, roster, self.channels, bindings)
-        linker = AccountLinker(roster, access_policy, clock, self.channels)
-        greeter = Greeter(
-            roster, access_policy, clock, linking=linker, channels=self.channels, titles=titles
+        gateway, roster = _build_handle(
+            live, clock, store, tasks=tasks, channels=self.channels, redactor=redactor
         )
-        owners = self.owners = OwnerNotifier(
-            store,
-            clock,
-            access_policy,
-            live=live,
-            tasks=tasks,
-            channels=self.channels,
-            titles=titles,
-            room_language=lambda at: bindings.find(at).language,
-        )
-        limits = self.limits = UsageLimiter(live, clock, access_policy)
-        limited = TurnRecord, LimitReached, PostQueued, Message, Command
-        store.subscribe(limits.on_appended, *limited)
-        self.command_menus = CommandMenuPublisher(store, live, access_policy, self.channels)
+        self.handle, self.live, self.store, self.tasks = gateway, live, store, tasks
+        self.model_services, self.cluster = model_services, self.channels.cluster
+        self._upkeep_tasks: list[asyncio.Task[None]] = []
+        self.access = access = _build_access(gateway, roster)
+        self.command_menus = CommandMenuPublisher(store, live, gateway.people, self.channels)
 
         # What deserves attention, and whose it is.
-        attention = self.attention = LiveAttention(store, live)
-        self.inbox = ConversationInbox(clock, live, limits, cluster)
+        presence = self.presence = PresenceTracker(live, clock, gateway.people)
+        store.subscribe(presence.on_judged, Judgement, Message)
+        self.attention = LiveAttention(store, clock, live, presence, access.owners.names)
+        internal = InternalIntake(store, clock, self.attention, gateway.places.bindings)
+        self.inbox = ConversationInbox(clock, live, access.limits, self.cluster)
         store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
         store.subscribe(self.inbox.on_turns, TurnRecord)
 
-        # What the agents know.
-        self.media = MediaStore(live, store.path.parent / "media", self.channels, clock)
-        places = self.places = PrivacyCache(store, bindings, self.channels, titles)
-        store.subscribe(places.on_appended, AudienceReported)
-        presence = self.presence = PresenceTracker(live, clock, access_policy)
-        store.subscribe(presence.on_judged, Judgement, Message)
-        internal = InternalIntake(store, clock, attention, bindings, presence)
-        journal = self.journal = JournalStore(store, clock, live.agent_directory, cluster)
-        memory = self.memory = MemoryStore(store, clock, live.agent_directory)
-        dreamer = Dreamer(store, journal, memory)
-        forgetter = self.forgetter = NoteForgetter(
-            store, clock, places, journal, memory, redactor=redactor
+        # What the agents know, what is sent, what they can do.
+        self.knowledge = known = _build_knowledge(gateway, self.inbox)
+        self.delivery = delivery = _build_delivery(gateway, internal, self.inbox, access.owners)
+        running = RunningCalls(TurnTracker(), ToolStats())
+        plugins = self.plugins = _build_plugins(
+            gateway, internal, known, inbox=self.inbox, presence=presence
         )
-        reminders = self.reminders = ReminderService(
-            store, clock, live=live, access_policy=access_policy, internal=internal, cluster=cluster
-        )
-        self.intentions = IntentionWatch(
-            store,
-            clock,
-            bindings=bindings,
-            places=places,
-            access_policy=access_policy,
-            internal=internal,
-        )
-        evidence = EvidenceStore(store, clock, places, self.media)
-        recall_search = RecallSearch(store, places, memory, journal, redactor)
-        recaps = RecapBuilder(store, places, redactor, clock, live)
-        ambient_recall = AmbientRecall(store, places, memory, journal, clock, redactor, live)
-
-        # What is sent.
-        self.outgoing_files = OutgoingFiles(store, is_shared=cluster.is_shared)
-        self.outbox = Outbox(
-            store,
-            self.channels,
-            clock,
-            tasks,
-            files=self.outgoing_files,
-            internal=internal,
-            redactor=redactor,
-            cluster=cluster,
-        )
-        self.previews = TurnPreviews(
-            store, clock, self.channels, tasks, redactor, teach=self.outbox.teach
-        )
-        self.mute = MutePlaces(
-            store, clock, self.channels, tasks, owners=owners, titles=titles, inbox=self.inbox
-        )
-        self.room_membership = RoomMembership(
-            store, self.channels, tasks, self.outbox, access_policy
-        )
-
-        # What the agents can do.
-        files = AgentFiles(live, store.path, places)
-        self.tool_definitions = ToolDefinitionReview(store, clock, tasks, owners)
-        self.approvals = Approvals(
-            store=store,
-            clock=clock,
-            live=live,
-            places=places,
-            access_policy=access_policy,
-            channels=self.channels,
-            definitions=self.tool_definitions,
-            cluster=cluster,
-        )
-        tool_stats = ToolStats()
-        store.subscribe(
-            tool_stats.on_appended, ToolRefused, ApprovalRequested, ApprovalEnded, own=True
-        )
-        store.subscribe(tool_stats.on_ended_elsewhere, ApprovalEnded, own=False)
-        skills = SkillTools(live, bindings)
-        self.shell = ShellTools(
-            live, clock, files, skills, internal, access_policy=access_policy, places=places
-        )
-        store.subscribe(self.shell.on_roles_assigned, RoleAssigned)
-        self.web = WebTools(live, clock, store, access_policy, self.media)
-        self.mcp = McpServers(
-            live.settings.tools.mcp, clock, tasks, self.media, self.tool_definitions
-        )
-        rooms = RoomReader(
-            reader=store,
-            places=places,
-            bindings=bindings,
-            access_policy=access_policy,
-            channels=self.channels,
-            redactor=redactor,
-        )
-        messaging = MessagingTools(
-            store=store,
-            clock=clock,
-            bindings=bindings,
-            places=places,
-            access_policy=access_policy,
-            channels=self.channels.keys(),
-            internal=internal,
-        )
-        self.telling = OwnerTelling(
-            store=store,
-            clock=clock,
-            live=live,
-            bindings=bindings,
-            places=places,
-            access_policy=access_policy,
+        if plugins.hooks["on_progress"]:
+            running.tracker.listeners.append(plugins.on_progress)
+        self.tools = tools = _build_tools(
+            gateway,
+            internal,
+            known,
+            owners=access.owners,
+            outgoing=delivery.files,
             presence=presence,
-            digests=messaging.digests,
-            locks=messaging.locks,
-            cluster=cluster,
-        )
-        platform = PlatformTools(
-            store=store,
-            clock=clock,
-            channels=self.channels,
-            places=places,
-            rooms=rooms,
-            files=files,
-            outfiles=self.outgoing_files,
-            messaging=messaging,
-        )
-        self.turn_tracker = TurnTracker()
-        self.tool_registry = ToolRegistry(
-            live=live,
-            gate=PermissionGate(live, store, clock, self.approvals, access_policy, places),
-            running=RunningCalls(self.turn_tracker, tool_stats),
-            redactor=redactor,
-            mcp=self.mcp,
-            shell=self.shell,
-            families={
-                "itself": [
-                    messaging,
-                    self.telling,
-                    MemoryTools(journal, recall_search, recaps, forgetter, evidence),
-                    ReminderTools(reminders, clock, self.intentions),
-                    skills,
-                ],
-                "rooms": [platform, rooms],
-                "files": [FileTools(files, self.media)],
-                "shell": [self.shell],
-                "web": [self.web],
-            },
+            running=running,
+            plugins=plugins,
         )
 
         # The agents.
-        self.agent_stats = AgentStats(
-            model_services.workspaces.counts.by_path, lambda: self.agents.dmn_status
-        )
-        store.subscribe(
-            self.agent_stats.on_appended, Judgement, TurnRecord, *NOTIFICATION_CLASSES, own=True
-        )
-        self.agents = Agents(
-            store=store,
-            clock=clock,
-            tasks=tasks,
+        compactions = CompactionStats([one.id for one in live.settings.agents])
+        dreamer = Dreamer(store, known.journal, known.memory)
+        self.agents = _build_agents(
+            gateway,
+            known,
+            delivery,
+            tools,
             models=model_services,
-            places=places,
-            presence=presence,
-            evidence=evidence,
-            ambient_recall=ambient_recall,
-            recaps=recaps,
-            dreams=DreamRunner(dreamer, journal, internal),
-            registry=self.tool_registry,
-            skills=skills,
-            reader=ConversationReader(store, access_policy, self.media, redactor),
-            media=self.media,
-            bindings=bindings,
-            cards=ChannelCards(store, clock, self.channels, access_policy, redactor, titles=titles),
-            messaging=messaging,
             inbox=self.inbox,
-            mute=self.mute,
-            previews=self.previews,
-            tracker=self.turn_tracker,
-            limits=limits,
-            states=states,
-            chosen=chosen,
-            cluster=cluster,
-        )
-        self.rewinder = Rewinder(
-            store=store,
-            clock=clock,
-            room_locks=self.agents.room_locks,
-            agents=self.agents,
-            tasks=tasks,
-        )
-        self.model_selector = ModelSelector(self.agents, chosen)
-
-        # The platforms.
-        platforms = {
-            name: one for name, one in self.channels.items() if not isinstance(one, OperatorChannel)
-        }
-        if cluster.is_shared:  # each runs where its lease is held
-            platforms = {}
-        self.stats = GatewayStats(
-            {name: channel.capabilities.platform for name, channel in platforms.items()},
-            clock.now(),
-        )
-        self.processes: ProcessMonitor | None = None
-        if cluster.is_shared:
-            self.processes = self.stats.processes = ProcessMonitor(
-                cluster,
-                store,
-                clock,
-                lambda: {
-                    name: one.capabilities.platform
-                    for name, one in self.channels.items()
-                    if not isinstance(one, OperatorChannel)
-                },
-            )
-            store.subscribe(self.processes.on_appended, ConnectionChanged)
-        self.channel_supervisor = ChannelSupervisor(
-            platforms, clock=clock, stats=self.stats, outbox=self.outbox, owners=owners, tasks=tasks
-        )
-
-        # Commands, and what comes in.
-        self.command_context = CommandContext(
-            store=store,
-            clock=clock,
-            live=live,
-            channels=self.channels,
-            stats=self.stats,
-            redactor=redactor,
-            access_policy=access_policy,
-            roster=roster,
-            account_linker=linker,
-            limits=limits,
-            attention=attention,
-            places=places,
-            journal=journal,
-            memory=memory,
-            forgetter=forgetter,
-            reminders=reminders,
-            agents=self.agents,
-            rewinder=self.rewinder,
-            model_selector=self.model_selector,
-            approvals=self.approvals,
-            files=files,
-            membership=self.room_membership,
-            supervisor=self.channel_supervisor,
-            tasks=tasks,
-            cluster=cluster,
-        )
-        self.dispatcher = CommandDispatcher(self.command_context)
-        judge = EventJudge(
-            store,
-            clock,
-            live=live,
-            access_policy=access_policy,
-            attention=attention,
-            bindings=bindings,
             presence=presence,
-            owner_names=self.owners.names,
+            limits=access.limits,
+            dreams=DreamRunner(dreamer, known.journal, internal),
+            compactions=compactions,
+            states=states,
+            plugins=plugins,
         )
+        self.agent_stats = _build_agent_stats(store, self.agents, model_services)
+        selector = ModelSelector(gateway, self.agents, model_services, chosen)
+        runtime = _build_runtime(gateway, self.agents, selector, known.locks)
+
+        # The platforms, commands, and what comes in.
+        self.platforms = platforms = _build_platforms(
+            gateway, access.owners, delivery, self.agent_stats.events, make
+        )
+        self.command_context = CommandContext(
+            gateway=gateway,
+            access=AccessServices(roster=access.roster, linker=access.linker),
+            attention=self.attention,
+            forgetter=known.forgetter,
+            runtime=runtime,
+            platforms=PlatformServices(
+                membership=delivery.membership, supervisor=platforms.supervisor
+            ),
+            plugins=plugins,
+            commands=commands,
+        )
+        self.dispatcher = CommandDispatcher(self.command_context, access.limits)
         self.intake = Intake(
             store,
             clock,
-            stats=self.stats,
-            places=places,
-            judge=judge,
-            intentions=self.intentions,
-            dispatcher=self.dispatcher,
-            greeter=greeter,
-            limits=limits,
-            owners=owners,
-        )
-
-        # What operators see.
-        self.outages = OutageMonitor(
             live,
-            self.channels,
-            self.stats,
-            clock,
-            outbox=self.outbox,
-            owners=owners,
-            titles=titles,
-            mute=self.mute,
-            store=store,
-            room_language=lambda at: bindings.find(at).language,
-            models=lambda: model_services.pool.caching_models,
-            cluster=cluster,
-        )
-        store.subscribe(self.outages.on_appended, TurnRecord)
-        backend = ApiBackend(
-            store,
-            clock,
-            self.stats,
-            self.turn_tracker,
-            agents=self.agents,
-            channels=self.channels,
-            titles=titles,
-            redactor=redactor,
+            places=gateway.places,
+            bindings=gateway.places.bindings,
+            access_policy=gateway.people,
             dispatcher=self.dispatcher,
-            cluster=cluster,
-            processes=self.processes,
+            attention=self.attention,
+            loops=LoopGuard(store, clock, live, access.owners),
+            limits=access.limits,
+            greeter=access.greeter,
+            plugins=plugins.judgings(),
         )
-        self.event_stream = EventBroadcaster(backend)
-        has_api = settings.ops.token is not None
-        self.ops_service = OpsService(
-            settings.ops,
-            process,
-            clock,
-            self.stats,
-            redactor,
-            sources=(
-                self.agent_stats.metrics,
-                self.agents.compaction_stats.metrics,
-                tool_stats.metrics,
-                limits.metrics,
-                *([self.processes] if self.processes is not None else []),
-            ),
-            outages=self.outages,
-            stream=self.event_stream if has_api else None,
-            handler=self.dispatcher.carry_out,
-            cluster=cluster,
+        sources = compactions, running.stats, access.limits, plugins
+        collectors = [one.metrics for one in plugins.all if one.metrics is not None]
+        plugins.on_problem = self._tell_plugin_failed
+        for problem in (*find_plugins().problems, *plugins.problems.values()):
+            logger.error("%s", problem)
+            self._tell_plugin_failed(problem)
+        self.operators = _build_operators(
+            gateway,
+            platforms,
+            access,
+            delivery,
+            agents=self.agents,
+            agent_stats=self.agent_stats,
+            dispatcher=self.dispatcher,
+            models=model_services,
+            tracker=running.tracker,
+            plugins=plugins,
+            sources=[*(one.metrics for one in sources), *collectors],
+            process=process or store.path,
         )
-        live.add_reload_listener(self.outages.on_reloaded)
-        live.add_reload_listener(self.event_stream.on_reloaded)
-        self.reconciler: ChannelReconciler | None = None
-        if make is not None:
-            self.reconciler = ChannelReconciler(
-                settings,
-                self.channels,
-                self.channel_supervisor,
-                store=store,
-                clock=clock,
-                membership=self.room_membership,
-                previews=self.previews,
-                make=make,
-                is_shared=cluster.is_shared,
-            )
-            live.on_change(self.reconciler.prepare)
 
     async def serve(
         self, stop: asyncio.Event, failure: asyncio.Future[StoreError], *, stays: bool = False
@@ -802,7 +988,7 @@ class GatewayServices:
 
         So work in progress can end. `failure`: see `StoreTasks.watch_failure`. `stays`: as `run`.
         """
-        set_title_lookup(self.titles.title)
+        set_title_lookup(self.handle.places.titles.title)
         names = ", ".join(self.channels)
         logger.info(
             "serving %s with %s; the log is %s",
@@ -812,13 +998,13 @@ class GatewayServices:
         )
         background = [
             self.tasks.create_task(self._give_up_store(stop, OUTAGE_GRACE_S)),
-            self.tasks.create_task(self._give_up_store(self.outages.store_given_up, 0.0)),
+            self.tasks.create_task(self._give_up_store(self.operators.outages.store_given_up, 0.0)),
         ]
         try:
             await self._start(background, stays=stays)
             await self._wait_until_stopped(stop, failure)
             if not failure.cancel():  # what fails from now on ends all at once
-                await self.outages.tell_store_failed(failure.result())
+                await self.operators.outages.tell_store_failed(failure.result())
                 raise failure.result()
         except StoreClosed:
             if not self.store.given_up:
@@ -829,52 +1015,52 @@ class GatewayServices:
         await self._stop(background)
         if self.cluster.fenced.is_set():
             raise ProcessRemoved(REMOVED_TEXT)
-        if self.outages.store_given_up.is_set():
+        if self.operators.outages.store_given_up.is_set():
             raise StoreGivenUp("the log could not be written for too long (store.exit_after)")
         if not stop.is_set():
             raise NoChannelsLeft(
                 "every channel was refused by its platform; the reasons are logged above"
             )
 
+    def _tell_plugin_failed(self, problem: PluginProblem) -> None:
+        what, now = f"{PROBLEM_PREFIX}{problem.plugin}", self.handle.clock.now()
+        self.platforms.stats.report_problem(what, str(problem), now, partial=True)
+        self.access.owners.begin_trouble(what, lambda _: _plugin_notice(problem))
+
     async def load(self) -> None:
         """Load from the log what commands and decisions need. Raises StoreError."""
-        await self.titles.load_recent()
-        await self.roster.load()
-        await self.owners.load()
-        await self.limits.load(self.store)
+        await self.handle.places.titles.load_recent()
+        await self.access.roster.load()
+        await self.access.owners.load()
+        await self.access.limits.load(self.store)
         await self.attention.load()
 
     async def recover_knowledge(self) -> None:
-        """Recover what an earlier process left of the agents' files. Call once, before the first
-        turn.
-        """
-        agents = [agent.id for agent in self.live.settings.agents]
-        await self.places.load()
-        await self.intentions.load()
+        """Load what turns need to know. Call once, before the first turn."""
+        await self.handle.places.load()
         await self.presence.load(self.store)
-        await self.mute.load()
-        if not self.cluster.is_shared:
-            await self._recover_files(agents)
+        await self.delivery.mute.load()
 
-    async def _recover_files(self, agents: Sequence[str]) -> None:
-        await self.journal.recover(agents)
+    async def recover_files(self, agents: Sequence[str]) -> None:
+        """Recover what an earlier process left of the files of these agents."""
+        await self.knowledge.journal.recover(agents)
         for agent in agents:
-            await self.memory.recover(agent)
-        await self.forgetter.recover(agents)
+            await self.knowledge.memory.recover(agent)
+        await self.knowledge.forgetter.recover(agents)
 
     async def _start(self, background: list[asyncio.Task[None]], *, stays: bool) -> None:
-        self.store.add_outage_listener(self.outages.on_store_outage)
+        self.store.add_outage_listener(self.operators.outages.on_store_outage)
         await self.load()
-        start, is_shared = self.tasks.create_task, self.cluster.is_shared
+        start = self.tasks.create_task
         background += map(
             start,
             (
-                self.ops_service.run(),
-                ConfigWatcher(self.live, self.clock).run(),
+                self.operators.server.run(),
+                watch_config(self.live, self.handle.clock),
             ),
         )
-        if self.processes is not None:
-            background.append(start(self.processes.run()))
+        if self.platforms.processes is not None:
+            background.append(start(self.platforms.processes.run()))
         background += map(
             start,
             (
@@ -886,40 +1072,41 @@ class GatewayServices:
         if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
             emit = partial(self.intake.accept, OPERATOR_CHANNEL)
             background.append(start(operator.run(emit)))
-        if not is_shared:
-            self._start_upkeep()
-            await self._recover_posts(is_shared=False)
+        if (end := self.store.lost_end) is not None:
+            logger.error(
+                "the end of the log is lost: it had come to %d at %s, and comes to %d now; "
+                "somebody restored an older "
+                "copy, or the disk lost data. What waited to be sent is uncertain, and not sent "
+                "again",
+                end.marked,
+                f"{end.at:%Y-%m-%d %H:%M:%S}",
+                end.last,
+            )
+            await self.delivery.previews.recover(unsure=LOST_END_TEXT)
         await self.recover_knowledge()
-        if not is_shared:
-            await self.approvals.recover()
-        await self.tool_definitions.load()
-        await self.telling.load()
+        await self.tools.definitions.load()
+        await self.tools.telling.load()
+        await self.plugins.start()
         await self.store.follow()  # subscribers need what was loaded
-        self.mcp.start()
-        if not is_shared:
-            await self.outgoing_files.sweep()
-            for arrival in await self.agents.find_pending_arrivals():
-                self.inbox.add(arrival)
+        self.tools.mcp.start()
+        # it takes leases, with what was left under them, now or later than all of this has begun
+        await self.cluster.start(self, self._find_leases(self.live.settings))
         self.agents.start()
         background += map(
             start,
             (
                 self.command_menus.run(),
-                self.reminders.run(),
-                self.telling.run(),
-                self.presence.run(),
+                self.tools.telling.run(),
+                *self.plugins.works(),
             ),
         )
-        self.channel_supervisor.start(self.intake, stays=stays or is_shared)
-        if is_shared:
-            await self._recover_posts(is_shared=True)
-            await self.cluster.start(self, self._find_leases(self.live.settings))
-            self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
+        self.platforms.supervisor.start(self.intake, stays=stays)
+        self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
 
     def _start_upkeep(self) -> None:
         work = (
-            self.media.sweep(),
-            run_retention(self.store, self.live.settings.store.keep, self.clock),
+            self.knowledge.media.sweep(),
+            *self.plugins.upkeeps(),
         )
         self._upkeep_tasks = [self.tasks.create_task(one) for one in work]
 
@@ -931,19 +1118,21 @@ class GatewayServices:
 
     async def on_lease_acquired(self, lease: LeaseName) -> None:
         """As `gateway.cluster.cluster.LeaseListener`: the same recovery as after a crash."""
-        if lease == UPKEEP:
+        if lease in {UPKEEP, EVERYTHING}:
             self._start_upkeep()
-            await self.outgoing_files.sweep()
+            await self.delivery.files.sweep()
+        if lease == UPKEEP:
             return
-        is_agent = lease.startswith(AGENT_PREFIX)
-        if is_agent:
-            await self._recover_files([lease.removeprefix(AGENT_PREFIX)])
-        await self.approvals.recover(lease)
-        if self.reconciler is not None and not is_agent:
-            await self.reconciler.on_lease_acquired(lease)
-        await self.agents.on_lease_acquired(lease)
-        self.reminders.notify_changed()
-        self.telling.notify_changed()
+        agents = [one.id for one in self.live.settings.agents]
+        await self.recover_files([one for one in agents if lease in {EVERYTHING, agent_lease(one)}])
+        await self.plugins.on_lease(lease)
+        if lease == EVERYTHING:
+            await self.delivery.previews.recover()
+            await self.delivery.outbox.open()
+        elif self._follows_channels and not lease.startswith(AGENT_PREFIX):
+            await self.platforms.supervisor.on_lease_acquired(lease)
+        await take_over(self.handle, self.agents, self.inbox, lease)
+        self.tools.telling.notify_changed()
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
         """As `gateway.cluster.cluster.LeaseListener`."""
@@ -951,33 +1140,8 @@ class GatewayServices:
             await cancel_and_wait(*self._upkeep_tasks)
             return
         await self.agents.on_lease_ending(lease, TURN_GRACE_S)
-        if self.reconciler is not None and not lease.startswith(AGENT_PREFIX):
-            await self.reconciler.on_lease_ending(lease)
-
-    async def _recover_posts(self, *, is_shared: bool) -> None:
-        """Take over the previews and posts of an earlier process, on all channels or (shared) when
-        they are opened.
-
-        What a log that has lost its end does not know may have been sent: that is uncertain.
-        """
-        unsure = ""
-        if (end := self.store.lost_end) is not None:
-            logger.error(
-                "the end of the log is lost: it had come to %d at %s, and comes to %d now; "
-                "somebody restored an older "
-                "copy, or the disk lost data. What waited to be sent is uncertain, and not sent "
-                "again",
-                end.marked,
-                f"{end.at:%Y-%m-%d %H:%M:%S}",
-                end.last,
-            )
-            unsure = "the log has lost its end: it may have been sent"
-        if not is_shared:
-            await self.previews.recover(unsure=unsure)
-            await self.outbox.recover(unsure=unsure)
-        elif unsure:
-            await self.previews.recover(unsure=unsure)
-            await self.outbox.give_up_posts(unsure)
+        if self._follows_channels and not lease.startswith(AGENT_PREFIX):
+            await self.platforms.supervisor.on_lease_ending(lease)
 
     async def _wait_until_stopped(
         self, stop: asyncio.Event, failure: asyncio.Future[StoreError]
@@ -985,9 +1149,9 @@ class GatewayServices:
         """Return once it is set, no channel is left, or the log is given up or cannot be used."""
         ends: list[Coroutine[None, None, object]] = [
             stop.wait(),
-            self.outages.store_given_up.wait(),
+            self.operators.outages.store_given_up.wait(),
             self.cluster.fenced.wait(),
-            self.channel_supervisor.wait_until_all_refused(),
+            self.platforms.supervisor.wait_until_all_refused(),
         ]
         waits: list[asyncio.Future[Any]] = [asyncio.create_task(one) for one in ends]
         try:
@@ -1011,24 +1175,22 @@ class GatewayServices:
             running = [*background, *self._upkeep_tasks]
             for task in running:
                 task.cancel()
-            await self.room_membership.close()
+            await self.delivery.membership.close()
             await asyncio.wait(running)
 
         for step in (
             self.inbox.close,
             lambda: asyncio.gather(self.cluster.drain(), self.agents.stop(TURN_GRACE_S)),
-            self.rewinder.close,
-            self.model_selector.close,
-            self.shell.aclose,
-            self.mcp.aclose,
-            self.web.aclose,
-            self.approvals.close,
-            self.journal.close,
-            self.previews.close,
-            lambda: self.outbox.drain(SEND_GRACE_S),
-            self.channel_supervisor.close,
+            self.command_context.runtime.rewinder.close,
+            self.command_context.runtime.models.close,
+            self.tools.mcp.aclose,
+            self.plugins.stop,
+            self.knowledge.journal.close,
+            self.delivery.previews.close,
+            lambda: self.delivery.outbox.drain(SEND_GRACE_S),
+            self.platforms.supervisor.close,
             settle,
-            self.outbox.close,
+            self.delivery.outbox.close,
         ):
             try:
                 await step()

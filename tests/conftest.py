@@ -64,10 +64,10 @@ INTEGRATION = (
     "gateway/system/test_pairing_irc.py",
     "gateway/test_app.py",
     "gateway/tools/mcp/",
-    "gateway/tools/test_sandbox.py",
-    "gateway/tools/test_shell",
+    "gateway/plugins/shell/",
     "life/",
     "packaging/",
+    "reverie/",
     "servers/",
 )
 """Tests that run the program as a process, a whole platform over sockets, or a sandbox."""

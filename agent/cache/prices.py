@@ -7,7 +7,7 @@ warns, once.
 
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -67,37 +67,32 @@ class Price(_PriceModel):
 
     def input_cost_usd(self, usage: Usage) -> float | None:
         """Return the cost of one request's input. None: the price is not known."""
-        per_token = self._usd_per_token("input", usage)
-        return None if per_token is None else per_token * self._weighted_input_tokens(usage)
+        return self._cost_usd(usage)[0]
 
     def cost_usd(self, usage: Usage) -> float | None:
         """Return the cost of one request. None: the price is not known.
 
         Use it for single requests only: the price of long prompts depends on the request.
         """
-        inputs, per_token = self.input_cost_usd(usage), self._usd_per_token("output", usage)
-        return (
-            None
-            if inputs is None or per_token is None
-            else inputs + per_token * usage.output_tokens
-        )
+        inputs, outputs = self._cost_usd(usage)
+        return None if inputs is None or outputs is None else inputs + outputs
 
-    def _weighted_input_tokens(self, usage: Usage) -> float:
-        short = usage.cache_write_tokens - usage.cache_write_1h_tokens
-        return (
+    def _cost_usd(self, usage: Usage) -> tuple[float | None, float | None]:
+        """Return the cost of the input and of the output."""
+        prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+        long = self.long_prompt
+        rates = self if long is None or prompt <= long.above_tokens else long
+        weighted = (
             usage.input_tokens
             + usage.cache_read_tokens * self.read
-            + short * self.write_5m
+            + (usage.cache_write_tokens - usage.cache_write_1h_tokens) * self.write_5m
             + usage.cache_write_1h_tokens * self.write_1h
         )
-
-    def _usd_per_token(self, side: Literal["input", "output"], usage: Usage) -> float | None:
-        long = self.long_prompt
-        prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-        if long is not None and prompt > long.above_tokens:
-            return (long.input_usd if side == "input" else long.output_usd) / _TOKENS_PER_PRICE
-        usd = self.input_usd if side == "input" else self.output_usd
-        return None if usd is None else usd / _TOKENS_PER_PRICE
+        input_usd, output_usd = rates.input_usd, rates.output_usd
+        return (
+            None if input_usd is None else input_usd / _TOKENS_PER_PRICE * weighted,
+            None if output_usd is None else output_usd / _TOKENS_PER_PRICE * usage.output_tokens,
+        )
 
 
 ASSUMED_PRICE = Price(input_usd=5.0, output_usd=25.0)

@@ -6,7 +6,7 @@ lifetimes that survive them: up to 5 minutes, up to an hour, longer. Conversatio
 with silences between, so gaps are counted separately by the kind of gap before them (a Markov chain
 over the three kinds). Newer gaps weigh more, one gap outweighs the prior, and the gaps of all other
 conversations stand in for what is not known of one. Apart from that, two sums are kept: what a
-lifetime of an hour would have saved, and what it would have cost (`agent.cache.plan`).
+lifetime of an hour would have saved, and what it would have cost (`agent.cache.breakpoints`).
 
 The content of a cache is derived from the requests that were sent. A provider stores what stands in
 front of a breakpoint, as a segment behind the cached prefix before it, for the lifetime that was
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 from gateway.core.events import CacheTtl
@@ -101,7 +102,7 @@ class GapOdds(NamedTuple):
 
 
 class GapStats(NamedTuple):
-    """Observations of one prefix as plain numbers, so that they can be dumped and restored."""
+    """Observations of one prefix."""
 
     last_s: float
     """Time of the last request."""
@@ -117,10 +118,6 @@ class GapStats(NamedTuple):
     written: float = 0.0
     """As in `GapOdds`, and so is `kept`."""
 
-
-_SHARED, _POOL = "shared", "pool"
-"""Keys in the stored form that cannot be names of conversations: those have a slash
-(`Address.conversation`)."""
 
 _NEW_STATS = GapStats(0.0, _NO_GAP, 0, (0.0,) * 12, (0.0,) * 9)
 
@@ -303,18 +300,6 @@ class Cadence:
             [mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s
         )
 
-    def dump(self) -> tuple[tuple[str, GapStats], ...]:
-        """Return all observations, for `restore`."""
-        shared = ((_SHARED, self.shared), (_POOL, self.pool)) if self.shared is not None else ()
-        return (*shared, *self._by_conversation.items())
-
-    @classmethod
-    def restore(cls, state: Iterable[tuple[str, GapStats]]) -> "Cadence":
-        """Reverse `dump`."""
-        stats = OrderedDict(state)
-        shared, pool = stats.pop(_SHARED, None), stats.pop(_POOL, _NEW_STATS)
-        return cls(shared=shared, pool=pool, _by_conversation=stats)
-
 
 LIFETIME_S: dict[CacheTtl, float] = {"5m": 300.0, "1h": 3_600.0}
 
@@ -330,7 +315,8 @@ def extend_digest(before: Digest, piece: bytes) -> Digest:
     return blake2b(piece, digest_size=16, key=before).digest()
 
 
-class _CacheSegment(NamedTuple):
+@dataclass(slots=True)
+class _CacheSegment:
     behind: Digest | None
     """Prefix behind which it was written. None: it begins the request."""
     lifetime: CacheTtl
@@ -349,7 +335,7 @@ class CachedPrefix(NamedTuple):
 
 
 class CacheState:
-    """Assumed content of one cache: of one provider and one model."""
+    """Assumed content of one cache, of one provider and one model: it keeps what is marked."""
 
     def __init__(self, *, capacity: int = 8_192) -> None:
         """Start with an empty cache.
@@ -378,7 +364,7 @@ class CacheState:
         path: Sequence[Digest],
         *,
         read: int,
-        writes: Iterable[tuple[int, CacheTtl]],
+        writes: Sequence[tuple[int, CacheTtl]],
         at_s: float,
     ) -> None:
         """Record a request that was sent at `at_s` and has begun to be answered.
@@ -387,7 +373,14 @@ class CacheState:
         answer wrote nothing.
         """
         behind = path[read - 1] if read else None
-        self._touch(behind, at_s)
+        chain, place = list[tuple[Digest, _CacheSegment]](), behind
+        while place is not None and (segment := self._segments.get(place)) is not None:
+            chain.append((place, segment))
+            place = segment.behind
+        for used, segment in reversed(chain):
+            del self._segments[used]  # used segments move to the end: the oldest stand in front
+            self._segments[used] = segment
+            segment.expires_s = max(segment.expires_s, at_s + LIFETIME_S[segment.lifetime])
         for index, lifetime in writes:
             digest, until_s = path[index], at_s + LIFETIME_S[lifetime]
             old = self._segments.pop(digest, None)
@@ -404,19 +397,6 @@ class CacheState:
         for digest in path:
             self._segments.pop(digest, None)
 
-    def _segment_chain(self, digest: Digest | None) -> list[tuple[Digest, _CacheSegment]]:
-        found: list[tuple[Digest, _CacheSegment]] = []
-        while digest is not None and (segment := self._segments.get(digest)) is not None:
-            found.append((digest, segment))
-            digest = segment.behind
-        return found
-
-    def _touch(self, digest: Digest | None, at_s: float) -> None:
-        for place, segment in reversed(self._segment_chain(digest)):
-            del self._segments[place]  # used segments move to the end: the oldest stand in front
-            until_s = max(segment.expires_s, at_s + LIFETIME_S[segment.lifetime])
-            self._segments[place] = segment._replace(expires_s=until_s)
-
     def _trim(self, at_s: float) -> None:
         alive = {
             digest: segment
@@ -425,3 +405,45 @@ class CacheState:
         }
         excess = max(0, len(alive) - self._capacity * 3 // 4)
         self._segments = dict(list(alive.items())[excess:])
+
+
+class AutomaticCacheState:
+    """Assumed content of a cache that keeps all prefixes of each request, for five minutes after
+    their last use.
+
+    Where a prefix can be read, each shorter one can: only the longest is found.
+    """
+
+    def __init__(self, *, capacity: int = 8_192) -> None:
+        """As `CacheState`."""
+        self._capacity = capacity
+        self._expires_s: dict[Digest, float] = {}
+
+    def find(self, path: Sequence[Digest], at_s: float) -> tuple[CachedPrefix, ...]:
+        """Return the longest prefix of a request that could be read at this time. Empty: none."""
+        for index in range(len(path) - 1, -1, -1):
+            until_s = self._expires_s.get(path[index], -inf)
+            if at_s < until_s:
+                return (CachedPrefix(index, "5m", until_s),)
+        return ()
+
+    def record_request(
+        self,
+        path: Sequence[Digest],
+        *,
+        read: int,
+        writes: Sequence[tuple[int, CacheTtl]],
+        at_s: float,
+    ) -> None:
+        """Record a request, as `CacheState.record_request`."""
+        end = writes[-1][0] + 1 if writes else read
+        self._expires_s.update(dict.fromkeys(path[:end], at_s + LIFETIME_S["5m"]))
+        if len(self._expires_s) > self._capacity:
+            alive = [item for item in self._expires_s.items() if at_s < item[1]]
+            alive.sort(key=itemgetter(1))
+            self._expires_s = dict(alive[-(self._capacity * 3 // 4) :])
+
+    def forget(self, path: Iterable[Digest]) -> None:
+        """Remove prefixes that were found not to be cached."""
+        for digest in path:
+            self._expires_s.pop(digest, None)

@@ -3,11 +3,14 @@
 - `base.py`: the vocabulary: requests, stream chunks, the `Model` protocol, the tree of errors.
 - `config.py`: the `llm.providers` and `llm.models` sections, and `build_model`, which builds models
   from them.
-- `failover.py`: retries, circuit breakers and fallbacks around several models.
+- `client.py`: the one way of a request: choose the model, plan its prompt cache, stream, account.
+- `breaker.py`: the state of a circuit breaker.
 - `http.py`: the HTTP client that all remote models share, errors by status and body, server-sent
   events.
 - `anthropic.py`, `anthropic_wire.py`: the Messages API: responses and the model, requests.
 - `openai.py`: chat completions of OpenAI and compatible servers.
+- `gemini.py`: Google's Gemini API: settings, requests, responses and the model.
+- `settings.py`: the settings that all kinds of providers share.
 - `llamacpp.py`: chat completions of a llama.cpp server, with its slots and prompts evaluated ahead
   of time.
 - `local.py`, `local_server.py`: the embedded model and its child process.
@@ -15,6 +18,6 @@
 - `scripted.py`: the model for tests, demos and dry runs.
 
 Rules: a request is translated at the call and nowhere else. `anthropic_wire.py` does no IO. Models
-do not retry, `failover` does. Errors hold no secrets. Heavy libraries (httpx, xllamacpp) are
+do not retry, `ModelClient` does. Errors hold no secrets. Heavy libraries (httpx, xllamacpp) are
 imported at their first use.
 """

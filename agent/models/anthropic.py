@@ -50,7 +50,6 @@ from agent.models.http import (
     SseEvent,
     StreamText,
     anthropic_headers,
-    error_from_stream,
     join_endpoint,
     parse_event,
     report_unread,
@@ -378,23 +377,23 @@ class AnthropicModel:
         thinking: ThinkingMode = "default",
         may_leak_calls: bool = False,
         proxy: SecretStr | None = None,
+        api: ModelHttpClient | None = None,
     ) -> None:
         """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
 
-        `may_leak_calls`: as in `StreamEnd`.
+        `may_leak_calls`: as in `StreamEnd`. `api`: sends the requests, in place of one for
+        `base_url` and `api_key`.
 
         Raises ValueError for a bad URL or key, and for settings that the model is known to refuse.
         """
         secret = "" if api_key.lower() == "none" else api_key
-        url = join_endpoint(base_url, "/messages")
-        self._api = ModelHttpClient(
-            url=url,
+        self._api = api or ModelHttpClient(
+            url=join_endpoint(base_url, "/messages"),
             headers=anthropic_headers(secret),
             secret=secret,
             timeout_s=timeout_s,
             proxy=proxy,
         )
-        self._secret = secret
         self._model = model
         self._options = build_options(model, effort, thinking)
         self._takes_system_messages = find_capabilities(model).takes_system_messages
@@ -480,7 +479,7 @@ class AnthropicModel:
         """
         if "stream" not in wire.body:
             try:
-                answer.add_whole_response(await self._api.post(wire.body))
+                answer.add_whole_response(await self._api.fetch(wire.body))
             except ValueError:
                 raise ModelBusy(f"{self._api.host} sent a garbled answer") from None
             return
@@ -506,7 +505,7 @@ class AnthropicModel:
     def _parse_event(self, data: str) -> AnthropicEvent | None:
         event = parse_event(AnthropicEvent, data)
         if event is not None and event.type == "error":
-            raise error_from_stream(data, where=self._api.host, secret=self._secret)
+            raise self._api.read_stream_error(data)
         return event
 
     def _adapt_to_refusal(self, wire: AnthropicRequest, reason: str) -> bool:

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
+from agent.models.adapt import find_tool_loop_start
 from agent.models.base import (
     EMPTY_USER_TEXT,
     CacheBreakpoint,
@@ -296,19 +297,6 @@ def read_thinking(written: str, model: str) -> list[Json]:
     known: Json = json.loads(written) if written else {}
     blocks = known.get("blocks") if known.get("model") == model else None
     return blocks if isinstance(blocks, list) else []
-
-
-def find_tool_loop_start(conversation: Sequence[ModelMessage]) -> int:
-    """Return the index at which the tool loop begins that the conversation ends in; its length if
-    it ends in none.
-
-    Thinking is sent back within its loop only, so the prompts of later turns do not depend on what
-    is remembered.
-    """
-    start = len(conversation)
-    while start > 1 and any(isinstance(part, ToolResult) for part in conversation[start - 1].parts):
-        start -= 2
-    return start
 
 
 class _MessageLayout:

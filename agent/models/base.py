@@ -6,11 +6,14 @@ else.
 """
 
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from gateway.core.events import CacheTtl, RequestUsage, ToolImage, Usage
 from gateway.core.tool_spec import Image, ResultExcerpt, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from agent.tokens.counter import CountText, PromptSize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +23,6 @@ class SystemBlock:
     name: str
     text: str
     """Not blank."""
-    ttl: Literal["long", "short"]
-    """Time for which caching it pays: `long` is over an hour, `short` is minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,12 @@ class ModelMessage:
     parts: tuple[MessagePart, ...]
     thinking: str = ""
     """Thinking of an answer with calls: `StreamEnd.thinking`. Empty: not known."""
+    sizes: "dict[CountText, tuple[int, int]]" = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """Tokens of its text and of its images, once `measure_prompt` has counted them in some way."""
+    wire: dict[str, bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
+    """Its JSON, once a request held it, by form: a client's name for how it writes messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,24 +128,20 @@ class ModelRequest:
     """Key of the stable prefix (the agent), for providers that route requests by such a key."""
     conversation_id: str = ""
     """For providers that keep conversations apart. Empty: it belongs to none."""
+    sizes: "dict[CountText, PromptSize]" = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """Its sizes, once `measure_prompt` has counted them in some way. A changed copy has none."""
+
+    @property
+    def has_images(self) -> bool:
+        """Return whether the conversation holds images."""
+        return any(isinstance(part, Image) for said in self.conversation for part in said.parts)
 
 
 EMPTY_USER_TEXT = "(nothing yet)"
 """Text of a user message where there would be none: the Messages API needs one, also if a request
 only fills the cache, and templates of Qwen's answer 500 without one (vllm#36432)."""
-
-
-def append_suffix(request: ModelRequest) -> tuple[ModelMessage, ...]:
-    """Return the conversation with `aside` and `now` as the user's last text, for APIs without a
-    better place.
-    """
-    suffix = tuple([TextPart(text=text) for text in (request.aside, request.now) if text.strip()])
-    if not suffix:
-        return request.conversation
-    *before, last = request.conversation or (ModelMessage(role="user", parts=()),)
-    if last.role != "user":
-        before, last = [*before, last], ModelMessage(role="user", parts=())
-    return (*before, ModelMessage(role="user", parts=(*last.parts, *suffix)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,7 +253,7 @@ class Model(Protocol):
         """Answer one request. Raises a `ModelError`, also after chunks have been yielded.
 
         Closing the generator or cancelling its consumer closes the connection at once. Does not
-        retry: `failover` does.
+        retry: `agent.models.client.ModelClient` does.
         """
 
     async def start(self) -> None:
@@ -273,10 +276,10 @@ FailureCause = Literal[
     "conversation",
     "broken",
 ]
-"""Reason of a missing answer; `gateway.runtime.turn` has the texts for people. budget: no credit is
-left at the provider; tools: the model called tools although it had to answer; nothing: the answer
-was empty; cut: it reached `max_output_tokens`; conversation: the provider fails at this one alone;
-broken: an error of ours."""
+"""Reason of a missing answer; `gateway.runtime.turn_record` has the texts for people. budget: no
+credit is left at the provider; tools: the model called tools although it had to answer; nothing:
+the answer was empty; cut: it reached `max_output_tokens`; conversation: the provider fails at this
+one alone; broken: an error of ours."""
 
 
 # ModelError
@@ -355,54 +358,3 @@ class RequestRefused(ModelError):
     @property
     def cause(self) -> FailureCause:
         return "refused" if self.caused_by_prompt else "misconfigured"
-
-
-def adapt_request(request: ModelRequest, model: Model) -> ModelRequest:
-    """Return `request` as `model` can take it: within its output limit; without tools or images if
-    it takes none.
-
-    Without tools, results become text of the user, and calls become a note of the assistant.
-    Without images, their descriptions stand in their place.
-    """
-    request = replace(
-        request, max_output_tokens=min(request.max_output_tokens, model.max_output_tokens)
-    )
-    if not model.takes_images and any(
-        isinstance(part, Image) for message in request.conversation for part in message.parts
-    ):
-        request = replace(
-            request,
-            conversation=tuple(
-                _map_parts(message, _replace_image) for message in request.conversation
-            ),
-        )
-    return request if model.takes_tools else strip_tools(request)
-
-
-def strip_tools(request: ModelRequest) -> ModelRequest:
-    """Return the request without tools; calls and results become text."""
-    conversation = tuple(
-        [_map_parts(message, _replace_tool_use) for message in request.conversation]
-    )
-    return replace(request, tools=(), answer_only=False, conversation=conversation)
-
-
-def _map_parts(message: ModelMessage, change: Callable[[MessagePart], MessagePart]) -> ModelMessage:
-    """Apply `change` to all parts. Returns the same object if nothing changed: callers rely on
-    that.
-    """
-    parts = tuple([change(part) for part in message.parts])
-    same = all(new is old for new, old in zip(parts, message.parts, strict=True))
-    return message if same else ModelMessage(role=message.role, parts=parts)
-
-
-def _replace_image(part: MessagePart) -> MessagePart:
-    return TextPart(text=part.description) if isinstance(part, Image) else part
-
-
-def _replace_tool_use(part: MessagePart) -> MessagePart:
-    if isinstance(part, Image):
-        return part
-    return TextPart(
-        text=f"(used the tool {part.name})" if isinstance(part, ToolCall) else part.text
-    )

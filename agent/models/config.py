@@ -8,11 +8,12 @@ import math
 import random
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
+from agent.cache.prompt_cache import PromptCache
 from agent.models.anthropic_wire import (
     Effort,
     ThinkingMode,
@@ -20,16 +21,19 @@ from agent.models.anthropic_wire import (
     find_unsupported_setting,
 )
 from agent.models.base import Model
-from agent.models.failover import FailoverModel
-from agent.models.http import DEFAULT_TIMEOUT_S, format_host, join_endpoint
+from agent.models.client import Candidate, ModelClient
+from agent.models.gemini import GeminiConfig, GeminiModel
+from agent.models.http import format_host
 from agent.models.local_server import CONTEXT_TOKENS
-from agent.view import ANSWER_SHARE
+from agent.models.settings import ProviderKey, ProviderSettings, ProviderUrl
+from agent.turn_context import ANSWER_SHARE
 from gateway.core.clock import Clock
 from gateway.core.fields import ConfigSection, Duration
 from gateway.core.proxy import ProxySetting
 
 if TYPE_CHECKING:
     from agent.models.llamacpp import LlamaCppModel
+    from agent.models.minimax import MiniMaxModel
     from agent.models.openai import OpenAIModel
 
 logger = logging.getLogger(__name__)
@@ -49,18 +53,6 @@ _LEAKING_FAMILIES = re.compile(
 where their server does not parse them (SGLang, srt/function_call)."""
 
 
-def _check_url(value: str) -> str:
-    join_endpoint(value, "/")  # raises ValueError with the remedy
-    return value
-
-
-def _check_key(value: SecretStr) -> SecretStr:
-    secret = value.get_secret_value().strip()
-    if not (secret.isascii() and secret.isprintable()):
-        raise ValueError("an api key is one line of plain ASCII; copy it again")
-    return SecretStr(secret)
-
-
 def _check_pattern(value: str) -> str:
     try:
         re.compile(value)
@@ -69,28 +61,7 @@ def _check_pattern(value: str) -> str:
     return value
 
 
-ProviderUrl = Annotated[str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})]
-"""http or https; may end in `/v1` or not."""
-ProviderKey = Annotated[SecretStr, AfterValidator(_check_key)]
-"""Empty or `none`: no key is sent."""
-
-
-class _ProviderConfig(ConfigSection):
-    timeout: Duration = DEFAULT_TIMEOUT_S
-    """Seconds of silence, before the first byte or between bytes, after which an answer counts as
-    cut. Not 0."""
-    first_token: Duration = 60.0
-    """Seconds until the first token of an answer, over all tries; then the next of `fallbacks`. 0:
-    no limit."""
-
-    @model_validator(mode="after")
-    def _check_timeout(self) -> Self:
-        if self.timeout <= 0:
-            raise ValueError("a timeout of 0 lets no answer through; leave it out for 120 s")
-        return self
-
-
-class AnthropicConfig(_ProviderConfig):
+class AnthropicConfig(ProviderSettings):
     """Anthropic's Messages API."""
 
     kind: Literal["anthropic"]
@@ -103,7 +74,7 @@ class AnthropicConfig(_ProviderConfig):
     says."""
 
 
-class _ChatCompletionsConfig(_ProviderConfig):
+class _ChatCompletionsConfig(ProviderSettings):
     proxy: ProxySetting | None = None
     """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment
     says."""
@@ -122,6 +93,53 @@ class OpenAIConfig(_ChatCompletionsConfig):
     """Left out or `none`: no key is sent."""
 
 
+class MiniMaxConfig(_ChatCompletionsConfig):
+    """MiniMax's own API."""
+
+    kind: Literal["minimax"]
+    base_url: ProviderUrl = "https://api.minimax.io/v1"
+    """In China https://api.minimaxi.com/v1."""
+    api_key: ProviderKey | None = None
+    """From platform.minimax.io."""
+
+
+def _check_service_account(value: SecretStr) -> SecretStr:
+    from agent.models.vertex import parse_service_account  # noqa: PLC0415 - only the configured clients are loaded
+
+    parse_service_account(value.get_secret_value())
+    return value
+
+
+class VertexConfig(ProviderSettings):
+    """Claude in Google's Vertex AI."""
+
+    kind: Literal["vertex"]
+    project: str = Field(pattern=r"^[a-z0-9][a-z0-9.:-]*$")
+    """Id of the Google Cloud project that is billed."""
+    region: str = Field(default="global", pattern=r"^[a-z0-9-]+$")
+    """`global`, several regions (`us`, `eu`), or one such as `europe-west1`; all but `global` cost
+    more."""
+    credentials: Annotated[SecretStr, AfterValidator(_check_service_account)] | None = None
+    """JSON key of a service account: `${file:PATH}`. null: the account of the machine, which runs
+    in Google Cloud."""
+    metadata_url: ProviderUrl = "http://metadata.google.internal"
+    """Address that gives the tokens of the machine's account."""
+    base_url: ProviderUrl = ""
+    """Left out: Google's endpoint for the region."""
+    proxy: ProxySetting | None = None
+    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment
+    says."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _add_base_url(cls, value: object) -> object:
+        from agent.models.vertex import find_base_url  # noqa: PLC0415 - only the configured clients are loaded
+
+        if not isinstance(value, dict) or value.get("base_url"):
+            return value
+        return {**value, "base_url": find_base_url(str(value.get("region", "global")))}
+
+
 class LlamaCppConfig(_ChatCompletionsConfig):
     """A llama.cpp server."""
 
@@ -134,7 +152,7 @@ class LlamaCppConfig(_ChatCompletionsConfig):
     """As elsewhere. A long prompt on a slow machine takes minutes to read."""
 
 
-class LocalConfig(_ProviderConfig):
+class LocalConfig(ProviderSettings):
     """The embedded model."""
 
     kind: Literal["local"]
@@ -151,7 +169,7 @@ class ReplyConfig(ConfigSection):
     """The answer then; {text} stands for the input."""
 
 
-class ScriptedConfig(_ProviderConfig):
+class ScriptedConfig(ProviderSettings):
     """A model for tests, demos and dry runs, with scripted answers."""
 
     kind: Literal["scripted"]
@@ -165,6 +183,9 @@ class ScriptedConfig(_ProviderConfig):
 
 _LLAMACPP_PORTS = frozenset({8080, 9931})
 """Default ports of llama.cpp's server, before and since 2026 (tools/server/README.md)."""
+_MINIMAX_HOSTS = frozenset({"api.minimax.io", "api.minimaxi.com"})
+_CLAUDE_KINDS = frozenset({"anthropic", "vertex"})
+"""Kinds whose models are Claude."""
 
 
 def _add_kind(value: object) -> object:
@@ -183,6 +204,10 @@ def _add_kind(value: object) -> object:
     kind = (
         "anthropic"
         if host == "api.anthropic.com"
+        else "minimax"
+        if host in _MINIMAX_HOSTS
+        else "gemini"
+        if host == "generativelanguage.googleapis.com" and "/openai" not in url
         else "llamacpp"
         if port in _LLAMACPP_PORTS
         else "openai"
@@ -191,11 +216,19 @@ def _add_kind(value: object) -> object:
 
 
 ProviderConfig = Annotated[
-    AnthropicConfig | OpenAIConfig | LlamaCppConfig | LocalConfig | ScriptedConfig,
+    AnthropicConfig
+    | VertexConfig
+    | OpenAIConfig
+    | GeminiConfig
+    | MiniMaxConfig
+    | LlamaCppConfig
+    | LocalConfig
+    | ScriptedConfig,
     Field(discriminator="kind"),
     BeforeValidator(_add_kind),
 ]
-"""Without a `kind`: `anthropic` at api.anthropic.com, `llamacpp` at port 9931 or 8080, else
+"""Without a `kind`: `anthropic` at api.anthropic.com, `minimax` at api.minimax.io, `gemini` at
+generativelanguage.googleapis.com (without `/openai`), `llamacpp` at port 9931 or 8080, else
 `openai`."""
 
 
@@ -205,27 +238,29 @@ class ModelConfig(ConfigSection):
     provider: str
     """A key of `llm.providers`."""
     name: str | None = None
-    """The provider's name of the model. Required for anthropic and openai; others have one model
-    only."""
+    """The provider's name of the model. Required where a provider has several: for all kinds but
+    llamacpp, local and scripted."""
     context_tokens: int | None = Field(default=None, gt=0)
-    """None: 200000 for anthropic, 8192 for local, 128000 for others."""
+    """None: 200000 for anthropic, vertex and gemini, 204800 for minimax, 8192 for local, 128000 for
+    others."""
     max_output_tokens: int | None = Field(default=None, gt=0)
-    """Limit of one answer, thinking included. None: 160 for local; 16384 for Claude models that
-    think unless told not to, 8192 for others, but at most a quarter of `context_tokens`."""
+    """Limit of one answer, thinking included. None: 160 for local; 16384 for gemini, minimax and
+    Claude models that think unless told not to, 8192 for others, but at most a quarter of
+    `context_tokens`."""
     sees: bool | None = None
-    """True: the model takes images. None: yes for anthropic and for those of OpenAI's own that do,
-    no for others."""
+    """True: the model takes images. None: yes for anthropic, vertex and gemini, and for those of
+    OpenAI's and MiniMax's own that do, no for others."""
     leaks: bool | None = None
     """True: the model may write tool calls as text. An answer that is nothing but a call is then
     executed, as text from outside (tools for admins need an approval); otherwise the model is asked
     again. None: yes for llamacpp, local, and openai at other servers than OpenAI's own if the name
     is of a family that does so (Qwen, Hermes, Llama, Mistral, ...); no for others."""
     effort: Effort | None = None
-    """Effort for an answer; for anthropic only, and not for each of its models. None: the model's
-    default."""
+    """Effort for an answer; for anthropic and vertex only, and not for each of their models. None:
+    the model's default."""
     thinking: ThinkingMode = "default"
-    """For anthropic only: `off`, or `between_tools` for the least, where the model offers a
-    choice."""
+    """For anthropic and vertex only: `off`, or `between_tools` for the least, where the model
+    offers a choice."""
     fallbacks: tuple[str, ...] = Field(default=(), strict=False)
     """Keys of `llm.models`, used in this order when this model cannot answer; each is followed by
     its own fallbacks."""
@@ -245,7 +280,12 @@ def check_models(
                     format_unknown(model.provider, "llm.providers", providers),
                 )
             )
-        elif model.name is None and provider.kind in {"anthropic", "openai"}:
+        elif model.name is None and provider.kind in {
+            *_CLAUDE_KINDS,
+            "openai",
+            "gemini",
+            "minimax",
+        }:
             message = (
                 f"needs a name: the model as {model.provider} calls it, e.g. name: "
                 "claude-sonnet-5-5"
@@ -271,15 +311,15 @@ def _find_refused_setting(model: ModelConfig, provider: ProviderConfig) -> tuple
     """Return a thinking setting that the model would refuse: key, and message with the remedy.
     None: there is none.
     """
-    if provider.kind == "anthropic":
+    if provider.kind in _CLAUDE_KINDS:
         return find_unsupported_setting(model.name or "", model.effort, model.thinking)
     if model.effort is not None or model.thinking != "default":
         key = "thinking" if model.effort is None else "effort"
         return (
             key,
             (
-                f"is for models of kind anthropic, and {model.provider} is {provider.kind}; leave "
-                "it out"
+                f"is for models of kind anthropic or vertex, and {model.provider} is "
+                f"{provider.kind}; leave it out"
             ),
         )
     return None
@@ -287,17 +327,20 @@ def _find_refused_setting(model: ModelConfig, provider: ProviderConfig) -> tuple
 
 def context_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
     """Return the size of the window."""
-    return model.context_tokens or {"local": CONTEXT_TOKENS, "anthropic": 200_000}.get(
-        provider.kind, 128_000
-    )
+    windows = {"local": CONTEXT_TOKENS, "minimax": 204_800}  # MiniMax-M3 has a larger one
+    windows |= dict.fromkeys((*_CLAUDE_KINDS, "gemini"), 200_000)
+    return model.context_tokens or windows.get(provider.kind, 128_000)
 
 
 def output_tokens_of(model: ModelConfig, provider: ProviderConfig) -> int:
     """Return the output limit of one answer."""
     if model.max_output_tokens or provider.kind == "local":
         return model.max_output_tokens or 160
-    known = find_known_capabilities(model.name or "") if provider.kind == "anthropic" else None
-    most = 16_384 if known is not None and known.thinks_by_default else 8_192
+    known = find_known_capabilities(model.name or "") if provider.kind in _CLAUDE_KINDS else None
+    thinks = provider.kind in {"gemini", "minimax"} or (
+        known is not None and known.thinks_by_default
+    )
+    most = 16_384 if thinks else 8_192
     return min(most, max(1, int(context_tokens_of(model, provider) * ANSWER_SHARE)))
 
 
@@ -310,7 +353,9 @@ def takes_images(model: ModelConfig, provider: ProviderConfig) -> bool:
             "api.openai.com" in provider.base_url
             and _VISION_MODELS.match(model.name or "") is not None
         )
-    return provider.kind == "anthropic"
+    if provider.kind == "minimax":
+        return re.match(r"minimax-m([3-9]|\d\d)", model.name or "", re.IGNORECASE) is not None
+    return provider.kind in {*_CLAUDE_KINDS, "gemini"}
 
 
 def may_leak_calls(model: ModelConfig, provider: ProviderConfig) -> bool:
@@ -332,7 +377,7 @@ def takes_breakpoints(model: ModelConfig, provider: ProviderConfig) -> bool:
         from agent.models.openai import find_dialect  # noqa: PLC0415 - only the configured clients are loaded
 
         return find_dialect(format_host(provider.base_url), model.name or "").takes_breakpoints
-    return provider.kind == "anthropic"
+    return provider.kind in _CLAUDE_KINDS
 
 
 def _find_cycle(start: str, models: Mapping[str, ModelConfig]) -> list[str]:
@@ -356,8 +401,9 @@ def format_unknown(name: str, section: str, known: Mapping[str, object]) -> str:
     return f"there is no {name!r} in {section} (there: {names}); add it or correct the name"
 
 
-ModelWrapper = Callable[[Model, ModelConfig, ProviderConfig], Model]
-"""Wraps a single model, given its entry and its provider's."""
+CacheFactory = Callable[[Model, ModelConfig, ProviderConfig], PromptCache | None]
+"""Makes the prompt cache of a single model, given its entry and its provider's. None: it has
+none."""
 
 
 def build_model(
@@ -366,14 +412,13 @@ def build_model(
     providers: Mapping[str, ProviderConfig],
     clock: Clock,
     *,
-    made: dict[str, Model] | None = None,
-    around: ModelWrapper = lambda model, _config, _provider: model,
-) -> FailoverModel:
-    """Build the model configured as `name` with its fallbacks. No IO.
+    made: dict[str, Candidate] | None = None,
+    cache: CacheFactory = lambda _model, _config, _provider: None,
+) -> ModelClient:
+    """Build the client of the model configured as `name` with its fallbacks. No IO.
 
     Raises ValueError with the remedy for what `check_models` finds. `made` holds single models by
     name and is added to: pass the same one to all calls, so that an embedded model is loaded once.
-    `around` may wrap each single model.
     """
     if name not in models:
         raise ValueError(format_unknown(name, "llm.models", models))
@@ -385,14 +430,12 @@ def build_model(
         if key not in made:
             config, provider = models[key], providers[models[key].provider]
             _log_joined_blocks(key, models, providers, known=made)
-            made[key] = around(_build_single(key, config, provider, clock), config, provider)
+            model = _build_single(key, config, provider, clock)
+            made[key] = Candidate(
+                model, cache(model, config, provider), provider.first_token or math.inf
+            )
     jitter = random.Random()  # noqa: S311 - spreads retries, guards nothing
-    return FailoverModel(
-        [made[key] for key in names],
-        clock=clock,
-        random=jitter.random,
-        first_token_s=[providers[models[key].provider].first_token or math.inf for key in names],
-    )
+    return ModelClient([made[key] for key in names], clock=clock, random=jitter.random)
 
 
 def _build_single(key: str, config: ModelConfig, provider: ProviderConfig, clock: Clock) -> Model:
@@ -421,11 +464,35 @@ def _build_single(key: str, config: ModelConfig, provider: ProviderConfig, clock
             takes_images=takes_images(config, provider),
             may_leak_calls=may_leak_calls(config, provider),
         )
+    if isinstance(provider, VertexConfig):
+        from agent.models.vertex import VertexModel, parse_service_account  # noqa: PLC0415 - only the configured clients are loaded
+
+        credentials = provider.credentials and provider.credentials.get_secret_value()
+        return VertexModel(
+            name=key,
+            model=config.name or "",
+            project=provider.project,
+            clock=clock,
+            region=provider.region,
+            account=parse_service_account(credentials) if credentials else None,
+            base_url=provider.base_url,
+            metadata_url=provider.metadata_url,
+            context_tokens=window,
+            max_output_tokens=output,
+            timeout_s=provider.timeout,
+            takes_images=takes_images(config, provider),
+            effort=config.effort,
+            thinking=config.thinking,
+            may_leak_calls=may_leak_calls(config, provider),
+            proxy=provider.proxy,
+        )
     return _build_remote(key, config, provider)
 
 
 def _build_remote(
-    key: str, config: ModelConfig, provider: AnthropicConfig | LlamaCppConfig | OpenAIConfig
+    key: str,
+    config: ModelConfig,
+    provider: AnthropicConfig | GeminiConfig | LlamaCppConfig | MiniMaxConfig | OpenAIConfig,
 ) -> Model:
     window, output = context_tokens_of(config, provider), output_tokens_of(config, provider)
     seeing = takes_images(config, provider)
@@ -447,6 +514,19 @@ def _build_remote(
             may_leak_calls=may_leak_calls(config, provider),
             proxy=provider.proxy,
         )
+    if isinstance(provider, GeminiConfig):
+        return GeminiModel(
+            name=key,
+            model=config.name or "",
+            api_key=secret,
+            base_url=provider.base_url,
+            context_tokens=window,
+            max_output_tokens=output,
+            timeout_s=provider.timeout,
+            takes_images=seeing,
+            may_leak_calls=may_leak_calls(config, provider),
+            proxy=provider.proxy,
+        )
     return _chat_client(provider)(
         name=key,
         model=config.name or "llama.cpp",
@@ -462,7 +542,13 @@ def _build_remote(
     )
 
 
-def _chat_client(provider: LlamaCppConfig | OpenAIConfig) -> "type[LlamaCppModel | OpenAIModel]":
+def _chat_client(
+    provider: LlamaCppConfig | MiniMaxConfig | OpenAIConfig,
+) -> "type[LlamaCppModel | MiniMaxModel | OpenAIModel]":
+    if isinstance(provider, MiniMaxConfig):
+        from agent.models.minimax import MiniMaxModel  # noqa: PLC0415 - only the configured clients are loaded
+
+        return MiniMaxModel
     if isinstance(provider, LlamaCppConfig):
         from agent.models.llamacpp import LlamaCppModel  # noqa: PLC0415 - only the configured clients are loaded
 
@@ -477,14 +563,21 @@ def _log_joined_blocks(
     models: Mapping[str, ModelConfig],
     providers: Mapping[str, ProviderConfig],
     *,
-    known: Mapping[str, Model],
+    known: Mapping[str, Candidate],
 ) -> None:
-    """Log once for each provider that it takes no separate blocks, if that is so."""
+    """Log once for each provider that it takes no separate blocks, or no cache marks, if that is
+    so.
+    """
     name = models[key].provider
     already_logged = any(other in models and models[other].provider == name for other in known)
-    if already_logged or isinstance(providers[name], AnthropicConfig | ScriptedConfig):
+    kind = providers[name].kind
+    if already_logged or kind in _CLAUDE_KINDS or kind == "scripted":
         return
-    logger.info("%s takes no separate prompt blocks: they are sent joined, in their order", name)
+    caches = kind in {"gemini", "minimax"}
+    caching = " and without cache marks: it caches equal beginnings by itself" * caches
+    logger.info(
+        "%s takes no separate prompt blocks: they are sent joined, in their order%s", name, caching
+    )
 
 
 def fallback_chain(name: str, models: Mapping[str, ModelConfig]) -> list[str]:

@@ -12,15 +12,17 @@ httpx.
 """
 
 import asyncio
+import base64
 import json
 import logging
 import os
 import re
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from pydantic import BaseModel, InstanceOf, SecretStr
 
@@ -48,7 +50,7 @@ _REASON_CHARS = 240
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,80}", re.ASCII)
 
-_BUSY_STATUSES = frozenset({408, 409, 425, 429})
+_BUSY_STATUSES = frozenset({408, 409, 425, 429, 499})  # 499: Google's CANCELLED
 _UNUSABLE_STATUSES = frozenset({401, 402, 403, 404, 405, 410})
 _OVERFLOW = re.compile(
     r"(?:prompt|input|request)\b.{0,40}\bis too long|context[ "
@@ -72,13 +74,15 @@ _SCARCE_SHARE = 1 / 8
 server's own output limit is larger."""
 _NO_CREDIT = re.compile(
     r"enforced_spend_limit_reached|insufficient_quota|billing_hard_limit_reached|billing_not_active"
-    r"|credit balance is too low",
+    r"|credit balance is too low"
+    r"|PerDay",  # Google, of a quota
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"model_not_found", re.IGNORECASE)
 _PAYMENT_REQUIRED = 402
 _BY_PROMPT = re.compile(
-    r"\bmessages?(?:\.\d|\[\d|: (?!field required))|\bimage|media_type|base64|content[ "
+    r"\bmessages?(?:\.\d|\[\d|: (?!field required))|\bcontents\[\d"
+    r"|\bimage|media_type|base64|content[ "
     r"_](?:policy|filter|management)"
     r"|invalid_prompt|responsible_?ai|roles? must alternate|tool_use_?id|tool_use "
     r"ids|tool_call_id|`tool_result`"
@@ -118,6 +122,8 @@ class _ErrorBody(NamedTuple):
     request_id: str = ""
     param: str = ""
     """The field of the request that is refused, if the body names it separately."""
+    retry_after_s: float | None = None
+    """The server's own hint, if the body has one."""
 
 
 def error_from_response(
@@ -133,7 +139,11 @@ def error_from_response(
         parsed = parsed._replace(
             request_id=headers.get("request-id") or headers.get("x-request-id") or ""
         )
-    return _build_error(status, parsed, where=where, secret=secret, hint_s=_retry_after_s(headers))
+    if "API_KEY_INVALID" in parsed.codes:
+        status = 401  # Google answers 400 to a wrong key
+    if (hint_s := _retry_after_s(headers)) is not None:
+        parsed = parsed._replace(retry_after_s=hint_s)
+    return _build_error(status, parsed, where=where, secret=secret)
 
 
 def error_from_stream(body: str, *, where: str, secret: str) -> ModelError:
@@ -146,7 +156,7 @@ def error_from_stream(body: str, *, where: str, secret: str) -> ModelError:
         (_STATUS_BY_TYPE[c] for c in parsed.codes if c in _STATUS_BY_TYPE),
         numbers[0] if numbers else 500,
     )
-    return _build_error(status, parsed, where=where, secret=secret, hint_s=None)
+    return _build_error(status, parsed, where=where, secret=secret)
 
 
 def is_window_full(end: StreamEnd, *, has_content: bool, requested: int, window: int) -> bool:
@@ -175,10 +185,8 @@ def _retry_after_s(headers: Mapping[str, str]) -> float | None:
     return None
 
 
-def _build_error(
-    status: int, body: _ErrorBody, *, where: str, secret: str, hint_s: float | None
-) -> ModelError:
-    error = _classify_error(status, body, where=where, secret=secret, hint_s=hint_s)
+def _build_error(status: int, body: _ErrorBody, *, where: str, secret: str) -> ModelError:
+    error = _classify_error(status, body, where=where, secret=secret)
     error.status = status
     searched = " ".join((body.message, *body.codes, body.param))
     hidden = (
@@ -196,9 +204,7 @@ def _build_error(
     return error
 
 
-def _classify_error(
-    status: int, body: _ErrorBody, *, where: str, secret: str, hint_s: float | None
-) -> ModelError:
+def _classify_error(status: int, body: _ErrorBody, *, where: str, secret: str) -> ModelError:
     message = body.message
     reason = sanitize_reason(
         f"{where} answered {status}: {message}" if message else f"{where} answered {status}", secret
@@ -213,7 +219,7 @@ def _classify_error(
     if status == 429 and _TOO_LARGE.search(message):  # noqa: PLR2004 - HTTP's own number
         return PromptTooLong(reason)
     if status in _BUSY_STATUSES or status >= 500:  # noqa: PLR2004 - HTTP's own number
-        return ModelBusy(reason, retry_after_s=hint_s)
+        return ModelBusy(reason, retry_after_s=body.retry_after_s)
     if status in _UNUSABLE_STATUSES or status < 400:  # noqa: PLR2004 - HTTP's own number; a redirect is a wrong base_url
         return ModelUnusable(reason)
     return RequestRefused(reason)
@@ -236,15 +242,19 @@ def _parse_error_body(body: bytes) -> _ErrorBody:
         top: object = json.loads(text)
     except (ValueError, RecursionError):
         return _ErrorBody("" if "<html" in text.lower() else text)
+    if isinstance(top, list) and top:
+        top = top[0]  # Google, where a stream was asked for
     error: object = top.get("error", top) if isinstance(top, dict) else top
     if not isinstance(error, dict):
-        return _ErrorBody(str(error))
+        more = top.get("error_description") if isinstance(top, dict) else None
+        return _ErrorBody(f"{error}: {more}" if more else str(error))  # RFC 6749, section 5.2
     request_id = top.get("request_id") if isinstance(top, dict) else None
     details = error.get("details")
     inner = details.get("error_code") if isinstance(details, dict) else None
+    named, retry_after_s = _read_google_details(details)
     codes = tuple(
         str(c)
-        for c in (error.get("type"), error.get("code"), error.get("status"), inner)
+        for c in (error.get("type"), error.get("code"), error.get("status"), inner, *named)
         if c is not None
     )
     message = error.get("message") or error.get("detail") or ""
@@ -257,7 +267,29 @@ def _parse_error_body(body: bytes) -> _ErrorBody:
         codes,
         request_id if isinstance(request_id, str) else "",
         param if isinstance(param, str) else "",
+        retry_after_s,
     )
+
+
+def _read_google_details(details: object) -> tuple[list[object], float | None]:
+    """Return the reasons and quotas that the details of Google's errors name, and the seconds to
+    wait (ErrorInfo, QuotaFailure and RetryInfo of google.rpc; google.aip.dev/193).
+    """
+    codes: list[object] = []
+    retry_after_s = None
+    for one in details if isinstance(details, list) else ():
+        if not isinstance(one, dict):
+            continue
+        codes.append(one.get("reason"))
+        quotas = one.get("violations")
+        codes += [
+            quota.get("quotaId")
+            for quota in (quotas if isinstance(quotas, list) else ())
+            if isinstance(quota, dict)
+        ]
+        delay = re.fullmatch(r"(\d{1,9}(\.\d{1,9})?)s", str(one.get("retryDelay")), re.ASCII)
+        retry_after_s = float(delay[1]) if delay else retry_after_s
+    return codes, retry_after_s
 
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -409,7 +441,8 @@ class ModelHttpClient:
     the first use.
 
     httpx is imported then, not with this module: the import takes 200 ms, which a start without
-    remote models saves.
+    remote models saves. Of httpx the transport alone: its client, with redirects, cookies and ways
+    to authenticate, takes as long again for each request.
     """
 
     def __init__(
@@ -435,28 +468,35 @@ class ModelHttpClient:
             )
         self._url = url
         self._headers = {
-            **headers,
+            "user-agent": "reverie",
+            "accept-encoding": "gzip, deflate",
             "content-type": "application/json",
-            "accept": "text/event-stream",
+            **headers,
         }
+        if (parts := urlsplit(url)).username is not None:
+            login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
+            self._headers["authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._secret = secret
         self._timeout_s = timeout_s
         self._max_keepalive = 8 if reuse else 0
         self._proxy_setting = proxy
         self._through = ""
         """The proxy, for reasons."""
-        self._client: httpx.AsyncClient | None = None
+        self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+        self._timeouts["connect"] = min(CONNECT_TIMEOUT_S, timeout_s)
+        self._transport: httpx.AsyncHTTPTransport | None = None
+        self._target: httpx.URL | None = None
         self._closed = False
         self.host = format_host(url)
         """Host and port, for people."""
 
-    def open(self) -> "httpx.AsyncClient":
+    def open(self) -> "httpx.AsyncHTTPTransport":
         """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's
         proxy is no URL.
         """
         if self._closed:
             raise ModelUnusable(f"the client of {self.host} is closed")
-        if self._client is None:
+        if self._transport is None:
             import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
             # CA certificates take a megabyte and 15 ms, and are needed for TLS only.
@@ -466,13 +506,10 @@ class ModelHttpClient:
             except ValueError as error:
                 raise ModelUnusable(f"{self.host} cannot be asked: {error}") from None
             self._through = through(proxy)
-            self._client = httpx.AsyncClient(
+            self._transport = httpx.AsyncHTTPTransport(
                 verify=httpx.create_ssl_context()
                 if secure
                 else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                timeout=httpx.Timeout(
-                    self._timeout_s, connect=min(CONNECT_TIMEOUT_S, self._timeout_s)
-                ),
                 limits=httpx.Limits(
                     max_connections=None, max_keepalive_connections=self._max_keepalive
                 ),
@@ -481,11 +518,11 @@ class ModelHttpClient:
                 # certificates
                 trust_env=False,
             )
-        return self._client
+        return self._transport
 
     async def stream_events(
         self,
-        body: object,
+        body: Mapping[str, object],
         *,
         max_tokens: int = 0,
         ending: Sequence[SseEvent] = (),
@@ -498,29 +535,65 @@ class ModelHttpClient:
         Raises a ModelError. A stream that stops without an error ends here without an error, too.
         Closing the generator or cancelling its consumer closes the connection.
         """
-        client = self.open()
+        parser, size_bytes = SseParser(), 0
+        async with self._send("POST", encode_body(body), "text/event-stream") as response:
+            async for data in response.aiter_bytes():
+                size_bytes += len(data)
+                if max_tokens and size_bytes > _ANSWER_BYTES + _BYTES_PER_TOKEN * max_tokens:
+                    logger.warning(
+                        "%s writes on behind the limit of %d tokens: broken off",
+                        self.host,
+                        max_tokens,
+                    )
+                    for event in ending:
+                        yield event
+                    return
+                for event in parser.feed(data):
+                    yield event
+                    await asyncio.sleep(0)
+
+    async def fetch(self, body: Mapping[str, object] | bytes | None = None) -> bytes:
+        """Post `body`, or get what is at the URL, and return the JSON. Raises a ModelError.
+
+        Bytes are posted as they are, of the content type that the client's headers give.
+        """
+        method, content = "GET" if body is None else "POST", body
+        if isinstance(content, Mapping):
+            content = encode_body(content)
+        async with self._send(method, content, "application/json") as response:
+            answer = await _read_limited(response, _JSON_BYTES)
+        if len(answer) > _JSON_BYTES:
+            raise ModelBusy(f"{self.host} sent more than an answer may hold")
+        return answer
+
+    @asynccontextmanager
+    async def _send(
+        self, method: str, content: bytes | None, media_type: str, *, action: str = ""
+    ) -> AsyncIterator["httpx.Response"]:
+        """Send a request, and yield its response, which is of this type. Raises a ModelError, also
+        for what breaks while the response is read.
+
+        `action`: appended to the URL.
+        """
+        transport = self.open()
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-        parser, headers, size_bytes = SseParser(), dict(self._headers), 0
+        self._target = self._target or httpx.URL(self._url)
+        request = httpx.Request(
+            method,
+            httpx.URL(self._url + action) if action else self._target,
+            headers=self._headers | {"accept": media_type},
+            content=content,
+            extensions={"timeout": self._timeouts},
+        )
         try:
-            async with client.stream(
-                "POST", self._url, content=_encode_json(body), headers=headers
-            ) as response:
-                await self._check_response(response, "text/event-stream")
-                async for data in response.aiter_bytes():
-                    size_bytes += len(data)
-                    if max_tokens and size_bytes > _ANSWER_BYTES + _BYTES_PER_TOKEN * max_tokens:
-                        logger.warning(
-                            "%s writes on behind the limit of %d tokens: broken off",
-                            self.host,
-                            max_tokens,
-                        )
-                        for event in ending:
-                            yield event
-                        return
-                    for event in parser.feed(data):
-                        yield event
-                        await asyncio.sleep(0)
+            async with aclosing(await transport.handle_async_request(request)) as response:
+                kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
+                is_ok = response.status_code == 200  # noqa: PLR2004 - HTTP's own number
+                if is_ok and kind == media_type:
+                    yield response
+                    return
+                body = await _read_limited(response, _ERROR_BODY_BYTES)
         except (
             httpx.TransportError,
             httpx.DecodingError,
@@ -528,52 +601,29 @@ class ModelHttpClient:
             SseEventTooLarge,
         ) as error:
             raise self._to_model_error(error) from None  # the cause may hold request headers
+        told = self.read_error(response.status_code, response.headers, body)
+        raise told or ModelUnusable(
+            f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: "
+            "check base_url"
+        )
 
-    async def post(self, body: object, *, url: str = "") -> bytes:
-        """Post `body` and return the JSON response. Raises a ModelError.
-
-        `url`: another URL of the same server.
+    def read_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError | None:
+        """Return the error in a response of another status than 200, or of another type than was
+        asked for. None: there is none in it.
         """
-        return await self._request("POST", url or self._url, _encode_json(body))
+        if status == 200:  # noqa: PLR2004 - HTTP's own number
+            return None
+        return error_from_response(status, headers, body, where=self.host, secret=self._secret)
 
-    async def get(self) -> bytes:
-        """Return the JSON at the URL. Raises a ModelError."""
-        return await self._request("GET", self._url, None)
-
-    async def _request(self, method: str, url: str, content: bytes | None) -> bytes:
-        client = self.open()
-        import httpx  # noqa: PLC0415 - imported when first needed: see the class
-
-        headers = {**self._headers, "accept": "application/json"}
-        try:
-            async with client.stream(method, url, content=content, headers=headers) as response:
-                await self._check_response(response, "application/json")
-                answer = await _read_limited(response, _JSON_BYTES)
-        except (httpx.TransportError, httpx.DecodingError, httpx.StreamError) as error:
-            raise self._to_model_error(error) from None  # the cause may hold request headers
-        if len(answer) > _JSON_BYTES:
-            raise ModelBusy(f"{self.host} sent more than an answer may hold")
-        return answer
+    def read_stream_error(self, data: str) -> ModelError:
+        """Return the error in the event of a stream: `error_from_stream`."""
+        return error_from_stream(data, where=self.host, secret=self._secret)
 
     async def aclose(self) -> None:
         """Close all connections; streams under way end with an error. Safe to call twice."""
         self._closed = True
-        if self._client is not None:
-            await self._client.aclose()
-
-    async def _check_response(self, response: "httpx.Response", media_type: str) -> None:
-        kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
-        if response.status_code == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
-            return
-        body = await _read_limited(response, _ERROR_BODY_BYTES)
-        if response.status_code == 200:  # noqa: PLR2004 - HTTP's own number
-            raise ModelUnusable(
-                f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: "
-                "check base_url"
-            )
-        raise error_from_response(
-            response.status_code, response.headers, body, where=self.host, secret=self._secret
-        )
+        if self._transport is not None:
+            await self._transport.aclose()
 
     def _to_model_error(self, error: Exception) -> ModelError:
         import httpx  # noqa: PLC0415 - imported when first needed: see the class
@@ -652,8 +702,21 @@ async def _read_limited(response: "httpx.Response", most_bytes: int) -> bytes:
     return bytes(body)
 
 
-def _encode_json(body: object) -> bytes:
-    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def encode_json(value: object) -> bytes:
+    """Return the value as JSON. Half of a character becomes a question mark."""
+    return _JSON.encode(value).encode("utf-8", "replace")
+
+
+def encode_body(body: Mapping[str, object]) -> bytes:
+    """Return the body of a request. Values that are bytes are JSON already."""
+    fields = [
+        f'"{name}":'.encode() + (value if isinstance(value, bytes) else encode_json(value))
+        for name, value in body.items()
+    ]
+    return b"{" + b",".join(fields) + b"}"
 
 
 def _split_url(url: str) -> SplitResult:

@@ -29,6 +29,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from pydantic import SecretStr
@@ -43,7 +44,7 @@ from agent.models.base import (
     TextPart,
 )
 from agent.models.http import DEFAULT_TIMEOUT_S, ModelHttpClient, strip_version
-from agent.models.openai import OpenAIModel, count_tool_calls
+from agent.models.openai import OpenAIModel
 from agent.turn import presentable_text
 from gateway.core.events import Usage
 
@@ -113,9 +114,8 @@ class LlamaCppModel:
             proxy=proxy,
         )
         secret = "" if api_key.lower() == "none" else api_key
-        self._root = strip_version(base_url)
         self._api = ModelHttpClient(
-            url=f"{self._root}/props",
+            url=f"{strip_version(base_url)}/props",
             headers={"authorization": f"Bearer {secret}"} if secret else {},
             secret=secret,
             timeout_s=timeout_s,
@@ -154,10 +154,8 @@ class LlamaCppModel:
             pieces: list[str] = []
             end: StreamEnd | None = None
             try:
-                body = self._build_body(request, slot)
-                async with aclosing(
-                    self._chat.stream_body(body, earlier_calls=count_tool_calls(request))
-                ) as chunks:
+                build = partial(self._build_body, slot=slot)
+                async with aclosing(self._chat.stream_built(request, build)) as chunks:
                     async for chunk in chunks:
                         if isinstance(chunk, StreamEnd):
                             end = chunk
@@ -180,26 +178,6 @@ class LlamaCppModel:
             self._evaluate_ahead(_with_answer(request, text))
         yield end
 
-    async def count_tokens(self, request: ModelRequest) -> int:
-        """Return the tokens of the request's prompt, by the server's own template and tokenizer.
-
-        Raises a ModelError; `ModelUnusable` if the server is too old to count.
-        """
-        body = self._chat.build_body(request)
-        query = {key: value for key, value in body.items() if not key.startswith("stream")}
-        try:
-            answer = await self._post("/v1/chat/completions/input_tokens", query)
-            if isinstance(tokens := answer.get("input_tokens"), int):
-                return tokens
-        except ModelUnusable:  # builds without this endpoint answer 404
-            answer = await self._post("/apply-template", query)
-            if isinstance(prompt := answer.get("prompt"), str):
-                written = {"content": prompt, "add_special": True, "parse_special": True}
-                answer = await self._post("/tokenize", written)
-                if isinstance(pieces := answer.get("tokens"), list):
-                    return len(pieces)
-        raise self._foreign_server()
-
     async def start(self) -> None:
         await self._chat.start()
 
@@ -209,16 +187,18 @@ class LlamaCppModel:
         await self._chat.aclose()
         await self._api.aclose()
 
-    def _build_body(self, request: ModelRequest, slot: _Slot | None) -> dict[str, object]:
+    def _build_body(
+        self, request: ModelRequest, slot: _Slot | None, **fields: object
+    ) -> dict[str, object]:
         body: dict[str, object] = self._chat.build_body(request) | {"cache_prompt": True}
-        return body if slot is None else body | {"id_slot": slot.number}
+        return (body if slot is None else body | {"id_slot": slot.number}) | fields
 
     async def _find_slots(self) -> None:
         if self._slots is not None:
             return
         total: object = 0
         try:
-            total = self._parse_answer(await self._api.get()).get("total_slots")
+            total = self._parse_answer(await self._api.fetch()).get("total_slots")
         except ModelUnusable:
             pass  # not llama.cpp after all, or it hides them: everything else works without
         except ModelError as error:
@@ -327,9 +307,9 @@ class LlamaCppModel:
 
     async def _evaluate(self, request: ModelRequest) -> None:
         slot, _ = self._acquire(request)
-        body = self._build_body(request, slot) | {"n_predict": 0}
+        build = partial(self._build_body, slot=slot, n_predict=0)
         try:
-            async with aclosing(self._chat.stream_body(body, earlier_calls=0)) as chunks:
+            async with aclosing(self._chat.stream_built(request, build)) as chunks:
                 async for _ in chunks:
                     pass
         finally:
@@ -338,17 +318,11 @@ class LlamaCppModel:
         if slot is not None and not request.conversation_id:
             slot.prefix = request
 
-    async def _post(self, path: str, body: object) -> dict[str, object]:
-        return self._parse_answer(await self._api.post(body, url=self._root + path))
-
     def _parse_answer(self, answer: bytes) -> dict[str, object]:
         with contextlib.suppress(ValueError):
             if isinstance(value := json.loads(answer), dict):
                 return value
-        raise self._foreign_server()
-
-    def _foreign_server(self) -> ModelUnusable:
-        return ModelUnusable(f"{self._api.host} does not answer as llama.cpp does")
+        raise ModelUnusable(f"{self._api.host} does not answer as llama.cpp does")
 
 
 def _with_answer(request: ModelRequest, text: str) -> ModelRequest:

@@ -18,14 +18,16 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import lru_cache
+from typing import ClassVar, Literal
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, SecretStr
 
-from agent.models.anthropic_wire import Json, find_tool_loop_start, parse_tool_input
+from agent.models.adapt import append_suffix, find_tool_loop_start
+from agent.models.anthropic_wire import Json, parse_tool_input
 from agent.models.base import (
     EMPTY_USER_TEXT,
     ModelBusy,
@@ -40,7 +42,6 @@ from agent.models.base import (
     TextPart,
     ThinkingDelta,
     ToolResult,
-    append_suffix,
 )
 from agent.models.http import (
     DEFAULT_TIMEOUT_S,
@@ -48,14 +49,14 @@ from agent.models.http import (
     ModelHttpClient,
     SseEvent,
     StreamText,
-    error_from_stream,
+    encode_json,
     is_window_full,
     join_endpoint,
     parse_event,
     report_unread,
 )
 from gateway.core.events import Usage
-from gateway.core.tool_spec import Image, ToolCall
+from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ def adapt_dialect(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDia
 
 
 def build_chat_request(request: ModelRequest, *, model: str, dialect: OpenAIDialect) -> Json:
-    """Build a chat completion. The same request gives the same bytes.
+    """Build a chat completion, as `encode_body` takes it. The same request gives the same bytes.
 
     `content` is always there, and a string unless there are images or breakpoints; `tool_calls` is
     left out when empty: chat templates break on both (llama.cpp#13516, vllm#13978). Blocks become
@@ -168,22 +169,12 @@ def build_chat_request(request: ModelRequest, *, model: str, dialect: OpenAIDial
     """
     body: Json = {
         "model": model,
-        "messages": _build_messages(request, model, dialect),
+        "messages": _encode_messages(request, model, dialect),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
     if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {
-                    "name": t.name,
-                    "description": t.description,
-                    "parameters": json.loads(t.schema),
-                },
-            }
-            for t in request.tools
-        ]
+        body["tools"] = _encode_tools(request.tools)
         if request.answer_only:
             body["tool_choice"] = "none"
     body["max_completion_tokens" if dialect.takes_max_completion_tokens else "max_tokens"] = (
@@ -198,7 +189,27 @@ def build_chat_request(request: ModelRequest, *, model: str, dialect: OpenAIDial
     return body
 
 
-def _build_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) -> list[Json]:
+@lru_cache(maxsize=16)
+def _encode_tools(tools: tuple[ToolSpec, ...]) -> bytes:
+    return encode_json(
+        [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": json.loads(tool.schema),
+                },
+            }
+            for tool in tools
+        ]
+    )
+
+
+def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) -> bytes:
+    """Return the messages as JSON. That of a message which looks the same in every later request
+    is kept with it.
+    """
     marks = (
         {(mark.behind, mark.index): mark.lifetime for mark in request.breakpoints}
         if dialect.takes_breakpoints
@@ -208,44 +219,43 @@ def _build_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) -
         _text_part(text if not index else f"\n\n{text}", marks.get(("block", index)))
         for index, text in enumerate(block.text for block in request.blocks)
     ]
-    messages: list[Json] = []
+    pieces, last_role = list[bytes](), "system"
     if head and dialect.identity_in == "system":
-        messages.append({"role": "system", "content": _to_content(head, dialect)})
+        pieces.append(encode_json({"role": "system", "content": _to_content(head, dialect)}))
         head = []
-    conversation = append_suffix(request)
+    conversation, form = append_suffix(request), f"{model} {dialect}"
     loop = find_tool_loop_start(conversation)
     for index, message in enumerate(conversation):
-        if (
-            not head
-            and not dialect.takes_breakpoints
-            and not dialect.wants_thinking
-            and len(message.parts) == 1
-            and isinstance(only := message.parts[0], TextPart)
-        ):
-            messages.append(
-                {"role": message.role, "content": only.text}
-            )  # a short path for the most frequent case
-        elif message.role == "assistant":
-            thinking = thinking_fields(message, model, dialect, in_loop=index >= loop)
-            messages.append(_assistant_message(message, model, dialect) | thinking)
-        else:
-            stable = (
-                len(request.conversation[index].parts) if index < len(request.conversation) else 0
-            )
-            messages.extend(
-                _user_messages(message, stable, marks.get(("said", index)), head, dialect)
-            )
-            head = head if not messages or messages[-1]["role"] != "user" else []
-    if head or not messages or messages[-1]["role"] in {"assistant", "system"}:
-        messages.append(
-            {
-                "role": "user",
-                "content": _to_content(
-                    [*head, _join_after(head, _text_part(EMPTY_USER_TEXT))], dialect
-                ),
-            }
-        )
-    return messages
+        lifetime = marks.get(("said", index)) if marks else None
+        is_fixed = not head and lifetime is None and index < loop
+        written = message.wire.get(form) if is_fixed else None
+        if written is None:
+            if (  # the most frequent case, which all dialects but these write alike
+                is_fixed
+                and not dialect.takes_breakpoints
+                and not dialect.wants_thinking
+                and len(message.parts) == 1
+                and isinstance(only := message.parts[0], TextPart)
+            ):
+                rendered: list[Json] = [{"role": message.role, "content": only.text}]
+            elif message.role == "assistant":
+                thinking = thinking_fields(message, model, dialect, in_loop=index >= loop)
+                rendered = [_assistant_message(message, model, dialect) | thinking]
+            else:
+                is_said = index < len(request.conversation)
+                stable = len(request.conversation[index].parts) if is_said else 0
+                rendered = _user_messages(message, stable, lifetime, head, dialect)
+                head = head if not rendered or rendered[-1]["role"] != "user" else []
+            written = b",".join([encode_json(one) for one in rendered])
+            if is_fixed and not any(isinstance(part, Image) for part in message.parts):
+                message.wire[form] = written
+        if written:
+            pieces.append(written)
+            last_role = message.role
+    if head or last_role != "user":
+        nothing = [*head, _join_after(head, _text_part(EMPTY_USER_TEXT))]
+        pieces.append(encode_json({"role": "user", "content": _to_content(nothing, dialect)}))
+    return b"[" + b",".join(pieces) + b"]"
 
 
 def _user_messages(
@@ -483,20 +493,20 @@ class _PartialToolCall:
 class ChatCompletionResponse:
     """State of one response while it streams."""
 
-    def __init__(self, *, earlier_calls: int, model: str) -> None:
-        self._earlier_calls = earlier_calls
+    def __init__(self, *, model: str) -> None:
         self._asked_model = self._model = model
         self._calls: dict[int, _PartialToolCall] = {}
         self._index_map: dict[int, int] = {}
         """By index on the wire: the index under which a call is kept, if another call had it
         already."""
         self._usage = Usage()
-        self._timings: _LlamaCppTimings | None = None
+        self._timed_usage: Usage | None = None
         self._reasoning: list[str] = []
         self._text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
         self.new_thinking = ""
         """Thinking in the newest chunk."""
-        self._hands_back = False
+        self.has_thinking = self._hands_back = False
+        """True if thinking came in a field of its own, and whether it is taken back there."""
         self._details: list[object] = []
         self._refused = False
         self.stop_reason: StopReason | None = None
@@ -510,11 +520,19 @@ class ChatCompletionResponse:
         self._model = chunk.model or self._model
         if chunk.usage is not None:
             self._usage = _usage_from_chat(chunk.usage)
-        self._timings = chunk.timings or self._timings
+        if (timings := chunk.timings) is not None:
+            self._timed_usage = Usage(
+                input_tokens=timings.prompt_n,
+                cache_read_tokens=timings.cache_n,
+                output_tokens=timings.predicted_n,
+            )
         text = ""
         for choice in chunk.choices or []:
             delta = choice.delta or _ChatDelta()
-            said, thought = _read_content(delta.content)
+            content = delta.content
+            said, thought = content or "", ""
+            if not isinstance(said, str):
+                said, thought = _read_content(content)
             text += said + (delta.refusal or "")
             self._add_thinking(delta, thought)
             for call in delta.tool_calls or []:
@@ -523,21 +541,19 @@ class ChatCompletionResponse:
                 self.stop_reason = _STOP_REASONS.get(choice.finish_reason, "end")
                 self.is_window_full = choice.finish_reason == "model_context_window_exceeded"
             self._refused = self._refused or bool(delta.refusal)
-        return self._text_halves.join(text)
+        return self._text_halves.join(text) if text else ""
 
     def _add_thinking(self, delta: _ChatDelta, in_content: str) -> None:
         reasoning = (delta.reasoning_content, delta.reasoning, in_content)
-        thought = next((text for text in reasoning if isinstance(text, str) and text), "")
-        self._reasoning.append(self._thinking_halves.join(thought))
-        self.new_thinking += self._reasoning[-1]
+        for thought in reasoning:
+            if isinstance(thought, str) and thought:
+                self._reasoning.append(self._thinking_halves.join(thought))
+                self.new_thinking += self._reasoning[-1]
+                break
         self._hands_back = self._hands_back or bool(delta.reasoning_content)
         if isinstance(delta.reasoning_details, list):
             self._details.extend(delta.reasoning_details)
-
-    @property
-    def has_thinking(self) -> bool:
-        """True if thinking came in a field of its own."""
-        return any(self._reasoning) or bool(self._details)
+        self.has_thinking = self.has_thinking or bool(self.new_thinking or self._details)
 
     def thinking(self) -> Json:
         """Return the thinking in the field in which the server takes it back, or as `reasoning`;
@@ -571,13 +587,17 @@ class ChatCompletionResponse:
         call.name = call.name or piece.name or ""
         call.arguments.append(piece.arguments or "")
 
-    def tool_calls(self) -> list[ToolCall]:
+    def tool_calls(self, conversation: Sequence[ModelMessage]) -> list[ToolCall]:
         """Return the calls in their order. A call without an id gets one that the conversation does
-        not have.
+        not have: the number of the calls so far is in it.
         """
+        if not self._calls:
+            return []
+        parts = [part for message in conversation for part in message.parts]
+        earlier = sum(isinstance(part, ToolCall) for part in parts)
         return [
             ToolCall(
-                id=call.id or f"call_{self._earlier_calls + index}",
+                id=call.id or f"call_{earlier + index}",
                 name=call.name,
                 arguments="".join(call.arguments) or "{}",
                 extra=_write_returned(
@@ -596,9 +616,9 @@ class ChatCompletionResponse:
             stop = "end"
         return StreamEnd(
             stop_reason=stop,
-            usage=self._usage if self._timings is None else _usage_from_timings(self._timings),
+            usage=self._timed_usage or self._usage,
             model=self._model,
-            thinking=_write_returned(self.thinking() if self._calls else {}, self._asked_model),
+            thinking=_write_returned(self.thinking(), self._asked_model) if self._calls else "",
         )
 
 
@@ -617,14 +637,6 @@ def _read_content(content: object) -> tuple[str, str]:
     return text, thinking
 
 
-def _usage_from_timings(timings: _LlamaCppTimings) -> Usage:
-    return Usage(
-        input_tokens=timings.prompt_n,
-        cache_read_tokens=timings.cache_n,
-        output_tokens=timings.predicted_n,
-    )
-
-
 def _usage_from_chat(usage: _ChatUsage) -> Usage:
     """Convert the usage. `prompt_tokens` includes tokens read from and written to the cache; ours
     do not overlap.
@@ -639,6 +651,7 @@ def _usage_from_chat(usage: _ChatUsage) -> Usage:
 
 
 _THINKING_MARKS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
+_ANY_MARK = re.compile(r"</?think>|\[/?THINK\]")
 _CLOSING_MARK = re.compile(r"(?<![`'\"])(?:</think>|\[/THINK\])(?![`'\"])")
 """Not in quotes, as in an answer about such marks."""
 
@@ -648,11 +661,11 @@ def strip_thinking(text: str) -> str:
     without an end.
     """
     text = text.lstrip()
-    while opened := next((mark for mark in _THINKING_MARKS if text.startswith(mark)), ""):
-        text = text.partition(_THINKING_MARKS[opened])[2].lstrip()
-    if any(mark in text for mark in _THINKING_MARKS.values()) and (
-        closed := _CLOSING_MARK.search(text)
-    ):
+    while opened := _ANY_MARK.match(text):
+        if (closing := _THINKING_MARKS.get(opened[0])) is None:
+            break
+        text = text.partition(closing)[2].lstrip()
+    if closed := _CLOSING_MARK.search(text):
         return text[closed.end() :].lstrip()
     return text
 
@@ -674,6 +687,9 @@ class OpenAIModel:
     `max_output_tokens` 0 nothing is sent: such servers cache what they have answered, and cannot
     answer nothing.
     """
+
+    client_type: ClassVar[type[ModelHttpClient]] = ModelHttpClient
+    response_type: ClassVar[type[ChatCompletionResponse]] = ChatCompletionResponse
 
     def __init__(
         self,
@@ -703,11 +719,10 @@ class OpenAIModel:
         secret = "" if api_key.lower() == "none" else api_key
         headers = {"authorization": f"Bearer {secret}"} if secret else {}
         url = join_endpoint(base_url, "/chat/completions")
-        self._api = ModelHttpClient(
+        self._api = self.client_type(
             url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse, proxy=proxy
         )
         self._dialect = find_dialect(self._api.host, model, identity_in=identity_in)
-        self._secret = secret
         self._model = model
         self._may_leak_calls = may_leak_calls
         self._sampling = dict(sampling or {})
@@ -719,24 +734,50 @@ class OpenAIModel:
         self.takes_tools = True
         self.takes_images = takes_images
 
-    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+    def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if not request.max_output_tokens:
-            yield StreamEnd(stop_reason="end", usage=Usage(), model=self._model)
-            return
+            return self._answer_nothing()
+        return self.stream_built(request, self.build_body)
+
+    async def _answer_nothing(self) -> AsyncGenerator[StreamChunk]:
+        yield StreamEnd(stop_reason="end", usage=Usage(), model=self._model)
+
+    async def stream_built(  # noqa: C901, PLR0912, PLR0915 - in their order
+        self, request: ModelRequest, build: Callable[[ModelRequest], Json]
+    ) -> AsyncGenerator[StreamChunk]:
+        """Stream the answer to a request, whose body `build` makes, as `stream`."""
         tried, begun = {self._dialect}, False
         while True:
-            body = self.build_body(request)
+            body = build(request)
+            answer = self.response_type(model=self._model)
+            done, unread, said = False, 0, ""
+            limit = body.get("max_tokens") or body.get("max_completion_tokens")
+            asked = limit if isinstance(limit, int) else 0
             try:
                 async with aclosing(
-                    self.stream_body(body, earlier_calls=count_tool_calls(request))
-                ) as chunks:
-                    async for chunk in chunks:
-                        begun = begun or isinstance(chunk, TextPart | PartialText)
-                        yield (
-                            replace(chunk, ephemeral_from=self._find_ephemeral_from(request))
-                            if isinstance(chunk, StreamEnd)
-                            else chunk
-                        )
+                    self._api.stream_events(body, max_tokens=asked, ending=_CUT_ENDING)
+                ) as events:
+                    async for event in events:
+                        # Read on after the end, so that the connection can be used again.
+                        done = done or event.data.strip() == "[DONE]"
+                        if done:
+                            continue
+                        chunk = parse_event(ChatCompletionChunk, event.data)
+                        if chunk is None:
+                            unread += 1
+                            continue
+                        if chunk.error is not None:
+                            raise self._api.read_stream_error(event.data)
+                        text = answer.add_chunk(chunk)
+                        if answer.new_thinking:
+                            yield ThinkingDelta(text=answer.new_thinking)
+                        said += text
+                        begun = begun or bool(text)
+                        if text and self._dialect.is_openai:
+                            yield TextPart(text=text)
+                        elif text:
+                            shown = said if answer.has_thinking else strip_thinking(said)
+                            yield PartialText(text=shown)
             except RequestRefused as error:
                 other = adapt_dialect(self._dialect, body, error.provider_message)
                 if begun or other is None or other in tried:
@@ -745,14 +786,30 @@ class OpenAIModel:
                 self._dialect = other
                 tried.add(other)
             else:
-                return
-
-    def _find_ephemeral_from(self, request: ModelRequest) -> int | None:
-        """Return the index of the first answer that only its tool loop sends with its thinking.
-        None: there is none.
-        """
+                break
+        if answer.stop_reason is None and not (done and unread):
+            raise ModelBusy(f"{self._api.host} cut the answer off")
+        rest = answer.finish_text()
+        if not self._dialect.is_openai:
+            said = rest = said + rest if answer.has_thinking else strip_thinking(said + rest)
+        if rest:
+            yield TextPart(text=rest)
+        calls = answer.tool_calls(request.conversation)
+        has_content = bool(said or calls)
+        if unread:
+            report_unread(unread, where=self.label, has_content=has_content)
+        end = answer.build_end()
+        full = is_window_full(
+            end, has_content=has_content, requested=asked, window=self.context_tokens
+        )
+        if answer.is_window_full or full:
+            yield StreamStart(usage=end.usage)
+            raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
+        if end.stop_reason in {"tools", "length"}:
+            for call in calls:
+                yield call
         conversation, dialect = request.conversation, self._dialect
-        return next(
+        ephemeral_from = next(
             (
                 index
                 for index in range(find_tool_loop_start(conversation), len(conversation))
@@ -761,6 +818,7 @@ class OpenAIModel:
             ),
             None,
         )
+        yield replace(end, may_leak_calls=self._may_leak_calls, ephemeral_from=ephemeral_from)
 
     def build_body(self, request: ModelRequest) -> Json:
         """Return the body of the HTTP request."""
@@ -773,75 +831,8 @@ class OpenAIModel:
             if field not in self._dialect.dropped_fields
         }
 
-    async def stream_body(self, body: Json, *, earlier_calls: int) -> AsyncGenerator[StreamChunk]:  # noqa: C901, PLR0912 - in their order
-        """Stream the answer to a request that is built already, as `stream`."""
-        answer = ChatCompletionResponse(earlier_calls=earlier_calls, model=self._model)
-        done, unread, said = False, 0, ""
-        asked = body.get("max_tokens") or body.get("max_completion_tokens")
-        requested = asked if isinstance(asked, int) else 0
-        async with aclosing(
-            self._api.stream_events(body, max_tokens=requested, ending=_CUT_ENDING)
-        ) as events:
-            async for event in events:
-                # Read on after the end, so that the connection can be used again.
-                done = done or event.data.strip() == "[DONE]"
-                if done:
-                    continue
-                chunk = self._parse_chunk(event.data)
-                if chunk is None:
-                    unread += 1
-                    continue
-                text = answer.add_chunk(chunk)
-                if answer.new_thinking:
-                    yield ThinkingDelta(text=answer.new_thinking)
-                said += text
-                if text and self._dialect.is_openai:
-                    yield TextPart(text=text)
-                elif text:
-                    shown = said if answer.has_thinking else strip_thinking(said)
-                    yield PartialText(text=shown)
-        if answer.stop_reason is None and not (done and unread):
-            raise ModelBusy(f"{self._api.host} cut the answer off")
-        rest = answer.finish_text()
-        if not self._dialect.is_openai:
-            said = rest = said + rest if answer.has_thinking else strip_thinking(said + rest)
-        if rest:
-            yield TextPart(text=rest)
-        has_content = bool(said or answer.tool_calls())
-        if unread:
-            report_unread(unread, where=self.label, has_content=has_content)
-        end = answer.build_end()
-        full = is_window_full(
-            end,
-            has_content=has_content,
-            requested=requested,
-            window=self.context_tokens,
-        )
-        if answer.is_window_full or full:
-            yield StreamStart(usage=end.usage)
-            raise PromptTooLong(f"{self._api.host} filled its window before the answer was whole")
-        if end.stop_reason in {"tools", "length"}:
-            for call in answer.tool_calls():
-                yield call
-        yield replace(end, may_leak_calls=self._may_leak_calls)
-
     async def start(self) -> None:
         self._api.open()
 
     async def aclose(self) -> None:
         await self._api.aclose()
-
-    def _parse_chunk(self, data: str) -> ChatCompletionChunk | None:
-        chunk = parse_event(ChatCompletionChunk, data)
-        if chunk is not None and chunk.error is not None:
-            raise error_from_stream(data, where=self._api.host, secret=self._secret)
-        return chunk
-
-
-def count_tool_calls(request: ModelRequest) -> int:
-    """Count the tool calls of the conversation: the number makes the id of a new call without one
-    unique.
-    """
-    return sum(
-        isinstance(part, ToolCall) for message in request.conversation for part in message.parts
-    )

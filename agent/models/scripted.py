@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal
 
+from agent.models.adapt import append_suffix
 from agent.models.base import (
     ModelBusy,
     ModelError,
@@ -14,7 +15,6 @@ from agent.models.base import (
     StreamEnd,
     TextPart,
     ToolResult,
-    append_suffix,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import Usage

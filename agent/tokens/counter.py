@@ -18,8 +18,8 @@ import hashlib
 import logging
 import threading
 import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -30,6 +30,8 @@ from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 if TYPE_CHECKING:
     from tiktoken import Encoding
 
+    from gateway.core.facts import MediaRef
+
 import math
 import re
 from collections import OrderedDict, deque
@@ -37,7 +39,7 @@ from collections.abc import Iterable
 from statistics import median
 from typing import Protocol
 
-from gateway.core.events import Usage
+from gateway.core.media_types import identify_image
 
 logger = logging.getLogger(__name__)
 
@@ -54,44 +56,26 @@ PAGE_TOKENS = 4_600
 build-with-claude/pdf-support)."""
 
 
+CountText = Callable[[str], int]
+"""Counts the tokens of a text."""
+
+
 def estimate_tokens(text: str) -> int:
     """Estimate the tokens of a text. Never 0: the frame around a message costs some too."""
     return int(len(text.encode()) / BYTES_PER_TOKEN) + 4
 
 
-class ImageSize(Protocol):
-    """Size of an image."""
-
-    @property
-    def width(self) -> int:
-        """Pixels. 0: not known."""
-
-    @property
-    def height(self) -> int:
-        """Pixels. 0: not known."""
+def estimate_image_tokens(width: int, height: int) -> int:
+    """Estimate the tokens of an image. One of unknown size, 0 pixels, counts as the largest."""
+    pixels = width * height
+    return min(MAX_IMAGE_TOKENS, pixels // PIXELS_PER_TOKEN + 1) if pixels else MAX_IMAGE_TOKENS
 
 
-class MediaSize(ImageSize, Protocol):
-    """Size of an image or a PDF."""
-
-    @property
-    def pages(self) -> int:
-        """Pages of a PDF. 0: an image."""
-
-
-def estimate_image_tokens(images: Iterable[ImageSize]) -> int:
-    """Estimate the tokens of images. An image of unknown size counts as the largest."""
-    pixels = (image.width * image.height for image in images)
-    return sum(
-        min(MAX_IMAGE_TOKENS, count // PIXELS_PER_TOKEN + 1) if count else MAX_IMAGE_TOKENS
-        for count in pixels
-    )
-
-
-def estimate_media_tokens(media: Iterable[MediaSize]) -> int:
+def estimate_media_tokens(media: Iterable["MediaRef"]) -> int:
     """Estimate the tokens of images and PDFs."""
     return sum(
-        one.pages * PAGE_TOKENS if one.pages else estimate_image_tokens((one,)) for one in media
+        one.pages * PAGE_TOKENS if one.pages else estimate_image_tokens(one.width, one.height)
+        for one in media
     )
 
 
@@ -178,7 +162,7 @@ class OfflineCounter:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def choose(self) -> Callable[[str], int]:
+    def choose(self) -> CountText:
         """Return how texts are counted from now on: `count_heuristically` until cl100k is loaded,
         which the first call begins; then never again.
         """
@@ -253,79 +237,43 @@ class PromptSize:
     images: int
     """Tokens of the images in the conversation. They follow from pixels, so no tokenizer's ratio
     applies to them."""
-    message_images: tuple[int, ...] = ()
-    """Tokens of the images of each `ModelMessage`."""
-    total: int = field(init=False)
+    total: int
     """Tokens of the whole prompt."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "total", self.tools + sum(self.blocks) + sum(self.conversation) + self.now
-        )
 
-
-ReadImageSize = Callable[[bytes], ImageSize | None]
-"""Reads an image's size from its bytes. None: not readable."""
-
-
-def measure_prompt(
-    request: ModelRequest,
-    count: Callable[[str], int],
-    *,
-    look: ReadImageSize = lambda _: None,
-    before: tuple[ModelRequest, PromptSize] | None = None,
-) -> PromptSize:
+def measure_prompt(request: ModelRequest, count: CountText = count_heuristically) -> PromptSize:
     """Estimate each part, uncorrected, with this counting function.
 
-    `before`: an earlier request, measured in the same way. What both have in common is not counted
-    again: equal tools and blocks, and the messages from the first on that are the same objects.
+    What was counted is kept with the request and its messages, so a longer request of the same
+    conversation costs only its new messages.
     """
-    old_request, old = before if before is not None else (None, None)
-    known = (
-        common_prefix_length(old_request.conversation, request.conversation)
-        if old_request is not None
-        else 0
+    if (known := request.sizes.get(count)) is not None:
+        return known
+    tools = _measure_tools(request.tools, count)
+    blocks = tuple([count(block.text) for block in request.blocks])
+    now = sum([count(text) + FRAME_TOKENS for text in (request.aside, request.now) if text])
+    said = request.conversation
+    sizes = [message.sizes.get(count) or _measure_message(message, count) for message in said]
+    conversation = tuple([text + images for text, images in sizes])
+    request.sizes[count] = measured = PromptSize(
+        tools=tools,
+        blocks=blocks,
+        conversation=conversation,
+        now=now,
+        images=sum([images for _, images in sizes]),
+        total=tools + sum(blocks) + sum(conversation) + now,
     )
-    sizes = [_measure_message(message, count, look) for message in request.conversation[known:]]
-    return PromptSize(
-        tools=old.tools
-        if old is not None and old_request is not None and old_request.tools == request.tools
-        else _measure_tools(request.tools, count),
-        blocks=old.blocks
-        if old is not None and old_request is not None and old_request.blocks == request.blocks
-        else tuple([count(block.text) for block in request.blocks]),
-        conversation=(
-            *(old.conversation[:known] if old else ()),
-            *[text_tokens + image_tokens for text_tokens, image_tokens in sizes],
-        ),
-        now=sum([count(text) + FRAME_TOKENS for text in (request.aside, request.now) if text]),
-        images=sum([images for _, images in sizes])
-        + (sum(old.message_images[:known]) if old else 0),
-        message_images=(
-            *(old.message_images[:known] if old else ()),
-            *[images for _, images in sizes],
-        ),
-    )
-
-
-def common_prefix_length(old: Sequence[object], new: Sequence[object]) -> int:
-    """Return the number of objects, from the first, that are the same in both."""
-    pairs = enumerate(zip(old, new, strict=False))
-    return next(
-        (place for place, (one, other) in pairs if one is not other), min(len(old), len(new))
-    )
+    return measured
 
 
 @lru_cache(maxsize=16)
-def _measure_tools(tools: tuple[ToolSpec, ...], count: Callable[[str], int]) -> int:
+def _measure_tools(tools: tuple[ToolSpec, ...], count: CountText) -> int:
     texts = [text for tool in tools for text in (tool.name, tool.description, tool.schema)]
     return count("\n".join(texts)) + TOOL_TOKENS * len(tools)
 
 
-def _measure_message(
-    message: ModelMessage, count: Callable[[str], int], look: ReadImageSize
-) -> tuple[int, int]:
-    """Return the tokens of the text and of the images."""
+def _measure_message(message: ModelMessage, count: CountText) -> tuple[int, int]:
+    """Return the tokens of the text and of the images, and keep them with the message."""
     text_tokens, image_tokens = FRAME_TOKENS, 0
     for part in message.parts:
         if isinstance(part, TextPart):
@@ -333,12 +281,14 @@ def _measure_message(
         elif isinstance(part, Image) and part.pages:
             image_tokens += part.pages * PAGE_TOKENS
         elif isinstance(part, Image):
-            size = look(part.data)
-            image_tokens += MAX_IMAGE_TOKENS if size is None else estimate_image_tokens((size,))
+            found = identify_image(part.data)
+            width, height = (found.width, found.height) if found is not None else (0, 0)
+            image_tokens += estimate_image_tokens(width, height)
         elif isinstance(part, ToolCall):
             text_tokens += count(part.name) + count(part.arguments) + TOOL_TOKENS
         else:
             text_tokens += count(part.text) + TOOL_TOKENS
+    message.sizes[count] = text_tokens, image_tokens
     return text_tokens, image_tokens
 
 
@@ -368,13 +318,6 @@ def prior_ratio(model: str) -> float:
     return 1.05 if _CLAUDE_BEFORE.search(name) else _DENSE_RATIO
 
 
-def drift_percent(estimated: int, billed: int) -> float:
-    """Return the distance of an estimate from the bill, in percent of the bill. `billed` is not
-    0.
-    """
-    return 100.0 * abs(estimated - billed) / billed
-
-
 class Calibration:
     """Ratios of billed to estimated tokens by model. For one method of estimating: do not mix."""
 
@@ -396,10 +339,6 @@ class Calibration:
             forgotten, _ = self._ratios.popitem(last=False)
             del self._median_ratio[forgotten]
 
-    def calibrate(self, model: str, estimated: int) -> int:
-        """Return the tokens that are likely to be billed; never less than 1 for at least 1."""
-        return math.ceil(estimated * self.ratio(model))
-
     def ratio(self, model: str) -> float:
         """Return the ratio of billed to estimated tokens, within `RATIO_BOUNDS`."""
         return self._median_ratio[model] if model in self._median_ratio else prior_ratio(model)
@@ -418,14 +357,14 @@ class TokenEstimate:
     method: CountMethod
 
     @property
-    def text_tokens(self) -> int:
-        """Return the uncorrected tokens without images."""
-        return self.size.total - self.size.images
+    def ratio(self) -> float:
+        """Return the corrected tokens without images, as multiples of the uncorrected ones."""
+        estimated = self.size.total - self.size.images
+        return (self.tokens - self.size.images) / estimated if estimated else 0.0
 
     def correct(self, tokens: int) -> int:
         """Return the tokens of a part without images, corrected as the whole is."""
-        estimated = self.text_tokens
-        return round(tokens * (self.tokens - self.size.images) / estimated) if estimated else 0
+        return round(tokens * self.ratio)
 
 
 class TokenMeter:
@@ -433,72 +372,39 @@ class TokenMeter:
     its own bills.
     """
 
-    def __init__(
-        self, counter: OfflineCounter | None = None, *, look: ReadImageSize = lambda _: None
-    ) -> None:
-        """Start without ratios.
-
-        `counter` None: bytes are counted, always. `look`: reads an image's size from its bytes;
-        without it every image counts as a large one.
-        """
+    def __init__(self, counter: OfflineCounter | None = None) -> None:
+        """Start without ratios. `counter` None: bytes are counted, always."""
         self._counter = counter
-        self._read_image_size = look
         self._calibrations: dict[CountMethod, Calibration] = {
             "heuristic": Calibration(),
             "tiktoken": Calibration(),
         }
 
-    def estimate(
-        self,
-        model: str,
-        request: ModelRequest,
-        before: tuple[ModelRequest, TokenEstimate] | None = None,
-    ) -> TokenEstimate:
-        """Estimate a request. Costs O(new text): see `measure_prompt`.
-
-        `before`: an earlier request, and this meter's estimate of it.
-        """
+    def estimate(self, model: str, request: ModelRequest) -> TokenEstimate:
+        """Estimate a request. Costs O(new text): see `measure_prompt`."""
         count = self._counter.choose() if self._counter is not None else count_heuristically
         method: CountMethod = "heuristic" if count is count_heuristically else "tiktoken"
-        known = (
-            (before[0], before[1].size)
-            if before is not None and before[1].method == method
-            else None
-        )
-        size = measure_prompt(request, count, look=self._read_image_size, before=known)
-        tokens = self._calibrations[method].calibrate(model, size.total - size.images) + size.images
+        size = measure_prompt(request, count)
+        ratio = self._calibrations[method].ratio(model)
+        tokens = math.ceil((size.total - size.images) * ratio) + size.images
         return TokenEstimate(model=model, tokens=tokens, size=size, method=method)
 
     def record_count(self, estimate: TokenEstimate, tokens: int) -> None:
-        """Record the count of the provider's own counter."""
-        self._calibrations[estimate.method].observe(
-            estimate.model, estimate.text_tokens, tokens - estimate.size.images
-        )
-
-    def record_bill(self, estimate: TokenEstimate, usage: Usage) -> None:
-        """Record the bill of one answered request.
-
-        A sum over a turn's requests would give a wrong ratio.
+        """Record what the provider counted or billed for this one request: a sum over a turn's
+        requests would give a wrong ratio.
         """
-        if tokens := count_prompt_tokens(usage):
-            self.record_count(estimate, tokens)
+        self._calibrations[estimate.method].observe(
+            estimate.model,
+            estimate.size.total - estimate.size.images,
+            tokens - estimate.size.images,
+        )
 
 
 class RequestMeter(Protocol):
     """Meter that estimates requests before they are sent."""
 
-    def estimate(
-        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
-    ) -> tuple[TokenMeter, TokenEstimate]:
-        """Return the meter that wants to know the bill, and the estimate.
-
-        `before`: the last request of the same conversation, so that only new text is counted.
-        """
+    def estimate(self, model: str, request: ModelRequest) -> tuple[TokenMeter, TokenEstimate]:
+        """Return the meter that wants to know the bill, and the estimate."""
 
     def is_exact(self, request: ModelRequest) -> bool:
         """Return whether the model's own counter has counted exactly this request by now."""
-
-
-def count_prompt_tokens(usage: Usage) -> int:
-    """Return the tokens of a prompt, however they were billed."""
-    return usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from agent.models.base import ModelBusy, ModelError, PromptTooLong
-from agent.models.failover import CircuitBreaker
+from agent.models.breaker import CircuitBreaker
 from agent.models.http import ModelHttpClient, anthropic_headers, join_endpoint
 from gateway.core.clock import Clock
 
@@ -86,8 +86,6 @@ class EndpointCounter:
         self._pending: dict[bytes, asyncio.Task[None]] = {}
         self.breaker = CircuitBreaker()
         """State of the endpoint, for people and metrics."""
-        self.last_failure = ""
-        """Reason of the newest failure, for people. Empty: none so far. Holds no secrets."""
 
     @property
     def is_exact(self) -> bool:
@@ -152,18 +150,12 @@ class EndpointCounter:
     async def _ask(self, key: bytes, body: RequestBody, on_count: OnCount) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                tokens = self._parse_count(await self._api.post(body))
-        except PromptTooLong as error:
-            self.last_failure = (
-                error.reason
-            )  # the provider works, and the request is too long to count
+                tokens = self._parse_count(await self._api.fetch(body))
+        except PromptTooLong:  # the provider works, and the request is too long to count
             self.breaker = self.breaker.record_success()
-        except TimeoutError:
-            self._record_failure(
-                ModelBusy(f"{self._api.host} did not count within {self._timeout_s:g} s")
-            )
-        except ModelError as error:
-            self._record_failure(error)
+        except (TimeoutError, ModelError) as error:
+            hint_s = error.retry_after_s if isinstance(error, ModelBusy) else None
+            self.breaker = self.breaker.record_failure(self._clock.monotonic(), hint_s=hint_s)
         else:
             self.breaker = self.breaker.record_success()
             self._counts[key] = tokens
@@ -176,11 +168,6 @@ class EndpointCounter:
             return _TokenCount.model_validate_json(answer).input_tokens
         except ValidationError:
             raise ModelBusy(f"{self._api.host} did not answer with a number of tokens") from None
-
-    def _record_failure(self, error: ModelError) -> None:
-        self.last_failure = error.reason
-        hint_s = error.retry_after_s if isinstance(error, ModelBusy) else None
-        self.breaker = self.breaker.record_failure(self._clock.monotonic(), hint_s=hint_s)
 
 
 def countable_body(body: RequestBody) -> RequestBody:

@@ -1,8 +1,7 @@
 """Workspace of an agent: the files that say who it is, as the model reads them.
 
-`persona` (what is read, and its text) and `skills` (instructions for certain tasks) read from the
-disk and compose text, `character_card` (pure) parses character cards, and `cache` keeps what was
-read until its files change.
+`persona` (what is read, and its text) reads from the disk and composes text, `character_card`
+(pure) parses character cards, and `cache` keeps what was read until its files change.
 
 A workspace is one directory. These files are read directly in it: `IDENTITY.md`, `SOUL.md`,
 `AGENTS.md`, a character card (`AVATAR.json`, or else `AVATAR.png`), and, only if the agent is alone
@@ -12,8 +11,8 @@ that comes with the package, an agent's `USER.md` and `MEMORY.md` are in a direc
 beside the store.
 """
 
-from agent.workspace.persona import default_workspace
+from agent.workspace.persona import DEFAULT_WORKSPACE
 
 __all__ = [
-    "default_workspace",
+    "DEFAULT_WORKSPACE",
 ]

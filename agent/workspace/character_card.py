@@ -24,7 +24,6 @@ import json
 import re
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 CARD_FILES = ("AVATAR.json", "AVATAR.png")
 """Names of a workspace's card: the first that exists, and nowhere else."""
@@ -42,26 +41,9 @@ class InvalidCard(ValueError):
     """The file holds no usable character card. The message says why, and what is expected."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterCard:
-    """A character. Empty fields are not set. Texts are normalized, and their macros replaced."""
-
-    name: str
-    """Nickname of the character if there is one, else its name."""
-    description: str
-    personality: str
-    scenario: str
-    instructions: tuple[str, ...]
-    """Instructions of the card's author to the model."""
-    lore: tuple[str, ...]
-    """Facts that always hold in the character's world."""
-    greeting: str
-    examples: str
-
-
-def read_card(content: bytes) -> CharacterCard:
-    """Parse the card in a JSON or PNG file, which are distinguished by their first bytes. Raises
-    `InvalidCard`.
+def render_card(content: bytes) -> str:
+    """Render the character of a JSON or PNG file, which are distinguished by their first bytes, as
+    the model reads it: the most important parts first. Raises `InvalidCard`.
     """
     if len(content) > MAX_CARD_FILE_BYTES:
         raise InvalidCard(f"it is larger than {MAX_CARD_FILE_BYTES} bytes")
@@ -76,25 +58,7 @@ def read_card(content: bytes) -> CharacterCard:
         data = root
     else:
         raise InvalidCard(f"it is no character card: `spec` must be one of {', '.join(CARD_SPECS)}")
-    return _build_card(data)
-
-
-def render_card(card: CharacterCard) -> str:
-    """Render the character as the model reads it, the most important parts first."""
-    samples = "Samples of style; they never happened."
-    parts = (
-        ("Description", card.description),
-        ("Personality", card.personality),
-        ("Scenario", card.scenario),
-        ("Instructions", "\n\n".join(card.instructions)),
-        ("World", "\n\n".join(card.lore)),
-        ("Greeting", card.greeting and f"{samples}\n\n{card.greeting}"),
-        ("Conversations", card.examples and f"{samples}\n\n{card.examples}"),
-    )
-    sections = [f"## {title}\n\n{text}" for title, text in parts if text]
-    return "\n\n".join(
-        [f"You play {card.name}. What stands above holds also for this character.", *sections]
-    )
+    return _render_character(data)
 
 
 def _embedded_json(content: bytes) -> bytes:
@@ -137,7 +101,7 @@ def _parse_json(content: bytes) -> Mapping[str, object]:
     return root
 
 
-def _build_card(data: Mapping[str, object]) -> CharacterCard:
+def _render_character(data: Mapping[str, object]) -> str:
     name = _clean_name(data.get("nickname")) or _clean_name(data.get("name"))
     if not name:
         raise InvalidCard("the character has no name")
@@ -145,16 +109,23 @@ def _build_card(data: Mapping[str, object]) -> CharacterCard:
     def field(key: str) -> str:
         return _replace_macros(data.get(key), name)
 
+    def sample(key: str) -> str:
+        text = field(key)
+        return text and f"Samples of style; they never happened.\n\n{text}"
+
     instructions = (field("system_prompt"), field("post_history_instructions"))
-    return CharacterCard(
-        name=name,
-        description=field("description"),
-        personality=field("personality"),
-        scenario=field("scenario"),
-        instructions=tuple(text for text in instructions if text),
-        lore=tuple(_iter_lore(data.get("character_book"), name)),
-        greeting=field("first_mes"),
-        examples=field("mes_example"),
+    parts = (
+        ("Description", field("description")),
+        ("Personality", field("personality")),
+        ("Scenario", field("scenario")),
+        ("Instructions", "\n\n".join(filter(None, instructions))),
+        ("World", "\n\n".join(_iter_lore(data.get("character_book"), name))),
+        ("Greeting", sample("first_mes")),
+        ("Conversations", sample("mes_example")),
+    )
+    sections = [f"## {title}\n\n{text}" for title, text in parts if text]
+    return "\n\n".join(
+        [f"You play {name}. What stands above holds also for this character.", *sections]
     )
 
 

@@ -20,7 +20,6 @@ from agent.workspace.character_card import (
     MAX_CARD_FILE_BYTES,
     InvalidCard,
     decode_text,
-    read_card,
     render_card,
 )
 
@@ -55,31 +54,20 @@ class PersonaBundle:
     """USER and MEMORY. Empty in public scope."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersonaSection:
-    """A part of the text, and the files that it may come from."""
-
-    name: str
-    files: tuple[str, ...]
-    """File names; the first that exists is used."""
-    max_bytes: int
-
-
-def persona_sections(scope: PersonaScope, family: str) -> tuple[PersonaSection, ...]:
-    """Return the sections for a model of `family`, in the order of the text.
-
-    Raises ValueError for a family that cannot be part of a file's name.
+def find_paths(
+    root: Path, scope: PersonaScope, family: str, own: Path | None = None
+) -> dict[str, list[Path]]:
+    """Return by section, in the order of the text, the paths at which its file may be: the first
+    that exists is used. Raises ValueError for a family that cannot be part of a file's name.
     """
     if not family.replace("_", "").replace("-", "").isalnum():
         raise ValueError(f"{family!r} is not the name of a model family")
-    return tuple(
-        PersonaSection(name=name, files=CARD_FILES, max_bytes=MAX_CARD_FILE_BYTES)
-        if name == AVATAR
-        else PersonaSection(
-            name=name, files=(f"{name}.{family}.md", f"{name}.md"), max_bytes=MAX_FILE_BYTES
-        )
-        for name in (IDENTITY + PRIVATE if scope == "private" else IDENTITY)
-    )
+    found = dict[str, list[Path]]()
+    for name in IDENTITY + PRIVATE if scope == "private" else IDENTITY:
+        files = CARD_FILES if name == AVATAR else (f"{name}.{family}.md", f"{name}.md")
+        places = (own, root) if own is not None and name in PRIVATE else (root,)
+        found[name] = [place / file for place in places for file in files]
+    return found
 
 
 def compose_bundle(found: Mapping[str, tuple[str, bytes]]) -> tuple[PersonaBundle, tuple[str, ...]]:
@@ -119,7 +107,7 @@ def compose_bundle(found: Mapping[str, tuple[str, bytes]]) -> tuple[PersonaBundl
 def _render_section(section: str, file: str, content: bytes, notes: list[str]) -> str:
     if section == AVATAR:
         try:
-            return render_card(read_card(content))
+            return render_card(content)
         except InvalidCard as bad:
             notes.append(f"{file} is left out: {bad}")
             return ""
@@ -135,10 +123,6 @@ def _render_section(section: str, file: str, content: bytes, notes: list[str]) -
     return decode_text(content)
 
 
-FileMarks = tuple[tuple[int, ...] | None, ...]
-"""Fingerprint of a workspace's files, taken without reading them. None: the file does not exist."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkspaceReading:
     """Result of reading a workspace once."""
@@ -146,23 +130,14 @@ class WorkspaceReading:
     bundle: PersonaBundle
     notes: tuple[str, ...]
     """Notes for the operator, with paths."""
-    marks: FileMarks
-    """Fingerprint from before the reading, so that a change during it shows as a difference
-    afterwards."""
-    is_linked: bool
-    """True: a file is a symbolic link, or in the agent's own directory. A change of it may not be
-    reported by a watcher of this directory."""
     is_missing: bool
     """True: the directory does not exist, and the bundle is empty."""
 
 
-def default_workspace() -> Path:
-    """Return the workspace that ships with the product: in the wheel, or in `config/` of the
-    checkout.
-    """
-    here = Path(__file__).resolve().parent.parent.parent
-    packaged = here / "gateway" / "defaults" / "workspace"
-    return packaged if packaged.is_dir() else here / "config" / "workspace"
+_HERE = Path(__file__).resolve().parent.parent.parent
+_PACKAGED = _HERE / "gateway" / "defaults" / "workspace"
+DEFAULT_WORKSPACE = _PACKAGED if _PACKAGED.is_dir() else _HERE / "config" / "workspace"
+"""Workspace that ships with the product: in the wheel, or in `config/` of the checkout."""
 
 
 def read_workspace(
@@ -175,57 +150,24 @@ def read_workspace(
     shared. Raises OSError if a file exists but cannot be read, ValueError for a family that cannot
     be part of a file's name.
     """
-    marks = read_marks(root, scope, family, own)
+    paths = find_paths(root, scope, family, own)
     notes: list[str] = []
     found: dict[str, tuple[str, bytes]] = {}
-    linked = own is not None and scope == "private"
     missing = not root.resolve().is_dir()
-    for section in () if missing else persona_sections(scope, family):
-        for path in _candidate_paths(section, root, own):
-            linked = linked or path.is_symlink()
-            if section.name in found:
-                continue
-            file, content = (
-                path.name,
-                _read_content(path.parent.resolve(), path.name, section.max_bytes, notes),
-            )
+    for section, some in {} if missing else paths.items():
+        limit = MAX_CARD_FILE_BYTES if section == AVATAR else MAX_FILE_BYTES
+        for path in some:
+            content = _read_content(path.parent.resolve(), path.name, limit, notes)
             if content is not None:
-                found[section.name] = (file, content)
+                found[section] = (path.name, content)
+                break
     bundle, bundle_notes = compose_bundle(found)
     notes += [f"{root}: {note}" for note in bundle_notes]
     if missing:
         notes.append(f"there is no directory {root}: going on without a persona")
     elif not bundle.identity:
         notes.append(f"no persona in {root}: expected IDENTITY.md; going on without one")
-    return WorkspaceReading(
-        bundle=bundle, notes=tuple(notes), marks=marks, is_linked=linked, is_missing=missing
-    )
-
-
-def read_marks(root: Path, scope: PersonaScope, family: str, own: Path | None = None) -> FileMarks:
-    """Return the present fingerprint.
-
-    Two states within one tick of the file system's clock, some ms, may look the same.
-    """
-    return tuple(
-        _file_mark(path)
-        for section in persona_sections(scope, family)
-        for path in _candidate_paths(section, root, own)
-    )
-
-
-def _candidate_paths(section: PersonaSection, root: Path, own: Path | None) -> list[Path]:
-    """Return the paths at which a section's file may be; the first that exists is used."""
-    directories = (own, root) if own is not None and section.name in PRIVATE else (root,)
-    return [directory / file for directory in directories for file in section.files]
-
-
-def _file_mark(path: Path) -> tuple[int, ...] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+    return WorkspaceReading(bundle=bundle, notes=tuple(notes), is_missing=missing)
 
 
 def _read_content(root: Path, file: str, limit: int, notes: list[str]) -> bytes | None:
@@ -246,14 +188,22 @@ def _read_content(root: Path, file: str, limit: int, notes: list[str]) -> bytes 
     if not real.is_relative_to(root):
         notes.append(f"{path} is not read: it links to a place outside of the workspace")
         return None
+    if (content := read_regular(real, limit + 1)) is None:
+        notes.append(f"{path} is not read: it is not a file")
+    return content
+
+
+def read_regular(real: Path, most: int) -> bytes | None:
+    """Return the first bytes of a file by its resolved path. None: it is no regular file. Raises
+    OSError.
+    """
     # The resolved path holds no link, so a link found now was created meanwhile. Opening a pipe
     # must not block.
     handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            notes.append(f"{path} is not read: it is not a file")
             return None
         with os.fdopen(handle, "rb", closefd=False) as opened:
-            return opened.read(limit + 1)
+            return opened.read(most)
     finally:
         os.close(handle)

@@ -1,4 +1,4 @@
-"""Actions other than sending: reactions, edits, deletion, topics and members.
+"""Actions other than sending: reactions, edits, deletion, topics, members and downloads.
 
 All of them are repeatable, so discord.py may repeat them after a 5xx, and an interrupted one is at
 worst uncertain.
@@ -10,21 +10,44 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from channels.base import RateLimited, Rejected, RoomMembers, SendError, Unreachable
-from channels.discord.directory import DiscordDirectory, listed_name
+from channels.aio import AnswerCache, with_timeout
+from channels.base import (
+    MEMBERSHIP_TIMEOUT_S,
+    Membership,
+    RateLimited,
+    Rejected,
+    RoomMembers,
+    SendError,
+    Unreachable,
+)
+from channels.discord.config import DiscordConfig
+from channels.discord.directory import (
+    DiscordDirectory,
+    listed_name,
+    user_sender,
+)
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.discord.outgoing import (
     MESSAGE_PATH,
     MESSAGES_PATH,
     SUPPRESS_EMBEDS,
+    DiscordOutgoing,
     message_content,
     render_bodies,
 )
 from channels.discord.wire import parse_channel_id, parse_message_id
 from channels.split import utf16_length
-from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str, single_line
-from gateway.core.events import Address, MessageId, Sender, SenderId
+from channels.text import Json, get_int, get_object, get_objects, get_str, single_line
+from gateway.core.clock import Clock
+from gateway.core.events import (
+    Address,
+    Attachment,
+    ChannelName,
+    MessageId,
+    Sender,
+    SenderId,
+)
 
 if TYPE_CHECKING:
     from channels.discord.rest import DiscordRestClient
@@ -54,15 +77,26 @@ _SPEAKERS_NOTE = (
 
 
 class DiscordActions:
-    """Actions of one session."""
+    """Actions of one account, while it is connected."""
 
-    def __init__(self, session: "DiscordSession", directory: DiscordDirectory, flags: int) -> None:
-        """Act in `session`; `flags` are those of our messages."""
-        self._session, self._directory, self._flags = session, directory, flags
+    def __init__(self, name: ChannelName, config: DiscordConfig, clock: Clock) -> None:
+        self._name, self._config, self._clock = name, config, clock
+        self._directory = DiscordDirectory(name, threads=config.threads)
+        self._outgoing = DiscordOutgoing(clock, self._directory, link_previews=config.link_previews)
+        self._members = AnswerCache[tuple[str, str], Sequence[str]](clock, 0.0)
+        """Guild and user -> the roles of a member."""
+        self._session: DiscordSession | None = None
+        """Set while `run` runs."""
+
+    @property
+    def _connected(self) -> "DiscordSession":
+        if self._session is None:
+            raise Unreachable(f"{self._name} is not connected")
+        return self._session
 
     @property
     def _api(self) -> "DiscordRestClient":
-        return self._session.api
+        return self._connected.api
 
     async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
         channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
@@ -116,7 +150,7 @@ class DiscordActions:
                 "the text is too long for one message" if more else "a message needs text"
             )
         content = message_content(new) | (
-            {"flags": SUPPRESS_EMBEDS} if self._flags & SUPPRESS_EMBEDS else {}
+            {} if self._config.link_previews else {"flags": SUPPRESS_EMBEDS}
         )
         channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
         await self._api.call(
@@ -139,14 +173,14 @@ class DiscordActions:
                 != self._directory.own_id
             ):
                 raise Rejected("that is not a message of ours")
-            await self.delete_own(channel, number)
+            await self._delete_own(channel, number)
         except DiscordRefused as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
-    async def delete_own(self, channel: str, message: str) -> None:
+    async def _delete_own(self, channel: str, message: str) -> None:
         """Delete our message without an event for it. Raises `SendError`."""
-        deleted_ids = self._session.pipeline.deleted_ids
+        deleted_ids = self._connected.pipeline.deleted_ids
         deleted_ids.put(message, None)
         try:
             await self._api.call("DELETE", MESSAGE_PATH, channel_id=channel, message_id=message)
@@ -195,7 +229,40 @@ class DiscordActions:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
-    async def read_member(self, guild: str, user: str) -> Sequence[str] | None:
+    async def membership(self, at: Address, person: SenderId) -> Membership | None:
+        """Ask Discord for the person's roles: without the privileged intent GUILD_MEMBERS it
+        reports no changes.
+
+        So each question is asked anew. Permissions come from the events of the connection.
+        """
+        session, directory, guild = (
+            self._session,
+            self._directory,
+            self._directory.find_guild(at.room),
+        )
+        is_valid = person.isascii() and person.isdigit() and at.channel == self._name
+        if session is None or not session.up or not guild or not is_valid:
+            return None
+
+        async def can_read() -> bool:
+            roles = await self._members.get(
+                (guild, person), lambda: self._read_member(guild, person)
+            )
+            if roles is None or not session.up:
+                return False
+            reads = directory.can_read(at, person, roles)
+            return await self._is_in_thread(str(at.thread), person) if reads is None else reads
+
+        try:
+            return (
+                "reads_all"
+                if await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S, can_read())
+                else None
+            )
+        except (TimeoutError, SendError):
+            return None
+
+    async def _read_member(self, guild: str, user: str) -> Sequence[str] | None:
         """Return the roles of a member of a guild. None: they are no member, or Discord does not
         tell.
 
@@ -214,7 +281,7 @@ class DiscordActions:
             else None
         )
 
-    async def is_in_thread(self, thread: str, user: str) -> bool:
+    async def _is_in_thread(self, thread: str, user: str) -> bool:
         """Return whether somebody was added to a thread. False also if Discord does not tell.
 
         https://discord.com/developers/docs/resources/channel#get-thread-member
@@ -226,8 +293,15 @@ class DiscordActions:
             return False
         return get_snowflake(get_object({"result": answer}, "result"), "user_id") == user
 
-    async def list_members(self, at: Address, limit: int) -> RoomMembers:
-        channel, limit = parse_channel_id(at, self._directory), max(0, min(limit, _MAX_MEMBERS - 1))
+    async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
+        # Here and not above: it comes with the library.
+        from channels.discord.rest import download_attachment  # noqa: PLC0415
+
+        del at  # the attachment's id contains its channel
+        return await download_attachment(self._api, self._config, attachment.id, limit_bytes)
+
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
+        channel, limit = parse_channel_id(at, self._directory), max(0, min(most, _MAX_MEMBERS - 1))
         try:
             if guild := self._directory.guild_of(channel):
                 return await self._guild_members(guild, at, limit)
@@ -312,12 +386,7 @@ class DiscordActions:
         """Return the users with their data as members; each once, and not us."""
         senders: dict[str, Sender] = {}
         for user, member in users:
-            user_id = get_snowflake(user, "id")
-            if user_id and user_id != self._directory.own_id and user_id not in senders:
-                senders[user_id] = Sender(
-                    id=SenderId(user_id),
-                    name=listed_name(user, member) or user_id,
-                    is_bot=get_bool(user, "bot"),
-                    verified=True,
-                )
+            sender = user_sender(user, name=listed_name(user, member))
+            if sender is not None and sender.id != self._directory.own_id:
+                senders.setdefault(sender.id, sender)
         return tuple(senders.values())[:limit]

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
-from channels.base import Denied, RateLimited, Rejected, SendError
-from channels.text import get_int, get_object, get_objects, get_str
+from channels.base import Denied, Rejected, SendError
+from channels.text import get_object, get_str
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
 from gateway.core.net_probe import PROXY_FIX, probe_url
 
@@ -27,8 +27,6 @@ INTENT_FIX: Final = (
 _COPY_WHOLE_FIX: Final = (
     f"open {_PORTAL_URL}, choose the application, Bot, Reset Token, and copy what it shows"
 )
-_FULL, _LIMITED = 1 << 18, 1 << 19
-"""Application flags of the message content intent: of a verified bot, and of any other."""
 PERMISSIONS: Final = 1 << 6 | 1 << 10 | 1 << 11 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 38
 """ADD_REACTIONS, VIEW_CHANNEL, SEND_MESSAGES, EMBED_LINKS, ATTACH_FILES, READ_MESSAGE_HISTORY,
 SEND_MESSAGES_IN_THREADS: https://discord.com/developers/docs/topics/permissions"""
@@ -64,20 +62,18 @@ class DiscordProbeResult:
 
     @property
     def invitation_url(self) -> str:
-        """URL for adding the bot to a guild. Empty: not known."""
-        return (
-            build_invitation_url(self.application or self.id) if self.application or self.id else ""
-        )
-
-
-def build_invitation_url(application: str) -> str:
-    """Build the URL (https://discord.com/developers/docs/topics/oauth2#bot-authorization-flow)."""
-    parameters = {
-        "client_id": application,
-        "scope": "bot applications.commands",
-        "permissions": PERMISSIONS,
-    }
-    return f"https://discord.com/oauth2/authorize?{urlencode(parameters)}"
+        """URL for adding the bot to a guild
+        (https://discord.com/developers/docs/topics/oauth2#bot-authorization-flow). Empty: not
+        known.
+        """
+        if not self.application:
+            return ""
+        parameters = {
+            "client_id": self.application,
+            "scope": "bot applications.commands",
+            "permissions": PERMISSIONS,
+        }
+        return f"https://discord.com/oauth2/authorize?{urlencode(parameters)}"
 
 
 async def probe_discord(config: "DiscordConfig", *, where: str = "") -> DiscordProbeResult:
@@ -135,64 +131,40 @@ async def _probe_account(
 ) -> None:
     from channels.discord.rest import DiscordRestClient  # noqa: PLC0415 - the library takes half a second
 
-    api = DiscordRestClient()
-    api.client = client
-    state.id, state.name = me, await _read_name(api)
-    if not me:
+    application, user = client.application, client.user
+    if not me or application is None or user is None:
         found.bad("discord.answer", "the answer does not come from Discord", "check api_url")
         return
+    state.id, state.name, state.application = me, user.global_name or user.name, str(application.id)
     found.ok("discord.token", f"the token belongs to {state.name or 'a bot'} (id {me})")
-    for look in (_probe_intents, _probe_guilds):
-        try:
-            await look(api, found, state)
-        except Denied:
-            raise TypeError from None  # the token was valid a moment ago
-        except SendError as error:
-            found.warn(
-                "discord.answer",
-                f"Discord did not answer all questions: {error.reason}",
-                "try again later",
-            )
-    await _probe_rooms(api, found, state, config)
-    _check_threads(found, state, config)
-
-
-async def _read_name(api: "DiscordRestClient") -> str:
-    try:
-        user = await api.call("GET", "/users/@me", again=False)
-    except SendError:
-        return ""
-    return get_str(user, "global_name") or get_str(user, "username")
-
-
-async def _probe_intents(
-    api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult
-) -> None:
-    application = await api.call("GET", "/applications/@me", again=False)
-    flags, state.application = get_int(application, "flags") or 0, get_str(application, "id")
-    state.owner = _find_owner(application, state.id)
-    state.reads_messages = bool(flags & (_FULL | _LIMITED))
+    owner = application.team.owner if application.team is not None else application.owner
+    if owner is not None and not owner.bot and str(owner.id) != me:
+        state.owner = str(owner.id), owner.global_name or owner.name
+    flags = application.flags
+    state.reads_messages = flags.gateway_message_content or flags.gateway_message_content_limited
     if not state.reads_messages:
         what = "the message content intent is off: Discord would end the connection (4014)"
         found.bad("discord.intents", what, INTENT_FIX)
     else:
-        how = "in full" if flags & _FULL else "limited, which is enough until 10,000 people use it"
+        is_full = flags.gateway_message_content
+        how = "in full" if is_full else "limited, which is enough until 10,000 people use it"
         found.ok(
             "discord.intents", f"the message content intent is on ({how}); others are not needed"
         )
-
-
-def _find_owner(application: object, me: str) -> tuple[str, str]:
-    """Return id and name of the owner. A team's owner has a name only among its members."""
-    team = get_object(application, "team")
-    members = [get_object(member, "user") for member in get_objects(team, "members")]
-    leader = next(
-        (one for one in members if get_str(one, "id") == get_str(team, "owner_user_id")), {}
-    )
-    person = leader or get_object(application, "owner")
-    if not get_str(person, "id") or get_str(person, "id") == me or person.get("bot") is True:
-        return ("", "")
-    return get_str(person, "id"), get_str(person, "global_name") or get_str(person, "username")
+    api = DiscordRestClient()
+    api.client = client
+    try:
+        await _probe_guilds(api, found, state)
+    except Denied:
+        raise TypeError from None  # the token was valid a moment ago
+    except SendError as error:
+        found.warn(
+            "discord.answer",
+            f"Discord did not answer all questions: {error.reason}",
+            "try again later",
+        )
+    await _probe_rooms(api, found, state, config)
+    _check_threads(found, state, config)
 
 
 async def _probe_guilds(
@@ -214,7 +186,7 @@ async def _probe_guilds(
         found.warn(
             "discord.guilds",
             what,
-            f"open {build_invitation_url(state.application or state.id)} and choose a guild",
+            f"open {state.invitation_url} and choose a guild",
         )
 
 
@@ -253,8 +225,6 @@ async def _probe_rooms(
     for room in [room for room in config.rooms if room != "*" and room not in known][:_MAX_ROOMS]:
         try:
             channel = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=room)
-        except RateLimited:
-            return
         except Rejected:
             fix = (
                 "invite the bot to the guild, let it see the channel, and check the id (Copy "
@@ -276,19 +246,16 @@ async def find_discord_name(config: "DiscordConfig", number: str) -> str:
     import aiohttp  # noqa: PLC0415 - the libraries take half a second
     import discord  # noqa: PLC0415 - as above
 
-    from channels.base import SendError  # noqa: PLC0415 - as above
-    from channels.discord.rest import DiscordClient, DiscordRestClient  # noqa: PLC0415 - as above
+    from channels.discord.rest import DiscordClient  # noqa: PLC0415 - as above
 
-    client, api = DiscordClient(config), DiscordRestClient()
+    client = DiscordClient(config)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await client.log_in(config.token.get_secret_value().strip())
-            api.client = client
-            user = await api.call("GET", "/users/{user_id}", again=False, user_id=number)
+            user = await client.fetch_user(int(number))
     except (
         discord.DiscordException,
         aiohttp.ClientError,
-        SendError,
         OSError,
         ValueError,
         KeyError,
@@ -297,4 +264,4 @@ async def find_discord_name(config: "DiscordConfig", number: str) -> str:
         return ""
     finally:
         await client.close()
-    return clean_person_name(get_str(user, "global_name") or get_str(user, "username"))
+    return clean_person_name(user.global_name or user.name)

@@ -1,15 +1,20 @@
 """Configuration of one Discord bot."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from gateway.core.fields import ConfigSection, Duration
+from channels.base import ChannelConfig
+from gateway.core.fields import Duration
 from gateway.core.proxy import ProxySetting
 
 
-class DiscordConfig(ConfigSection):
+class DiscordConfig(ChannelConfig):
     """Bot account."""
+
+    account_keys: ClassVar = ("token", "shard")
+    adapter_modules: ClassVar = ("channels.discord.channel", "channels.discord.session")
+    reads_history: ClassVar = True
 
     platform: Literal["discord"]
     token: SecretStr

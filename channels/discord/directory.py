@@ -7,8 +7,8 @@ well-formed. Discord's markup is Markdown with references in angle brackets
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from channels.aio import RoomSignals
@@ -22,6 +22,7 @@ THREAD_TYPES = frozenset({10, 11, 12})
 """Announcement, public and private threads; forum posts are public threads."""
 DIRECT_TYPES = frozenset({1, 3})
 _PRIVATE_THREAD_TYPE = 12
+"""Only added people and moderators can read it."""
 _ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
 _SEND_MESSAGES, _SEND_IN_THREADS = 1 << 11, 1 << 38
 _CONNECT, _MANAGE_THREADS = 1 << 20, 1 << 34
@@ -32,7 +33,7 @@ _ALL_PERMISSIONS = -1
 _VOICE_TYPES = frozenset({2, 13})
 """Who cannot connect to them cannot read their chat."""
 _MAX_DIGITS = 40
-_SILENT_TYPES = frozenset({4, 14, 15, 16})
+SILENT_TYPES = frozenset({4, 14, 15, 16})
 """Categories, directories, forums: only their threads have messages."""
 _THREADED_TYPES = frozenset({0, 5})
 """Text and announcements: a thread can be made of a message there."""
@@ -53,25 +54,32 @@ class DiscordPlace:
     guild: str
     """Empty: a direct chat."""
     name: str
+    kind: int
+    """https://discord.com/developers/docs/resources/channel#channel-object-channel-types."""
     parent: str
     """Channel of a thread; empty for a channel."""
-    is_direct: bool
     last_message: str
     """Newest message at the time of the event; empty: unknown, or none."""
-    has_messages: bool = True
-    """The place can have messages."""
     topic: str | None = None
     """None: unknown."""
-    is_private: bool = False
-    """Private thread: only added people and moderators can read it."""
-    is_voice: bool = False
     owner: str = ""
     """Who opened the thread; empty: unknown, or a channel."""
-    takes_threads: bool = False
-    """A thread can be made of a message there."""
     overwrites: tuple[tuple[str, int, int], ...] | None = None
     """Role or person, and the permissions they are allowed and denied in addition to their roles.
     None: unknown."""
+
+
+@dataclass(slots=True)
+class _Guild:
+    name: str = ""
+    owner: str = ""
+    roles: dict[str, int] = field(default_factory=dict)
+    """Role -> its permissions. The role with the id of the guild is that of all members."""
+    bot_role: str = ""
+    """Role that Discord created for us."""
+    our_roles: Sequence[str] | None = None
+    is_outdated: bool = False
+    """True from a new session on, until GUILD_CREATE tells what has changed since the last one."""
 
 
 class DiscordDirectory:
@@ -86,22 +94,10 @@ class DiscordDirectory:
         """Notified with a guild when what we may do there may have changed."""
         self.handle = ""
         """Our user name; empty until READY."""
-        self._guilds: dict[str, str] = {}
-        """Guild -> its name."""
+        self._guilds: dict[str, _Guild] = {}
         self._awaited_guilds: set[str] | None = None
         """Guilds without GUILD_CREATE so far. None: READY has not arrived."""
-        self._outdated_guilds: set[str] = set()
-        """Guilds of a new session, until GUILD_CREATE tells what has changed since the last one."""
         self.places: dict[str, DiscordPlace] = {}
-        self._roles: dict[str, str] = {}
-        """Role -> guild."""
-        self._permissions: dict[str, int] = {}
-        """Role -> its permissions. The role with the id of the guild is that of all members."""
-        self._owners: dict[str, str] = {}
-        """Guild -> user who owns it."""
-        self._own_roles: set[str] = set()
-        self._our_roles: dict[str, list[str]] = {}
-        """Guild -> the roles that we have there."""
         self._planned = LruDict[str, str](_MAX_PLANNED)
         """Message whose answer opens a thread -> its room."""
         self._opened = LruDict[str, None](_MAX_PLANNED)
@@ -136,21 +132,24 @@ class DiscordDirectory:
         is known.
         """
         place = self.places.get(room)
-        if place is None or not place.takes_threads or not self.is_thread_room(room):
+        if place is None or place.kind not in _THREADED_TYPES or not self.is_thread_room(room):
             return False
         if room in self.unopened.values():
             return False
-        roles = self._our_roles.get(place.guild)
-        permissions = 0 if roles is None else self._member_permissions(room, self.own_id, roles)
+        permissions = self._own_permissions(room)
         return not permissions or permissions & _OPEN_THREADS == _OPEN_THREADS
+
+    def _own_permissions(self, room: str) -> int:
+        guild = self._guilds.get(self.guild_of(room))
+        roles = None if guild is None else guild.our_roles
+        return 0 if roles is None else self._member_permissions(room, self.own_id, roles)
 
     def describe_missing_rights(self, at: Address) -> str:
         """Return what a refusal to post there comes from, as far as is known."""
         needed = {"View Channel": _VIEW_CHANNEL, "Send Messages": _SEND_MESSAGES}
         if at.thread is not None:
             needed = {"View Channel": _VIEW_CHANNEL, "Send Messages in Threads": _SEND_IN_THREADS}
-        roles = self._our_roles.get(self.guild_of(at.room))
-        permissions = 0 if roles is None else self._member_permissions(at.room, self.own_id, roles)
+        permissions = self._own_permissions(at.room)
         missing = [name for name, bit in needed.items() if permissions and not permissions & bit]
         if missing:
             return f"it lacks the permission {' and '.join(missing)}"
@@ -181,7 +180,7 @@ class DiscordDirectory:
         room = self.places.get(at.room)
         if room is None:  # its guild has not arrived yet
             return bool(self.thread_rooms)
-        return room.takes_threads and self.is_thread_room(at.room)
+        return room.kind in _THREADED_TYPES and self.is_thread_room(at.room)
 
     def record_opened(self, at: Address) -> None:
         """Record that the thread is there: its event comes later."""
@@ -200,7 +199,7 @@ class DiscordDirectory:
     def is_direct(self, channel: str) -> bool:
         """Return whether it is a chat outside of guilds; True for unknown channels."""
         place = self.places.get(channel)
-        return place is None or place.is_direct
+        return place is None or place.kind in DIRECT_TYPES
 
     def audience(self, at: Address) -> Audience | None:
         """Return the audience of a place:
@@ -211,9 +210,10 @@ class DiscordDirectory:
             place = room  # the thread that is opened is a public one
         if place is None or room is None or not place.guild:
             return None
-        if place.is_private:
+        if place.kind == _PRIVATE_THREAD_TYPE:
             return "thread"
-        everyone = self._permissions.get(room.guild)
+        guild = self._guilds.get(room.guild)
+        everyone = None if guild is None else guild.roles.get(room.guild)
         if everyone is None or room.overwrites is None:
             return None
         for target, allowed, denied in room.overwrites:
@@ -223,19 +223,22 @@ class DiscordDirectory:
                 everyone |= allowed
         return "space" if everyone & _VIEW_CHANNEL else "room"
 
-    def can_read(self, room: str, user: str, roles: Iterable[str]) -> bool:
-        """Return whether a member of the room's guild, with these roles, can read the room and its
-        history.
-        """
-        permissions = self._member_permissions(room, user, roles)
-        place, needed = self.places.get(room), _VIEW_CHANNEL | _READ_MESSAGE_HISTORY
-        if place is not None and place.is_voice:
-            needed |= _CONNECT
-        return permissions & needed == needed
+    def can_read(self, at: Address, user: str, roles: Iterable[str]) -> bool | None:
+        """Return whether a member of its guild, with these roles, can read a place and its history.
 
-    def manages_threads(self, room: str, user: str, roles: Iterable[str]) -> bool:
-        """Return whether a member can read all private threads of a room that they can read."""
-        return bool(self._member_permissions(room, user, roles) & _MANAGE_THREADS)
+        None: only if they were added to it, a private thread.
+        """
+        permissions = self._member_permissions(at.room, user, roles)
+        place, needed = self.places.get(at.room), _VIEW_CHANNEL | _READ_MESSAGE_HISTORY
+        if place is not None and place.kind in _VOICE_TYPES:
+            needed |= _CONNECT
+        if at.thread is None or permissions & needed != needed:
+            return permissions & needed == needed
+        thread = self.places.get(at.thread)
+        if thread is None or thread.parent != at.room:
+            return False
+        is_open = thread.kind != _PRIVATE_THREAD_TYPE or permissions & _MANAGE_THREADS
+        return True if is_open else None
 
     def _member_permissions(self, room: str, user: str, roles: Iterable[str]) -> int:
         """Return the permissions of a member in a room, or, given a guild, in all its rooms without
@@ -245,26 +248,22 @@ class DiscordDirectory:
         https://discord.com/developers/docs/topics/permissions#permission-overwrites.
         """
         place, held = self.places.get(room), set(roles)
-        guild, overwrites = (place.guild, place.overwrites) if place is not None else (room, ())
-        if guild not in self._guilds.keys() - self._outdated_guilds or overwrites is None:
+        number, overwrites = (place.guild, place.overwrites) if place is not None else (room, ())
+        guild = self._guilds.get(number)
+        if guild is None or guild.is_outdated or overwrites is None:
             return 0
         permissions = 0
-        for role in (held | {guild}) & self._roles_of(guild):
-            permissions |= self._permissions[role]
-        if self._owners.get(guild) == user or permissions & _ADMINISTRATOR:
+        for role in held | {number}:
+            permissions |= guild.roles.get(role, 0)
+        if guild.owner == user or permissions & _ADMINISTRATOR:
             return _ALL_PERMISSIONS
-        for targets in ({guild}, held - {guild}, {user}):
+        for targets in ({number}, held - {number}, {user}):
             allowed = denied = 0
             for target, allow, deny in overwrites:
                 if target in targets:
                     allowed, denied = allowed | allow, denied | deny
             permissions = permissions & ~denied | allowed
         return permissions
-
-    def channel_name(self, channel: str) -> str:
-        """Return the name for display; empty if unknown."""
-        place = self.places.get(channel)
-        return place.name if place else ""
 
     def place_names(self, at: Address) -> PlaceNames | None:
         """Return the names of a place, as far as known."""
@@ -275,16 +274,14 @@ class DiscordDirectory:
             f"@{self.handle}" if self.handle else None
         )  # our nick there is anybody's word who may change it
         if place is None:  # the room may be a whole guild
-            return (
-                PlaceNames(room=self._guilds[at.room], topic="", me=me)
-                if at.room in self._guilds
-                else None
-            )
-        if place.is_direct:
+            whole = self._guilds.get(at.room)
+            return None if whole is None else PlaceNames(room=whole.name or None, topic="", me=me)
+        if place.kind in DIRECT_TYPES:
             return PlaceNames(me=me)
+        guild = self._guilds.get(place.guild)
         return PlaceNames(
             room=f"#{room.name}" if room is not None and room.name else None,
-            server=self._guilds.get(place.guild),
+            server=(guild.name or None) if guild is not None else None,
             thread=(thread.name or None) if thread is not None else None,
             topic=room.topic if room is not None else None,
             me=me,
@@ -305,7 +302,7 @@ class DiscordDirectory:
         """Return whether it is the role that Discord created for this bot: its mention addresses
         the bot.
         """
-        return role in self._own_roles
+        return bool(role) and any(guild.bot_role == role for guild in self._guilds.values())
 
     def apply_event(self, event: str, data: Json) -> None:  # noqa: C901, PLR0912 - one case per event
         """Process one event of the gateway; events without places change nothing."""
@@ -319,7 +316,8 @@ class DiscordDirectory:
                 self._awaited_guilds = (self._awaited_guilds or set()) | (
                     named - self._guilds.keys()
                 )
-                self._outdated_guilds |= named
+                for number in named & self._guilds.keys():
+                    self._guilds[number].is_outdated = True
                 self.unopened.clear()
             case "GUILD_CREATE":
                 self._add_guild(data)
@@ -331,20 +329,24 @@ class DiscordDirectory:
                 # Archived threads are unlimited in number; Discord sends one again when it is used.
                 self.places.pop(get_snowflake(data, "id"), None)
             case "CHANNEL_CREATE" | "CHANNEL_UPDATE" | "THREAD_CREATE" | "THREAD_UPDATE":
-                self._expect_threads(get_snowflake(data, "id"))
+                # Its permissions may have changed, so threads may be opened there.
+                room = get_snowflake(data, "id")
+                for thread in [one for one, where in self.unopened.items() if where == room]:
+                    del self.unopened[thread]
                 self.add_channel(data, get_snowflake(data, "guild_id"))
             case "GUILD_MEMBER_UPDATE":
                 self._learn_own(data, get_snowflake(data, "guild_id"))
             case "CHANNEL_DELETE" | "THREAD_DELETE":
                 self.places.pop(get_snowflake(data, "id"), None)
             case "THREAD_LIST_SYNC":
-                for thread in get_objects(data, "threads"):
-                    self.add_channel(thread, get_snowflake(data, "guild_id"))
+                for one in get_objects(data, "threads"):
+                    self.add_channel(one, get_snowflake(data, "guild_id"))
             case "GUILD_ROLE_CREATE" | "GUILD_ROLE_UPDATE":
                 self._add_role(get_object(data, "role"), get_snowflake(data, "guild_id"))
                 self.unopened.clear()
             case "GUILD_ROLE_DELETE":
-                self._forget_role(get_snowflake(data, "role_id"))
+                if guild := self._guilds.get(get_snowflake(data, "guild_id")):
+                    guild.roles.pop(get_snowflake(data, "role_id"), None)
             case _:
                 pass
 
@@ -356,16 +358,12 @@ class DiscordDirectory:
         place = DiscordPlace(
             id=channel,
             guild="" if kind in DIRECT_TYPES else guild,
-            is_direct=kind in DIRECT_TYPES,
+            kind=kind,
             name=get_str(data, "name"),
             parent=get_snowflake(data, "parent_id") if kind in THREAD_TYPES else "",
             last_message=get_snowflake(data, "last_message_id"),
-            has_messages=kind not in _SILENT_TYPES,
             topic=get_str(data, "topic") if "topic" in data else None,
-            is_private=kind == _PRIVATE_THREAD_TYPE,
-            is_voice=kind in _VOICE_TYPES,
             owner=get_snowflake(data, "owner_id") if kind in THREAD_TYPES else "",
-            takes_threads=kind in _THREADED_TYPES,
             overwrites=_parse_overwrites(data),
         )
         self.places[channel] = place
@@ -387,7 +385,7 @@ class DiscordDirectory:
         if not guild or get_bool(data, "unavailable"):
             return
         self._forget_guild(guild)
-        self._outdated_guilds.discard(guild)
+        self._guilds[guild] = _Guild()
         self._update_guild(data)
         for member in get_objects(data, "members"):
             self._learn_own(member, guild)
@@ -396,53 +394,29 @@ class DiscordDirectory:
         for role in get_objects(data, "roles"):
             self._add_role(role, guild)
 
-    def _expect_threads(self, room: str) -> None:
-        """Try again to open threads in a room whose permissions may have changed."""
-        for thread in [one for one, where in self.unopened.items() if where == room]:
-            del self.unopened[thread]
-
     def _learn_own(self, member: Json, guild: str) -> None:
         """Take in what a member object tells of us; others are ignored."""
-        if (
-            not guild
-            or not self.own_id
-            or get_snowflake(get_object(member, "user"), "id") != self.own_id
-        ):
-            return
-        self._our_roles[guild] = get_snowflakes(member, "roles")
-        self.unopened.clear()
+        user, known = get_snowflake(get_object(member, "user"), "id"), self._guilds.get(guild)
+        if known is not None and user and user == self.own_id:
+            known.our_roles = get_snowflakes(member, "roles")
+            self.unopened.clear()
 
     def _update_guild(self, data: Json) -> None:
-        guild = get_snowflake(data, "id")
-        if guild and (name := get_str(data, "name")):
-            self._guilds[guild] = name
-        if owner := get_snowflake(data, "owner_id"):
-            self._owners[guild] = owner
+        if guild := self._guilds.get(get_snowflake(data, "id")):
+            guild.name = get_str(data, "name") or guild.name
+            guild.owner = get_snowflake(data, "owner_id") or guild.owner
 
-    def _roles_of(self, guild: str) -> set[str]:
-        return {role for role, owner in self._roles.items() if owner == guild}
-
-    def _add_role(self, data: Json, guild: str) -> None:
-        role = get_snowflake(data, "id")
-        if role:
-            self._roles[role] = guild
-            self._permissions[role] = _parse_permissions(data, "permissions")
+    def _add_role(self, data: Json, number: str) -> None:
+        role, guild = get_snowflake(data, "id"), self._guilds.get(number)
+        if role and guild is not None:
+            guild.roles[role] = _parse_permissions(data, "permissions")
             if self.own_id and get_snowflake(get_object(data, "tags"), "bot_id") == self.own_id:
-                self._own_roles.add(role)
+                guild.bot_role = role
 
     def _forget_guild(self, guild: str) -> None:
         for place in self.guild_places(guild):
             del self.places[place.id]
-        for role in self._roles_of(guild):
-            self._forget_role(role)
         self._guilds.pop(guild, None)
-        self._owners.pop(guild, None)
-        self._our_roles.pop(guild, None)
-
-    def _forget_role(self, role: str) -> None:
-        self._roles.pop(role, None)
-        self._permissions.pop(role, None)
-        self._own_roles.discard(role)
 
 
 def _parse_overwrites(data: Json) -> tuple[tuple[str, int, int], ...] | None:
@@ -618,29 +592,28 @@ _PRIVATE_CONTEXT = 2
 
 def interaction_sender(data: Json) -> Sender | None:
     """Return the user of an interaction, verified by Discord."""
-    member = get_object(data, "member")
-    user = get_object(member, "user") or get_object(data, "user")
-    user_id = get_snowflake(user, "id")
-    if not user_id:
+    user = get_object(get_object(data, "member"), "user") or get_object(data, "user")
+    return user_sender(user, data)
+
+
+def user_sender(user: Json, event: Json | None = None, name: str = "") -> Sender | None:
+    """Return a user, with their roles as `event` tells them. None: it is none.
+
+    https://discord.com/developers/docs/resources/guild#guild-member-object
+    """
+    if not (user_id := get_snowflake(user, "id")):
         return None
-    name = display_name(user) or user_id
     return Sender(
         id=SenderId(user_id),
-        name=name,
+        name=name or display_name(user) or user_id,
         is_bot=get_bool(user, "bot"),
         verified=True,
-        ranks=member_ranks(data),
+        ranks=tuple(
+            f"role:{role}" for role in get_snowflakes(get_object(event, "member"), "roles")
+        ),
     )
 
 
 def is_direct_interaction(data: Json) -> bool:
     """Return whether an interaction is in a direct chat with us."""
     return not get_snowflake(data, "guild_id") and get_int(data, "context") != _PRIVATE_CONTEXT
-
-
-def member_ranks(data: Json) -> tuple[str, ...]:
-    """Return the roles of the event's author in its guild; empty if the event has none.
-
-    https://discord.com/developers/docs/resources/guild#guild-member-object
-    """
-    return tuple(f"role:{role}" for role in get_snowflakes(get_object(data, "member"), "roles"))

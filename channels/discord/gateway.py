@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import aiohttp
 import yarl
@@ -101,12 +101,6 @@ class GatewaySocket(DiscordWebSocket):
         while self.acknowledged < 2:  # noqa: PLR2004 - the library's, and this one
             await self.poll_event()
 
-    def resumable_session(self) -> ResumableSession | None:
-        """Return the session to resume after this connection."""
-        if not self.session_id or not isinstance(self.sequence, int):
-            return None
-        return ResumableSession(id=self.session_id, seq=self.sequence, gateway=str(self.gateway))
-
     def log_receive(self, text: object, /) -> None:
         """Hand on an event; the library calls it with each payload, before reading that itself.
 
@@ -177,7 +171,7 @@ async def open_socket(
     client.greeted_event.clear()
     socket = await GatewaySocket.from_client(
         client,
-        initial=True,  # the library would sleep; `IdentifyLimiter` knows how long
+        initial=True,  # the library would sleep; `_wait_to_identify` has waited
         gateway=_safe_resume_url(session.gateway, yarl.URL(gateway))
         if session
         else yarl.URL(gateway),
@@ -235,7 +229,7 @@ class DiscordGateway:
         self._up_s: float | None = None
         """Time when the connection came up. None: it is down."""
 
-    async def run(self) -> None:
+    async def run(self) -> NoReturn:
         """Connect and stay connected. Ends only by cancellation or `Denied`."""
         session: ResumableSession | None = None
         backoff = Backoff()
@@ -395,7 +389,10 @@ class DiscordGateway:
         resume it.
         """
         if socket is not None:
-            return socket.resumable_session()
+            number, seq = socket.session_id, socket.sequence
+            if not number or not isinstance(seq, int):
+                return None
+            return ResumableSession(id=number, seq=seq, gateway=str(socket.gateway))
         if session is None:
             return None
         if not any(

@@ -19,9 +19,14 @@ from pydantic import BaseModel, ValidationError
 from channels.aio import BackpressureBuffer, cancel_and_wait
 from channels.base import Denied, Emit, Rejected, SendError
 from channels.discord import wire
-from channels.discord.directory import ANY_ROOM, DiscordDirectory, DiscordPlace
+from channels.discord.directory import (
+    ANY_ROOM,
+    SILENT_TYPES,
+    DiscordDirectory,
+    DiscordPlace,
+)
 from channels.discord.ids import get_snowflake, snowflake_at
-from channels.discord.rest import fetch_channel, parse_messages
+from channels.discord.rest import parse_messages
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Command, Message, Notification
@@ -167,7 +172,7 @@ def is_open_place(place: DiscordPlace, rooms: AbstractSet[str]) -> bool:
     """Return whether the place has messages and the operator has opened it: itself, its parent, its
     guild, or all.
     """
-    return place.has_messages and (
+    return place.kind not in SILENT_TYPES and (
         ANY_ROOM in rooms or bool({place.id, place.parent, place.guild} & rooms)
     )
 
@@ -350,7 +355,11 @@ class DiscordEventPipeline:
         description = get_object(data, "channel")
         if get_snowflake(description, "id") != channel:
             try:
-                description = await fetch_channel(self._api, channel)
+                # Once, because other work waits meanwhile.
+                answer = await self._api.call(
+                    "GET", "/channels/{channel_id}", again=False, channel_id=channel
+                )
+                description = get_object({"d": answer}, "d")
             except SendError as error:
                 logger.warning("channel %s is not known: %s", channel, error.reason)
                 if not isinstance(error, Rejected):

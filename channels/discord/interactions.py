@@ -11,10 +11,10 @@ nothing.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from channels.aio import cancel_and_wait, with_timeout
 from channels.base import (
@@ -52,6 +52,7 @@ from gateway.core.i18n import N_, _, use_language
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.discord")
+ResultT = TypeVar("ResultT")
 _MAX_SUMMARY_CHARS = 100
 _SUBCOMMAND, _TEXT_OPTION, _MESSAGE_MENU = 1, 3, 3
 _IN_GUILDS, _WITH_BOT = 0, 1
@@ -145,102 +146,6 @@ _MAX_CONCURRENT: Final = 50
 """More requests are not answered: each key press makes one."""
 
 
-class AutocompleteResponder:
-    """Answers to autocompletion, components, forms and the menu of messages, while connected."""
-
-    def __init__(self, api: DiscordRestClient, clock: Clock, directory: DiscordDirectory) -> None:
-        self._api, self._clock, self._directory = api, clock, directory
-        self._seen = LruDict[str, None](_MAX_SEEN)
-        self._asked = LruDict[tuple[str, str, str], Json](_MAX_ASKED)
-        """Person, channel and message -> the message that they were shown a form for. Without it,
-        as after a restart, the model sees what the log has of the message."""
-        self._running: set[asyncio.Task[None]] = set()
-        self.completer: CommandCompleter | None = None
-        """Source of suggestions. None: none are given."""
-
-    def handle_interaction(self, data: object) -> object:
-        """Answer an interaction, once; commands and taps that give one are ignored here.
-
-        Returns the data; of a form of ours, with the message that it asks about.
-        """
-        payload: Json = get_object({"d": data}, "d")
-        interaction, token, kind = (
-            get_snowflake(payload, "id"),
-            get_str(payload, "token"),
-            get_int(payload, "type"),
-        )
-        asked, sender = asked_message(payload), interaction_sender(payload)
-        where = (sender.id if sender else "", get_snowflake(payload, "channel_id"))
-        if target := form_target(payload):
-            data = {**payload, ASKED_KEY: self._asked.get((*where, target))}
-        if not (kind in {_COMPONENT, _TYPING, _FORM} or asked) or not (interaction and token):
-            return data
-        if interaction in self._seen or button_command(payload) is not None:
-            return data
-        self._seen.put(interaction, None)
-        if asked is not None:
-            self._asked.put((*where, asked[0]), asked[1])
-        if len(self._running) < _MAX_CONCURRENT:
-            task = asyncio.create_task(self._answer(interaction, token, payload, kind))
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
-        return data
-
-    async def close(self) -> None:
-        """Cancel all pending answers."""
-        await cancel_and_wait(*self._running)
-
-    async def _answer(self, interaction: str, token: str, payload: Json, kind: int | None) -> None:
-        answer: dict[str, object] = {"type": _UNCHANGED}
-        with use_language(get_str(payload, "locale")):
-            if asked := asked_message(payload):
-                answer = {"type": _SHOW_FORM, "data": _build_form(asked[0])}
-            elif form_target(payload):
-                data = {
-                    "content": _(_ASK_TAKEN_TEXT),
-                    "allowed_mentions": {"parse": []},
-                    "flags": EPHEMERAL,
-                }
-                answer = {"type": _MESSAGE, "data": data}
-        if kind == _TYPING:
-            choices = await self._find_choices(payload)
-            answer = {
-                "type": _CHOICES,
-                "data": {"choices": [{"name": choice, "value": choice} for choice in choices]},
-            }
-        try:
-            await self._api.call(
-                "POST",
-                "/interactions/{webhook_id}/{webhook_token}/callback",
-                json=answer,
-                again=False,
-                webhook_id=interaction,
-                webhook_token=token,
-            )
-        except SendError as error:
-            logger.info("an interaction of type %d could not be answered: %s", kind, error.reason)
-
-    async def _find_choices(self, payload: Json) -> list[str]:
-        """Return suggestions; none on any failure."""
-        completion = _parse_completion(payload, self._directory)
-        if completion is None or self.completer is None:
-            return []
-        try:
-            found = await with_timeout(
-                self._clock, _ANSWER_TIMEOUT_S, _call_completer(self.completer, completion)
-            )
-        except Exception:
-            logger.warning("nothing can be suggested for %s", completion.name, exc_info=True)
-            return []
-        return list(
-            dict.fromkeys(
-                choice
-                for choice in found
-                if choice and choice == single_line(choice, _MAX_CHOICE_CHARS)
-            )
-        )[:_MAX_CHOICES]
-
-
 async def _call_completer(suggest: CommandCompleter, completion: CommandCompletion) -> list[str]:
     return list(await suggest(completion))
 
@@ -292,16 +197,31 @@ class _PendingInteraction:
 
 
 class InteractionResponder:
-    """Commands of the last fifteen minutes, and the answers to them. Outlives connections."""
+    """Answers to interactions: to commands within fifteen minutes, to all others at once. Outlives
+    connections.
+    """
 
-    def __init__(self, api: DiscordRestClient, clock: Clock, specs: Sequence[CommandSpec]) -> None:
-        self._api, self._clock, self.specs = api, clock, specs
+    def __init__(
+        self,
+        api: DiscordRestClient,
+        clock: Clock,
+        directory: DiscordDirectory,
+        specs: Sequence[CommandSpec],
+    ) -> None:
+        self._api, self._clock, self._directory, self.specs = api, clock, directory, specs
         self._private_commands: AbstractSet[str] = {spec.name for spec in specs if spec.private}
+        self.completer: CommandCompleter | None = None
+        """Source of suggestions. None: none are given."""
+        self._seen = LruDict[str, None](_MAX_SEEN)
+        self._asked = LruDict[tuple[str, str, str], Json](_MAX_ASKED)
+        """Person, channel and message -> the message that they were shown a form for. Without it,
+        as after a restart, the model sees what the log has of the message."""
+        self._running: set[asyncio.Task[Any]] = set()
         self._pending: dict[str, _PendingInteraction] = {}
         self._last_answers: dict[Address, tuple[str, _PendingInteraction]] = {}
         """Place -> the last post that answered a command there, and the command: further parts of a
         post do not name it."""
-        self._public_posts: dict[str, None] = {}
+        self._public_posts = LruDict[str, None](_MAX_PUBLIC_POSTS)
         """Private posts that are sent publicly, because they answer a text message."""
 
     async def register_commands(self, application: str) -> None:
@@ -314,55 +234,122 @@ class InteractionResponder:
         except SendError as error:
             logger.warning("the commands could not be registered: %s", error.reason)
 
-    def handle_interaction(self, data: object) -> None:
-        """Acknowledge a command at once, whatever else is waiting. The answer to a tap is for who
-        tapped alone.
+    def handle_interaction(self, data: object) -> object:
+        """Answer an interaction, once. A command is acknowledged, whatever else is waiting.
+
+        Returns the data; of a form of ours, with the message that it asks about.
         """
         payload: Json = get_object({"d": data}, "d")
-        interaction, token, application = (
-            get_snowflake(payload, "id"),
-            get_str(payload, "token"),
-            get_snowflake(payload, "application_id"),
-        )
-        name = get_str(get_object(payload, "data"), "name").lower()
-        tapped = button_command(payload) is not None
-        is_command = get_int(payload, "type") == _COMMAND and asked_message(payload) is None
-        if (
-            not (tapped or is_command)
-            or not (interaction and token and application)
-            or interaction in self._pending
+        interaction, token = get_snowflake(payload, "id"), get_str(payload, "token")
+        asked, sender = asked_message(payload), interaction_sender(payload)
+        where = (sender.id if sender else "", get_snowflake(payload, "channel_id"))
+        if target := form_target(payload):
+            data = {**payload, ASKED_KEY: self._asked.get((*where, target))}
+        if not (interaction and token) or interaction in self._seen:
+            return data
+        self._seen.put(interaction, None)
+        if asked is not None:
+            self._asked.put((*where, asked[0]), asked[1])
+        kind = get_int(payload, "type")
+        if button_command(payload) is not None or (kind == _COMMAND and asked is None):
+            self._acknowledge(interaction, token, payload)
+        elif (
+            kind in {_COMMAND, _COMPONENT, _TYPING, _FORM} and len(self._running) < _MAX_CONCURRENT
         ):
-            return
-        now_s, private = self._clock.monotonic(), tapped or name in self._private_commands
-        for old in [
-            pending_id for pending_id, pending in self._pending.items() if pending.expires_s < now_s
-        ]:
-            del self._pending[old]
-        task = asyncio.create_task(self._defer(interaction, token, private=private))
+            self._start(self._answer_at_once(interaction, token, payload, kind))
+        return data
+
+    def _acknowledge(self, interaction: str, token: str, payload: Json) -> None:
+        """Defer the answer to a command. That to a tap is for who tapped alone."""
+        name, now_s = get_str(get_object(payload, "data"), "name").lower(), self._clock.monotonic()
+        private = button_command(payload) is not None or name in self._private_commands
+        self._pending = {
+            one: pending for one, pending in self._pending.items() if pending.expires_s >= now_s
+        }
         self._pending[interaction] = _PendingInteraction(
-            application, token, private, now_s + _TOKEN_LIFETIME_S, task
+            get_snowflake(payload, "application_id"),
+            token,
+            private,
+            now_s + _TOKEN_LIFETIME_S,
+            self._start(self._defer(interaction, token, private=private)),
         )
+
+    def _start(self, work: Coroutine[Any, Any, ResultT]) -> asyncio.Task[ResultT]:
+        task = asyncio.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
 
     async def _defer(self, interaction: str, token: str, *, private: bool) -> bool:
         answer = {"type": _DEFERRED, "data": {"flags": EPHEMERAL if private else 0}}
+        error = await self._call_back(interaction, token, answer)
+        return error is None or isinstance(error, Uncertain)  # then the answer itself will show
+
+    async def _call_back(
+        self, interaction: str, token: str, answer: object, *, again: bool = True
+    ) -> SendError | None:
+        """Give the first answer to an interaction; return what went wrong."""
         try:
             await self._api.call(
                 "POST",
                 "/interactions/{webhook_id}/{webhook_token}/callback",
                 json=answer,
+                again=again,
                 webhook_id=interaction,
                 webhook_token=token,
             )
         except SendError as error:
-            logger.warning("a command could not be acknowledged: %s", error.reason)
-            return isinstance(error, Uncertain)  # then the answer itself will show
-        return True
+            logger.warning("an interaction could not be answered: %s", error.reason)
+            return error
+        return None
+
+    async def _answer_at_once(
+        self, interaction: str, token: str, payload: Json, kind: int | None
+    ) -> None:
+        answer: dict[str, object] = {"type": _UNCHANGED}
+        with use_language(get_str(payload, "locale")):
+            if asked := asked_message(payload):
+                answer = {"type": _SHOW_FORM, "data": _build_form(asked[0])}
+            elif form_target(payload):
+                data = {
+                    "content": _(_ASK_TAKEN_TEXT),
+                    "allowed_mentions": {"parse": []},
+                    "flags": EPHEMERAL,
+                }
+                answer = {"type": _MESSAGE, "data": data}
+        if kind == _TYPING:
+            choices = await self._find_choices(payload)
+            answer = {
+                "type": _CHOICES,
+                "data": {"choices": [{"name": choice, "value": choice} for choice in choices]},
+            }
+        await self._call_back(interaction, token, answer, again=False)
+
+    async def _find_choices(self, payload: Json) -> list[str]:
+        """Return suggestions; none on any failure."""
+        completion = _parse_completion(payload, self._directory)
+        if completion is None or self.completer is None:
+            return []
+        try:
+            found = await with_timeout(
+                self._clock, _ANSWER_TIMEOUT_S, _call_completer(self.completer, completion)
+            )
+        except Exception:
+            logger.warning("nothing can be suggested for %s", completion.name, exc_info=True)
+            return []
+        return list(
+            dict.fromkeys(
+                choice
+                for choice in found
+                if choice and choice == single_line(choice, _MAX_CHOICE_CHARS)
+            )
+        )[:_MAX_CHOICES]
 
     async def close(self) -> None:
-        """Finish or cancel all pending acknowledgements."""
-        if tasks := [pending.deferred for pending in self._pending.values()]:
-            await asyncio.wait(tasks, timeout=_GOODBYE_S)
-            await cancel_and_wait(*tasks)
+        """Finish or cancel all pending answers."""
+        if running := tuple(self._running):
+            await asyncio.wait(running, timeout=_GOODBYE_S)
+            await cancel_and_wait(*running)
 
     async def send(
         self, part: Part, content: dict[str, object], before_send: BeforeSend
@@ -383,9 +370,7 @@ class InteractionResponder:
             if part.private and stem not in self._public_posts:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION_PREFIX):
                     raise Rejected("the command is too old to be answered privately")
-                self._public_posts[stem] = None
-                while len(self._public_posts) > _MAX_PUBLIC_POSTS:
-                    del self._public_posts[next(iter(self._public_posts))]
+                self._public_posts.put(stem, None)
             return None
         if part.private and not pending.is_private:
             raise Rejected(

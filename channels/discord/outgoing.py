@@ -49,7 +49,7 @@ from channels.discord.wire import (
 from channels.split import split_markdown
 from channels.text import clean_outgoing, get_object
 from gateway.core.clock import Clock, id_created_at, new_id
-from gateway.core.events import Address, MessageId, PostButton, Receipt, Sender
+from gateway.core.events import Address, MessageId, PlaceNames, PostButton, Receipt, Sender
 
 if TYPE_CHECKING:
     from channels.discord.interactions import InteractionResponder
@@ -369,20 +369,18 @@ class DiscordOutgoing:
             "nonce": message_nonce(key),
             "enforce_nonce": True,
         }
-        tries = 0
-        while True:
-            tries += 1
+        for tries_left in reversed(range(_PREVIEW_TRIES)):
             try:
                 receipt = await self._post(
                     api, at, content, reply_to, again=False, before_send=before_send
                 )
             except Uncertain:
-                if tries == _PREVIEW_TRIES:
+                if not tries_left:
                     raise
             else:
                 if receipt.ids:
                     return receipt.ids[0]
-                raise Uncertain("Discord: an answer without the id of the message")
+        raise Uncertain("Discord: an answer without the id of the message")
 
     async def _edit(
         self, api: "DiscordRestClient", part: Part, message: MessageId, before_send: BeforeSend
@@ -432,7 +430,7 @@ class DiscordOutgoing:
                     "Discord does not let me open threads in %s, so I answer in the channel: %s (a "
                     "thread needs the permissions Create Public Threads and Send Messages in "
                     "Threads)",
-                    self._directory.channel_name(at.room) or at.room,
+                    (self._directory.place_names(at) or PlaceNames()).room or at.room,
                     error.reason,
                 )
                 self._directory.unopened.put(at.thread, at.room)

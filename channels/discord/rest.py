@@ -13,6 +13,7 @@ import json as json_
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
@@ -35,7 +36,13 @@ from channels.discord.config import DiscordConfig
 from channels.discord.directory import message_files
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
-from channels.text import Json, get_number, get_object, get_str, safe_content_type, safe_file_name
+from channels.text import (
+    get_int,
+    get_number,
+    get_str,
+    safe_content_type,
+    safe_file_name,
+)
 from gateway.core.proxy import find_proxy, through
 from gateway.core.ratelimit import LruDict
 
@@ -81,18 +88,6 @@ EVENTS: Final = (
     "INTERACTION_CREATE",
 )
 """Events that are processed; all others are dropped unread."""
-
-
-def build_intents() -> discord.Intents:
-    """Return the intents: no members, no presences."""
-    return discord.Intents(
-        guilds=True,
-        guild_messages=True,
-        dm_messages=True,
-        message_content=True,
-        guild_reactions=True,
-        dm_reactions=True,
-    )
 
 
 def make_connector(config: DiscordConfig) -> aiohttp.BaseConnector | None:
@@ -142,7 +137,15 @@ class DiscordClient(discord.Client):
     def __init__(self, config: DiscordConfig, session: "DiscordSession | None" = None) -> None:
         shard, shards = config.shard or (None, None)
         super().__init__(
-            intents=build_intents(),
+            # No members, no presences.
+            intents=discord.Intents(
+                guilds=True,
+                guild_messages=True,
+                dm_messages=True,
+                message_content=True,
+                guild_reactions=True,
+                dm_reactions=True,
+            ),
             max_messages=None,
             chunk_guilds_at_startup=False,
             member_cache_flags=discord.MemberCacheFlags.none(),
@@ -164,7 +167,6 @@ class DiscordClient(discord.Client):
         """Request -> end of its rate limit, where it may not be made again before."""
         self._request_of_library = self.http.request
         self.http.request = self.request  # type: ignore[method-assign] # the one door of all its requests
-        _install_token_filter()
 
     async def log_in(self, token: str) -> str:
         """Log in; return our user id."""
@@ -197,11 +199,7 @@ class DiscordClient(discord.Client):
         self._requests.add(task)
         task.add_done_callback(self._forget_request)
         try:
-            either, first = {task, guard.answer}, asyncio.FIRST_COMPLETED
-            done, _ = await asyncio.wait(either, timeout=guard.patience_s, return_when=first)
-            if not done and not guard.is_in_flight:
-                raise discord.RateLimited(_RETRY_MIN_S)
-            await asyncio.wait(either, return_when=first)
+            await asyncio.wait({task, guard.answer}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             guard.is_abandoned = True
             if guard.is_in_flight:
@@ -245,15 +243,7 @@ class _WebhookTokenFilter(logging.Filter):
         return True
 
 
-def _install_token_filter() -> None:
-    library = logging.getLogger("discord.http")
-    if not any(isinstance(found, _WebhookTokenFilter) for found in library.filters):
-        library.addFilter(_WebhookTokenFilter())
-
-
-UNAUTHORIZED: Final = 401
-TOO_MANY_REQUESTS: Final = 429
-SERVER_ERROR: Final = 500
+logging.getLogger("discord.http").addFilter(_WebhookTokenFilter())
 _TOKEN_PATHS = "/webhooks/", "/interactions/"
 """Paths with a temporary token in the address, where our own token is not checked:
 https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-response."""
@@ -269,10 +259,8 @@ class _SendGuard:
     times.
     """
 
-    def __init__(
-        self, before_send: BeforeSend | None, *, may_repeat: bool, patience_s: float | None = None
-    ) -> None:
-        self._before_send, self._may_repeat, self.patience_s = before_send, may_repeat, patience_s
+    def __init__(self, before_send: BeforeSend | None, *, may_repeat: bool) -> None:
+        self._before_send, self._may_repeat = before_send, may_repeat
         self.answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         """Content of the successful answer, parsed if it is JSON, whatever type it is said to
         have."""
@@ -327,11 +315,13 @@ class _SendGuard:
             raise
         self.status, self.is_maybe_done = (
             response.status,
-            self.is_maybe_done or response.status >= SERVER_ERROR,
+            self.is_maybe_done or response.status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         )
         # discord.py reads the body of some 429 answers only, and of those without `Via` nothing.
         self.wait_s = (
-            _parse_retry_after_s(response, body) if response.status == TOO_MANY_REQUESTS else None
+            _parse_retry_after_s(response, body)
+            if response.status == HTTPStatus.TOO_MANY_REQUESTS
+            else None
         )
         if self.wait_s is not None and self.wait_s > MAX_BUCKET_WAIT_S:
             raise discord.RateLimited(self.wait_s)
@@ -363,19 +353,17 @@ class DiscordRestClient:
         params: Mapping[str, str | int] | None = None,
         before_send: BeforeSend | None = None,
         again: bool = True,
-        patience_s: float | None = None,
         **ids: str,
     ) -> object:
         """Return Discord's answer (parsed JSON), else raise a `SendError`.
 
         `ids` fill the braces in `path`. `file` goes with `json`. `before_send` is awaited once,
         immediately before the first byte; its errors come out. `again`: sending twice is harmless,
-        so discord.py may repeat it after a 5xx. `patience_s`: seconds after which the call ends
-        unless it is on the wire; None: those of the rate limit.
+        so discord.py may repeat it after a 5xx.
         """
         if self.client is None:
             raise Unreachable("not logged in to Discord")
-        guard = _SendGuard(before_send, may_repeat=again, patience_s=patience_s)
+        guard = _SendGuard(before_send, may_repeat=again)
         more: dict[str, Any] = {"guard": guard}
         upload = (
             discord.File(io.BytesIO(file.data), safe_file_name(file.name))
@@ -396,8 +384,8 @@ class DiscordRestClient:
             verdict = _to_send_error(error, guard)
             if isinstance(verdict, Denied) and path.startswith(_TOKEN_PATHS):
                 verdict = DiscordRefused(
-                    f"Discord: the command's token is not taken ({UNAUTHORIZED})",
-                    status=UNAUTHORIZED,
+                    "Discord: the command's token is not taken (401)",
+                    status=HTTPStatus.UNAUTHORIZED,
                 )
             if guard.is_maybe_done and not isinstance(verdict, Denied):
                 # An earlier attempt may have succeeded: the last answer does not disprove that.
@@ -464,11 +452,11 @@ def _to_send_error(error: Exception, guard: _SendGuard) -> SendError:
 def _to_status_error(error: discord.HTTPException) -> Denied | DiscordRefused | Uncertain:
     """Return the error for an error status."""
     reason = f"Discord: {error.text or 'no reason'} ({error.status}, code {error.code})"
-    if error.status == UNAUTHORIZED:
+    if error.status == HTTPStatus.UNAUTHORIZED:
         return Denied("Discord refuses the token")
     return (
         Uncertain(reason)
-        if error.status >= SERVER_ERROR
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
         else DiscordRefused(reason, status=error.status, code=error.code)
     )
 
@@ -501,14 +489,6 @@ def _parse_answer(body: bytes) -> object:
         return body.decode(errors="replace")
 
 
-async def fetch_channel(api: DiscordRestClient, channel: str) -> Json:
-    """Return Discord's channel object; tried once, because other work waits meanwhile. Raises a
-    `SendError`.
-    """
-    answer = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=channel)
-    return get_object({"d": answer}, "d")
-
-
 def parse_messages(answer: object) -> Sequence[Mapping[str, Any]]:
     """Return the message objects in an answer, oldest first."""
     found = (
@@ -519,8 +499,6 @@ def parse_messages(answer: object) -> Sequence[Mapping[str, Any]]:
 
 CDN_HOSTS: Final = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 """https://discord.com/developers/docs/reference#cdn-formatting."""
-_OK, _BROKEN = 200, 500
-_CHUNK_BYTES = 65536
 
 
 async def download_attachment(
@@ -544,22 +522,21 @@ async def download_attachment(
     if not files:
         raise Rejected("the attachment is gone")
     url = check_url(get_str(files[0], "url"), config.api_url)
-    timeout = aiohttp.ClientTimeout(total=config.request_timeout)
+    too_large = Rejected(f"the attachment is larger than {limit_bytes} bytes")
+    if (get_int(files[0], "size") or 0) > limit_bytes:
+        raise too_large
+    if api.client is None:
+        raise Unreachable("not logged in to Discord")
     try:
-        async with (
-            aiohttp.ClientSession(
-                connector=make_connector(config),
-                timeout=timeout,
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-            ) as session,
-            session.get(
-                url, allow_redirects=False, headers={"Accept-Encoding": "identity"}
-            ) as response,
-        ):
-            return await _read_limited(response, limit_bytes)
-    except (aiohttp.ClientError, OSError) as error:
+        async with asyncio.timeout(config.request_timeout):
+            data = await api.client.http.get_from_cdn(str(url))
+    except (discord.Forbidden, discord.NotFound) as error:
+        raise Rejected(f"the attachment cannot be had ({error.status})") from error
+    except (discord.HTTPException, aiohttp.ClientError, OSError) as error:
         raise Unreachable(f"the attachment cannot be fetched: {describe_failure(error)}") from error
+    if len(data) > limit_bytes:
+        raise too_large
+    return data
 
 
 def check_url(url: str, api_url: str) -> yarl.URL:
@@ -580,18 +557,3 @@ def check_url(url: str, api_url: str) -> yarl.URL:
     if address.user or not (is_cdn_host or is_api_host):
         raise Rejected("the attachment is not on Discord's own hosts")
     return address
-
-
-async def _read_limited(response: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
-    if response.status == TOO_MANY_REQUESTS:
-        raise RateLimited("too many files at once", retry_after_s=5.0)
-    if response.status >= _BROKEN:
-        raise Unreachable(f"the file server answers {response.status}")
-    if response.status != _OK:
-        raise Rejected(f"the attachment cannot be had ({response.status})")
-    data = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        data += chunk
-        if len(data) > limit_bytes:
-            raise Rejected(f"the attachment is larger than {limit_bytes} bytes")
-    return bytes(data)

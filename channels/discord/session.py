@@ -20,7 +20,7 @@ from channels.discord.inflow import (
     DiscordProgress,
     RawGatewayEvent,
 )
-from channels.discord.interactions import AutocompleteResponder, InteractionResponder
+from channels.discord.interactions import InteractionResponder
 from channels.discord.rest import DiscordClient, DiscordRestClient, describe_failure
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
@@ -31,9 +31,15 @@ logger = logging.getLogger("reverie.discord")
 class DiscordAccountState:
     """State of an account that outlives a run."""
 
-    def __init__(self, clock: Clock, commands: Sequence[CommandSpec], cursor: str | None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        directory: DiscordDirectory,
+        commands: Sequence[CommandSpec],
+        cursor: str | None,
+    ) -> None:
         self.api = DiscordRestClient()
-        self.interactions = InteractionResponder(self.api, clock, commands)
+        self.interactions = InteractionResponder(self.api, clock, directory, commands)
         """Commands may be answered for a quarter of an hour, across connections."""
         self.inbox = DiscordInbox()
         """With the events that were not emitted when a run ended."""
@@ -67,7 +73,6 @@ class DiscordSession:
             progress=self.progress,
             state=state,
         )
-        self.autocomplete = AutocompleteResponder(self.api, clock, directory)
         self.is_replaying = False
         """True while an earlier process's session is resumed for its direct messages."""
         self.up: bool | None = None
@@ -123,12 +128,10 @@ class DiscordSession:
             application = str(client.application_id)
             registering = asyncio.create_task(self.interactions.register_commands(application))
             await DiscordGateway(client, self._config, self._clock, self).run()
-            return "the connection has ended"
         finally:
             self.api.client = None
             await cancel_and_wait(*([registering] if registering else []))
             await self.interactions.close()
-            await self.autocomplete.close()
             await client.close()
 
     def handle_raw_event(self, event: str, data: object, seq: int) -> None:
@@ -138,8 +141,7 @@ class DiscordSession:
             if not event.startswith("MESSAGE_") or get_snowflake(data, "guild_id"):
                 return
         elif event == "INTERACTION_CREATE":
-            self.interactions.handle_interaction(data)
-            data = self.autocomplete.handle_interaction(data)
+            data = self.interactions.handle_interaction(data)
         self.inbox.put(RawGatewayEvent(event, data, seq))
 
     def report_link(self, up: bool, reason: str) -> None:

@@ -14,16 +14,17 @@ from typing import Final, Literal
 
 from channels.base import CommandArg, CommandSpec, Rejected, SubcommandSpec
 from channels.discord.directory import (
+    SILENT_TYPES,
     DiscordDirectory,
     display_name,
     extra_lines,
     interaction_sender,
     is_direct_interaction,
-    member_ranks,
     mentioned_handles,
     mentions_us,
     message_files,
     resolve_references,
+    user_sender,
 )
 from channels.discord.ids import get_snowflake, get_snowflakes, parse_id, snowflake_time
 from channels.split import utf16_length
@@ -136,22 +137,15 @@ def parse_channel_id(
     `message`: of this one, if it is known there; the message that a thread is made of stands in the
     room.
     """
-    stands_in_room = to.thread in directory.unopened or (
-        str(message) == to.thread and not _is_post(to, directory)
-    )
+    room = directory.places.get(to.room)
+    # The first message of a post in a forum has the id of the post, and stands in it.
+    is_post = room is not None and room.kind in SILENT_TYPES
+    stands_in_room = to.thread in directory.unopened or (str(message) == to.thread and not is_post)
     name = to.room if to.thread is None or stands_in_room else to.thread
     found = parse_id(name)
     if not found:
         raise Rejected(f"{name!r} is not a channel of Discord")
     return found
-
-
-def _is_post(to: Address, directory: DiscordDirectory) -> bool:
-    """Return whether the place is a post of a forum, whose first message has its id and stands in
-    it.
-    """
-    room = directory.places.get(to.room)
-    return room is not None and not room.has_messages
 
 
 def parse_message_id(message: MessageId) -> str:
@@ -222,7 +216,8 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
     if is_thread_starter:
         if directory.is_own_thread(channel):
             return None  # the conversation there begins with it
-        data = _thread_starter(data)
+        first = get_object(data, "referenced_message")
+        data = {**first, "guild_id": data.get("guild_id")} if first else {}
     sender = _parse_author(data)
     if not number_ or not channel or sender is None or sender.id == directory.own_id:
         return None
@@ -316,12 +311,6 @@ def _quoted_message(data: Json, directory: DiscordDirectory) -> QuotedMessage | 
     return QuotedMessage(sender=author, text=text, attachments=files) if text or files else None
 
 
-def _thread_starter(data: Json) -> Json:
-    """Return the message that a thread was created from; empty if it is missing."""
-    first = get_object(data, "referenced_message")
-    return {**first, "guild_id": data.get("guild_id")} if first else {}
-
-
 def parse_edit(data: Json, directory: DiscordDirectory, now: datetime) -> MessageEdited | None:
     """Return the edit of a message."""
     number_, channel, when = (
@@ -374,21 +363,14 @@ def parse_reaction(
     channel, user, to = (
         get_snowflake(data, key) for key in ("channel_id", "user_id", "message_id")
     )
-    emoji, member = get_object(data, "emoji"), get_object(data, "member")
-    emoji_name = get_str(emoji, "name")
-    if not channel or not user or not to or not emoji_name or user == directory.own_id:
+    emoji, known = get_object(data, "emoji"), get_object(get_object(data, "member"), "user")
+    emoji_name, sender = get_str(emoji, "name"), user_sender({**known, "id": user}, data)
+    if not channel or not to or not emoji_name or sender is None or user == directory.own_id:
         return None
-    user_data = get_object(member, "user")
     return ReactionChanged(
         id=EventId(f"{to}.{user}.{nonce}"),
         at=directory.address(channel, to),
-        sender=Sender(
-            id=SenderId(user),
-            name=display_name(user_data) or user,
-            is_bot=get_bool(user_data, "bot"),
-            verified=True,
-            ranks=member_ranks(data),
-        ),
+        sender=sender,
         message=MessageId(to),
         reaction=f":{custom}:" if (custom := get_snowflake(emoji, "id")) else emoji_name,
         added=added,
@@ -400,24 +382,32 @@ def parse_reaction(
 def parse_command(
     data: Json, directory: DiscordDirectory, specs: Sequence[CommandSpec] = ()
 ) -> Command | None:
-    """Return a native slash command of ours. `specs`: the command table, for the order of the
-    arguments.
+    """Return a native slash command of ours, or a tap on a button as its command; None: neither.
+
+    The sender of a tap is who tapped, whoever the message was for. `specs`: the command table, for
+    the order of the arguments.
     """
     number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
-    command, sender = get_object(data, "data"), interaction_sender(data)
-    name = get_str(command, "name").lower()
-    if (get_int(data, "type"), get_int(command, "type")) != _SLASH_COMMAND or not (
-        number_ and channel and sender and name
-    ):
+    command, sender, tapped = (
+        get_object(data, "data"),
+        interaction_sender(data),
+        button_command(data),
+    )
+    is_slash = (get_int(data, "type"), get_int(command, "type")) == _SLASH_COMMAND
+    slash = (
+        (get_str(command, "name").lower(), format_options(command, specs)) if is_slash else ("", "")
+    )
+    name, args = tapped or slash
+    if not (number_ and channel and sender and name):
         return None
     return Command(
         id=EventId(INTERACTION_PREFIX + number_),
         at=directory.address(channel),
         sender=sender,
         name=name,
-        args=format_options(command, specs),
+        args=args,
         sent=snowflake_time(number_),
-        origin="native",
+        origin="button" if tapped else "native",
         direct=is_direct_interaction(data),
         language=get_str(data, "locale") or None,
     )
@@ -433,27 +423,6 @@ def button_command(data: Json) -> tuple[str, str] | None:
     if (get_int(data, "type"), get_int(component, "component_type")) != _BUTTON:
         return None
     return parse_button_command(get_raw_str(component, "custom_id"))
-
-
-def _parse_tap(data: Json, directory: DiscordDirectory) -> Command | None:
-    """Return a tap on a button as its command; the sender is who tapped, whoever the message was
-    for.
-    """
-    number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
-    command, sender = button_command(data), interaction_sender(data)
-    if command is None or not (number_ and channel and sender):
-        return None
-    return Command(
-        id=EventId(INTERACTION_PREFIX + number_),
-        at=directory.address(channel),
-        sender=sender,
-        name=command[0],
-        args=command[1],
-        sent=snowflake_time(number_),
-        origin="button",
-        direct=is_direct_interaction(data),
-        language=get_str(data, "locale") or None,
-    )
 
 
 def asked_message(data: Json) -> tuple[str, Json] | None:
@@ -537,11 +506,7 @@ def parse_event(
         case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
             found = parse_reaction(data, directory, now, nonce, added=event.endswith("ADD"))
         case "INTERACTION_CREATE":
-            found = (
-                parse_command(data, directory, specs)
-                or _parse_tap(data, directory)
-                or _parse_question(data, directory)
-            )
+            found = parse_command(data, directory, specs) or _parse_question(data, directory)
         case _:
             pass
     return [] if found is None else [found]
@@ -550,7 +515,7 @@ def parse_event(
 def _parse_author(data: Json) -> Sender | None:
     """Return the author. A webhook can take any name and picture, so only its id identifies it."""
     author = get_object(data, "author")
-    user_id, webhook_id = get_snowflake(author, "id"), get_snowflake(data, "webhook_id")
+    webhook_id = get_snowflake(data, "webhook_id")
     # An answer to another bot's command has its application as `webhook_id`, and is that bot's own
     # message.
     if webhook_id and webhook_id != get_snowflake(data, "application_id"):
@@ -559,13 +524,7 @@ def _parse_author(data: Json) -> Sender | None:
             name=display_name(author) or webhook_id,
             is_bot=True,
         )
-    if not user_id:
-        return None
-    name = display_name(author) or user_id
-    is_bot = get_bool(author, "bot") or bool(webhook_id)
-    return Sender(
-        id=SenderId(user_id), name=name, is_bot=is_bot, verified=True, ranks=member_ranks(data)
-    )
+    return user_sender({**author, "bot": True} if webhook_id else author, data)
 
 
 def _is_user_message(data: Json) -> bool:

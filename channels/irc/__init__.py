@@ -4,24 +4,24 @@
   reconnects.
 - `connection`: the `irc` library's asyncio connection and its login, made safe. `tls`: TLS
   contexts.
-- `session`: one connection from login to loss; the queue of notifications that holds back reading.
-- `registration`: capabilities, SASL and the end of the login. `membership`: rooms, modes and nick
+- `session`: one connection from login to loss; what each line calls for.
+- `state`: what the lines of a connection have said: rooms, people, ranks, accounts, netsplits. Each
+  line is applied once, and the others read what it changed.
+- `registration`: capabilities, SASL and the end of the login. `membership`: rooms and nick
   recovery.
 - `outgoing`: paced sending, confirmed by PING barriers. `identity`: who has a nick before a private
   answer goes out.
-- `wire`: lines, ISUPPORT, batches and refusals. `people`: users, accounts, ranks, netsplits, and
-  the state that outlives connections.
-- `inbound`: lines into notifications, CTCP. `history`: CHATHISTORY, and each event emitted once and
-  in order.
+- `wire`: lines, ISUPPORT and refusals.
+- `inbound`: lines into notifications, CTCP. `history`: CHATHISTORY, each event emitted once and in
+  order, the state that outlives connections, and the queue of notifications that holds back
+  reading.
 - `render`: Markdown to lines with mIRC formatting, their length, and pages.
 
-The parts of a connection hold its `IrcSession`, which has the nick, the server's features and the
-clock; so a line can be followed from the socket to `emit` by method names:
-`IrcConnection.process_data`, `IrcSession.on_line`, `IrcEmitter.emit_line`,
-`IrcNotificationQueue.run`.
+A line can be followed from the socket to `emit` by method names: `IrcConnection.process_data`,
+`IrcSession.on_line`, `IrcState.apply`, `IrcEmitter.emit_line`, `IrcNotificationQueue.run`.
 
-`channel`, `session`, `connection`, `registration`, `outgoing`, `membership` and `IrcEmitter` act;
-all other modules are pure: time and random values are passed in.
+`channel`, `session`, `connection`, `registration`, `outgoing`, `membership` and `history` act; all
+other modules are pure: time and random values are passed in.
 
 IRC has no acknowledgements, sends nothing twice and lets a nick change hands. So a sent part counts
 as accepted only after the answer to a later PING, received events are kept while `emit` blocks, and

@@ -17,6 +17,7 @@ from channels.base import (
     Audience,
     BeforeSend,
     Capabilities,
+    ChannelConfig,
     CommandSpec,
     Denied,
     Emit,
@@ -30,14 +31,26 @@ from channels.base import (
     no_before_send,
 )
 from channels.irc import tls
-from channels.irc.bouncer import is_bouncer_nick
 from channels.irc.config import IrcConfig
-from channels.irc.identity import direct_chat_of, is_room_name
+from channels.irc.history import IrcNotificationQueue, LastingState
+from channels.irc.identity import (
+    build_sender_id,
+    current_nick,
+    direct_chat,
+    direct_chat_of,
+    is_room_name,
+    message_target,
+    resolve_target,
+)
 from channels.irc.outgoing import MAX_IN_FLIGHT
-from channels.irc.people import IrcState, build_sender_id, direct_chat, message_target
 from channels.irc.render import FORMATTING, max_body_bytes, paginate, split_line
-from channels.irc.session import CONNECT_TIMEOUT_S, IrcNotificationQueue, IrcSession
-from channels.irc.wire import format_line, is_posting_refused
+from channels.irc.session import CONNECT_TIMEOUT_S, IrcSession
+from channels.irc.state import ACCOUNT_PREFIX
+from channels.irc.wire import (
+    format_line,
+    is_bouncer_nick,
+    is_posting_refused,
+)
 from channels.text import single_line
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
@@ -52,7 +65,6 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.fields import ConfigSection
 from gateway.core.i18n import use_language
 from gateway.core.identity import BRIDGE_PREFIX
 from gateway.core.text_safety import break_nicks
@@ -82,41 +94,43 @@ class IrcChannel:
         random: Callable[[], float] = _random.random,
     ) -> None:
         del commands  # IRC has no native commands
-        self._name, self._config, self._clock, self._random = name, config, clock, random
+        self.name, self._config, self._clock, self._random = name, config, clock, random
+        self.capabilities = Capabilities(
+            platform="IRC",
+            formatting=FORMATTING,
+            login_command="/msg NickServ IDENTIFY",
+            sender_ids=r"(?:account|mask|relay|bridge):.+",
+            sender_id_example="account:someone",
+            max_in_flight=MAX_IN_FLIGHT,
+        )
         self._inbox = IrcNotificationQueue()
-        self._state = IrcState(cursor)
+        self._lasting = LastingState(cursor)
         self._session: IrcSession | None = None
         """Set while parts can be sent."""
         self._up: bool | None = None
         self._up_s = 0.0
         """Time when the connection came up last."""
 
-    @property
-    def name(self) -> ChannelName:
-        return self._name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(platform="IRC", formatting=FORMATTING, max_in_flight=MAX_IN_FLIGHT)
-
     def split(self, post: Post) -> tuple[str, ...]:
-        page, session = self._find_page(post), self._session
-        nicks = session.users.nicks_in(post.to.room) if session else None
-        if session is None or not nicks:
+        pages, state = self._paginate(post), self._session and self._session.state
+        page = pages[min(post.page, len(pages)) - 1]
+        nicks = state and state.rooms.get(state.isupport.fold(post.to.room))
+        if not state or not nicks:
             return page
         # No mass mention. What breaks it makes lines longer.
-        lines = break_nicks("\n".join(page), nicks, session.isupport.fold).split("\n")
-        return tuple(piece for line in lines for piece in split_line(line, self._limit(post.to)))
+        said = "\n".join(page)
+        unbroken = break_nicks(said, nicks, state.isupport.fold)
+        if unbroken == said:
+            return page
+        limit = self._limit(post.to)
+        return tuple(piece for line in unbroken.split("\n") for piece in split_line(line, limit))
 
     def page_count(self, post: Post) -> int:
         return len(self._paginate(post))
 
     def line_count(self, post: Post) -> int:
-        return len(self._find_page(post))
-
-    def _find_page(self, post: Post) -> tuple[str, ...]:
         pages = self._paginate(post)
-        return pages[min(post.page, len(pages)) - 1]
+        return len(pages[min(post.page, len(pages)) - 1])
 
     def _paginate(self, post: Post) -> tuple[tuple[str, ...], ...]:
         """Return all pages of the post, as messages."""
@@ -131,62 +145,56 @@ class IrcChannel:
             return paginate(post.text, self._limit(post.to), page_lines, more)
 
     def _limit(self, at: Address) -> int:
-        return max_body_bytes(self._config.nick, message_target(at.room, at.thread))
+        return max_body_bytes(self._config.nick, (at.thread or "") + message_target(at.room))
+
+    def sends_at_once(self, at: Address) -> bool:
+        session = self._session
+        return session is not None and is_room_name(at.room) and session.outgoing.is_free()
 
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
         """Return once the server has certainly accepted the part."""
-        try:
-            return await self._send(part, before_send)
-        except Rejected as refused:
-            if not is_posting_refused(refused.reason):
-                raise
-            remedy = (
-                ""
-                if direct_chat_of(part.to.room)
-                else ": let it in, give it voice (+v), or lift its ban"
-            )
-            raise MayNotPost(f"{refused.reason}{remedy}") from refused
-
-    async def _send(self, part: Part, before_send: BeforeSend) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         session, target = self._require_target(part.to)
-        try:
-            raw = format_line(
-                "NOTICE" if part.style == "notice" else "PRIVMSG", target, trailing=part.body
-            )
-        except ValueError as error:
-            raise Rejected(f"{target!r} is not a room or nick") from error
-        return await session.outgoing.send(
-            raw, session.isupport.fold(target), before_send, chat=direct_chat_of(part.to.room)
+        command, chat = (
+            "NOTICE" if part.style == "notice" else "PRIVMSG",
+            direct_chat_of(part.to.room),
         )
+        raw = format_line(command, target, trailing=part.body)
+        folded = session.state.isupport.fold(target)
+        try:
+            return await session.outgoing.send(raw, folded, before_send, chat=chat)
+        except Rejected as refused:
+            if not is_posting_refused(refused.reason):
+                raise
+            remedy = "" if chat else ": let it in, give it voice (+v), or lift its ban"
+            raise MayNotPost(f"{refused.reason}{remedy}") from refused
 
     def place_names(self, at: Address) -> PlaceNames | None:
-        session = self._session
-        if session is None:
+        if self._session is None:
             return None
-        server, me = session.isupport.network_name or None, session.nick
-        if session.isupport.is_room(at.room):
+        state = self._session.state
+        server = state.isupport.network_name or None
+        if is_room_name(at.room):
             thread = f"those of rank {at.thread} alone" if at.thread else None
-            return PlaceNames(room=at.room, thread=thread, server=server, me=me)
-        return PlaceNames(person=session.identities.current_nick(at.room), server=server, me=me)
+            return PlaceNames(room=at.room, thread=thread, server=server, me=state.nick)
+        return PlaceNames(person=current_nick(state, at.room), server=server, me=state.nick)
 
     def _require_target(self, at: Address) -> tuple[IrcSession, str]:
-        """Return the session, and the current target for a place. Raises SendError."""
+        """Return the session, and the current target for a place, which can be written as a
+        parameter. Raises SendError.
+        """
         session = self._session
         if session is None:
-            raise Unreachable(f"{self._name} is not connected")
-        target = (
-            message_target(at.room, at.thread)
-            if at.thread
-            else session.identities.current_nick(at.room)
-        )
-        if at.thread is not None and session.isupport.status_prefix(target) != at.thread:
+            raise Unreachable(f"{self.name} is not connected")
+        state = session.state
+        target = f"{at.thread}{at.room}" if at.thread else current_nick(state, at.room)
+        if at.thread and state.isupport.room_of(target) != at.room:
             # The whole room would receive it.
             raise Rejected(f"this server does not let anybody write to {target}")
-        if is_bouncer_nick(target):
+        if state.is_bouncer and is_bouncer_nick(target):
             raise Rejected(f"{target} is the bouncer itself, and would take it for a command")
-        if target.startswith("$") or not _SEPARATORS.isdisjoint(target):
+        if target.startswith(("$", ":")) or not _SEPARATORS.isdisjoint(target):
             raise Rejected(
                 f"nothing can be said to {single_line(target, len(target))!r}: it is not one room "
                 "or person"
@@ -198,7 +206,7 @@ class IrcChannel:
             await self._session.wait_for_person(direct_chat_of(at.room) or at.room)
 
     async def wait_for_rights(self, at: Address) -> None:
-        await self._state.rights.wait(at.room.lower())
+        await self._lasting.rights.wait(at.room.lower())
 
     async def open_direct(self, person: Sender) -> RoomId:
         if (room := self.direct_room(person)) is None:
@@ -209,17 +217,14 @@ class IrcChannel:
 
     @property
     def nick(self) -> str:
-        return self._config.nick if self._session is None else self._session.nick
+        return self._config.nick if self._session is None else self._session.state.nick
 
     def direct_room(self, sender: Sender) -> RoomId | None:
         return None if sender.id.startswith(BRIDGE_PREFIX) else direct_chat(sender)
 
     async def join(self, at: Address) -> None:
         session = self._require_room(at)
-        try:
-            entering = session.membership.join(at.room)
-        except ValueError as error:
-            raise Rejected(f"{at.room!r} is not a room") from error
+        entering = session.membership.join(at.room)
         try:
             await with_timeout(session.clock, _JOIN_ANSWER_S, asyncio.wait_for(entering, None))
         except TimeoutError:
@@ -237,11 +242,10 @@ class IrcChannel:
             session.membership.end_leave(at.room)
 
     def _require_room(self, at: Address) -> IrcSession:
-        if self._session is not None and (
-            not self._session.isupport.is_room(at.room) or "," in at.room
-        ):
+        session = self._require_target(at)[0]
+        if not session.state.isupport.is_room(at.room):
             raise Rejected(f"{at.room!r} is not a room")
-        return self._require_target(at)[0]
+        return session
 
     def is_joined(self, room: RoomId) -> bool | None:
         return self._session.membership.is_in_room(room) if self._session else None
@@ -255,22 +259,23 @@ class IrcChannel:
     def audience(self, at: Address) -> Audience | None:
         if at.thread is not None:
             return "thread"
-        is_open = self._session.room_modes.is_open(at.room) if self._session is not None else None
+        if self._session is None:
+            return None
+        state = self._session.state
+        is_open = state.open_rooms.get(state.isupport.fold(at.room))
         return None if is_open is None else "everybody" if is_open else "room"
 
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
-        services_account = person.removeprefix("account:") if person.startswith("account:") else ""
-        if self._session is None or not services_account or at.thread is not None:
+        account = person.removeprefix(ACCOUNT_PREFIX) if person.startswith(ACCOUNT_PREFIX) else ""
+        if self._session is None or not account or at.thread is not None:
             return None
-        users, room = self._session.users, self._session.isupport.fold(at.room)
-        is_there = any(
-            room in users.shared_rooms(nick) for nick in users.nicks_of(services_account)
-        )
-        return "reads_all" if is_there else None
+        state = self._session.state
+        nicks = state.rooms.get(state.isupport.fold(at.room), {})
+        return None if nicks.keys().isdisjoint(state.nicks_of(account)) else "reads_all"
 
     async def is_logged_in(self, person: Sender) -> bool:
         session = self._session
-        if session is None or not person.id.startswith("account:"):
+        if session is None or not person.id.startswith(ACCOUNT_PREFIX):
             return True
         chat = RoomId(f"{person.name}!{person.id}")
         try:
@@ -278,16 +283,16 @@ class IrcChannel:
                 self._clock, MEMBERSHIP_TIMEOUT_S, session.confirm_person(chat)
             )
         except TimeoutError:
-            return session.resolve_target(chat)[1] == "known"
+            return resolve_target(session.state, chat, self._clock.monotonic())[1] == "known"
 
     async def set_topic(self, at: Address, topic: str) -> None:
         """Set the topic. Servers cut a topic that is too long, so it is refused here."""
         session, room = self._require_target(at)
         new, max_bytes = single_line(topic, len(topic)), self._limit(at)
-        if not session.isupport.is_room(room):
+        isupport = session.state.isupport
+        if not isupport.is_room(room):
             raise Rejected("only rooms have topics")
-        if session.isupport.topic_bytes:
-            max_bytes = min(max_bytes, session.isupport.topic_bytes)
+        max_bytes = min(max_bytes, isupport.topic_bytes or max_bytes)
         if (size := len(new.encode())) > max_bytes:
             raise Rejected(f"a topic may have {max_bytes} bytes there, and this one has {size}")
         await self._send_command("TOPIC", at, new)
@@ -295,39 +300,36 @@ class IrcChannel:
     async def _send_command(self, command: str, at: Address, trailing: str | None = None) -> None:
         """Send one line; return once the server has certainly accepted it. Raises SendError."""
         session, target = self._require_target(at)
-        try:
-            raw = format_line(command, target, trailing=trailing)
-        except ValueError as error:
-            raise Rejected(f"that cannot be said to {target!r}") from error
-        await session.outgoing.send(raw, session.isupport.fold(target), lone_command=command)
+        raw, folded = (
+            format_line(command, target, trailing=trailing),
+            session.state.isupport.fold(target),
+        )
+        await session.outgoing.send(raw, folded, lone_command=command)
 
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
         session, target = self._require_target(replace(at, thread=None))
-        users = session.users
-        if not session.isupport.is_room(target):
-            account = at.room.partition("!account:")[2] or users.account(target)
+        state, folded = session.state, session.state.isupport.fold(target)
+        if not state.isupport.is_room(target):
+            account = at.room.partition(f"!{ACCOUNT_PREFIX}")[2] or state.accounts.get(folded)
             return RoomMembers(members=(_member_sender(at.room, target, account),), total=2)
-        nicks = users.nicks_in(target)
-        if nicks is None:
+        if folded not in state.rooms:
             raise Rejected(f"we are not in {target}")
-        others = sorted(nicks - {session.isupport.fold(session.nick)})[: max(0, most)]
-        found = tuple(
-            _member_sender(
-                users.mask(nick), users.mask(nick).partition("!")[0], users.account(nick)
-            )
-            for nick in others
-        )
+        nicks = state.rooms[folded].keys()
+        found = []
+        for nick in sorted(nicks - {state.me})[: max(0, most)]:
+            mask = state.mask(nick)
+            found.append(_member_sender(mask, mask.partition("!")[0], state.accounts.get(nick)))
         note = "" if all(member.account for member in found) else _ACCOUNTS_NOTE
-        return RoomMembers(members=found, total=len(nicks), note=note)
+        return RoomMembers(members=tuple(found), total=len(nicks), note=note)
 
-    def apply_config(self, config: ConfigSection) -> bool:
+    def apply_config(self, config: ChannelConfig) -> bool:
         mine = self._config
         if self._session is None or not isinstance(config, IrcConfig):
             return False
         if config.model_copy(update={"rooms": mine.rooms, "keys": mine.keys}) != mine:
             return False
         self._config = config
-        self._session.membership.apply_config(config)
+        self._session.apply_config(config)
         return True
 
     def take_over(self, before: "IrcChannel") -> None:
@@ -338,9 +340,9 @@ class IrcChannel:
         """
         config, old_config = self._config, before._config  # noqa: SLF001 - same class
         if (config.host, config.port) == (old_config.host, old_config.port):
-            self._state = before._state  # noqa: SLF001 - same class
+            self._lasting = before._lasting  # noqa: SLF001 - same class
             # A room that is configured anew may be joined again.
-            self._state.barred_rooms -= {
+            self._lasting.barred_rooms -= {
                 room.lower() for room in config.rooms if room not in old_config.rooms
             }
             for item in before._inbox.filter_pending(lambda _: True):  # noqa: SLF001 - same class
@@ -372,7 +374,7 @@ class IrcChannel:
             up_s = self._clock.monotonic() - self._up_s if self._up else 0.0
             self._report_link(up=False, reason=reason)
             delay_s = backoff.reconnect_delay_s(up_s, self._random())
-            logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
+            logger.warning("%s: %s; next attempt in %.1f s", self.name, reason, delay_s)
             await self._clock.sleep(delay_s)
 
     def _report_link(self, *, up: bool, reason: str) -> None:
@@ -381,7 +383,7 @@ class IrcChannel:
             now, self._up_s = self._clock.now(), self._clock.monotonic()
             self._inbox.put_notification(
                 ConnectionChanged(
-                    id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now
+                    id=EventId(new_id(now)), channel=self.name, up=up, reason=reason, sent=now
                 )
             )
 
@@ -393,11 +395,11 @@ class IrcChannel:
             self._config.port,
         )
         session = IrcSession(
-            self._name,
+            self.name,
             self._config,
             self._clock,
             self._inbox,
-            state=self._state,
+            lasting=self._lasting,
         )
         helpers: list[asyncio.Task[None]] = []
         try:
@@ -421,7 +423,9 @@ class IrcChannel:
         """Bring the session up, and use it until it is lost or this is cancelled."""
         if await session.bring_up():
             self._session = session
-            self._report_link(up=True, reason=f"connected to {self._config.host} as {session.nick}")
+            self._report_link(
+                up=True, reason=f"connected to {self._config.host} as {session.state.nick}"
+            )
             await session.work_periodically()
 
     async def _tear_down(self, session: IrcSession, helpers: list[asyncio.Task[None]]) -> None:

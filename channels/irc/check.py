@@ -16,8 +16,9 @@ from channels.base import Denied, SendError
 from channels.irc.config import IrcConfig, TlsConfig
 from channels.irc.connection import IrcConnection
 from channels.irc.registration import LOGIN_REMEDY, IrcRegistration
+from channels.irc.state import IrcState
 from channels.irc.tls import create_ssl_context
-from channels.irc.wire import IrcLine, Isupport, parse_line
+from channels.irc.wire import IrcLine, parse_line
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok
 from gateway.core.net_probe import PROXY_FIX, explain_connection_error, probe_net
 from gateway.core.proxy import ProxyFailed, find_proxy, through
@@ -110,10 +111,11 @@ class _IrcProbeSession:
 
     def __init__(self, config: IrcConfig, found: FindingCollector) -> None:
         self._config, self._found = config, found
-        self._connection = IrcConnection(self)
-        self._login = IrcRegistration(config, self._connection)
+        self._connection = IrcConnection(self.on_line, self.mark_lost)
+        self._state = IrcState(config.nick)
+        self._login = IrcRegistration(config, self._connection, self._state)
         self._done = asyncio.Event()
-        self._last_words, self._isupport = "", Isupport()
+        self._last_words = ""
         self._nick_refusal: tuple[str, str] | None = None
         """Numeric and text of the first refusal of our nick."""
         self._rooms = config.rooms[:_MAX_ROOMS]
@@ -157,7 +159,7 @@ class _IrcProbeSession:
             case "ERROR":
                 self._last_words = line.param(-1)
             case "005":
-                self._isupport.load(line.params)
+                self._state.isupport.load(line.params)
             case "376" | "422" if self._rooms:
                 for room in self._rooms:
                     self._connection.mode(room, "")
@@ -194,16 +196,16 @@ class _IrcProbeSession:
         login, found, config = self._login, self._found, self._config
         if not login.is_welcomed:
             return
-        network = found.clean(self._isupport.network_name)[:60]
+        network = found.clean(self._state.isupport.network_name)[:60]
         name = f" ({network})" if network else ""
         found.ok("irc.network", f"{config.host}{name} accepts the connection")
         if self._nick_refusal is None:
-            found.ok("irc.nick", f"the nick {login.nick} is free")
+            found.ok("irc.nick", f"the nick {self._state.nick} is free")
         else:
             numeric, words = self._nick_refusal
             what = (
                 f"the nick {config.nick} is {_NICK_ERRORS[numeric]} ({words}); it would be "
-                f"{login.nick}"
+                f"{self._state.nick}"
             )
             found.warn(
                 "irc.nick",
@@ -212,9 +214,9 @@ class _IrcProbeSession:
             )
         for room in self._rooms:
             self._report_room(room)
-        if login.account:
-            found.ok("irc.sasl", f"logged in to the services as {login.account}")
-        elif login.offered_value("sasl") is not None and not config.on_connect:
+        if self._state.account:
+            found.ok("irc.sasl", f"logged in to the services as {self._state.account}")
+        elif "sasl" in login.offered_caps and not config.on_connect:
             what = (
                 "not logged in to the network's services, so anybody may take the nick while "
                 "the bot is away"

@@ -1,12 +1,14 @@
 """Configuration of one IRC account."""
 
 import re
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, field_validator, model_validator
 
+from channels.base import ChannelConfig, Denied
 from gateway.core.addresses import is_loopback_host
-from gateway.core.fields import ConfigSection
+from gateway.core.fields import ConfigSection, LocalFile
 from gateway.core.proxy import ProxySetting
 
 _NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
@@ -21,6 +23,8 @@ _OWN_COMMANDS = frozenset({"AUTHENTICATE", "CAP", "JOIN", "NICK", "PART", "PASS"
 """Commands that other keys of the configuration stand for."""
 _MAX_CONNECT_LINES, _MAX_CONNECT_LINE_BYTES = 20, 400
 _HOST = re.compile(r"[^\s\x00-\x20/@]+")
+_NICK_ALONE = re.compile(r"[^#&!+][^!]*")
+"""A room that is a nick and nothing else."""
 
 
 def _matching(pattern: re.Pattern[str], problem: str) -> AfterValidator:
@@ -42,11 +46,11 @@ _RoomName = Annotated[
 class TlsConfig(ConfigSection):
     """Transport security in detail; `tls: true` means the defaults."""
 
-    ca_file: str | None = None
+    ca_file: LocalFile | None = None
     """PEM file of trusted roots. None: the system's."""
     verify: bool = True
     """False accepts any certificate: only for tests."""
-    cert_file: str | None = None
+    cert_file: LocalFile | None = None
     """PEM file with our certificate and key, for `sasl: {mechanism: external}`."""
     fingerprints: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """SHA-256 fingerprints of certificates, in hex, with or without colons: the server must show
@@ -99,8 +103,12 @@ class IrcRateLimit(ConfigSection):
     """Lines per second after that."""
 
 
-class IrcConfig(ConfigSection):
+class IrcConfig(ChannelConfig):
     """Account on a network."""
+
+    account_keys: ClassVar = ("nick", "host", "port")
+    adapter_modules: ClassVar = ("channels.irc.channel", "channels.irc.connection")
+    reads_history: ClassVar = True
 
     platform: Literal["irc"] = "irc"
     host: str
@@ -229,3 +237,28 @@ class IrcConfig(ConfigSection):
                 'e.g. contact: "alice, alice@example.org" (only loopback servers may do without)'
             )
         return self
+
+    def explain_unconnectable(self) -> str:
+        from channels.irc import tls  # noqa: PLC0415 - only where IRC is used
+
+        try:
+            tls.create_ssl_context(self.tls)
+        except Denied as error:
+            return error.reason
+        return ""
+
+    def find_warnings(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        is_told = self.password or (self.sasl and self.sasl.password)
+        if isinstance(self.tls, TlsConfig) and not self.tls.verify and is_told:
+            yield (
+                ("tls", "verify"),
+                (
+                    "anybody on the way can read the password; name the server's root certificate "
+                    "in tls.ca_file"
+                ),
+            )
+
+    def explain_unsafe_room(self, room: str) -> str:
+        if not _NICK_ALONE.fullmatch(room):
+            return ""
+        return f"anybody can take that nick; write {room}!account:NAME instead"

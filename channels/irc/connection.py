@@ -2,7 +2,7 @@
 
 https://python-irc.readthedocs.io/en/latest/irc.html#module-irc.client_aio. What is ours here, and
 why, is in docs/decisions/0054-use-the-irc-library-where-it-is-right.md: lines go to a
-`LineReceiver` unparsed, no line closes the connection, and nothing is logged (a line may hold a
+its owner unparsed, no line closes the connection, and nothing is logged (a line may hold a
 password).
 """
 
@@ -12,8 +12,8 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol
 from irc.connection import AioFactory
@@ -32,18 +32,6 @@ reads nothing."""
 _QUIT_TIMEOUT_S = 0.6
 """Real seconds that the server has to close after QUIT. The channel promises to end within one."""
 _LINE_ENDS = re.compile(r"[\r\n]+")
-
-
-class LineReceiver(Protocol):
-    """What a connection is for: a session, or a probe."""
-
-    def on_line(self, raw: str) -> None:
-        """Handle one line. May raise: that is logged."""
-        ...
-
-    def mark_lost(self, reason: str) -> None:
-        """Record that the connection is lost. Called once."""
-        ...
 
 
 class _BoundedLineBuffer(LenientDecodingLineBuffer):  # type: ignore[misc]  # jaraco.stream ships no types
@@ -98,10 +86,12 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
     buffer_class = _BoundedLineBuffer
     transport: asyncio.Transport | None = None
 
-    def __init__(self, receiver: LineReceiver) -> None:
-        """Hand each line, and the loss of the connection, to `receiver`."""
+    def __init__(self, on_line: Callable[[str], None], on_lost: Callable[[str], None]) -> None:
+        """Hand each line to `on_line`, which may raise: that is logged; and the reason to
+        `on_lost`, once, when the connection is lost.
+        """
         super().__init__(AioReactor(on_connect=self._begin_login, loop=asyncio.get_running_loop()))
-        self._receiver = receiver
+        self._on_line, self._on_lost = on_line, on_lost
         self._closed = asyncio.Event()
 
     async def open(self, config: IrcConfig, port: int, tls: ssl.SSLContext | None) -> None:
@@ -162,7 +152,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         self.buffer.feed(new_data)
         for line in self.buffer:
             try:
-                self._receiver.on_line(line)
+                self._on_line(line)
             except Exception:
                 # No line of a server, and no bug that it triggers, closes the connection.
                 logger.exception("could not handle a line from %s; it is ignored", self.server)
@@ -180,36 +170,35 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             while data := rest.recv(_MAX_UNSENT_BYTES):
                 self.process_data(data)
 
-    @property
-    def is_alive(self) -> bool:
-        """True if a line written now has a chance to arrive."""
-        return (
-            self.transport is not None
-            and not self.transport.is_closing()
-            and not self._closed.is_set()
-        )
-
     def send_raw(self, string: str) -> None:
-        """Write one line, whatever is in it. Nothing happens on a dead connection."""
-        if self.transport is None or not self.is_alive:
-            return
-        line = _LINE_ENDS.sub(" ", string).replace("\0", "")
-        self.transport.write(line.encode("utf-8", "replace") + b"\r\n")
-        if self.transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
-            # Later, not here: a caller of `send_raw` does not expect the connection to be lost
-            # inside the call.
+        """Write one line of the library's commands. Nothing happens on a dead connection."""
+        self.write(string)
+
+    def write(self, raw: str) -> bool:
+        """Write one line, whatever is in it. False: the connection is dead, and the line surely was
+        not sent.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing() or self._closed.is_set():
+            return False
+        line = _LINE_ENDS.sub(" ", raw).replace("\0", "")
+        transport.write(line.encode("utf-8", "replace") + b"\r\n")
+        if transport.get_write_buffer_size() > _MAX_UNSENT_BYTES:
+            # Later, not here: a caller of `write` does not expect the connection to be lost inside
+            # the call.
             asyncio.get_running_loop().call_soon(
                 self.disconnect, "the server does not read what we send"
             )
+        return True
 
     def disconnect(self, message: str = "we hung up") -> None:
-        """Close now, without QUIT, and tell the receiver, once."""
+        """Close now, without QUIT, and tell the owner, once."""
         if self.transport is not None:
             self.transport.abort()
         if not self._closed.is_set():
             self._closed.set()
             self.connected = False
-            self._receiver.mark_lost(message)
+            self._on_lost(message)
 
     async def close_gracefully(self, message: str) -> None:
         """Send QUIT, let the server close, close after 0.6 s if it does not.
@@ -219,7 +208,7 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         QUIT.
         """
         try:
-            if self.transport is not None and self.is_alive:
+            if self.transport is not None and not self._closed.is_set():
                 self.transport.resume_reading()
                 self.quit(message)
                 await asyncio.wait_for(self._closed.wait(), _QUIT_TIMEOUT_S)

@@ -13,22 +13,83 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
-from channels.irc.inbound import IrcLineContext, sent_at, to_notifications
-from channels.irc.wire import Batch, IrcLine, Isupport, format_line
-from gateway.core.clock import new_id
+from channels.aio import BackpressureBuffer, RoomSignals, with_timeout
+from channels.base import Emit
+from channels.irc.connection import IrcConnection
+from channels.irc.inbound import IrcEvent, IrcLineContext, sent_at, to_notifications
+from channels.irc.outgoing import IrcOutgoing
+from channels.irc.state import Batch, Changes
+from channels.irc.wire import IrcLine, Isupport, format_line, is_from_bouncer
+from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
-    MembershipChanged,
+    ConnectionChanged,
     Message,
-    MessageDeleted,
     Notification,
-    ReactionChanged,
 )
 from gateway.core.ratelimit import LruDict
 
-if TYPE_CHECKING:
-    from channels.irc.session import IrcSession
+_MAX_EMITTED: Final = 8_192
+_MAX_OWN: Final = 2_048
+_OVERLAP: Final = timedelta(seconds=5)
+"""Clocks of one network differ by seconds; repeated messages are recognised by their id."""
+
+
+class LastingState:
+    """State of an account that outlives connections; its cursor outlives the process."""
+
+    def __init__(self, cursor: str | None) -> None:
+        self.own_message_ids = LruDict[str, None](_MAX_OWN)
+        """The server's ids of our own messages."""
+        self.emitted_ids = LruDict[str, None](_MAX_EMITTED)
+        """Emitted events, by place and id."""
+        self.barred_rooms: set[str] = set()
+        """Folded rooms that we were kicked from, or told to leave, and must not join by
+        ourselves."""
+        self.pace = 1.0
+        """Share of the configured pace that is used: each kill for flooding halves it."""
+        self.rights = RoomSignals()
+        """Notified with a room, in lower case, when what we may do there may have changed."""
+        self._newest = self.complete_until = _parse_cursor_time(cursor)
+        """Time up to which all messages are emitted; None: unknown."""
+        self.has_gap = False
+        """Some messages sent while we were away are not emitted yet."""
+
+    @property
+    def cursor(self) -> str | None:
+        """Time up to which all messages are emitted; None: unknown."""
+        until = self.complete_until
+        return until.isoformat(timespec="milliseconds") if until is not None else None
+
+    def record_time(self, sent: datetime, now: datetime) -> None:
+        """Record that an event with this server time was emitted. A server clock that is ahead is
+        not trusted.
+        """
+        sent = min(sent, now)
+        self._newest = sent if self._newest is None else max(self._newest, sent)
+        if not self.has_gap:
+            self.complete_until = self._newest
+
+    def close_gap(self) -> None:
+        """Record that nothing is missing any more."""
+        self.has_gap, self.complete_until = False, self._newest
+
+    def missing_since(self, now: datetime, age_s: float) -> datetime | None:
+        """Return the time from which messages may be missing; None: unknown."""
+        if self.complete_until is None:
+            return None
+        return max(self.complete_until - _OVERLAP, now - timedelta(seconds=age_s))
+
+
+def _parse_cursor_time(cursor: str | None) -> datetime | None:
+    """Return the time; an invalid cursor counts as none."""
+    try:
+        parsed = datetime.fromisoformat(cursor or "")
+    except ValueError:
+        return None
+    return parsed.astimezone(UTC) if parsed.tzinfo else None
+
 
 _PAGE_LINES: Final = 100
 _MAX_PAGES: Final = 100
@@ -39,6 +100,8 @@ _MAX_HELD: Final = 1_000
 DIRECT_PLACE: Final = "\0people"
 """Place of all direct messages, until the people with new messages are known."""
 PING_PREFIX: Final = "history-"
+HISTORY_CAPS: Final = frozenset({"batch", "draft/chathistory", "server-time"})
+"""Capabilities that a history needs."""
 
 
 class HistoryRequests:
@@ -48,88 +111,66 @@ class HistoryRequests:
 
     def __init__(self, isupport: Isupport) -> None:
         self._isupport = isupport
-        self._places: deque[str] = deque()
-        """Places to request, the current one first."""
-        self._since: datetime | None = None
+        self.places: deque[str] = deque()
+        """Places whose history is incomplete, the current one first."""
+        self._since = ""
+        """Reference to the time from which messages are missing; empty: not known yet."""
         self._pages = self._number = 0
         self._last = ""
-        self._held: list[tuple[set[str], Notification]] = []
-        """Held notifications, each with the places it waits for; any of them holds it."""
-        self._known_places: set[str] = set()
+        self._held: list[tuple[set[str], Message]] = []
+        """Held messages, each with the places it waits for; any of them holds it."""
 
     @property
     def is_overfull(self) -> bool:
         """True if more is held back than the limit."""
         return len(self._held) > _MAX_HELD
 
-    @property
-    def is_pending(self) -> bool:
-        """True if the history of some place is incomplete."""
-        return bool(self._places)
-
     def hold_rooms(self, rooms: Iterable[str]) -> None:
         """Hold back messages of these rooms and direct messages from now on."""
-        self._places = deque([*dict.fromkeys(map(self._isupport.fold, rooms)), DIRECT_PLACE])
+        self.places = deque([*dict.fromkeys(map(self._isupport.fold, rooms)), DIRECT_PLACE])
 
     def start(self, rooms: Iterable[str], since: datetime, now: datetime) -> list[str]:
         """Begin requests for `rooms` and direct messages; return the lines to send."""
-        self._since = since
+        self._since = f"timestamp={_format_time(since)}"
         self.hold_rooms(rooms)
-        self._known_places = set(self._places)
         return self._request_first(now)
-
-    def stop(self) -> None:
-        """End all requests."""
-        self._places.clear()
 
     def hold(self, message: Message) -> bool:
         """Hold the message until its place is complete; False: emit it now."""
         direct = message.kind == "direct"
         place = self._isupport.fold(message.sender.name if direct else message.at.room)
         waits = {place, DIRECT_PLACE} if direct else {place}
-        if waits.isdisjoint(self._places):
+        if waits.isdisjoint(self.places):
             return False
         self._held.append((waits, message))
         return True
 
-    def release_ready(self) -> list[Notification]:
-        """Return notifications that need not be held any more, in order of arrival.
+    def release_ready(self) -> list[Message]:
+        """Return messages that need not be held any more, in order of arrival.
 
         Past the limit that is all of them.
         """
-        waiting = () if self.is_overfull else self._places
-        free = [notification for waits, notification in self._held if waits.isdisjoint(waiting)]
+        waiting = () if self.is_overfull else self.places
+        free = [message for waits, message in self._held if waits.isdisjoint(waiting)]
         self._held = [item for item in self._held if not item[0].isdisjoint(waiting)]
         return free
 
-    def handle_page(self, page: Batch, me: str, now: datetime) -> tuple[list[IrcLine], list[str]]:
+    def handle_page(self, page: Batch, now: datetime) -> tuple[list[IrcLine], list[str]]:
         """Process an answer; return the lines to emit, and the lines to send."""
-        place = self._places[0] if self._places else ""
         lists_people = page.kind == "draft/chathistory-targets"
-        if not place or place != (
-            DIRECT_PLACE if lists_people else self._isupport.fold(page.target)
-        ):
+        place = DIRECT_PLACE if lists_people else self._isupport.fold(page.target)
+        if not self.places or self.places[0] != place:
             return [], []
         if lists_people:
             self._add_people(page)
             return [], self._request_next(now)
-        lines = list(page.lines)
-        if not self._isupport.is_room(
-            place
-        ):  # direct messages of the past are addressed to our current nick
-            lines = [
-                replace(line, params=(me, *line.params[1:]))
-                if line.command in {"PRIVMSG", "TAGMSG"}
-                else line
-                for line in lines
-            ]
         last = self._reference(page.lines)
         self._pages += 1
         # The page limit ends a loop with a server that always has more.
         is_full = len(page.lines) >= self._limit
         has_more = is_full and last not in {"", self._last} and self._pages < _MAX_PAGES
         self._last = last
-        return lines, self._request_page(last, now) if has_more else self._request_next(now)
+        return page.lines, self._request_page(last, now) if has_more else self._request_next(now)
 
     def handle_pong(self, token: str, now: datetime) -> list[str]:
         """Return the lines to send after a PONG: if its request is still open, it will not be
@@ -137,7 +178,7 @@ class HistoryRequests:
         """
         return (
             self._request_next(now)
-            if self._places and token == f"{PING_PREFIX}{self._number}"
+            if self.places and token == f"{PING_PREFIX}{self._number}"
             else []
         )
 
@@ -146,7 +187,7 @@ class HistoryRequests:
         return min(self._isupport.history_lines or _PAGE_LINES, _PAGE_LINES)
 
     def _request_page(self, reference: str, now: datetime) -> list[str]:
-        place = self._places[0]
+        place = self.places[0]
         if place == DIRECT_PLACE:
             params = ["TARGETS", reference, f"timestamp={_format_time(now)}", str(_MAX_TARGETS)]
         else:
@@ -158,27 +199,21 @@ class HistoryRequests:
         ]
 
     def _request_next(self, now: datetime) -> list[str]:
-        self._places.popleft()
+        self.places.popleft()
         return self._request_first(now)
 
     def _request_first(self, now: datetime) -> list[str]:
         """Return the lines that request the first page of the current place."""
         self._pages, self._last = 0, ""
-        reference = f"timestamp={_format_time(self._since)}" if self._since is not None else ""
-        return self._request_page(reference, now) if self._places else []
+        return self._request_page(self._since, now) if self.places and self._since else []
 
     def _add_people(self, page: Batch) -> None:
         for line in page.lines:
             target = self._isupport.fold(line.param(1))
             person = line.command == "CHATHISTORY" and target and not self._isupport.is_room(target)
-            if (
-                person
-                and target not in self._known_places
-                and " " not in target
-                and target[0] not in ":*"
-            ):
-                self._known_places.add(target)
-                self._places.append(target)
+            is_nick = person and " " not in target and target[0] not in ":*"
+            if is_nick and target not in self.places:
+                self.places.append(target)
 
     def _reference(self, lines: Iterable[IrcLine]) -> str:
         last = next((line for line in reversed(list(lines)) if "time" in line.tags), None)
@@ -207,157 +242,216 @@ _ID_PREFIX: Final = "local-"
 """Prefix of the ids of messages that the server gives none."""
 
 
+BATCH_SIZE = 256
+STUCK_TIMEOUT_S = 15.0
+"""Seconds without progress after which reading resumes: a server would soon close a connection that
+nobody reads."""
+MAX_HELD = 8192
+"""Limit of the queue while reading goes on although nothing is emitted."""
+
+_QueueItem = tuple[Notification | None, str | None]
+
+
+class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
+    """Notifications to emit, each with the cursor that becomes durable with it.
+
+    IRC sends nothing twice. So while nothing can be emitted (the log cannot be written) reading
+    goes on, and past `MAX_HELD` the oldest items are dropped: room messages first, then messages
+    addressed to us.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection: IrcConnection | None = None
+        """The connection that is read. None: there is none."""
+        self.dropped_count = 0
+
+    def set_paused(self, paused: bool) -> None:
+        transport = self.connection.transport if self.connection else None
+        if transport is not None and not transport.is_closing():
+            (transport.pause_reading if paused else transport.resume_reading)()
+
+    def put_notification(
+        self, notification: Notification | None, cursor: str | None = None
+    ) -> None:
+        """Append a notification. Without one, the cursor becomes durable by itself."""
+        self.put((notification, cursor))
+        if len(self._items) > MAX_HELD:
+            self._drop_oldest(MAX_HELD // 8)
+
+    async def resume_when_stuck(self, clock: Clock) -> None:
+        """Resume reading if nothing is taken for long. Ends only by cancellation."""
+        while True:
+            await self.wait_until_full()
+            try:
+                await with_timeout(clock, STUCK_TIMEOUT_S, self.wait_for_room())
+            except TimeoutError:
+                self._capacity = float("inf")  # until it is drained
+                self._signal_room()
+
+    def _drop_oldest(self, count: int) -> None:
+        items = [item for item in self._items if not isinstance(item[0], ConnectionChanged)]
+        items.sort(key=lambda item: isinstance(item[0], Message) and item[0].kind != "room")
+        dropped = items[:count]  # the sort is stable: the oldest
+        self.dropped_count += sum(isinstance(event, Message) for event, _ in dropped)
+        identities = set(map(id, dropped))
+        self.filter_pending(lambda item: id(item) not in identities)
+
+    async def run(self, emit: Emit) -> None:
+        """Emit in order, in batches. Ends only by cancellation or by an error of `emit`."""
+        while True:
+            items = await self.get_batch(BATCH_SIZE)
+            batch = [notification for notification, _ in items if notification is not None]
+            cursor = next(
+                (position for _, position in reversed(items) if position is not None), None
+            )
+            if batch or cursor is not None:
+                await emit(batch, cursor=cursor)
+
+
 class IrcEmitter:
     """Emitter of one connection: each event once, and in a room old events before new ones."""
 
-    def __init__(self, session: "IrcSession") -> None:
-        self._session, self._state = session, session.state
+    def __init__(
+        self,
+        context: IrcLineContext,
+        lasting: LastingState,
+        inbox: IrcNotificationQueue,
+        outgoing: IrcOutgoing,
+        clock: Clock,
+    ) -> None:
+        self._context, self._lasting, self._inbox = context, lasting, inbox
+        self._outgoing, self._clock = outgoing, clock
         self.has_history = False
         """The server keeps a history, so the cursor is worth storing."""
-        self._requests = HistoryRequests(session.isupport)
+        self._requests = HistoryRequests(context.state.isupport)
         self._skew = timedelta()
         """Time by which the server's clock is ahead of ours."""
-        self._begun = session.clock.now()
+        self._begun = clock.now()
         """Time when the connection was begun."""
         self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
         """Number of equal messages without an id on this connection, by generated name."""
         self._is_given_up = False
         """The server did not answer, so the gap stays one."""
         # Without a cursor it is unknown what is missing; a gap that is not filled yet stays one.
-        self._state.has_gap = self._state.complete_until is not None
+        lasting.has_gap = lasting.complete_until is not None
 
-    def emit_line(self, line: IrcLine, context: IrcLineContext) -> None:
+    def emit_line(self, told: Changes) -> None:
         """Emit the events of a live line.
 
         One that was said while we were connected is live however late it is read: this process may
         have been stopped, or the network slow.
         """
-        now = self._now()
-        is_old = (
-            "time" in line.tags and sent_at(line, now) - self._skew < self._begun - _LIVE_WINDOW
-        )
-        read_at = (
-            now if is_old else sent_at(line, now)
-        )  # lines arrive in order, so people are as they were then
-        for notification in to_notifications(
-            line, context, read_at, partial(self._event_id, line, is_old=is_old)
-        ):
-            if is_old and isinstance(notification, Message):  # history, which addresses nobody
+        now, line = self._clock.now(), told.line
+        sent = sent_at(line, now)
+        is_old = "time" in line.tags and sent - self._skew < self._begun - _LIVE_WINDOW
+        read_at = now if is_old else sent  # lines arrive in order, so people are as they were then
+        fresh_id = partial(self._event_id, line, now, is_old=is_old)
+        for notification in to_notifications(told, self._context, read_at, fresh_id):
+            # Membership events must not wait: access depends on who is in a room.
+            if not isinstance(notification, Message):
+                if not (is_old and line.command == "INVITE"):
+                    self._emit(notification, now)
+            elif is_old:  # history, which addresses nobody
                 kind: Literal["direct", "room"] = (
                     "direct" if notification.kind == "direct" else "room"
                 )
-                self._emit(replace(notification, kind=kind, history=True))
-            elif (
-                is_old
-                and isinstance(notification, MembershipChanged)
-                and notification.change == "invite"
-            ):
-                continue
-            # Membership events must not wait: access depends on who is in a room.
-            elif not isinstance(notification, Message) or not self._requests.hold(notification):
-                self._emit(notification)
-        if self._requests.is_overfull:
-            self._emit_released()
-
-    def _now(self) -> datetime:
-        return self._session.clock.now()
+                self._emit(replace(notification, kind=kind, history=True), now)
+            elif not self._requests.places or not self._requests.hold(notification):
+                self._emit(notification, now)
+            elif self._requests.is_overfull:
+                self._emit_released(now)
 
     def sync_clock(self, line: IrcLine) -> None:
         """Learn the clock difference from a line that the server surely sends at this moment."""
         if "time" in line.tags:
-            self._skew = sent_at(line, self._now()) - self._now()
+            now = self._clock.now()
+            self._skew = sent_at(line, now) - now
 
-    def _event_id(self, line: IrcLine, *, is_old: bool) -> str:
+    def _event_id(self, line: IrcLine, now: datetime, *, is_old: bool) -> str:
         """Return an id for a line without one: equal for every playback of it, and for no other
         line.
 
         Equal words at an equal time are two messages, unless they are played back.
         """
         if line.command != "PRIVMSG" or "time" not in line.tags:
-            return _ID_PREFIX + new_id(self._now())
+            return _ID_PREFIX + new_id(now)
         words = "\0".join((line.tags["time"], line.source, *line.params))
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
         count = 1 if is_old else self._id_counts.get(name, 0) + 1
         self._id_counts.put(name, count)
         return f"{_ID_PREFIX}{name}" + (f"-{count}" if count > 1 else "")
 
-    def _emit(self, notification: Notification) -> None:
-        now = self._now()
+    def _emit(self, notification: IrcEvent, now: datetime) -> None:
         if isinstance(notification, Message):
-            if (name := f"{notification.at.room} {notification.id}") in self._state.emitted_ids:
+            if (name := f"{notification.at.room} {notification.id}") in self._lasting.emitted_ids:
                 return
-            self._state.emitted_ids.put(name, None)
-        self._state.record_time(notification.sent, now)
-        if (
-            isinstance(notification, Message | ReactionChanged | MembershipChanged | MessageDeleted)
-            and abs(self._skew) > _MAX_SKEW
-        ):
+            self._lasting.emitted_ids.put(name, None)
+        self._lasting.record_time(notification.sent, now)
+        if abs(self._skew) > _MAX_SKEW:
             # Readers compare it with our clock, and an event cannot be in the future.
             notification = replace(notification, sent=min(notification.sent - self._skew, now))
-        self._session.inbox.put_notification(notification, self._cursor)
-
-    @property
-    def _cursor(self) -> str | None:
-        return self._state.cursor if self.has_history and not self._state.has_gap else None
+        is_complete = self.has_history and not self._lasting.has_gap
+        self._inbox.put_notification(notification, self._lasting.cursor if is_complete else None)
 
     def record_time(self, line: IrcLine) -> None:
         """Advance the cursor by a line that is not emitted."""
-        now = self._now()
-        self._state.record_time(sent_at(line, now), now)
+        now = self._clock.now()
+        self._lasting.record_time(sent_at(line, now), now)
 
     def hold_rooms(self, rooms: Iterable[str]) -> None:
         """Hold back live messages of these rooms, which we are about to join, until the missed ones
         are emitted.
         """
-        if self.has_history and self._state.has_gap:
+        if self.has_history and self._lasting.has_gap:
             self._requests.hold_rooms(rooms)
 
     def request_history(self, rooms: Sequence[str]) -> None:
         """Request the messages of these rooms, and direct messages, that we missed."""
-        now = self._now()
-        since = (
-            self._state.missing_since(now, HISTORY_AGE_S)
-            if self.has_history and self._state.has_gap
-            else None
-        )
+        now = self._clock.now()
+        is_missing = self.has_history and self._lasting.has_gap
+        since = self._lasting.missing_since(now, HISTORY_AGE_S) if is_missing else None
         if since is None:
-            self._requests.stop()
+            self._requests.places.clear()
         else:
-            self._session.queue_lines(self._requests.start(rooms, since, now))
-        self._emit_released()
+            self._outgoing.queue_lines(self._requests.start(rooms, since, now))
+        self._emit_released(now)
 
-    def emit_history(self, page: Batch, context: IrcLineContext) -> None:
+    def emit_history(self, page: Batch) -> None:
         """Emit the events of an answer, and go on to the next request."""
-        now = self._now()
-        lines, requests = self._requests.handle_page(page, context.own_nick, now)
-        since, cursor = self._state.missing_since(now, HISTORY_AGE_S), self._state.complete_until
+        now, state = self._clock.now(), self._context.state
+        lines, requests = self._requests.handle_page(page, now)
+        since = self._lasting.missing_since(now, HISTORY_AGE_S)
+        cursor, place = self._lasting.complete_until, state.isupport.fold(page.target)
         for line in lines:
             sent = sent_at(line, now)
             # A line without an id cannot be recognised again: only surely new ones are emitted.
             is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
-            if since is not None and sent >= since and not is_emitted:
-                fresh_id = partial(self._event_id, line, is_old=True)
-                for notification in to_notifications(line, context, now, fresh_id):
-                    self._emit(notification)
-        self._emit_released()
-        self._session.queue_lines(requests)
+            is_ours = since is not None and sent >= since and not is_emitted
+            if is_ours and not is_from_bouncer(line):
+                told = state.read_past(line, place)
+                fresh_id = partial(self._event_id, line, now, is_old=True)
+                for event in to_notifications(told, self._context, now, fresh_id, is_past=True):
+                    self._emit(event, now)
+        self._emit_released(now)
+        self._outgoing.queue_lines(requests)
 
     def handle_pong(self, token: str) -> None:
         """Process the PONG behind a request."""
-        self._session.queue_lines(self._requests.handle_pong(token, self._now()))
-        self._emit_released()
+        now = self._clock.now()
+        self._outgoing.queue_lines(self._requests.handle_pong(token, now))
+        self._emit_released(now)
 
-    def _emit_released(self) -> None:
-        for notification in self._requests.release_ready():
-            self._emit(notification)
-        if not self._requests.is_pending and self._state.has_gap and not self._is_given_up:
-            self._state.close_gap()
-            if self._cursor is not None:
-                self._session.inbox.put_notification(None, self._cursor)
+    def _emit_released(self, now: datetime) -> None:
+        for message in self._requests.release_ready():
+            self._emit(message, now)
+        if not self._requests.places and self._lasting.has_gap and not self._is_given_up:
+            self._lasting.close_gap()
+            if self.has_history:
+                self._inbox.put_notification(None, self._lasting.cursor)
 
     def flush(self) -> None:
         """Emit all held events, because no answer will come; the gap stays one."""
-        self._is_given_up = self._is_given_up or self._state.has_gap
-        self._requests.stop()
-        for notification in self._requests.release_ready():
-            self._emit(notification)
+        self._is_given_up = self._is_given_up or self._lasting.has_gap
+        self._requests.places.clear()
+        self._emit_released(self._clock.now())

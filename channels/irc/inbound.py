@@ -4,15 +4,16 @@ Pure: time and fresh ids are passed in.
 """
 
 import unicodedata
-from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
-from channels.irc.bouncer import is_from_bouncer
-from channels.irc.people import IrcUsers, direct_chat, parse_sender
+from channels.irc.config import IrcConfig
+from channels.irc.identity import build_sender_id, direct_chat
 from channels.irc.render import strip_formatting
-from channels.irc.wire import IrcLine, Isupport, format_line, mentions_nick, split_relayed
+from channels.irc.state import Changes, IrcState
+from channels.irc.wire import IrcLine, format_line, mentions_nick, split_relayed
 from channels.text import clean_name
 from gateway.core.events import (
     Address,
@@ -22,7 +23,6 @@ from gateway.core.events import (
     Message,
     MessageDeleted,
     MessageId,
-    Notification,
     ReactionChanged,
     RoomId,
     Sender,
@@ -38,10 +38,8 @@ _MAX_PING_CHARS = 100
 CLIENT_NAME = "Reverie"
 
 
-def parse_ctcp(text: str) -> tuple[str, str] | None:
-    """Parse `text` as CTCP, ACTION included: its command and argument; None if it is not."""
-    if not text.startswith("\x01"):
-        return None
+def parse_ctcp(text: str) -> tuple[str, str]:
+    """Return command and argument of a text that is CTCP, ACTION included."""
     command, _, argument = text[1:].partition("\x01")[0].partition(" ")
     return command.upper(), strip_formatting(argument)
 
@@ -58,8 +56,8 @@ class CtcpResponder:
         self._answered = TokenBuckets(_CTCP_RATE)
 
     def answer(self, line: IrcLine, now_s: float) -> str | None:
-        """Return the line that answers a PRIVMSG; None: no answer."""
-        command, argument = parse_ctcp(line.param(1)) or ("", "")
+        """Return the line that answers a PRIVMSG of CTCP; None: no answer."""
+        command, argument = parse_ctcp(line.param(1))
         answer = argument[:_MAX_PING_CHARS] if command == "PING" else self._answers.get(command)
         if answer is None or not line.source.user or not self._answered.take("", now_s):
             return None
@@ -70,70 +68,91 @@ _STALE_AGE: Final = timedelta(minutes=5)
 """Older lines are played back by a bouncer. Larger than common clock errors of servers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+IrcEvent = Message | MessageDeleted | MembershipChanged | ReactionChanged
+# fmt: off
+EVENT_COMMANDS: Final = frozenset({
+    "PRIVMSG", "TAGMSG", "REDACT", "JOIN", "PART", "KICK", "TOPIC", "332", "INVITE", "QUIT", "NICK",
+})
+# fmt: on
+"""Commands of the lines that are notifications; 332 is the topic when we enter:
+https://modern.ircdocs.horse/#rpltopic-332."""
+RANK_NAMES: Final[Mapping[str, str]] = {
+    "q": "founder",
+    "a": "protected",
+    "o": "op",
+    "h": "halfop",
+    "v": "voice",
+}
+"""https://modern.ircdocs.horse/#channel-membership-prefixes, the highest first. Other modes are no
+rank."""
+_BOT_TAGS: Final = frozenset({"bot", "draft/bot", "inspircd.org/bot"})
+"""https://ircv3.net/specs/extensions/bot-mode, and its older names: InspIRCd below 3.13 has only
+the last."""
+_RELAY_TAGS: Final = frozenset({"draft/relaymsg", "relaymsg"})
+"""Tags of messages that a bridge sends for somebody elsewhere:
+https://ircv3.net/specs/extensions/relaymsg."""
+
+
+@dataclass(slots=True)
 class IrcLineContext:
-    """State that is needed to interpret a line."""
+    """What is needed to interpret a line."""
 
     channel: ChannelName
-    own_nick: str
-    """Our current nick."""
-    rooms: Mapping[str, str]
-    """Folded name -> the operator's spelling, for the configured rooms."""
-    isupport: Isupport
-    people: IrcUsers
-    has_account_tag: bool
-    """The server agreed to tag messages with their account, so no tag means no account."""
-    has_account_notify: bool = False
-    """The server reports each login and logout of people in our rooms."""
-    bridges: Container[str] = ()
-    """Folded accounts, or nicks where the server tells no accounts, of bots that pass on what
-    others say."""
+    state: IrcState
     own_message_ids: Container[str] = ()
     """The server's ids of our own messages."""
-    history_place: str | None = None
-    """Folded room or person whose history the line is from: current data about people does not
-    apply. None: a live line."""
-    own_account: str = ""
-    """Our own account. Past messages of ours may have another nick, but not another account."""
+    rooms: Mapping[str, str] = field(default_factory=dict)
+    """Folded name -> the operator's spelling, for the configured rooms."""
+    bridges: Collection[str] = ()
+    """Folded accounts, or nicks where the server tells no accounts, of bots that pass on what
+    others say."""
+
+    def follow(self, config: IrcConfig) -> None:
+        """Take over names of the configuration, also when the server's case mapping is known."""
+        fold = self.state.isupport.fold
+        self.rooms = {fold(room): room for room in config.rooms}
+        self.bridges = frozenset(map(fold, config.bridges))
 
 
 def to_notifications(
-    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
-) -> tuple[Notification, ...]:
-    """Return the events of `line`; empty for our own actions, notices, CTCP, unknown commands, and
-    a bouncer.
+    told: Changes,
+    context: IrcLineContext,
+    now: datetime,
+    fresh_id: Callable[[], str],
+    *,
+    is_past: bool = False,
+) -> Sequence[IrcEvent]:
+    """Return the events of a line; empty for our own actions, CTCP, and commands that are not in
+    `EVENT_COMMANDS`.
 
     A nick change and a quit give one event for each room that we share with the person, other lines
-    at most one.
+    at most one. `is_past`: the line is of a history, so current data about people does not apply.
     """
-    if is_from_bouncer(line):
+    line = told.line
+    if told.is_mine or not line.source.nick:
         return ()
-    if not line.source.nick or context.isupport.fold(line.source.nick) == context.isupport.fold(
-        context.own_nick
-    ):
-        return ()
-    if (
-        context.history_place is not None
-        and context.own_account
-        and line.tags.get("account") == context.own_account
-    ):
-        return ()
+    sent = sent_at(line, now)
+    # An earlier owner of the nick is known only from the line itself.
+    is_present = not is_past and now - sent < _STALE_AGE
     if line.command not in {"PRIVMSG", "TAGMSG", "REDACT"}:
-        return _parse_memberships(line, context, now, fresh_id)
-    room = context.isupport.room_of(line.param(0))
-    sender = _line_sender(line, context, now, room)
-    if room is not None:
+        return _parse_memberships(
+            told, context, sent, fresh_id, is_past=is_past, is_present=is_present
+        )
+    name = context.state.isupport.room_of(line.param(0))
+    room = None if name is None else told.target[-len(name) :]
+    sender = _read_sender(told, context, room, is_present=is_present)
+    if name is not None and room is not None:
         # https://modern.ircdocs.horse/#statusmsg-parameter: for some members only, so a separate
         # place.
-        status = line.param(0).removesuffix(room)
+        status = line.param(0).removesuffix(name)
         at = _room_address(room, context)
         at = replace(at, thread=ThreadId(status)) if status else at
-    elif context.isupport.fold(line.param(0)) == context.isupport.fold(context.own_nick):
+    elif told.target == context.state.me:
         at = Address(channel=context.channel, room=direct_chat(sender, line.source))
     else:
         return ()  # not for us
-    event_id, sent, direct = line.tags.get("msgid") or fresh_id(), sent_at(line, now), room is None
-    event: Notification | None = None
+    event_id, direct = line.tags.get("msgid") or fresh_id(), room is None
+    event: IrcEvent | None = None
     if line.command == "PRIVMSG":
         event = _parse_message(
             line, context, at, sender, event_id=event_id, sent=sent, direct=direct
@@ -158,11 +177,11 @@ def _parse_message(
     sent: datetime,
     direct: bool,
 ) -> Message | None:
-    if not direct and sender.id.startswith(BRIDGE_PREFIX):
-        line, sender = _read_relayed(line, sender)
     text = line.param(1)
-    if request := parse_ctcp(text):
-        command, argument = request
+    if not direct and sender.id.startswith(BRIDGE_PREFIX):
+        text, sender = _read_relayed(text, sender)
+    if text.startswith("\x01"):
+        command, argument = parse_ctcp(text)
         text = f"/me {argument}" if command == "ACTION" and argument.strip() else ""
     else:
         text = strip_formatting(text)
@@ -172,7 +191,7 @@ def _parse_message(
     kind: Literal["direct", "mention", "reply", "room"] = "room"
     if direct:
         kind = "direct"
-    elif mentions_nick(text, context.own_nick, context.isupport):
+    elif mentions_nick(text, context.state.nick, context.state.isupport):
         kind = "mention"
     elif reply_to is not None and reply_to in context.own_message_ids:
         kind = "reply"
@@ -219,9 +238,15 @@ def _parse_reaction(
 
 
 def _parse_memberships(
-    line: IrcLine, context: IrcLineContext, now: datetime, fresh_id: Callable[[], str]
+    told: Changes,
+    context: IrcLineContext,
+    sent: datetime,
+    fresh_id: Callable[[], str],
+    *,
+    is_past: bool,
+    is_present: bool,
 ) -> tuple[MembershipChanged, ...]:
-    rooms: Sequence[str] = (line.param(0),)
+    line, rooms = told.line, [told.target]
     change: Literal["join", "part", "kick", "nick", "topic", "invite"]
     subject = text = ""
     match line.command:
@@ -233,20 +258,18 @@ def _parse_memberships(
             change, subject, text = "kick", line.param(1), line.param(2)
         case "TOPIC":
             change, text = "topic", line.param(1)
-        case "332":  # RPL_TOPIC, when we enter: https://modern.ircdocs.horse/#rpltopic-332
-            rooms, change, text = (line.param(1),), "topic", line.param(2)
-        case "INVITE" if (
-            context.isupport.fold(line.param(0)) == context.isupport.fold(context.own_nick)
-            and context.history_place is None
-        ):
-            rooms, change = (line.param(1),), "invite"
-        case "QUIT":
-            rooms, change, text = _shared_rooms(line.source.nick, context), "part", line.param(0)
-        case "NICK" if line.param(0):
-            rooms = _shared_rooms(line.source.nick, context) or _shared_rooms(
-                line.param(0), context
+        case "332":
+            rooms, change, text = (
+                [context.state.isupport.fold(line.param(1))],
+                "topic",
+                line.param(2),
             )
-            change, subject = "nick", line.param(0)
+        case "INVITE" if told.target == context.state.me and not is_past:
+            rooms, change = [context.state.isupport.fold(line.param(1))], "invite"
+        case "QUIT":
+            rooms, change, text = sorted(told.rooms), "part", line.param(0)
+        case "NICK" if told.target:
+            rooms, change, subject = sorted(told.rooms), "nick", line.param(0)
         case _:
             return ()
     msgid = line.tags.get("msgid")
@@ -254,56 +277,66 @@ def _parse_memberships(
         MembershipChanged(
             id=EventId(f"{msgid}/{room}" if msgid else fresh_id()),
             at=_room_address(room, context),
-            sender=_line_sender(line, context, now, room),
+            sender=_read_sender(told, context, room, is_present=is_present),
             # A topic set by a server is the current state (e.g. after a netsplit), no news.
             news=change != "topic" or bool(line.source.user or line.source.host),
             change=change,
             subject=subject or None,
             text=strip_formatting(text) if text else None,
-            sent=sent_at(line, now),
+            sent=sent,
         )
         for room in rooms
-        if context.isupport.is_room(room)
+        if context.state.isupport.is_room(room)
     )
-
-
-def _shared_rooms(nick: str, context: IrcLineContext) -> tuple[str, ...]:
-    """Return the folded rooms that the person shares, or shared, with us."""
-    if context.history_place is None:
-        return context.people.shared_rooms(nick)
-    return (context.history_place,) if context.isupport.is_room(context.history_place) else ()
 
 
 def _room_address(room: str, context: IrcLineContext) -> Address:
-    folded = context.isupport.fold(room)
-    return Address(channel=context.channel, room=RoomId(context.rooms.get(folded, folded)))
+    """Return the address of a folded room."""
+    return Address(channel=context.channel, room=RoomId(context.rooms.get(room, room)))
 
 
-def _line_sender(line: IrcLine, context: IrcLineContext, now: datetime, room: str | None) -> Sender:
-    """Return the sender of a line; `room`: the room of the event, if any."""
-    # An earlier owner of the nick is known only from the line itself.
-    present = context.history_place is None and now - sent_at(line, now) < _STALE_AGE
-    sender = parse_sender(
-        line, room, context.people if present else None, account_tag=context.has_account_tag
+def _read_sender(
+    told: Changes, context: IrcLineContext, room: str | None, *, is_present: bool
+) -> Sender:
+    """Return the sender of a line; `room`: the folded room of the event, if any; `is_present`: they
+    still are who the server says they are.
+    """
+    line, caps = told.line, context.state.caps
+    nick, is_bot = str(line.source.nick), not _BOT_TAGS.isdisjoint(line.tags)
+    if tag := next((tag for tag in _RELAY_TAGS if tag in line.tags), None):
+        # The server identifies the bridge at most; the nick is unverified.
+        return Sender(id=SenderId(f"relay:{line.tags[tag]}:{nick}"), name=nick, is_bot=is_bot)
+    account = told.account if is_present else None
+    if "account-tag" in caps:  # so no tag means no account
+        tagged = line.tags.get("account")
+        account = None if tagged in {"*", "0"} else tagged
+    if context.bridges:
+        tells_accounts = not caps.isdisjoint({"account-tag", "account-notify"})
+        bridge = context.state.isupport.fold((account if tells_accounts else nick) or "")
+        if bridge in context.bridges:
+            # Whatever its people manage to have it say, it has no role: a line that `split_relayed`
+            # cannot read is theirs, too.
+            return Sender(id=SenderId(f"{BRIDGE_PREFIX}{bridge}:"), name=nick, is_bot=is_bot)
+    modes = told.rooms.get(room, ()) if room and is_present else ()
+    return Sender(
+        id=build_sender_id(line.source, account),
+        name=nick,
+        account=account or None,
+        is_bot=is_bot,
+        verified=bool(account),
+        ranks=tuple(name for letter, name in RANK_NAMES.items() if letter in modes),
     )
-    tells_accounts = context.has_account_tag or context.has_account_notify
-    bridge = context.isupport.fold((sender.account if tells_accounts else sender.name) or "")
-    if bridge not in context.bridges:
-        return sender
-    # Whatever its people manage to have it say, it has no role: a line that `split_relayed` cannot
-    # read is theirs, too.
-    return Sender(id=SenderId(f"{BRIDGE_PREFIX}{bridge}:"), name=sender.name, is_bot=sender.is_bot)
 
 
-def _read_relayed(line: IrcLine, bridge: Sender) -> tuple[IrcLine, Sender]:
-    """Return the line and its sender as if the person behind the bridge had written it here."""
-    written, words = split_relayed(line.param(1)) or ("", "")
+def _read_relayed(text: str, bridge: Sender) -> tuple[str, Sender]:
+    """Return the words and their sender as if the person behind the bridge had written here."""
+    written, words = split_relayed(text) or ("", "")
     name = clean_name(strip_formatting(written))
     folded = unicodedata.normalize("NFKC", strip_invisible(name)).casefold().strip()
     if not folded:
-        return line, bridge
+        return text, bridge
     person = Sender(id=SenderId(f"{bridge.id}{folded}"), name=f"{name}{BRIDGE_MARK}{bridge.name})")
-    return replace(line, params=(line.param(0), words)), person
+    return words, person
 
 
 def sent_at(line: IrcLine, now: datetime) -> datetime:

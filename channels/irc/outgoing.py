@@ -12,9 +12,9 @@ the writing.
 import asyncio
 import itertools
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from channels.base import (
     BeforeSend,
@@ -25,22 +25,21 @@ from channels.base import (
     Unreachable,
     no_before_send,
 )
-from channels.irc.identity import absence_text
+from channels.irc.connection import IrcConnection
+from channels.irc.identity import absence_text, resolve_target, whois_lines
 from channels.irc.render import strip_formatting
+from channels.irc.state import Changes, IrcState
 from channels.irc.wire import (
     IrcLine,
     format_line,
-    is_command_refusal,
-    is_message_refusal,
+    is_refusal,
     is_untargeted,
     refusal_error,
     refusal_reason,
 )
+from gateway.core.clock import Clock
 from gateway.core.events import MessageId, Receipt, RoomId
 from gateway.core.ratelimit import LruDict, Rate, TokenBuckets
-
-if TYPE_CHECKING:
-    from channels.irc.session import IrcSession
 
 
 @dataclass(eq=False, slots=True)
@@ -61,11 +60,6 @@ class SendItem:
     is_handed_over: bool = False
     echo: Receipt | None = None
     """Set once the server has echoed the line."""
-
-    @property
-    def place(self) -> str:
-        """The person or the folded room that it is for; empty: a line of our own."""
-        return self.chat or self.target
 
     def settle(self, outcome: Receipt | SendError) -> None:
         """Give the outcome to whoever waits for it."""
@@ -89,36 +83,30 @@ class SendWindow:
 
     def __init__(self) -> None:
         self.lines: list[SendItem] = []
+        self.token, self.sent_s = "", 0.0
+        """Token of the PING that ends the window, and the time when it was written."""
         self._answered_counts: Counter[str] = Counter()
         """Target -> number of its lines up to the last answer."""
         self._refusals: Counter[str] = Counter()
         """Target -> number of numerics that name it; empty target: numerics without one."""
         self._reasons: dict[str, str] = {}
-        self._strange_echoes: set[str] = set()
-        """Targets with an echo of other text than ours: the room changes what is said."""
-
-    @property
-    def lone_command(self) -> str:
-        """Command that is alone in the window; empty: messages."""
-        return self.lines[0].lone_command if self.lines else ""
+        self.strange_echoes: set[str] = set()
+        """Targets with an echo of other text than ours."""
 
     def record_echo(self, target: str, text: str, msgid: str | None) -> None:
         """Record an echo of a line of ours. Unknown text (of a bouncer's other client) is
         ignored.
         """
-        lines = [line for line in self.lines if line.target == target]
+        lines, seen = [line for line in self.lines if line.target == target], strip_formatting(text)
         for index in range(self._answered_counts[target], len(lines)):
-            if _is_echo_of(lines[index].raw.partition(" :")[2], text):
+            # Perhaps it is cut, or without formatting. A room that changes words echoes another
+            # line: whether ours was accepted stays unknown.
+            said = strip_formatting(lines[index].raw.partition(" :")[2])
+            if seen and said.startswith(seen) and bool(said.strip()) == bool(seen.strip()):
                 lines[index].echo = Receipt(ids=(MessageId(msgid),) if msgid else ())
                 self._answered_counts[target] = index + 1
                 return
-        self._strange_echoes.add(target)
-
-    def is_unseen(self, line: SendItem) -> bool:
-        """Return whether a server that echoes at once surely did not relay the line, now that it
-        says no more.
-        """
-        return line.echo is None and line.target not in self._strange_echoes
+        self.strange_echoes.add(target)
 
     def record_refusal(self, names: Collection[str], reason: str, *, anybody: bool) -> None:
         """Record a refusal of a line to one of `names`, or, with `anybody`, perhaps to an unnamed
@@ -148,26 +136,8 @@ class SendWindow:
                 yield line, Uncertain(f"perhaps it was not said: {reason}")
 
 
-def _is_echo_of(written: str, echoed: str) -> bool:
-    """Return whether the server echoed this line, perhaps cut or without formatting.
-
-    A room that changes words gives False: whether the line was accepted stays unknown.
-    """
-    said, seen = strip_formatting(written), strip_formatting(echoed)
-    return bool(seen) and said.startswith(seen) and bool(said.strip()) == bool(seen.strip())
-
-
 NO_SUCH_NICK = "(401)"
 """End of the reason if nobody has that nick: ERR_NOSUCHNICK."""
-
-
-@dataclass(eq=False, slots=True)
-class PingBarrier:
-    """PING that is not answered yet."""
-
-    token: str
-    window: SendWindow
-    sent_s: float
 
 
 _LINES: Final = "lines"
@@ -182,36 +152,45 @@ _MAX_TARGETS: Final = 1_000
 class IrcOutgoing:
     """Send queue of one connection. `run` it, `close` it when the connection is gone."""
 
-    def __init__(self, session: "IrcSession", rate: Rate) -> None:
-        """Write with the session, at this rate."""
-        self._session, self._clock, self._bucket = session, session.clock, TokenBuckets(rate)
+    def __init__(
+        self, connection: IrcConnection, state: IrcState, clock: Clock, rate: Rate
+    ) -> None:
+        self._connection, self._state, self._clock = connection, state, clock
+        self._bucket = TokenBuckets(rate)
         self._waiting: deque[SendItem] = deque()
         self._window = SendWindow()
         """Lines written since the last barrier."""
-        self._pings: deque[PingBarrier] = deque()
+        self._pending: deque[SendWindow] = deque()
+        """Windows whose PING is not answered yet."""
         self._is_ping_wanted = False
         self._whois_since: dict[str, float] = {}
         """Folded nick -> time of the WHOIS request that is not answered yet."""
         self._tokens = itertools.count(1)
         self._turns, self._last_turns = itertools.count(1), LruDict[str, int](_MAX_TARGETS)
-        """Counter of the lines, and the number of the last one to each `SendItem.place`."""
+        """Counter of the lines, and the number of the last one to each chat or folded target; an
+        empty one for lines of our own."""
         self._wake = asyncio.Event()
         self._is_lost = False
         """A line could not be written. `close` follows, once what the server has said before is
         read."""
         self._close_reason = ""
 
-    def queue_line(self, raw: str, target: str = "") -> None:
-        """Append a line of our own; `target` (folded) if it is a message, which may be refused.
+    def queue_lines(self, lines: Iterable[str], target: str = "") -> None:
+        """Append lines of our own; `target` (folded) if they are messages, which may be refused.
 
         An equal queued line is removed first, for the new one may undo lines between the two: a
         server that makes us repeat a line must not fill our memory.
         """
-        same = (item for item in self._waiting if item.future is None and item.raw == raw)
-        if not target and (earlier := next(same, None)):
-            self._waiting.remove(earlier)
-        self._waiting.append(SendItem(raw, target))
+        for raw in lines:
+            same = (item for item in self._waiting if item.future is None and item.raw == raw)
+            if not target and (earlier := next(same, None)):
+                self._waiting.remove(earlier)
+            self._waiting.append(SendItem(raw, target))
         self._wake.set()
+
+    def queue_line(self, raw: str) -> None:
+        """Append a line of our own."""
+        self.queue_lines([raw])
 
     def write_if_idle(self, raw: str) -> bool:
         """Write an optional line, if the rate limit leaves room for it and one more; False: not
@@ -223,10 +202,19 @@ class IrcOutgoing:
         )
         return free and not self._close_reason and self._write(raw)
 
+    def is_free(self) -> bool:
+        """Return whether a message would be written at once."""
+        return (
+            not self._waiting
+            and not self._close_reason
+            and not self._is_barrier_due(None)
+            and self._bucket.wait_s(_LINES, self._clock.monotonic()) == 0
+        )
+
     def _write(self, raw: str) -> bool:
         """Write a line and count it. False: the connection is dead."""
         self._bucket.use(_LINES, self._clock.monotonic())
-        self._is_lost = not self._session.write(raw)
+        self._is_lost = not self._connection.write(raw)
         return not self._is_lost
 
     def queue_ping(self) -> None:
@@ -272,50 +260,46 @@ class IrcOutgoing:
                 await self._clock.sleep(wait_s)  # the item may be cancelled meanwhile
             elif item is None or barrier:
                 self._write_ping()
-            elif not self._resolve_nick(item):
+            elif item.chat is not None and not self._resolve_nick(item, item.chat):
                 continue
             elif not item.is_handed_over:
                 await self._call_before_send(item)
             elif self._write(item.raw):
                 self._waiting.remove(item)
-                self._last_turns.put(item.place, next(self._turns))
+                self._last_turns.put(item.chat or item.target, next(self._turns))
                 if item.target:
                     self._window.lines.append(item)
 
-    def _resolve_nick(self, item: SendItem) -> bool:
+    def _resolve_nick(self, item: SendItem, chat: RoomId) -> bool:
         """Return whether the item may be written now, to its resolved nick. Else it waits, or is
         failed.
         """
-        if item.chat is None:
-            return True
-        nick, state = self._session.resolve_target(item.chat)
-        folded = self._session.isupport.fold(nick)
+        now_s = self._clock.monotonic()
+        nick, state = resolve_target(self._state, chat, now_s)
+        folded = self._state.isupport.fold(nick)
         if state == "known":
             command, _, rest = item.raw.split(" ", 2)
             item.target, item.raw = folded, f"{command} {nick} {rest}"
             return True
         if state == "other":
-            self._fail_away(item.chat)
+            self._fail_away(chat)
         elif any(line.target == folded for line in self._window.lines):
             self._write_ping()  # a refusal of these lines would be taken for an answer to WHOIS
         else:
-            self._whois_since[folded] = self._clock.monotonic()
-            for raw in self._session.identities.whois_lines(nick):
+            self._whois_since[folded] = now_s
+            for raw in whois_lines(self._state, nick):
                 self._write(raw)
         return False
 
-    def _is_held(self, item: SendItem) -> bool:
-        """Return whether the item waits for WHOIS, or for the result of lines to the same person
+    def _is_held(self, chat: RoomId) -> bool:
+        """Return whether items for this person wait for WHOIS, or for the result of lines to them
         under another nick.
         """
-        if item.chat is None:
-            return False
-        nick = self._session.isupport.fold(self._session.resolve_target(item.chat)[0])
-        windows = [*(ping.window for ping in self._pings), self._window]
+        now_s = self._clock.monotonic()
+        nick = self._state.isupport.fold(resolve_target(self._state, chat, now_s)[0])
+        windows = [*self._pending, self._window]
         return nick in self._whois_since or any(
-            line.chat == item.chat and line.target != nick
-            for window in windows
-            for line in window.lines
+            line.chat == chat and line.target != nick for window in windows for line in window.lines
         )
 
     def _fail_away(self, chat: RoomId) -> None:
@@ -355,58 +339,63 @@ class IrcOutgoing:
         """
         for item in [item for item in self._waiting if item.future and item.future.cancelled()]:
             self._waiting.remove(item)
-        parts = itertools.takewhile(lambda item: item.future is not None, self._waiting)
-        return min(
-            (item for item in parts if not self._is_held(item)),
-            key=lambda item: (not item.is_handed_over, self._last_turns.get(item.place, 0)),
-            default=next((item for item in self._waiting if item.future is None), None),
-        )
+        best, best_turn = None, (True, 0)
+        for item in self._waiting:
+            if item.future is None:
+                return best or item
+            turn = (not item.is_handed_over, self._last_turns.get(item.chat or item.target, 0))
+            is_held = item.chat is not None and self._is_held(item.chat)
+            if not is_held and (best is None or turn < best_turn):
+                best, best_turn = item, turn
+        return best
 
     def _is_barrier_due(self, item: SendItem | None) -> bool:
-        parts = sum(line.future is not None for line in self._window.lines)
+        lines = self._window.lines
+        parts = sum(line.future is not None for line in lines)
         idle = item is None or item.future is None
-        apart = self._window.lone_command or (item is not None and item.lone_command)
+        apart = lines and (lines[0].lone_command or (item is not None and item.lone_command))
         return bool(
             self._is_ping_wanted
-            or (self._window.lines and apart)
+            or apart
             or (parts and idle)
             or parts >= MAX_IN_FLIGHT
-            or len(self._window.lines) >= _MAX_UNCONFIRMED_LINES
+            or len(lines) >= _MAX_UNCONFIRMED_LINES
         )
 
     def _write_ping(self) -> None:
         token = f"reverie-{next(self._tokens)}"
         if self._write(format_line("PING", token)):
-            self._pings.append(PingBarrier(token, self._window, self._clock.monotonic()))
+            self._window.token, self._window.sent_s = token, self._clock.monotonic()
+            self._pending.append(self._window)
             self._window, self._is_ping_wanted = SendWindow(), False
 
     def oldest_ping_age_s(self) -> float:
         """Return the age of the oldest unanswered barrier; 0: there is none."""
-        return self._clock.monotonic() - self._pings[0].sent_s if self._pings else 0.0
+        return self._clock.monotonic() - self._pending[0].sent_s if self._pending else 0.0
 
-    def feed(self, line: IrcLine) -> None:
-        """Process a line from the server: PONG, a refusal, or an echo of ours."""
-        isupport = self._session.isupport
+    def record_echo(self, told: Changes) -> None:
+        """Process a message of ours that the server has echoed."""
+        line, window = told.line, self._pending[0] if self._pending else self._window
+        window.record_echo(told.target, line.param(1), line.tags.get("msgid"))
+
+    def handle_reply(self, line: IrcLine) -> None:
+        """Process a numeric or FAIL: perhaps it refuses a line of ours."""
         # Answers come in order: before the PONG to a barrier, they are about lines written before
         # it.
-        window = self._pings[0].window if self._pings else self._window
-        if line.command == "PONG":
-            self._handle_pong(line)
-        elif is_message_refusal(line) or is_command_refusal(line, window.lone_command):
+        window = self._pending[0] if self._pending else self._window
+        command = window.lines[0].lone_command if window.lines else ""
+        if is_refusal(line, command):
             # The first parameter of a numeric is our own nick.
-            names = {isupport.fold(param) for param in line.params[line.command != "FAIL" :]}
+            params = line.params[line.command != "FAIL" :]
+            names = set(map(self._state.isupport.fold, params))
             window.record_refusal(names, refusal_reason(line), anybody=is_untargeted(line))
-        elif line.command in {"PRIVMSG", "NOTICE"} and isupport.fold(
-            line.source.nick
-        ) == isupport.fold(self._session.nick):
-            window.record_echo(isupport.fold(line.param(0)), line.param(1), line.tags.get("msgid"))
 
-    def _handle_pong(self, line: IrcLine) -> None:
+    def handle_pong(self, line: IrcLine) -> None:
         """Match by token; a server that does not repeat it (jaraco's) still answers in order."""
-        tokens = [ping.token for ping in self._pings]
+        tokens = [window.token for window in self._pending]
         index = next((tokens.index(param) for param in line.params if param in tokens), 0)
-        for _ in range(min(index + 1, len(self._pings))):
-            for item, outcome in self._pings.popleft().window.outcomes():
+        for _ in range(min(index + 1, len(self._pending))):
+            for item, outcome in self._pending.popleft().outcomes():
                 is_gone = isinstance(outcome, Rejected) and outcome.reason.endswith(NO_SUCH_NICK)
                 if item.chat and is_gone:
                     item.settle(RecipientAway(absence_text(item.chat)))
@@ -423,19 +412,19 @@ class IrcOutgoing:
         if it echoes. An echo of a private message may come late, from another server.
         """
         self._close_reason = self._close_reason or reason
-        echoes, is_room = "echo-message" in self._session.caps, self._session.isupport.is_room
+        echoes, is_room = "echo-message" in self._state.caps, self._state.isupport.is_room
         outcomes: list[tuple[SendItem, Receipt | SendError]] = []
-        for number, window in enumerate([*(ping.window for ping in self._pings), self._window]):
+        for number, window in enumerate([*self._pending, self._window]):
             for line in window.lines:
-                is_relayed_at_once = echoes and is_room(line.target)
-                is_unseen = number > 0 or (is_relayed_at_once and window.is_unseen(line))
+                is_changed = line.target in window.strange_echoes  # the room changes what is said
+                is_unseen = number > 0 or (echoes and is_room(line.target) and not is_changed)
                 error = Unreachable if is_complete and is_unseen else Uncertain
                 outcomes.append((line, line.echo or error(reason)))
         outcomes += [(item, Unreachable(reason)) for item in self._waiting]
         # Cleared before any future is resolved: its callbacks may look at this object.
         self._waiting.clear()
         self._whois_since.clear()
-        self._pings.clear()
+        self._pending.clear()
         self._window = SendWindow()
         for item, outcome in outcomes:
             item.settle(outcome)

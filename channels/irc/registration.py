@@ -1,7 +1,6 @@
-"""Login to a server, from its first line to the welcome. `CapNegotiation` and `SaslExchange` are
-pure.
+"""Login to a server, from its first line to the welcome. `SaslExchange` is pure.
 
-- `CapNegotiation`: https://ircv3.net/specs/extensions/capability-negotiation.
+- Capabilities: https://ircv3.net/specs/extensions/capability-negotiation.
 - SASL: https://ircv3.net/specs/extensions/sasl-3.1; PLAIN is RFC 4616, EXTERNAL RFC 4422 appendix
   A, SCRAM-SHA-256 RFC 5802 and RFC 7677.
 - `IrcRegistration`: https://modern.ircdocs.horse/#connection-registration.
@@ -14,13 +13,18 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from typing import Final, Literal
+from typing import Final
 
 from channels.base import Denied, Unreachable
-from channels.irc.bouncer import CAP_PREFIXES, NETWORK_CAPS, is_welcome_without_network
 from channels.irc.config import IrcConfig, SaslConfig
 from channels.irc.connection import IrcConnection
-from channels.irc.wire import IrcLine
+from channels.irc.state import IrcState
+from channels.irc.wire import (
+    CAP_PREFIXES,
+    NETWORK_CAPS,
+    IrcLine,
+    is_welcome_without_network,
+)
 
 # fmt: off
 WANTED_CAPS: Final = frozenset({
@@ -35,74 +39,6 @@ WANTED_CAPS: Final = frozenset({
 `invite-notify`), nothing depends. `sts` must never be requested."""
 _NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback"})
 _MAX_OFFERED: Final = 500
-CapProgress = Literal["listed", "settled", ""]
-"""listed: the list is complete; settled: all requests are answered; empty: neither."""
-
-
-class CapNegotiation:
-    """State of the capabilities; fed with every CAP line."""
-
-    def __init__(self, *, sasl: bool = False) -> None:
-        """Want `WANTED_CAPS`, and the capability `sasl` if asked."""
-        self._wanted = WANTED_CAPS | {"sasl"} if sasl else WANTED_CAPS
-        self.offered: dict[str, str] = {}
-        """Name -> value."""
-        self.enabled: set[str] = set()
-        self._requested: set[str] = set()
-        self._is_listed = self._is_refused = False
-
-    def request(self) -> list[list[str]]:
-        """Return the request (its names) for wanted and offered capabilities that are not enabled,
-        if there are any.
-        """
-        wanted = (self._wanted & self.offered.keys()) - self.enabled - self._requested
-        if "batch" not in self.offered:
-            wanted -= _NEEDS_BATCH
-        self._requested |= wanted
-        return [sorted(wanted)] if wanted else []
-
-    def feed(self, line: IrcLine) -> tuple[CapProgress, list[list[str]]]:
-        """Process a line; return the progress, and the requests to send."""
-        names = line.param(-1).split() if len(line.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
-        match line.param(1).upper():
-            case "LS" if not self._is_listed:
-                self._add_offered(names)
-                self._is_listed = not (line.param(2) == "*" and len(line.params) > 3)  # noqa: PLR2004 - one more: the `*`
-                return ("listed" if self._is_listed else ""), []
-            case "ACK":
-                self.enabled |= self._wanted.intersection(names)
-                return self._resolve(names), []
-            case "NAK" if not self._is_refused:
-                # A request is granted whole or not at all, so each is requested by itself now.
-                self._is_refused = True
-                return "", [[name] for name in sorted(self._requested)]
-            case "NAK":
-                return self._resolve(names), []
-            case "NEW":
-                self._add_offered(names)
-                return "", self.request()
-            case "DEL":
-                gone = {name.partition("=")[0] for name in names}
-                self.enabled -= gone
-                self._requested -= gone
-                self.offered = {
-                    name: value for name, value in self.offered.items() if name not in gone
-                }
-                return "", []
-            case _:
-                return "", []
-
-    def _add_offered(self, names: list[str]) -> None:
-        for name, _, value in (item.partition("=") for item in names):
-            if name in self.offered or len(self.offered) < _MAX_OFFERED:
-                self.offered[name] = value
-
-    def _resolve(self, names: list[str]) -> CapProgress:
-        waiting = bool(self._requested)
-        self._requested.difference_update(names)
-        return "settled" if waiting and not self._requested else ""
-
-
 _CHUNK_CHARS = 400
 _MAX_ITERATIONS = 1_000_000
 """Bounds the time that a server can make us compute; RFC 7677 asks for 4096 or more."""
@@ -225,37 +161,24 @@ class IrcRegistration:
     After the welcome it goes on tracking CAP NEW and DEL, and our account.
     """
 
-    def __init__(self, config: IrcConfig, connection: IrcConnection) -> None:
-        self._config, self._connection = config, connection
+    def __init__(self, config: IrcConfig, connection: IrcConnection, state: IrcState) -> None:
+        """Record our nick and account, and the capabilities, in `state`."""
+        self._config, self._connection, self._state = config, connection, state
         self._exchange = (
             SaslExchange(config.sasl, secrets.token_urlsafe(18)) if config.sasl else None
         )
-        self._caps = CapNegotiation(sasl=config.sasl is not None)
+        self._wanted_caps = WANTED_CAPS | {"sasl"} if config.sasl else WANTED_CAPS
+        self.offered_caps: dict[str, str] = {}
+        """Name -> value."""
+        self._requested_caps: set[str] = set()
+        self._is_cap_listed = self._is_cap_refused = False
         self._tries = 0
         self._is_logged_in = False
         """SASL was configured and succeeded."""
-        self.account = ""
-        """Our services account; empty: none."""
-        self.nick = config.nick
-        """Our nick, valid once welcomed."""
         self.is_welcomed = False
         self.has_no_network = False
         """The bouncer that we are connected to has no connection to the network, so its welcome is
         awaited."""
-
-    @property
-    def is_bouncer(self) -> bool:
-        """True if we are connected to a bouncer."""
-        return any(name.startswith(CAP_PREFIXES) for name in self._caps.offered)
-
-    @property
-    def caps(self) -> set[str]:
-        """Enabled capabilities."""
-        return self._caps.enabled
-
-    def offered_value(self, name: str) -> str | None:
-        """Return the value that a capability was offered with; None: not offered."""
-        return self._caps.offered.get(name)
 
     def feed(self, line: IrcLine) -> None:
         """Process a line, and answer it.
@@ -266,9 +189,9 @@ class IrcRegistration:
         if line.command == "CAP":
             self._handle_cap(line)
         elif line.command == "900":
-            self.account = line.param(2)
+            self._state.account = line.param(2)
         elif line.command == "901":
-            self.account = ""
+            self._state.account = ""
             if self.is_welcomed and self._exchange is not None:
                 raise Unreachable("the services logged us out")
         if not self.is_welcomed:
@@ -310,7 +233,7 @@ class IrcRegistration:
                 )
             self.is_welcomed = True
             if line.param(0) not in {"", "*"}:
-                self.nick = line.param(0)
+                self._state.set_nick(line.param(0))
 
     def _try_next_nick(self, refusal: str) -> None:
         self._tries += 1
@@ -320,25 +243,71 @@ class IrcRegistration:
         short = self._config.nick if self._tries < 6 else self._config.nick[:6]  # noqa: PLR2004 - NICKLEN 9, RFC 1459
         self._connection.nick(short + "_" + (str(self._tries) if self._tries > 1 else ""))
 
-    def _handle_cap(self, line: IrcLine) -> None:
-        progress, requests = self._caps.feed(line)
-        if progress == "listed":
-            requests = self._caps.request()
-            progress = "" if requests else "settled"
-        for names in requests:
-            self._connection.cap("REQ", *names)
-        if progress == "settled" and not self.is_welcomed:
+    def _handle_cap(self, line: IrcLine) -> None:  # noqa: C901 - one case per subcommand
+        names = line.param(-1).split() if len(line.params) > 2 else []  # noqa: PLR2004 - target, subcommand, list
+        requests: list[list[str]] = []
+        is_settled = False
+        match line.param(1).upper():
+            case "LS" if not self._is_cap_listed:
+                self._add_offered(names)
+                self._is_cap_listed = not (line.param(2) == "*" and len(line.params) > 3)  # noqa: PLR2004 - one more: the `*`
+                if self._is_cap_listed:
+                    requests = self._missing_caps()
+                    is_settled = not requests
+            case "ACK":
+                self._state.caps |= self._wanted_caps.intersection(names)
+                is_settled = self._resolve(names)
+            case "NAK" if not self._is_cap_refused:
+                # A request is granted whole or not at all, so each is requested by itself now.
+                self._is_cap_refused = True
+                requests = [[name] for name in sorted(self._requested_caps)]
+            case "NAK":
+                is_settled = self._resolve(names)
+            case "NEW":
+                self._add_offered(names)
+                requests = self._missing_caps()
+            case "DEL":
+                for name in (name.partition("=")[0] for name in names):
+                    self._state.caps.discard(name)
+                    self._requested_caps.discard(name)
+                    self.offered_caps.pop(name, None)
+        self._state.is_bouncer = any(name.startswith(CAP_PREFIXES) for name in self.offered_caps)
+        for request in requests:
+            self._connection.cap("REQ", *request)
+        if is_settled and not self.is_welcomed:
             self._go_on()
+
+    def _missing_caps(self) -> list[list[str]]:
+        """Return the request (its names) for wanted and offered capabilities that are not enabled,
+        if there are any.
+        """
+        missing = self._wanted_caps & self.offered_caps.keys()
+        missing -= self._state.caps | self._requested_caps
+        if "batch" not in self.offered_caps:
+            missing -= _NEEDS_BATCH
+        self._requested_caps |= missing
+        return [sorted(missing)] if missing else []
+
+    def _add_offered(self, names: list[str]) -> None:
+        for name, _, value in (item.partition("=") for item in names):
+            if name in self.offered_caps or len(self.offered_caps) < _MAX_OFFERED:
+                self.offered_caps[name] = value
+
+    def _resolve(self, names: list[str]) -> bool:
+        """Return whether with these names all requests are answered."""
+        waiting = bool(self._requested_caps)
+        self._requested_caps.difference_update(names)
+        return waiting and not self._requested_caps
 
     def _go_on(self) -> None:
         """Go on to the login, or the end of the registration: all requests are answered."""
         if self._exchange is None:
             self._connection.cap("END")
             return
-        name, mechanisms = self._exchange.mechanism, self.offered_value("sasl")
+        name, mechanisms = self._exchange.mechanism, self.offered_caps.get("sasl")
         if mechanisms is None or (mechanisms and name not in mechanisms.upper().split(",")):
             raise _login_error(f"the server does not offer SASL {name}; remove `sasl` or change it")
-        if "sasl" not in self.caps:
+        if "sasl" not in self._state.caps:
             raise _login_error("the server refused the sasl capability")
         self._connection.send_items("AUTHENTICATE", name)
 

@@ -77,16 +77,16 @@ def split_line(line: str, limit_bytes: int) -> tuple[str, ...]:
     No piece is another bot's command.
     """
     line = guard_command(line)
-    if len(line.encode("utf-8", "replace")) > limit_bytes and _COMMAND.search(line):
-        return tuple(map(guard_command, _split_line(line, limit_bytes - len(_GUARD.encode()))))
-    return _split_line(line, limit_bytes)
-
-
-def _split_line(line: str, limit_bytes: int) -> tuple[str, ...]:
-    if BOLD not in line and ITALIC not in line:
-        return split_text(line, limit_bytes)
     if len(line.encode("utf-8", "replace")) <= limit_bytes:
         return (line,)
+    if _COMMAND.search(line):
+        return tuple(map(guard_command, _cut_line(line, limit_bytes - len(_GUARD.encode()))))
+    return _cut_line(line, limit_bytes)
+
+
+def _cut_line(line: str, limit_bytes: int) -> tuple[str, ...]:
+    if BOLD not in line and ITALIC not in line:
+        return split_text(line, limit_bytes)
     pieces, opened = [], ""
     # To Python, \x1d is white space, which a cut may drop; \x01 is not, and never occurs in a
     # rendered line.
@@ -153,7 +153,10 @@ class _LineWriter:
         """Text of the current link so far."""
 
     def write(self, run: TextRun, before: TextRun | None, *, ends_link: bool) -> None:
-        self._toggle_literal(run)
+        codes = [_MARK_CODES[mark] for mark in sorted(run.marks) if mark in _MARK_CODES]
+        signs = [sign for mark, sign in _LITERAL_SIGNS.items() if mark in run.marks]
+        if signs != self._active_signs:
+            self._toggle_signs(signs, codes, run)
         if "pre" in run.marks:
             lines = run.text.split("\n")
             filled = [index for index, line in enumerate(lines) if line.strip()]
@@ -161,7 +164,7 @@ class _LineWriter:
                 if index:
                     self._end_line()
                 self._is_code = True
-                self._add_text(line, run)
+                self._add_text(line, run, codes)
                 if not line.strip() and filled and filled[0] < index < filled[-1]:
                     self._lines.append(BLANK_LINE)
             return
@@ -169,32 +172,28 @@ class _LineWriter:
         for index, line in enumerate(text.split("\n")):
             if index:
                 self._end_line()
-            self._add_text(line, run)
+            self._add_text(line, run, codes)
         if run.href:
             self._label = [*(self._label if before and before.href == run.href else []), run.text]
             if ends_link and (target := _link_target("".join(self._label), run.href)):
-                self._add_text(target, run)
+                self._add_text(target, run, codes)
 
     def lines(self) -> tuple[str, ...]:
-        self._toggle_literal(None)
+        if self._active_signs:
+            self._toggle_signs([], [])
         self._end_line()
         return tuple(self._lines)
 
-    def _add_text(self, text: str, run: TextRun) -> None:
+    def _add_text(self, text: str, run: TextRun, codes: Sequence[str]) -> None:
         if not text:
             return
-        self._begin_line(run)
-        if not self._is_code:
-            wanted = _format_codes(run)
-            # White space starts no formatting.
-            self._set_format(
-                wanted if text.strip() else [code for code in self._active_codes if code in wanted]
-            )
-        self._line.append(text)
-
-    def _begin_line(self, run: TextRun) -> None:
         if not self._line and "quote" in run.marks:
             self._line.append("> ")
+        if not self._is_code and codes != self._active_codes:
+            # White space starts no formatting.
+            blank = [code for code in self._active_codes if code in codes]
+            self._set_format(codes if text.strip() else blank)
+        self._line.append(text)
 
     def _set_format(self, wanted: Sequence[str]) -> None:
         """Write codes until the active formatting is `wanted`."""
@@ -207,18 +206,17 @@ class _LineWriter:
                 self._line.append(code)
                 self._active_codes.append(code)
 
-    def _toggle_literal(self, run: TextRun | None) -> None:
-        """Write the signs of marks that end before `run` and begin with it."""
-        wanted = [sign for mark, sign in _LITERAL_SIGNS.items() if run and mark in run.marks]
-        if wanted == self._active_signs:
-            return
+    def _toggle_signs(
+        self, wanted: list[str], codes: Sequence[str], run: TextRun | None = None
+    ) -> None:
+        """Write the signs of marks that end before `run`, which has these codes, and begin with
+        it.
+        """
         # The signs have no formatting that the text inside them lacks.
-        self._set_format(
-            [code for code in self._active_codes if run and code in _format_codes(run)]
-        )
+        self._set_format([code for code in self._active_codes if code in codes])
         self._line += [sign for sign in reversed(self._active_signs) if sign not in wanted]
-        if run:
-            self._begin_line(run)
+        if run and not self._line and "quote" in run.marks:
+            self._line.append("> ")
         self._line += [sign for sign in wanted if sign not in self._active_signs]
         self._active_signs = wanted
 
@@ -228,10 +226,6 @@ class _LineWriter:
         if text.strip().strip(BOLD + ITALIC).strip():
             self._lines.append(guard_command(text + "".join(self._active_codes)))
         self._line, self._active_codes, self._is_code = [], [], False
-
-
-def _format_codes(run: TextRun) -> list[str]:
-    return [_MARK_CODES[mark] for mark in sorted(run.marks) if mark in _MARK_CODES]
 
 
 def _in_backticks(code: str) -> str:

@@ -4,7 +4,6 @@ that are pure parsing.
 - Lines: RFC 1459 section 2.3.1, https://modern.ircdocs.horse,
   https://ircv3.net/specs/extensions/message-tags.
 - `Isupport`: numeric 005, https://modern.ircdocs.horse/#rplisupport-005.
-- `BatchCollector`: https://ircv3.net/specs/extensions/batch.
 - Refusals: the numerics and FAIL lines that reject a command of ours.
 
 Parsing never raises: a server may send anything. Pure.
@@ -13,9 +12,8 @@ Parsing never raises: a server may send anything. Pure.
 import contextlib
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -45,13 +43,6 @@ _CASEMAPPINGS = {
     "rfc1459-strict": str.maketrans(_UPPER + "[]\\", string.ascii_lowercase + "{}|"),
 }
 _UNICODE_CASEMAPPINGS = frozenset({"precis", "rfc7613", "rfc8265"})
-_MAX_NAME_CHARS: Final = 64
-"""Length of texts that are taken for names, which come again and again."""
-
-
-@lru_cache(maxsize=1024)
-def _fold_name(name: str, casemapping: str) -> str:
-    return name.translate(_CASEMAPPINGS[casemapping])
 
 
 class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
@@ -64,7 +55,11 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
 
     def __init__(self) -> None:
         super().__init__()
-        self._casemapping = "rfc1459"
+        self._read()
+
+    def load(self, arguments: Sequence[str]) -> None:
+        super().load(arguments)
+        self._read()
 
     def load_feature(self, feature: str) -> None:
         """Load `NAME`, `NAME=value` or `-NAME`.
@@ -78,121 +73,83 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
                 super().load_feature(
                     feature if equals or feature.startswith("-") else f"{feature}="
                 )
-        announced = self._text("casemapping")
-        self._casemapping = announced if announced in _CASEMAPPINGS else "rfc1459"
 
-    def _text(self, name: str, default: str = "") -> str:
-        value = getattr(self, name, default)
-        return value if isinstance(value, str) else default
+    def _read(self) -> None:
+        features = vars(self)
 
-    def _number(self, name: str, default: int, most: int) -> int:
-        value = getattr(self, name, None)
-        return (
-            value if type(value) is int and value <= most else default
-        )  # True: sent without a value
+        def text(name: str) -> str:
+            value = features.get(name)
+            return value if isinstance(value, str) else ""
 
-    @property
-    def network_name(self) -> str:
-        r"""Name of the network; empty: not sent. Bytes are written in hexadecimal, e.g. a space as
-        `\x20`.
-        """
-        name = (
-            str(getattr(self, "network", "")) if getattr(self, "network", True) is not True else ""
-        )
-        return re.sub(r"\\x([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), name)
+        def number(name: str, default: int, most: int) -> int:
+            value = features.get(name)
+            # True: sent without a value
+            return value if type(value) is int and value <= most else default
 
-    @property
-    def has_wide_nicks(self) -> bool:
+        casemapping = text("casemapping")
+        self._casemap = _CASEMAPPINGS.get(casemapping, _CASEMAPPINGS["rfc1459"])
+        self.has_wide_nicks = casemapping in _UNICODE_CASEMAPPINGS
         """Nicks may have letters beyond ASCII, according to CASEMAPPING."""
-        return self._text("casemapping") in _UNICODE_CASEMAPPINGS
-
-    @property
-    def rank_modes(self) -> Mapping[str, str]:
-        """Sign in front of a nick -> letter of its mode; the highest first."""
-        prefix = getattr(self, "prefix", _DEFAULT_PREFIX)
-        return prefix if isinstance(prefix, Mapping) else {}  # `PREFIX=`: the server has no ranks
-
-    @property
-    def mode_groups(self) -> tuple[str, str, str, str]:
-        """Mode letters by their parameter: lists, always, only when set, never."""
-        groups = getattr(self, "chanmodes", _DEFAULT_CHANMODES)
-        lists, always, when_set, never = [*(groups if groups is not True else ()), "", "", "", ""][
-            :4
-        ]
-        return lists, always, when_set, never
-
-    @property
-    def bot_mode(self) -> str:
-        """User mode that marks a bot; empty: none."""
-        mode = self._text("bot")
-        return mode if len(mode) == 1 and mode.isascii() else ""
-
-    @property
-    def bouncer_network(self) -> str:
-        """Id of the network that a bouncer (soju) connects us to; empty: not sent."""
-        return str(getattr(self, "bouncer_netid", ""))
-
-    @property
-    def monitors(self) -> int:
-        """Number of nicks that MONITOR may watch; 0: no MONITOR."""
-        return (
-            max(1, self._number("monitor", _MAX_MONITORS, _MAX_MONITORS))
-            if hasattr(self, "monitor")
-            else 0
+        self._room_signs = tuple(text("chantypes") or "#&")
+        self._status_signs = text("statusmsg")
+        name = features.get("network", True)
+        self.network_name = re.sub(
+            r"\\x([0-9A-Fa-f]{2})",
+            lambda found: chr(int(found[1], 16)),
+            "" if name is True else str(name),
         )
-
-    @property
-    def has_whox(self) -> bool:
-        return hasattr(self, "whox")
-
-    @property
-    def history_lines(self) -> int:
+        r"""Name of the network; empty: not sent. Bytes are written in hexadecimal, e.g. a space as
+        `\x20`."""
+        prefix = features.get("prefix", _DEFAULT_PREFIX)
+        self.rank_modes: Mapping[str, str] = prefix if isinstance(prefix, Mapping) else {}
+        """Sign in front of a nick -> letter of its mode; the highest first. `PREFIX=`: the server
+        has no ranks."""
+        groups = features.get("chanmodes", _DEFAULT_CHANMODES)
+        self.mode_groups = [*(() if groups is True else groups), "", "", "", ""][:4]
+        """Mode letters by their parameter: lists, always, only when set, never."""
+        mode = text("bot")
+        self.bot_mode = mode if len(mode) == 1 and mode.isascii() else ""
+        """User mode that marks a bot; empty: none."""
+        self.bouncer_network = str(features.get("bouncer_netid", ""))
+        """Id of the network that a bouncer (soju) connects us to; empty: not sent."""
+        self.monitors = (
+            max(1, number("monitor", _MAX_MONITORS, _MAX_MONITORS)) if "monitor" in features else 0
+        )
+        """Number of nicks that MONITOR may watch; 0: no MONITOR."""
+        self.has_whox = "whox" in features
+        draft = number("draft/chathistory", 0, _MAX_HISTORY_LINES)
+        self.history_lines = number("chathistory", draft, _MAX_HISTORY_LINES)
         """Most lines of one CHATHISTORY answer; 0: not sent."""
-        draft = self._number("draft/chathistory", 0, _MAX_HISTORY_LINES)
-        return self._number("chathistory", draft, _MAX_HISTORY_LINES)
-
-    @property
-    def history_by_id(self) -> bool:
+        self.history_by_id = "msgid" in text("msgreftypes").split(",")
         """CHATHISTORY accepts message ids as references."""
-        return "msgid" in self._text("msgreftypes").split(",")
-
-    @property
-    def topic_bytes(self) -> int:
+        self.topic_bytes = number("topiclen", 0, _MAX_TOPIC_BYTES)
         """Longest topic; 0: not sent.
 
         Counted as bytes, the stricter reading: servers do not say whether they count bytes or
-        characters.
-        """
-        return self._number("topiclen", 0, _MAX_TOPIC_BYTES)
+        characters."""
 
     def fold(self, name: str) -> str:
         """Return a key that is equal for names that the server considers the same. Keeps the
         length.
         """
-        if len(name) > _MAX_NAME_CHARS:
-            return name.translate(_CASEMAPPINGS[self._casemapping])
-        return _fold_name(name, self._casemapping)
+        return name.translate(self._casemap)
 
     def is_room(self, target: str) -> bool:
         """Return whether `target` names a channel rather than a person."""
-        return target[:1] in (self._text("chantypes") or "#&") if target else False
-
-    def status_prefix(self, target: str) -> str:
-        """Return the rank signs in front of a room's name, which restrict a message to these ranks
-        (STATUSMSG).
-        """
-        room = self.room_of(target)
-        return "" if room is None else target[: len(target) - len(room)]
+        return target.startswith(self._room_signs)
 
     def room_of(self, target: str) -> str | None:
-        """Return the channel of a message to `target` (`#ops` for `@#ops`); None: a person."""
-        bare = target.lstrip(signs) if (signs := self._text("statusmsg")) else target
-        if self.is_room(bare):
+        """Return the channel of a message to `target` (`#ops` for `@#ops`, whose rank signs
+        restrict it: STATUSMSG); None: a person.
+        """
+        bare = target.lstrip(self._status_signs) if self._status_signs else target
+        if bare.startswith(self._room_signs):
             return bare
-        return target if self.is_room(target) else None
+        return target if target.startswith(self._room_signs) else None
 
 
-_WIRE_BREAKS = re.compile(r"[\r\n]+")
+_TRAILING_BREAKS = re.compile(r"[\r\n]+")
+_MIDDLE_BREAKS = re.compile(r"[\r\n\0]+")
 _NOBODY: Final = NickMask("")
 
 
@@ -253,17 +210,13 @@ def format_line(command: str, *middles: str, trailing: str | None = None) -> str
     """
     parts = [command]
     for middle in middles:
-        clean = _WIRE_BREAKS.sub("", _printable(middle))
+        clean = _MIDDLE_BREAKS.sub("", middle)
         if not clean or clean.startswith(":") or " " in clean:
             raise ValueError(f"not a parameter: {middle!r}")
         parts.append(clean)
     if trailing is not None:
-        parts.append(":" + _WIRE_BREAKS.sub(" ", _printable(trailing)))
-    return " ".join(parts)
-
-
-def _printable(text: str) -> str:
-    return text.replace("\x00", "").encode("utf-8", "replace").decode()
+        parts.append(":" + _TRAILING_BREAKS.sub(" ", trailing))
+    return " ".join(parts).replace("\0", "").encode("utf-8", "replace").decode()
 
 
 _NICK_CHARACTERS = r"A-Za-z0-9_\[\]\\`^{}|\-"
@@ -329,58 +282,6 @@ def split_relayed(text: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
-_NETSPLIT_BATCHES: Final = frozenset({"netsplit", "netjoin"})
-_HISTORY_BATCHES: Final = frozenset({"chathistory", "draft/chathistory-targets"})
-_MAX_OPEN = 32
-_MAX_LINES = 500
-"""Lines of one collected batch. Servers answer with at most a few hundred."""
-
-
-@dataclass(slots=True)
-class Batch:
-    """Batch as the server has opened it; of an answer to CHATHISTORY also its lines."""
-
-    kind: str
-    target: str
-    """Room or person of a history; empty for a list of targets."""
-    lines: list[IrcLine] = field(default_factory=list)
-
-
-class BatchCollector:
-    """Collector of the answers to CHATHISTORY. Lines of all other batches are plain lines."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Batch] = {}
-
-    def is_netsplit(self, line: IrcLine) -> bool:
-        """Return whether the line is part of a netsplit or netjoin: nobody acted."""
-        batch = self._open.get(line.tags.get("batch", ""))
-        return batch is not None and batch.kind in _NETSPLIT_BATCHES
-
-    def feed(self, line: IrcLine) -> list[IrcLine | Batch]:
-        """Process a line; return what is to be handled now."""
-        sign, name = line.param(0)[:1], line.param(0)[1:]
-        if line.command != "BATCH":
-            name = line.tags.get("batch", "")
-            batch = self._open.get(name)
-            if batch is None or batch.kind not in _HISTORY_BATCHES:
-                return [line]
-            batch.lines.append(line)
-            # Longer than any real answer: the rest are plain lines.
-            return self._close(name) if len(batch.lines) >= _MAX_LINES else []
-        closed = self._close(name)  # also an unfinished one of the same name
-        if sign == "+" and name:
-            if len(self._open) >= _MAX_OPEN:
-                closed += self._close(next(iter(self._open)))
-            kind = line.param(1).lower()
-            self._open[name] = Batch(kind, line.param(2) if kind == "chathistory" else "")
-        return closed
-
-    def _close(self, name: str) -> list[IrcLine | Batch]:
-        batch = self._open.pop(name, None)
-        return [batch] if batch is not None and batch.kind in _HISTORY_BATCHES else []
-
-
 _FLOODED = re.compile(r"excess flood|flooding|recvq", re.IGNORECASE)
 _REMOVED = re.compile(
     r"\bkill(?:ed)?\b(?!.*collision)|\b[kgzdxq]-?lined?\b|\bbanned\b|\b(?:auto|a)kill(?:ed)?\b|\bdnsbl\b",
@@ -428,27 +329,16 @@ _UNKNOWN_COMMAND: Final = "421"
 _FAIL_COMMANDS: Final = frozenset({"PRIVMSG", "NOTICE", "*"})
 
 
-def is_message_refusal(line: IrcLine) -> bool:
-    """Return whether the line may refuse a message of ours."""
-    return (
-        line.command in TARGET_REFUSALS
-        or line.command in UNTARGETED_REFUSALS
-        or (line.command == "FAIL" and line.param(0).upper() in _FAIL_COMMANDS)
-    )
-
-
-def is_command_refusal(line: IrcLine, command: str) -> bool:
-    """Return whether the line refuses `command`, or does not know it; False if `command` is
-    empty.
+def is_refusal(line: IrcLine, command: str) -> bool:
+    """Return whether the line may refuse a message of ours, or `command` (empty: none), or does not
+    know that.
     """
-    refused = (
-        line.param(0)
-        if line.command == "FAIL"
-        else line.param(1)
-        if line.command == _UNKNOWN_COMMAND
-        else ""
-    )
-    return bool(command) and refused.upper() == command
+    if line.command == "FAIL":
+        refused = line.param(0).upper()
+        return refused in _FAIL_COMMANDS or (refused == command != "")
+    if line.command == _UNKNOWN_COMMAND:
+        return line.param(1).upper() == command != ""
+    return line.command in TARGET_REFUSALS or line.command in UNTARGETED_REFUSALS
 
 
 def is_untargeted(line: IrcLine) -> bool:
@@ -476,3 +366,54 @@ def refusal_error(reason: str) -> SendError:
         return Rejected(reason)
     seconds = _SECONDS.search(reason)
     return RateLimited(reason, retry_after_s=float(seconds[1]) if seconds else _TOO_FAST_S)
+
+
+# Bouncers speak for themselves on our connection: ZNC (https://wiki.znc.in) and soju
+# (https://soju.im). What their own nicks are told is a command line of theirs, so they are nobody
+# to talk to. They stay connected to us while they have no connection to the network: then the link
+# is down.
+CAP_PREFIXES: Final = ("znc.in/", "soju.im/")
+"""Beginnings of capabilities that only bouncers offer."""
+NETWORK_CAPS: Final = frozenset({"soju.im/bouncer-networks", "soju.im/bouncer-networks-notify"})
+"""https://codeberg.org/emersion/soju/src/branch/master/doc/ext/bouncer-networks.md: the state of
+the network."""
+_ZNC_HOST: Final = "znc.in"
+_ZNC_SERVER: Final = "irc.znc.in"
+_ZNC_STATUS_PREFIX: Final = "*"
+"""ZNC's default StatusPrefix. No server allows it in a nick (RFC 2812 section 2.3.1)."""
+_SOJU_SERVICE: Final = "bouncerserv"
+_NETWORK_LOST = re.compile(
+    r"Disconnected from IRC|.*you are not connected to IRC|disconnected from |failed "
+    r"connecting/registering to "
+)
+"""What ZNC's status and soju's service say once they have lost the network, and of messages that
+went nowhere."""
+_NETWORK_STATE = re.compile(r"(?:^|;)state=(?!connected)")
+
+
+def is_bouncer_nick(nick: str) -> bool:
+    """Return whether a nick is one of a bouncer itself, such as `*status`."""
+    return nick.startswith(_ZNC_STATUS_PREFIX) or nick.lower() == _SOJU_SERVICE
+
+
+def is_from_bouncer(line: IrcLine) -> bool:
+    """Return whether the bouncer itself says a line, in place of a person on the network."""
+    return is_bouncer_nick(line.source.nick) or line.source.host == _ZNC_HOST
+
+
+def is_welcome_without_network(line: IrcLine) -> bool:
+    """Return whether ZNC welcomes us itself, as it does without a connection to the network, whose
+    welcome follows.
+    """
+    return line.command == "001" and line.source == _ZNC_SERVER
+
+
+def says_network_is_lost(line: IrcLine, network: str) -> bool:
+    """Return whether the bouncer reports that it has no connection to the network with this id of
+    soju's, or ZNC's.
+    """
+    if line.command == "BOUNCER":
+        is_ours = line.param(0).upper() == "NETWORK" and bool(network) and line.param(1) == network
+        return is_ours and _NETWORK_STATE.search(line.param(2)) is not None
+    is_told = line.command in {"PRIVMSG", "NOTICE"} and is_bouncer_nick(line.source.nick)
+    return is_told and _NETWORK_LOST.match(line.param(1)) is not None

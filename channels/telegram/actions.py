@@ -18,11 +18,12 @@ from telegram import (
     BotCommandScopeAllPrivateChats,
     BotCommandScopeChat,
     BotCommandScopeDefault,
+    File,
     ReactionTypeCustomEmoji,
     ReactionTypeEmoji,
 )
 from telegram.constants import ChatAction, ReactionEmoji
-from telegram.error import BadRequest, ChatMigrated, RetryAfter, TelegramError
+from telegram.error import BadRequest, ChatMigrated, InvalidToken, RetryAfter, TelegramError
 
 from channels.aio import AnswerCache, with_timeout
 from channels.base import (
@@ -74,7 +75,6 @@ _NOT_IN_CHAT = ("chat not found", "bot is not a member", "bot was kicked")
 """Texts of Telegram's errors that mean that we are not in the chat."""
 _ADMINISTRATORS_NOTE = "Telegram tells bots only of administrators."
 
-_OK, _SERVER = 200, 500
 _DOWNLOAD_TIMEOUT_S = 300.0
 _DRAFT_TIMEOUT_S = 1.5
 """A slower draft is abandoned, for it leaves nothing behind, and the final answer may be waiting
@@ -149,7 +149,15 @@ class TelegramActions:
         try:
             async with self._slots:
                 if is_draft:
-                    await self._show_draft(outgoing, at, chat, text)
+                    async with asyncio.timeout(_DRAFT_TIMEOUT_S):
+                        await outgoing.api.bot.send_message_draft(
+                            chat,
+                            self._drafts.get(at, 1),
+                            text.text,
+                            message_thread_id=parse_topic_id(at),
+                            entities=to_entities(text.spans),
+                            rate_limit_args="preview",
+                        )
                     return None
                 if preview_id is None:
                     begun = await outgoing.begin_preview(at, text, reply_to, announce)
@@ -171,19 +179,6 @@ class TelegramActions:
             if isinstance(verdict, Denied):  # 404: an older server without drafts
                 raise Rejected("this Bot API server shows no drafts") from None
             raise verdict from None
-
-    async def _show_draft(
-        self, outgoing: TelegramOutgoing, at: Address, chat: int, text: TelegramText
-    ) -> None:
-        async with asyncio.timeout(_DRAFT_TIMEOUT_S):
-            await outgoing.api.bot.send_message_draft(
-                chat,
-                self._drafts.get(at, 1),
-                text.text,
-                message_thread_id=parse_topic_id(at),
-                entities=to_entities(text.spans),
-                rate_limit_args="preview",
-            )
 
     def _end_preview(self, at: Address) -> None:
         """Use another draft for the next preview: a message was sent there, which ended the
@@ -210,15 +205,13 @@ class TelegramActions:
         """Download a file. Nothing was sent, so every other failure than a refusal or a rate limit
         is `Unreachable`.
         """
-        if at.channel != self._name:
-            raise Rejected(f"{at.channel} is another account")
+        del at  # the attachment's id is the file's
         api = self._connected.api
         _check_size(attachment.size_bytes, limit_bytes)
         try:
             async with asyncio.timeout(_DOWNLOAD_TIMEOUT_S):
                 file = await api.bot.get_file(attachment.id)
-                _check_size(file.file_size, limit_bytes)
-                return await _fetch_file(api, file.file_path, limit_bytes)
+                return await _fetch_file(api, file, limit_bytes)
         except Exception as error:  # noqa: BLE001 - of the network, of the API, or an unreadable answer
             verdict = api.to_send_error(error)
             sure = isinstance(verdict, (Rejected, RateLimited, Unreachable))
@@ -453,19 +446,17 @@ class TelegramActions:
             raise outgoing.api.to_send_error(error) from None
 
 
-async def _fetch_file(api: TelegramApi, url: str | None, limit_bytes: int) -> bytes:
-    # A server in local mode answers with a path of its own machine, which we must not open.
-    if not url or not url.startswith(api.file_base_url):
+async def _fetch_file(api: TelegramApi, file: File, limit_bytes: int) -> bytes:
+    _check_size(file.file_size, limit_bytes)
+    # A server in local mode answers with a path of its own machine, which the library would open.
+    if not (file.file_path or "").startswith(api.file_base_url):
         raise Rejected("the Bot API server keeps its files to itself")
-    async with api.stream_file(url) as response:
-        if response.status_code != _OK:
-            reason = f"the file cannot be had: HTTP {response.status_code}"
-            raise Unreachable(reason) if response.status_code >= _SERVER else Rejected(reason)
-        data = bytearray()
-        async for chunk in response.aiter_raw():
-            data += chunk
-            _check_size(len(data), limit_bytes)
-        return bytes(data)
+    try:
+        data = bytes(await file.download_as_bytearray())
+    except InvalidToken:
+        raise Rejected("the file is gone") from None
+    _check_size(len(data), limit_bytes)
+    return data
 
 
 def _check_size(size_bytes: int | None, limit_bytes: int) -> None:

@@ -13,7 +13,7 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -211,17 +211,17 @@ class TelegramApi:
         self._timeout_s, self._poll_s = config.request_timeout, int(config.poll_timeout)
         # One shared context: each costs megabytes.
         bare = not base.lower().startswith("https")
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx.create_ssl_context()
-        self._proxy = find_proxy(config.proxy, base)
-        self.through = through(self._proxy)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if bare else httpx.create_ssl_context()
+        proxy = find_proxy(config.proxy, base)
+        self.through = through(proxy)
         """Name of the proxy, for reasons."""
         settings: dict[str, Any] = {
             "connect_timeout": _CONNECT_S,
             "read_timeout": config.request_timeout,
             "write_timeout": config.request_timeout,
             "pool_timeout": _POOL_S,
-            "proxy": self._proxy or None,
-            "httpx_kwargs": {"verify": self._tls, "trust_env": False},
+            "proxy": proxy or None,
+            "httpx_kwargs": {"verify": tls, "trust_env": False},
         }
         self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
         self.file_base_url = f"{base}/file/bot{self._token}/"
@@ -278,19 +278,6 @@ class TelegramApi:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_BUTTONS_TIMEOUT_S):
                 await asyncio.gather(*map(answer, taps), return_exceptions=True)
-
-    @contextlib.asynccontextmanager
-    async def stream_file(self, url: str) -> AsyncIterator[httpx.Response]:
-        """Stream a file's bytes. Raises httpx.HTTPError."""
-        timeout = httpx.Timeout(self._timeout_s, connect=_CONNECT_S)
-        client = httpx.AsyncClient(
-            verify=self._tls, timeout=timeout, proxy=self._proxy or None, trust_env=False
-        )
-        plain = {
-            "Accept-Encoding": "identity"
-        }  # the size limit counts received bytes: they must be the file's
-        async with client, client.stream("GET", url, headers=plain) as response:
-            yield response
 
     def redact(self, text: object) -> str:
         """Return `text` without our secrets."""

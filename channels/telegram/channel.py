@@ -40,12 +40,10 @@ from channels.telegram.rate_limit import TelegramRateLimiter
 from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, parse_body, render
 from channels.telegram.updates import TelegramReceiver, poll_updates
 from channels.telegram.wire import UpdateReader
-from gateway.core.clock import Clock, new_id
+from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
     ChannelName,
-    ConnectionChanged,
-    EventId,
     MessageId,
     PlaceNames,
     Post,
@@ -122,6 +120,10 @@ class TelegramChannel(TelegramActions):
             replies=True,
             max_file_bytes=MAX_FILE_BYTES,
             buttons=True,
+            native_commands=True,
+            sender_ids=r"-?\d+",
+            sender_id_example="1001",
+            room_title="a Telegram chat",
         )
 
     def audience(self, at: Address) -> Audience | None:
@@ -161,23 +163,22 @@ class TelegramChannel(TelegramActions):
         return self._connected.position(at)
 
     def learn(self, at: Address, message: MessageId | None, sent: datetime, *, own: bool) -> None:
-        if message is not None and is_provisional(message):
-            message = None
-        chat, _, number = (message or self._reader.chat_id(at.room) + ":").rpartition(":")
+        known = None if message is None or is_provisional(message) else message
+        chat, _, number = (known or self._reader.chat_id(at.room) + ":").rpartition(":")
         try:
             there = int(chat or at.room)
         except ValueError:  # a button press, or an id of another platform
             return
+        numbers = self._reader.numbers
         if not self._is_same_bot:
             return
-        if message is None:
-            self._reader.numbers.mark_unknown(there, sent.timestamp())
+        if known is None:
+            numbers.mark_unknown(there, sent.timestamp())
         elif number.isdecimal() and own:
-            self._reader.numbers.record_sent(there, int(number))
+            numbers.record_sent(there, int(number))
         elif number.isdecimal():
-            self._reader.numbers.record_received(there, int(number), sent.timestamp())
-            assert message is not None
-            self._reader.record_said(at, message)
+            numbers.record_received(there, int(number), sent.timestamp())
+            self._reader.record_said(at, known)
 
     async def set_command_menus(
         self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]
@@ -194,13 +195,7 @@ class TelegramChannel(TelegramActions):
             ValueError,
             OSError,
         ) as error:  # invalid proxies or certificates of the environment
-            reason = f"the HTTP client cannot be set up: {error}"
-            now = self._clock.now()
-            link = ConnectionChanged(
-                id=EventId(new_id(now)), channel=self._name, up=False, reason=reason, sent=now
-            )
-            await emit([link])
-            raise Denied(reason) from None
+            raise Denied(f"the HTTP client cannot be set up: {error}") from None
         receiver = TelegramReceiver(
             api,
             self._reader,

@@ -11,7 +11,8 @@ polls for the bot at the same time is interrupted once.
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +27,22 @@ if TYPE_CHECKING:
     from channels.telegram.config import TelegramConfig
 
 
+@contextlib.asynccontextmanager
+async def _connected(config: "TelegramConfig") -> "AsyncIterator[TelegramApi]":
+    """The Bot API for 10 s. Raises TimeoutError after that, and RuntimeError, ValueError or another
+    OSError if the HTTP client cannot be set up.
+    """
+    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the library takes half a second
+
+    api = TelegramApi(config)
+    try:
+        with api.redact_logs():
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                yield api
+    finally:
+        await api.close()
+
+
 async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
     """Return the name of a person.
 
@@ -33,20 +50,11 @@ async def find_telegram_name(config: "TelegramConfig", number: str) -> str:
     """
     from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
 
-    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - as above
-
     try:
-        api = TelegramApi(config)
-    except (RuntimeError, ValueError, OSError):
+        async with _connected(config) as api:
+            chat = await api.await_call(api.bot.get_chat(int(number)))
+    except (TelegramError, RuntimeError, ValueError, OSError):
         return ""
-    try:
-        with api.redact_logs():
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                chat = await api.await_call(api.bot.get_chat(int(number)))
-    except (TelegramError, TimeoutError, ValueError):
-        return ""
-    finally:
-        await api.close()
     return clean_person_name((chat.first_name if chat.type == "private" else None) or "")
 
 
@@ -80,30 +88,22 @@ async def probe_telegram(config: "TelegramConfig", *, where: str = "") -> Telegr
 
     No update is fetched and nothing is changed.
     """
-    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - the library takes half a second
-
     hook = config.webhook
     secrets = [config.token.get_secret_value(), *([hook.secret.get_secret_value()] if hook else [])]
     found = FindingCollector(where, secrets)
     state = TelegramProbeResult(findings=found.findings)
     try:
-        api = TelegramApi(config)
-    except (RuntimeError, ValueError, OSError) as error:
-        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", PROXY_FIX)
-        return state
-    try:
-        with api.redact_logs():
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                if await _probe_token(api, found, state, config, where):
-                    await _probe_account(api, found, config)
+        async with _connected(config) as api:
+            if await _probe_token(api, found, state, config, where):
+                await _probe_account(api, found, state, config)
     except TimeoutError:
         found.bad(
             "telegram.answer",
             "the Bot API did not answer in time",
             "check the network and try again",
         )
-    finally:
-        await api.close()
+    except (RuntimeError, ValueError, OSError) as error:
+        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", PROXY_FIX)
     return state
 
 
@@ -160,12 +160,15 @@ async def _probe_token(
 
 
 async def _probe_account(
-    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig"
+    api: "TelegramApi",
+    found: FindingCollector,
+    state: TelegramProbeResult,
+    config: "TelegramConfig",
 ) -> None:
     from telegram.error import TelegramError  # noqa: PLC0415 - the library takes half a second
 
     try:
-        await _probe_privacy(api, found, config)
+        _check_privacy(found, state, config)
         await _probe_webhook(api, found, config)
         await _probe_rooms(api, found, config)
     except TelegramError as error:
@@ -176,11 +179,10 @@ async def _probe_account(
         )
 
 
-async def _probe_privacy(
-    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig"
+def _check_privacy(
+    found: FindingCollector, state: TelegramProbeResult, config: "TelegramConfig"
 ) -> None:
-    me = await api.await_call(api.bot.get_me())
-    if me.can_read_all_group_messages is not False:
+    if state.reads_whole_groups:
         found.ok("telegram.privacy", "privacy mode is off: in groups it sees all messages")
     elif config.rooms:
         what = "privacy mode is on: in groups it sees only commands, mentions and replies to it"
@@ -253,28 +255,19 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
     """Fetch the pending updates. Takes 10 s at most; raises nothing but CancelledError."""
     from telegram.error import Conflict, TelegramError  # noqa: PLC0415 - the library takes half a second
 
-    from channels.telegram.api import TelegramApi  # noqa: PLC0415 - as above
-
     found = FindingCollector(where, [config.token.get_secret_value()])
     updates: Sequence[Update] = ()
     try:
-        api = TelegramApi(config)
-    except (RuntimeError, ValueError, OSError) as error:
-        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", PROXY_FIX)
-        return TelegramContacts(findings=found.findings)
-    try:
-        with api.redact_logs():
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                updates = await api.get_updates(None, wait=False)
+        async with _connected(config) as api:
+            updates = await api.get_updates(None, wait=False)
     except Conflict:
         what = "a webhook or another program takes this bot's messages"
         found.warn("telegram.poller", what, "stop the other program, and try again")
     except (TelegramError, TimeoutError) as error:
-        found.warn(
-            "telegram.answer", f"Telegram did not show who wrote: {api.redact(error)}", "try again"
-        )
-    finally:
-        await api.close()
+        reason = str(error) or "no answer in time"
+        found.warn("telegram.answer", f"Telegram did not show who wrote: {reason}", "try again")
+    except (RuntimeError, ValueError, OSError) as error:
+        found.bad("net.proxy", f"the HTTP client cannot be set up: {error}", PROXY_FIX)
     return parse_contacts(updates, found)
 
 

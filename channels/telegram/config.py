@@ -1,10 +1,12 @@
 """Configuration of one Telegram bot."""
 
 import re
-from typing import Literal
+from collections.abc import Iterator
+from typing import ClassVar, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
+from channels.base import ChannelConfig
 from gateway.core.fields import ConfigSection, Duration
 from gateway.core.proxy import ProxySetting
 
@@ -57,8 +59,11 @@ class TelegramWebhook(ConfigSection):
         return secret
 
 
-class TelegramConfig(ConfigSection):
+class TelegramConfig(ChannelConfig):
     """Bot account."""
+
+    account_keys: ClassVar = ("token",)
+    adapter_modules: ClassVar = ("channels.telegram.channel",)
 
     platform: Literal["telegram"]
     token: SecretStr
@@ -108,3 +113,7 @@ class TelegramConfig(ConfigSection):
     (edits)."""
     webhook: TelegramWebhook | None = None
     """Webhook instead of long polling. None: long polling."""
+
+    def listens(self) -> Iterator[tuple[str, str]]:
+        if self.webhook is not None:
+            yield "webhook.listen", self.webhook.listen

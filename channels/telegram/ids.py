@@ -80,10 +80,6 @@ class TelegramCursor:
             return chat
         return next((old for old, new in self.moved.items() if new == chat), chat)
 
-    def current_chat(self, room: str) -> str:
-        """Return Telegram's current id of the room."""
-        return self.moved.get(room, room)
-
 
 _CURSOR = TypeAdapter(TelegramCursor)
 TAP_PREFIX = "button:"

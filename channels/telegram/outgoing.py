@@ -14,6 +14,7 @@ from telegram import (
     InlineKeyboardMarkup,
     InputFile,
     LinkPreviewOptions,
+    Message,
     MessageEntity,
     ReplyParameters,
 )
@@ -152,24 +153,11 @@ class TelegramOutgoing:
                     "the position in this chat is not known", retry_after_s=PREVIEW_RETRY_S
                 )
             message = HandOver(partial(announce, provisional_id(position)), is_preview=True)
-            shows_reply = self._shows_reply(at, reply_to)
-            replied = (
-                parse_message_number(reply_to, str(chat), at.room)
-                if reply_to and shows_reply
-                else None
-            )
+            part = Part(key="", to=at, body="", reply_to=reply_to)
             self._open_count += 1
             try:
-                sent = await self.api.bot.send_message(
-                    chat,
-                    text.text,
-                    entities=to_entities(text.spans),
-                    link_preview_options=NO_LINK_PREVIEW,
-                    message_thread_id=parse_topic_id(at),
-                    reply_parameters=ReplyParameters(replied, allow_sending_without_reply=True)
-                    if replied
-                    else None,
-                    rate_limit_args=message,
+                sent = await self._call_send(
+                    part, chat, text, self._reply_number(part, chat), message
                 )
             except BaseException as error:
                 if message.is_started and (
@@ -269,21 +257,16 @@ class TelegramOutgoing:
         return Receipt()
 
     async def _send_in_some_form(self, part: Part, message: HandOver) -> MessageId:
-        text, replying = parse_body(part.body), self._shows_reply(part.to, part.reply_to)
+        text = parse_body(part.body)
         for _ in range(_MAX_TRIES):
-            chat, room = self.chat_id(part.to), part.to.room
-            reply = (
-                parse_message_number(part.reply_to, str(chat), room)
-                if part.reply_to and replying
-                else None
-            )
+            chat = self.chat_id(part.to)
+            reply = self._reply_number(part, chat)
             try:
                 if part.replaces is not None:
                     await self._replace(part, part.replaces, chat, text, message)
                     return part.replaces
-                return format_message_id(
-                    await self._send_once(part, chat, text, reply, message), str(chat), room
-                )
+                number = await self._send_once(part, chat, text, reply, message)
+                return format_message_id(number, str(chat), part.to.room)
             # Each of these errors proves that the message was not sent.
             except ChatMigrated as error:
                 self.record_move(chat, error)
@@ -292,7 +275,7 @@ class TelegramOutgoing:
                 if text.spans and "entit" in description:
                     text = TelegramText(text=text.text)
                 elif reply and "repl" in description:
-                    replying = False
+                    part = replace(part, reply_to=None)
                 elif part.to.thread is not None and any(
                     words in description for words in _NO_TOPIC
                 ):
@@ -305,13 +288,15 @@ class TelegramOutgoing:
                     raise
         raise Rejected("Telegram refuses this message in every form")
 
-    def _shows_reply(self, to: Address, reply_to: MessageId | None) -> bool:
-        """Return whether to quote what a message replies to: in a private chat only if more was
-        said there since.
+    def _reply_number(self, part: Part, chat: int) -> int | None:
+        """Return the message to quote, which the part replies to: in a private chat only if more
+        was said there since.
         """
-        if reply_to is None:
-            return False
-        return self.chat_id(to) < 0 or not self.reader.is_newest_said(to, reply_to)
+        if part.reply_to is None or (
+            chat > 0 and self.reader.is_newest_said(part.to, part.reply_to)
+        ):
+            return None
+        return parse_message_number(part.reply_to, str(chat), part.to.room)
 
     async def _replace(
         self, part: Part, old: MessageId, chat: int, text: TelegramText, message: HandOver
@@ -379,7 +364,12 @@ class TelegramOutgoing:
         """
         if after is not None:
             try:
-                number = await self._find_when_back(buttons, chat, after, gap)
+                # It answers again, and has had time for what it was doing.
+                await self._ask(self.api.bot.get_me)
+                await self._sleep(_SETTLE_DELAY_S)
+                await self._wait_until_caught_up()
+                async with self._probe_lock:
+                    number = await self._find_sent(buttons, chat, after, gap)
             except TelegramError as failed:
                 reason += f"; and looking for it failed: {self.api.redact(failed)}"
             else:
@@ -391,18 +381,6 @@ class TelegramOutgoing:
                 return number
         self.mark_unknown(chat)
         raise Uncertain(reason)
-
-    async def _find_when_back(
-        self, buttons: Sequence[PostButton], chat: int, after: int, gap: int
-    ) -> int | None:
-        """Wait until Telegram answers, and some time more for what it is doing; then look. Raises
-        TelegramError.
-        """
-        await self._ask(self.api.bot.get_me)
-        await self._sleep(_SETTLE_DELAY_S)
-        await self._wait_until_caught_up()
-        async with self._probe_lock:
-            return await self._find_sent(buttons, chat, after, gap)
 
     async def _ask(self, call: Callable[[], Awaitable[object]]) -> None:
         """Repeat a call until Telegram answers it. Raises the refusal, or Unsettled once the
@@ -499,7 +477,7 @@ class TelegramOutgoing:
 
     async def _call_send(
         self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver
-    ) -> None:
+    ) -> Message:
         bot, marks = self.api.bot, to_entities(text.spans)
         more: dict[str, Any] = {
             "disable_notification": True if part.style == "notice" else None,
@@ -511,14 +489,15 @@ class TelegramOutgoing:
             "rate_limit_args": message,
         }
         if part.file is None:
-            await bot.send_message(
+            return await bot.send_message(
                 chat, text.text, entities=marks, link_preview_options=NO_LINK_PREVIEW, **more
             )
-        else:
-            file = InputFile(part.file.data, safe_file_name(part.file.name))
-            file.mimetype = safe_content_type(part.file.content_type)  # it guesses by the name
-            more["read_timeout"] = _UPLOAD_TIMEOUT_S
-            await bot.send_document(chat, file, caption=text.text, caption_entities=marks, **more)
+        file = InputFile(part.file.data, safe_file_name(part.file.name))
+        file.mimetype = safe_content_type(part.file.content_type)  # it guesses by the name
+        more["read_timeout"] = _UPLOAD_TIMEOUT_S
+        return await bot.send_document(
+            chat, file, caption=text.text, caption_entities=marks, **more
+        )
 
     def record_move(self, chat: int, error: ChatMigrated) -> None:
         """Record that the group `chat` has a new id."""

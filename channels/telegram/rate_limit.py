@@ -8,7 +8,6 @@ never delay another chat: the library's own `AIORateLimiter` stops all chats whe
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal
 
 from telegram.error import RetryAfter
@@ -94,15 +93,11 @@ class TelegramPacer:
         ends = (pauses.get(chat, now_s) for pauses in (self._held_until, self._hushed_until))
         return max(0.0, max(ends) - now_s)
 
-    def hold(self, chat: int, until_s: float) -> None:
-        """Delay all calls to `chat`, as Telegram demanded."""
-        self._held_until.put(chat, until_s)
-
-    def hold_optional(self, chat: int, until_s: float) -> None:
-        """Delay calls to `chat` other than messages, as Telegram demanded. Messages are still
-        tried.
+    def hold(self, chat: int, until_s: float, *, all_calls: bool = True) -> None:
+        """Delay calls to `chat`, as Telegram demanded: all, or those other than messages, which are
+        still tried.
         """
-        self._hushed_until.put(chat, until_s)
+        (self._held_until if all_calls else self._hushed_until).put(chat, until_s)
 
 
 @dataclass(slots=True)
@@ -125,7 +120,6 @@ is neither limited nor counted."""
 
 
 _Answer = bool | dict[str, Any] | list[dict[str, Any]]
-_Request = Callable[[], Coroutine[Any, Any, _Answer]]
 
 
 class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
@@ -155,47 +149,42 @@ class TelegramRateLimiter(BaseRateLimiter[RateLimitArgs]):
         if rate_limit_args is None:
             return await callback(*args, **kwargs)
         chat: int = data["chat_id"]
-        if isinstance(rate_limit_args, HandOver) and not rate_limit_args.is_preview:
-            return await self._hand_over(rate_limit_args, chat, partial(callback, *args, **kwargs))
-        if wait_s := self._pacer.quiet_s(chat, self._clock.monotonic()):
-            raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
-        now_s = self._clock.monotonic()
-        is_preview = rate_limit_args not in ("action", "typing")
-        if (rate_limit_args == "typing" and not self._pacer.has_room(now_s)) or (
-            is_preview and not self._pacer.take_optional(chat, now_s)
-        ):
-            raise RateLimited("no room for typing and previews", retry_after_s=PREVIEW_RETRY_S)
+        message = rate_limit_args if isinstance(rate_limit_args, HandOver) else None
+        waits = message is not None and not message.is_preview
+        if message is None or message.is_preview:
+            self._refuse_without_room(rate_limit_args, chat)
+        elif not message.is_started:
+            await self._wait_for_turn(chat)
         self._pacer.start()
         try:
-            if isinstance(rate_limit_args, HandOver):
-                await rate_limit_args.before_send()
-                rate_limit_args.is_started = True
-            return await callback(*args, **kwargs)
+            if message is not None and not message.is_started:
+                await message.before_send()
+                message.is_started = True
+            answer = await callback(*args, **kwargs)
         except RetryAfter as error:
-            self._pacer.hold_optional(chat, self._clock.monotonic() + seconds(error.retry_after))
+            until_s = self._clock.monotonic() + seconds(error.retry_after)
+            self._pacer.hold(chat, until_s, all_calls=waits)
             raise
         finally:
-            self._pacer.finish(self._clock.monotonic())
+            self._pacer.finish(self._clock.monotonic(), chat if waits else None)
+        if message is not None:
+            message.message_id = get_int(answer, "message_id")
+        return answer
 
-    async def _hand_over(self, message: HandOver, chat: int, request: _Request) -> _Answer:
-        while not message.is_started and (
-            wait_s := self._pacer.wait_s(chat, self._clock.monotonic())
-        ):
+    def _refuse_without_room(self, kind: RateLimitArgs, chat: int) -> None:
+        now_s = self._clock.monotonic()
+        if wait_s := self._pacer.quiet_s(chat, now_s):
+            raise RateLimited("Telegram asks for quiet in this chat", retry_after_s=wait_s)
+        if kind == "action":
+            return
+        has_room = self._pacer.has_room(now_s)
+        if not (has_room if kind == "typing" else self._pacer.take_optional(chat, now_s)):
+            raise RateLimited("no room for typing and previews", retry_after_s=PREVIEW_RETRY_S)
+
+    async def _wait_for_turn(self, chat: int) -> None:
+        while wait_s := self._pacer.wait_s(chat, self._clock.monotonic()):
             if wait_s > _MAX_WAIT_S:
                 raise RateLimited(
                     "Telegram wants no more messages in this chat for now", retry_after_s=wait_s
                 )
             await self._clock.sleep(wait_s)
-        self._pacer.start()
-        try:
-            if not message.is_started:
-                await message.before_send()
-                message.is_started = True
-            answer = await request()
-        except RetryAfter as error:
-            self._pacer.hold(chat, self._clock.monotonic() + seconds(error.retry_after))
-            raise
-        finally:
-            self._pacer.finish(self._clock.monotonic(), chat)
-        message.message_id = get_int(answer, "message_id")
-        return answer

@@ -11,6 +11,7 @@ import logging
 
 from aiohttp import web
 
+from channels.aio import cancel_and_wait
 from channels.telegram.api import parse_object
 from channels.telegram.config import TelegramWebhook
 from channels.telegram.updates import TelegramReceiver
@@ -54,16 +55,12 @@ class TelegramWebhookServer:
             await runner.cleanup()
 
     async def _serve(self) -> None:
-        watching = asyncio.ensure_future(self._watch_webhook())
+        watching = asyncio.create_task(self._watch_webhook())
         try:
-            done, _ = await asyncio.wait(
-                {watching, self._failure}, return_when=asyncio.FIRST_COMPLETED
-            )
-            for finished in done:
-                finished.result()
+            await asyncio.wait({watching, self._failure}, return_when=asyncio.FIRST_COMPLETED)
+            (watching if watching.done() else self._failure).result()
         finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+            await cancel_and_wait(watching)
 
     async def _watch_webhook(self) -> None:
         receiver, name, failed = self._receiver, self._receiver.reader.context.channel, None

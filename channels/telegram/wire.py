@@ -84,14 +84,11 @@ def parse_updates(found: Iterable[object]) -> tuple[telegram.Update, ...]:
     updates = {
         update["update_id"]: update
         for update in found
-        if isinstance(update, dict) and _has_update_id(update)
+        if isinstance(update, dict)
+        and type(number := update.get("update_id")) is int
+        and 0 < number < _MAX_UPDATE_ID
     }
     return tuple(_parse_raw(updates[number]) for number in sorted(updates))
-
-
-def _has_update_id(update: dict[str, Any]) -> bool:
-    number = update.get("update_id")
-    return type(number) is int and 0 < number < _MAX_UPDATE_ID
 
 
 def _parse_raw(raw: dict[str, Any]) -> telegram.Update:
@@ -164,9 +161,8 @@ def parse_membership(
         subject: str | None = None,
         text: str | None = None,
     ) -> MembershipChanged:
-        event_id = EventId(f"{number}.{index}")
         return MembershipChanged(
-            id=event_id,
+            id=EventId(f"{number}.{index}"),
             at=at,
             sender=member,
             change=change,
@@ -189,49 +185,6 @@ def parse_membership(
         message.new_chat_title or (topic.name if topic else None) or "", _MAX_TITLE_CHARS
     )
     return (event("title", sender, text=title),) if title and sender.id != own else ()
-
-
-class ChatTitles:
-    """Names of chats and forum topics, from the updates that contain them."""
-
-    def __init__(self) -> None:
-        self._names = LruDict[Address, PlaceNames](_MAX_PLACES)
-
-    def apply_update(self, update: telegram.Update, context: TelegramUpdateContext) -> None:
-        """Learn the names of an update's place."""
-        query = update.callback_query
-        event = (
-            update.message
-            or update.edited_message
-            or update.message_reaction
-            or update.my_chat_member
-            or (query.message if query else None)
-        )
-        if event is None:
-            return
-        at = parse_place(event, context)
-        self._names.put(replace(at, thread=None), _chat_names(event.chat))
-        if at.thread is not None and isinstance(event, telegram.Message):
-            self._names.put(at, self._topic_names(at, event))
-
-    def _topic_names(self, at: Address, message: telegram.Message) -> PlaceNames:
-        """Return a forum topic's current name and its name at creation, as far as they are
-        known.
-        """
-        before = self._names.get(at, PlaceNames())
-        now = message.forum_topic_edited or message.forum_topic_created
-        start = message.reply_to_message.forum_topic_created if message.reply_to_message else None
-        return PlaceNames(
-            thread=clean_text((now.name if now else None) or "") or before.thread,
-            thread_created_as=clean_text(start.name if start else "") or before.thread_created_as,
-        )
-
-    def place_names(self, at: Address, context: TelegramUpdateContext) -> PlaceNames:
-        """Return the names of a place; for a thread also those of its room."""
-        names = self._names.get(replace(at, thread=None), PlaceNames())
-        if at.thread is not None and (topic := self._names.get(at)) is not None:
-            names = replace(names, thread=topic.thread, thread_created_as=topic.thread_created_as)
-        return replace(names, me=f"@{context.username}" if context.username else None)
 
 
 def _chat_names(chat: telegram.Chat) -> PlaceNames:
@@ -728,7 +681,7 @@ class UpdateReader:
         self.numbers = MessageNumbers()
         self.rights = RoomSignals()
         """Notified with the current id of a chat when what we may do there has changed."""
-        self._titles = ChatTitles()
+        self._names = LruDict[Address, PlaceNames](_MAX_PLACES)
         self._audiences = LruDict[str, tuple[int, bool]](_MAX_PLACES)
         """Current chat id -> its newest update, and whether that update shows it as public."""
         self._newest_said = LruDict[Address, MessageId](_MAX_PLACES)
@@ -750,12 +703,16 @@ class UpdateReader:
         self.context = replace(self.context, cursor=self.context.cursor.with_move(old, new))
 
     def place_names(self, at: Address) -> PlaceNames | None:
-        """Return the names of a place."""
-        return self._titles.place_names(at, self.context)
+        """Return the names of a place; for a thread also those of its room."""
+        names = self._names.get(replace(at, thread=None), PlaceNames())
+        if at.thread is not None and (topic := self._names.get(at)) is not None:
+            names = replace(names, thread=topic.thread, thread_created_as=topic.thread_created_as)
+        me = self.context.username
+        return replace(names, me=f"@{me}" if me else None)
 
     def chat_id(self, room: str) -> str:
         """Return Telegram's current id of a room."""
-        return self.context.cursor.current_chat(room)
+        return self.context.cursor.moved.get(room, room)
 
     def record_said(self, at: Address, message: MessageId) -> None:
         """Record a message of somebody else, later than those recorded before."""
@@ -830,10 +787,34 @@ class UpdateReader:
             self.numbers.record_received(
                 message.chat.id, message.message_id, int(message.date.timestamp())
             )
-        self._titles.apply_update(update, self.context)
+        self._learn_names(update)
         self._learn_audience(update)
         if update.my_chat_member:
             self.rights.notify(str(update.my_chat_member.chat.id))
+
+    def _learn_names(self, update: telegram.Update) -> None:
+        query = update.callback_query
+        event = (
+            update.message
+            or update.edited_message
+            or update.message_reaction
+            or update.my_chat_member
+            or (query.message if query else None)
+        )
+        if event is None:
+            return
+        at = parse_place(event, self.context)
+        self._names.put(replace(at, thread=None), _chat_names(event.chat))
+        if at.thread is not None and isinstance(event, telegram.Message):
+            before = self._names.get(at, PlaceNames())
+            now = event.forum_topic_edited or event.forum_topic_created
+            start = event.reply_to_message.forum_topic_created if event.reply_to_message else None
+            names = PlaceNames(
+                thread=clean_text((now.name if now else None) or "") or before.thread,
+                thread_created_as=clean_text(start.name if start else "")
+                or before.thread_created_as,
+            )
+            self._names.put(at, names)
 
     def _count_complete(self, updates: Sequence[telegram.Update], albums: Sequence[str]) -> int:
         """Return the number of updates before the first album that may still grow; no album is

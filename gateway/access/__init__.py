@@ -10,8 +10,7 @@ appended does not hold.
   accounts of one person; `roles`: roles and blocks that an admin sets.
 - `limits`: rates and budgets.
 - `owners`: notifications to owners, command menus by role.
-- `texts`: forms of codes, and texts about people and rooms; `approval_texts`: requests to approve a
-  tool call.
+- `texts`: forms of codes, and texts about people and rooms.
 - `channels`: the channels that exist at present, and what is asked of them; `remote`: those that
   another process holds; `place_names`: titles of places.
 

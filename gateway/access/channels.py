@@ -8,11 +8,11 @@ follows from these, and of the platform nothing.
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
 
 from channels.base import (
     Audience,
     CanDirectMessage,
+    Capabilities,
     Channel,
     HasAudience,
     HasSpaces,
@@ -26,9 +26,6 @@ from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.scopes import PUBLIC, space_scope
 
-NATIVE_COMMAND_PLATFORMS: Final = frozenset({"telegram", "discord"})
-"""Platforms with native commands, which begin with a slash."""
-
 
 class Channels(dict[ChannelName, Channel]):
     """The channels of a gateway by name, and what is asked of the channel of one place."""
@@ -41,28 +38,27 @@ class Channels(dict[ChannelName, Channel]):
     ) -> None:
         """`cluster` None: this is the only process."""
         super().__init__(channels)
-        self._live, self._cluster = live, cluster or Cluster()
+        self._live, self.cluster = live, cluster or Cluster()
         self._spaces = dict[tuple[ChannelName, RoomId], RoomId]()
         """Spaces of rooms of channels that other processes hold. A room never moves to another."""
 
     def holds(self, name: ChannelName) -> bool:
         """Return whether this process holds a channel: only then can anything be done with it."""
-        return self._cluster.holds(channel_lease(name))
+        return self.cluster.holds(channel_lease(name))
 
     def command_prefix(self, name: ChannelName) -> str:
         """Return the prefix of commands, also of a channel that was removed. Empty: commands cannot
         be given there.
         """
-        settings, platform = self._live.settings, self.platforms.get(name, "").lower()
+        settings, channel = self._live.settings, self.get(name)
         is_operator = name == OPERATOR_CHANNEL and settings.ops.token is not None
-        return (
-            "/" if is_operator or platform in NATIVE_COMMAND_PLATFORMS else settings.commands.prefix
-        )
+        is_native = is_operator or (channel is not None and channel.capabilities.native_commands)
+        return "/" if is_native else settings.commands.prefix
 
     @property
-    def platforms(self) -> Mapping[ChannelName, str]:
-        """`Capabilities.platform` of each channel: its name for people."""
-        return {name: channel.capabilities.platform for name, channel in self.items()}
+    def capabilities(self) -> Mapping[ChannelName, Capabilities]:
+        """What the platform of each channel is and can."""
+        return {name: channel.capabilities for name, channel in self.items()}
 
     def private_address(self, at: Address, sender: Sender) -> Address:
         """Return the direct chat with a sender; the room itself where the platform has none."""

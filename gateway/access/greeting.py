@@ -6,16 +6,15 @@ Each person and each room gets one code in an hour, and then nothing more unless
 import hashlib
 import logging
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from gateway.access.approval_texts import inline_code
 from gateway.access.channels import Channels
 from gateway.access.linking import AccountClaim, AccountLinker
 from gateway.access.pairing import build_code_expirations, build_code_over, generate_code
 from gateway.access.place_names import PlaceTitles
-from gateway.access.policy import AccessDecision
+from gateway.access.policy import AccessDecision, Routed
 from gateway.access.roster import Roster
 from gateway.access.texts import (
     BEING_DECIDED_TEXT,
@@ -40,7 +39,7 @@ from gateway.core.events import (
     PostKey,
     Sender,
 )
-from gateway.core.facts import CodeIssued, address_of, dedup_key
+from gateway.core.facts import CodeIssued, dedup_key
 from gateway.core.format import format_time
 from gateway.core.i18n import _, current_language
 from gateway.core.identity import (
@@ -51,8 +50,9 @@ from gateway.core.identity import (
     stable_source,
 )
 from gateway.core.ratelimit import SlidingWindows
-from gateway.store import AppendResult
-from gateway.store.effects import CommandEffect, EffectFact
+from gateway.core.text_safety import inline_code
+from gateway.store import AppendResult, StoreError
+from gateway.store.effects import CommandEffect, Decision, EffectFact
 
 logger = logging.getLogger("reverie.roster")
 
@@ -70,13 +70,8 @@ _LINK_SUBCOMMANDS: Final = frozenset({"start", "list", "remove"})
 """First arguments of `link` that are no code."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairingNotice:
-    """Notice to somebody who was refused."""
-
-    post: Post
-    change: CommandEffect | None = None
-    """Facts to append with it, settled then. None: none."""
+Notice = tuple[Post, CommandEffect | None]
+"""Notice to somebody who was refused, and what is appended with it, settled then. None: nothing."""
 
 
 class Greeter:
@@ -104,24 +99,43 @@ class Greeter:
         self._help_limiter = SlidingWindows()
         self._room_limiter = SlidingWindows(86_400.0)
 
-    def greet(self, event: Notification, decision: AccessDecision) -> PairingNotice | None:
-        """Return the notice for a refused event, with its facts; None: none. Returns at once.
+    async def judge(self, routed: Routed, decided: Decision) -> Decision | None:
+        """Answer whoever was refused and can ask for approval. Settle the effect in any case.
 
-        The change must be settled in any case. Raises StoreError before the roster is loaded.
+        Raises StoreError before the roster is loaded. A bug of ours is logged: the sender gets no
+        notice, and the stream goes on.
         """
-        place, sender = address_of(event), getattr(event, "sender", None)
-        if (
-            not decision.request_kind
-            or place is None
-            or not isinstance(sender, Sender)
-            or sender.is_bot
+        event, access = routed.event, routed.access
+        if not access.request_kind or decided.post is not None:
+            return None
+        if getattr(event, "history", False) or (
+            isinstance(event, Command) and event.origin == "button"
         ):
             return None
-        if decision.request_kind == "room":
-            return self._prompt_room(event, place, sender, decision.role)
+        try:
+            notice = self._prompt(routed)
+        except StoreError:
+            raise
+        except Exception:
+            logger.exception("whoever is refused cannot be greeted")
+            return None
+        if notice is None:
+            return None
+        post, change = notice
+        effect = change if decided.effect is None or change is None else decided.effect + change
+        return replace(decided, post=post, effect=effect or decided.effect)
+
+    def _prompt(self, routed: Routed) -> Notice | None:
+        """Return the notice for a refused event, with its facts; None: none."""
+        event, place, access = routed.event, routed.at, routed.access
+        sender = getattr(event, "sender", None)
+        if place is None or not isinstance(sender, Sender) or sender.is_bot:
+            return None
+        if access.request_kind == "room":
+            return self._prompt_room(event, place, sender, access.role)
         code = self._parse_link_code(event)
         return (
-            self._submit_link_code(event, place, sender, decision, code)
+            self._submit_link_code(event, place, sender, access, code)
             if code
             else self._prompt_pairing(event, place, sender)
         )
@@ -141,7 +155,7 @@ class Greeter:
         sender: Sender,
         decision: AccessDecision,
         code: str,
-    ) -> PairingNotice | None:
+    ) -> Notice | None:
         who = person_key(place.channel, sender.id)
         if not sender.verified:
             return self._prompt_login(event, place, who)
@@ -151,13 +165,10 @@ class Greeter:
             return None
         settle = self._roster.reserve_request(outcome.request)
         if settle is None:
-            return PairingNotice(post=_build_notice_post(event, place, _(BEING_DECIDED_TEXT)))
-        change = replace(outcome, settle=settle)
-        return PairingNotice(post=_build_notice_post(event, place, outcome.answer), change=change)
+            return _build_notice_post(event, place, _(BEING_DECIDED_TEXT)), None
+        return _build_notice_post(event, place, outcome.answer), replace(outcome, settle=settle)
 
-    def _prompt_pairing(
-        self, event: Notification, place: Address, sender: Sender
-    ) -> PairingNotice | None:
+    def _prompt_pairing(self, event: Notification, place: Address, sender: Sender) -> Notice | None:
         who = person_key(place.channel, sender.id)
         named = (
             self._policy.allow_masks
@@ -193,7 +204,7 @@ class Greeter:
 
     def _prompt_room(
         self, event: Notification, place: Address, sender: Sender, role: str
-    ) -> PairingNotice | None:
+    ) -> Notice | None:
         room = Address(channel=place.channel, room=place.room)
         who = person_key(place.channel, sender.id)
         if any(
@@ -246,7 +257,7 @@ class Greeter:
 
     def _answer_help(
         self, event: Notification, place: Address, who: str, request: CodeIssued | None
-    ) -> PairingNotice | None:
+    ) -> Notice | None:
         """Return the answer to somebody who had their code, if they ask for help."""
         if (
             self._notified.get(who, (None, ""))[1] == dedup_key(event)  # it was shown for this one
@@ -261,7 +272,7 @@ class Greeter:
             text += " " + _(
                 "Send them the code that I showed you; it is valid until {time}."
             ).format(time=format_time(request.until))
-        return PairingNotice(post=_build_notice_post(event, place, _identify_asker(event) + text))
+        return _build_notice_post(event, place, _identify_asker(event) + text), None
 
     def _may_help(self, who: str) -> bool:
         return self._help_limiter.try_add(
@@ -274,25 +285,19 @@ class Greeter:
         self._notified = {one: told for one, told in self._notified.items() if now < told[0]}
         return self._notified.get(subject, (now, key))[1] != key
 
-    def _pending_requests(self, channel: ChannelName) -> list[CodeIssued]:
-        return [
-            one
-            for one in self._roster.pending_requests("pair", "room")
-            if one.at.channel == channel
-        ]
-
     def _evict_oldest_code(self, channel: ChannelName) -> tuple[EffectFact, ...]:
         """End the oldest code of the person with the most, if too many are pending: nobody can keep
         others out.
         """
-        waiting = self._pending_requests(channel)
+        pending = self._roster.pending_requests("pair", "room")
+        waiting = [one for one in pending if one.at.channel == channel]
         if len(waiting) < MAX_PENDING_CODES:
             return ()
         counts = Counter(stable_source(one.person) for one in waiting)
         oldest = min(waiting, key=lambda one: (-counts[stable_source(one.person)], one.until))
         return (build_code_over(oldest, "expired", ""),)
 
-    def _issue_code(self, event: Notification, issued: CodeIssued, text: str) -> PairingNotice:
+    def _issue_code(self, event: Notification, issued: CodeIssued, text: str) -> Notice:
         subject = issued.person if issued.room is None else issued.room.conversation
         self._notified[subject] = (issued.until, dedup_key(event))
         channel = issued.at.channel
@@ -306,12 +311,10 @@ class Greeter:
             *self._evict_oldest_code(channel),
             EffectFact(issued, issued.at.conversation, f"code:{dedup_key(event)}"),
         )
-        return PairingNotice(
-            post=_build_notice_post(event, issued.at, text),
-            change=CommandEffect(answer=text, facts=facts, settle=settle),
-        )
+        change = CommandEffect(answer=text, facts=facts, settle=settle)
+        return _build_notice_post(event, issued.at, text), change
 
-    def _prompt_login(self, event: Notification, place: Address, who: str) -> PairingNotice | None:
+    def _prompt_login(self, event: Notification, place: Address, who: str) -> Notice | None:
         subject = f"unsure:{who}"
         told = self._was_notified(subject, event)
         if told and not _asks_for_help(event):
@@ -324,13 +327,9 @@ class Greeter:
             ):
                 return None
             self._notified[subject] = (self._clock.now() + CODE_LIFETIME, dedup_key(event))
-        return PairingNotice(
-            post=_build_notice_post(
-                event,
-                place,
-                render_login_needed(place.channel, self._channels.platforms.get(place.channel, "")),
-            )
-        )
+        able = self._channels.capabilities.get(place.channel)
+        command = able.login_command if able is not None else ""
+        return _build_notice_post(event, place, render_login_needed(place.channel, command)), None
 
 
 def _asks_for_help(event: Notification) -> bool:

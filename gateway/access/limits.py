@@ -18,11 +18,15 @@ answers what is written meanwhile, too. A message whose turn would wait longer t
 
 Budgets, of a day and of an hour of the clock, cover the cost that is caused by people who are
 neither owners nor admins. A sender's sum is their share of the cost of turns
-(`gateway.store.projections`); the sum of a room or an agent is that of all its senders. Before each
-request of a turn, its highest possible cost is reserved (`UsageLimiter.reserve`) until the turn has
-ended and its cost is known: turns that run at the same time cannot spend the same money. A request
-without a known price counts with an assumed one. What the requests under way cost when a process
-ends is not known, and not counted.
+(`gateway.store.projections`); the sum of a room or an agent is that of all its senders. What an
+agent does of its own has a budget of a day besides (`dmn.daily_cost_usd`).
+
+Money has two steps. Before each request of a turn, its highest possible cost is reserved
+(`UsageLimiter.reserve`), in all these budgets at once: turns that run at the same time cannot spend
+the same money. The turn's record in the log settles it: the reservation ends, and the costs count.
+So the log alone decides what was spent, also after a crash. A request without a known price counts
+with an assumed one. What the requests under way cost when a process ends is not known, and not
+counted.
 
 Where several processes share the store, costs and notices of the others count as the log tells
 them. The rates of an agent hold in each process, which is for the channels that it holds.
@@ -32,15 +36,16 @@ All but `UsageLimiter` is pure: times are arguments.
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, get_args
 
 from prometheus_client import CollectorRegistry, Counter
 
-from gateway.access.approval_texts import inline_code
-from gateway.config.models import RateConfig
+from gateway.access.policy import Routed
+from gateway.config.models import RateConfig, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import (
@@ -52,14 +57,15 @@ from gateway.core.events import (
     PostKey,
     Sender,
     SenderId,
+    room_of,
 )
 from gateway.core.facts import (
     AMBIENT,
     URGENT,
-    Judgement,
     LimitReached,
     PostQueued,
     Seq,
+    TurnId,
     TurnRecord,
     dedup_key,
 )
@@ -67,15 +73,22 @@ from gateway.core.i18n import N_, _
 from gateway.core.identity import (
     ADMIN_ROLES,
     AccessPolicy,
-    is_bridged,
+    hide_nick,
+    identify,
     person_key,
-    role_of,
-    stable_source,
 )
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
+from gateway.core.text_safety import inline_code
 from gateway.store import LogEntry, NewEntry, StoreReader
-from gateway.store.effects import CommandEffect, EffectFact
-from gateway.store.spending import NANO_PER_USD, WindowCosts, budget_cost, budget_costs, to_nano_usd
+from gateway.store.effects import Decision, EffectFact
+from gateway.store.spending import (
+    NANO_PER_USD,
+    WindowCosts,
+    budget_cost,
+    budget_costs,
+    to_nano_usd,
+    total_cost_usd,
+)
 
 QUIET_S: Final = 600.0
 """Shortest time between two notices in one room."""
@@ -83,12 +96,19 @@ LimitKind = Literal["rate", "cost", "hour_cost"]
 BudgetKind = Literal["cost", "hour_cost"]
 RateScope = Literal["sender", "room", "agent", "sender_turns", "agent_turns"]
 LimitScope = Literal["sender", "room", "agent"]
+BudgetScope = LimitScope | Literal["autonomous"]
+"""autonomous: what an agent does of its own, whoever pays for it besides."""
 LIMIT_SCOPES: Final[tuple[LimitScope, ...]] = ("agent", "room", "sender")
 """The widest first."""
+_TURN_RATES: Final[Mapping[RateScope, LimitScope]] = {
+    "agent_turns": "agent",
+    "sender_turns": "sender",
+}
+"""The rates of turns, and whose they are."""
 MAX_TURN_WAIT_S: Final = 30.0
 """Longest time for which a turn waits for its rate: nobody is left longer without a word."""
-BUDGET_KINDS: Final[tuple[BudgetKind, ...]] = ("cost", "hour_cost")
-"""Of a day, and of an hour."""
+_BUDGET_PERIODS: Final[Mapping[BudgetKind, str]] = {"cost": "a day", "hour_cost": "an hour"}
+"""Kinds of budgets: of a UTC day, and of an hour of the clock."""
 SUBJECT_CHARS: Final = 160
 _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
     ("rate", "sender"): N_(
@@ -146,22 +166,20 @@ class LimitHit(NamedTuple):
     """Person, room or agent."""
     rule: str
     """The setting and its value."""
+    is_own: bool = False
+    """True: the agent's own budget (`dmn.daily_cost_usd`), of which no sender is told."""
 
     def key(self, at: datetime) -> str:
         """Key of the limit, distinct from all others. A budget is another limit each day or hour
         (UTC).
         """
         own = f"{self.limit}:{self.scope}:{self.subject}"
-        return own if self.limit == "rate" else f"{own}:{_window(self.limit, at)}"
+        return own if self.limit == "rate" else f"{own}:{_windows(at)[self.limit]}"
 
 
-def _turn_rates(agent: str, person: str) -> list[tuple[RateScope, str]]:
-    return [("agent_turns", agent), ("sender_turns", person)]
-
-
-def _window(kind: BudgetKind, at: datetime) -> str:
-    """Return the day (YYYY-MM-DD) or the hour (YYYY-MM-DDTHH) of a budget."""
-    return at.date().isoformat() if kind == "cost" else at.strftime("%Y-%m-%dT%H")
+def _windows(at: datetime) -> dict[BudgetKind, str]:
+    """Return the day (YYYY-MM-DD) and the hour (YYYY-MM-DDTHH) of budgets."""
+    return {"cost": at.date().isoformat(), "hour_cost": at.strftime("%Y-%m-%dT%H")}
 
 
 def format_limit_notice(hit: LimitHit) -> str:
@@ -198,14 +216,16 @@ Above this rate no notice is posted: else a raid in direct chats would make us f
 """
 
 
-class LimitDecision(NamedTuple):
-    """Result of the check of one message."""
+class Payers(NamedTuple):
+    """Whose budgets a turn is paid from."""
 
-    judged: Judgement
-    post: Post | None = None
-    """Notice to post there. None: nothing."""
-    change: CommandEffect | None = None
-    """Facts to append together with the message, settled as those of a command. None: nothing."""
+    at: Address
+    agent: str
+    askers: Sequence[Sender] = ()
+    """People whom it answers. Owners and admins use nobody's budget; if somebody without such a
+    role asks too, that person's budget counts."""
+    autonomous: bool = False
+    """True: the agent's own daily budget counts."""
 
 
 class _TakenTokens(NamedTuple):
@@ -213,11 +233,50 @@ class _TakenTokens(NamedTuple):
     buckets: Sequence[tuple[TokenBuckets, str]]
 
 
+class _Budget(NamedTuple):
+    scope: BudgetScope
+    kind: BudgetKind
+    nano_usd: float
+    rule: str
+
+
+Subjects = dict[BudgetScope, Sequence[Sequence[str]]]
+"""Agent, room and people that a message or a turn counts for; each as its names, which are several
+for linked accounts. The first name stands for all."""
+
+
+class _Reservation(NamedTuple):
+    """What one turn has spent, and what that is with the cost of its next request."""
+
+    keys: Collection[tuple[BudgetScope, str]]
+    spent_nano: int
+    total_nano: int
+
+
+def _list_budgets(settings: Settings) -> list[_Budget]:
+    """Return the budgets that are limited, the widest first, that of the day before the hour's."""
+    own_usd = settings.dmn.daily_cost_usd
+    own_rule = f"dmn.daily_cost_usd: ${own_usd:g} a day"
+    budgets = [_Budget("autonomous", "cost", own_usd * NANO_PER_USD, own_rule)]
+    for scope in LIMIT_SCOPES:
+        for kind, period in _BUDGET_PERIODS.items():
+            name = f"{scope}_usd" if kind == "cost" else f"{scope}_hour_usd"
+            usd: float | None = getattr(settings.access.budgets, name)
+            if usd is not None:
+                rule = f"access.budgets.{name}: ${usd:g} {period}"
+                budgets.append(_Budget(scope, kind, usd * NANO_PER_USD, rule))
+    return budgets
+
+
 class UsageLimiter:
-    """Limits of all channels. Runs on the event loop only."""
+    """Limits of all channels. Runs on the event loop only.
+
+    A message is judged once, by `judge`. A turn's money has two steps: `reserve` before each
+    request, and `settle` at its end.
+    """
 
     def __init__(self, live: LiveSettings, clock: Clock, policy: AccessPolicy) -> None:
-        self._live, self._clock, self._policy = live, clock, policy
+        self._clock, self._policy = clock, policy
         self.metrics = CollectorRegistry()
         self._limited = Counter(
             "reverie_limited",
@@ -228,17 +287,16 @@ class UsageLimiter:
         self._noticed = Counter(
             "reverie_limit_notices", "Notices that a limit was reached.", registry=self.metrics
         )
-        self._buckets = {scope: TokenBuckets(self._rate(scope)) for scope in get_args(RateScope)}
-        self._costs: dict[tuple[LimitScope, BudgetKind], WindowCosts] = {
-            (scope, kind): WindowCosts() for scope in LIMIT_SCOPES for kind in BUDGET_KINDS
-        }
-        self._reserved: dict[ConversationId, dict[tuple[LimitScope, str], int]] = {}
-        """Billionths of a dollar reserved for the requests of the turn that runs in each
-        conversation."""
+        self._rates = {scope: TokenBuckets(Rate(0, 0.0)) for scope in get_args(RateScope)}
+        self._budgets: Sequence[_Budget] = ()
+        self._agents: Sequence[str] = ()
+        self._costs = {kind: WindowCosts() for kind in _BUDGET_PERIODS}
+        """By scope and name."""
+        self._reserved: dict[TurnId, _Reservation] = {}
         self._loaded = Seq(0)
         """Position up to which `load` has read costs."""
         self._budget_freed = asyncio.Event()
-        """Set when a reservation ends; then replaced by a new event."""
+        """Set for those that wait for a budget when one may be free; then replaced."""
         self._notices = TokenBuckets(NOTICE_RATE)
         self._said = LruDict[tuple[str, str], float](2 * MAX_REMEMBERED)
         """Monotonic time of the last notice in each room (``""``), and of each budget there."""
@@ -246,37 +304,31 @@ class UsageLimiter:
         """Limits that are in the log, by name and day."""
         self._taken = LruDict[str, _TakenTokens]()
         """Tokens of messages and commands that are not in the log yet, by dedup key."""
-        live.on_change(lambda _: self._notify_freed)  # a budget may be higher now
+        self._use(live.settings)
+        live.on_change(lambda settings: lambda: self._use(settings))
 
-    def _rate(self, scope: RateScope) -> Rate:
-        now: RateConfig = getattr(self._live.settings.access.rates, scope)
-        return Rate(now.burst, now.per_minute)
-
-    def _rated(self, scope: RateScope) -> TokenBuckets:
-        """Return the buckets at the rate of the settings in force; taken tokens stay taken."""
-        buckets, rate = self._buckets[scope], self._rate(scope)
-        if buckets.rate != rate:
-            buckets.set_rate(rate)
-        return buckets
-
-    def _budget(self, scope: LimitScope, kind: BudgetKind) -> tuple[str, float | None]:
-        """Return the setting of a budget, and its value."""
-        name = f"{scope}_usd" if kind == "cost" else f"{scope}_hour_usd"
-        usd: float | None = getattr(self._live.settings.access.budgets, name)
-        return f"access.budgets.{name}", usd
+    def _use(self, settings: Settings) -> None:
+        """Take over rates and budgets; taken tokens stay taken, and a budget may be higher now."""
+        for scope, buckets in self._rates.items():
+            now: RateConfig = getattr(settings.access.rates, scope)
+            buckets.set_rate(Rate(now.burst, now.per_minute))
+        self._budgets = _list_budgets(settings)
+        self._agents = [one.id for one in settings.agents]
+        self._budget_freed.set()
+        self._budget_freed = asyncio.Event()
 
     async def load(self, reader: StoreReader) -> None:
         """Read from the log what was spent and announced today. Call it once, before any message is
         accepted.
         """
         self._loaded = await reader.last_position()
-        self._costs = {one: WindowCosts() for one in self._costs}
-        now, day = self._clock.now(), self._today()
+        self._costs = {kind: WindowCosts() for kind in _BUDGET_PERIODS}
+        now = self._clock.now()
+        day = now.date().isoformat()
         for one in await reader.newest_entries(LIMITS_LOOK_BACK, kinds=["limited"]):
-            fact = one.fact
-            if not isinstance(fact, LimitReached) or one.conversation is None:
+            if not isinstance(one.fact, LimitReached) or one.conversation is None:
                 continue
-            hit = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule)
+            hit = _hit_of(one.fact)
             age_s, then = max(0.0, (now - one.at).total_seconds()), one.at.date().isoformat()
             if then == day:
                 self._reported.put(_daily_key(hit, day), None)
@@ -287,37 +339,33 @@ class UsageLimiter:
         await self._load_costs(reader, now, day)
 
     async def _load_costs(self, reader: StoreReader, now: datetime, day: str) -> None:
+        for agent in self._agents:
+            _, usd = await reader.autonomous_usage(agent, day)
+            self._costs["cost"].add(day, ("autonomous", agent), to_nano_usd(usd))
         for share in await reader.spending_sums("share", since=day):
             agent, place, sender, provider = share.key.split("\n", 3)
-            self._add_cost(
-                "cost",
-                now,
-                agent,
-                Address.parse(place),
-                SenderId(sender),
-                budget_cost(share, provider),
-            )
-        hour, before = _window("hour_cost", now), None
+            nano = budget_cost(share, provider)
+            self._add_cost({"cost": day}, agent, Address.parse(place), SenderId(sender), nano)
+        hour, before = _windows(now)["hour_cost"], None
         while turns := await reader.newest_entries(TURNS_PAGE, kinds=["turn_ended"], before=before):
             for entry in turns:
-                if _window("hour_cost", entry.at) == hour and isinstance(entry.fact, TurnRecord):
-                    self._record_turn_costs(entry, entry.fact, ["hour_cost"])
-            if _window("hour_cost", turns[0].at) < hour:
+                if _windows(entry.at)["hour_cost"] == hour and isinstance(entry.fact, TurnRecord):
+                    self._add_turn(entry, entry.fact, {"hour_cost": hour})
+            if _windows(turns[0].at)["hour_cost"] < hour:
                 break
             before = turns[0].seq
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Add the costs of turns, record notices, and keep the tokens of messages that are in the
-        log now.
+        """Settle turns with their costs, record notices, and keep the tokens of messages that are
+        in the log now.
         """
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
                 if entry.seq > self._loaded:
-                    self._record_turn_costs(entry, entry.fact, BUDGET_KINDS)
+                    self._add_turn(entry, entry.fact, _windows(entry.at))
+                self.settle(entry.fact.turn)
             elif isinstance(entry.fact, LimitReached):
-                hit = LimitHit(
-                    entry.fact.limit, entry.fact.whose, entry.fact.subject, entry.fact.rule
-                )
+                hit = _hit_of(entry.fact)
                 self._reported.put(_daily_key(hit, entry.at.date().isoformat()), None)
                 if any(
                     isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries
@@ -329,161 +377,112 @@ class UsageLimiter:
                     self._notices.use(at.channel, now_s)
                     self._record_notice(at, hit, entry.at, now_s)
             elif isinstance(entry.fact, Message | Command) and entry.key is not None:
-                self._settle_tokens(entry.key, back=False)
+                self._taken.pop(entry.key, None)
 
     def give_back(self, event: Message | Command) -> None:
         """Give back the tokens of an event that the log had already. Call it after it was appended
         in vain.
         """
-        self._settle_tokens(dedup_key(event), back=True)
+        if (taken := self._taken.pop(dedup_key(event), None)) is not None:
+            for buckets, subject in taken.buckets:
+                buckets.give_back(subject, taken.at_s, self._clock.monotonic())
 
-    def check(self, message: Message, judged: Judgement, agent: str) -> LimitDecision:
-        """Decide whether this message may start a turn of that agent. A message that would not
-        start one passes.
-
-        `judged`: the judgement of access and attention. Append what the decision changes before the
-        next message of that conversation is checked.
+    async def judge(self, routed: Routed, decided: Decision) -> Decision | None:
+        """Decide whether a message that is to start a turn may: the rates of its sender, of the
+        room and of the agent, and whether their budgets are spent. Append what the decision changes
+        before the next message of that conversation is judged.
         """
-        key = dedup_key(message)
+        message, judged = routed.event, decided.judgement
+        assert isinstance(message, Message)
         if judged.fate != "due" or judged.urgency < URGENT:
-            return LimitDecision(judged)
-        self._settle_tokens(key, back=True)  # not appended the last time, or received twice at once
-        taken = self._take(message.at, message.sender, judged.role, agent)
-        if isinstance(taken, LimitHit):
-            return self._refuse(message, judged, taken)
-        self._taken.put(key, taken)
-        return LimitDecision(judged)
+            return None
+        assert routed.room is not None
+        subjects: Subjects = {
+            "agent": [(routed.agent,)],
+            "room": [(routed.room,)],
+            "sender": [_names(hide_nick(routed.person), routed.linked)],
+        }
+        hit = self._take(message, judged.role, subjects)
+        return None if hit is None else self._refuse(message, decided, hit)
 
     def take_or_explain(self, command: Command, role: str, agent: str) -> str:
         """Take tokens for a command that has that agent's model asked. Return why it may not, for
         people; empty: taken.
 
         """
-        key = dedup_key(command)
-        self._settle_tokens(key, back=True)
-        taken = self._take(command.at, command.sender, role, agent)
-        if isinstance(taken, LimitHit):
-            return format_limit_notice(taken)
-        self._taken.put(key, taken)
-        self.count_turn(command.at, command.sender)
+        subjects = self._subjects(command.at, agent, [command.sender])
+        hit = self._take(command, role, subjects)
+        if hit is not None:
+            return format_limit_notice(hit)
+        if role not in ADMIN_ROLES:
+            self.plan_turn(command.at, command.sender)
         return ""
 
-    def turn_wait_s(self, at: Address, sender: Sender) -> float:
-        """Return the time for which a turn for that person is to wait, at most
-        `MAX_TURN_WAIT_S`.
+    def plan_turn(
+        self, at: Address, sender: Sender, wait_s: float = 0.0, planned_s: float = math.inf
+    ) -> float:
+        """Return the time for which a turn for that person, who is neither owner nor admin, is to
+        wait: at least `wait_s`, and for its rate at most `MAX_TURN_WAIT_S`.
+
+        The turn is counted, unless another one that answers it begins within `planned_s`.
         """
-        now_s, paced = self._clock.monotonic(), self._find_paced(at, sender)
-        return min(
-            MAX_TURN_WAIT_S,
-            max((self._rated(turns).wait_s(whose, now_s) for turns, whose in paced), default=0),
-        )
+        now_s = self._clock.monotonic()
+        whose = {"agent": self._policy.agent_of(at), "sender": self._names_of(at, sender)[0]}
+        paced = [(self._rates[rate], whose[scope]) for rate, scope in _TURN_RATES.items()]
+        rate_s = max(buckets.wait_s(subject, now_s) for buckets, subject in paced)
+        wait_s = max(wait_s, min(MAX_TURN_WAIT_S, rate_s))
+        if wait_s < planned_s:
+            for buckets, subject in paced:
+                buckets.use(subject, now_s)
+        return wait_s
 
-    def count_turn(self, at: Address, sender: Sender) -> None:
-        """Count a turn that begins for that person, now or after its wait."""
-        for turns, whose in self._find_paced(at, sender):
-            self._rated(turns).use(whose, self._clock.monotonic())
-
-    def _find_paced(self, at: Address, sender: Sender) -> list[tuple[RateScope, str]]:
-        """Return the rates of turns that hold for that person there. Empty: none do."""
-        if role_of(self._policy, at, sender) in ADMIN_ROLES:
-            return []
-        return _turn_rates(self._policy.agent_of(at), self._linked_subjects(at, sender)[0])
-
-    def reserve(
+    async def reserve(
         self,
-        at: Address,
-        agent: str,
-        askers: Sequence[Sender],
-        cost_usd: float,
+        turn: TurnId,
+        payers: Payers,
+        ceiling_usd: float,
         spent_usd: float = 0.0,
+        *,
+        waits: bool = True,
     ) -> LimitHit | None:
-        """Reserve the highest cost of the turn's next request, until `release`. Return the exceeded
-        limit; None: none.
+        """Reserve the highest cost of the turn's next request, until the next call or `settle`.
+        Return the exceeded budget; None: reserved.
 
-        `spent_usd`: cost of the turn so far. Owners and admins use nobody's budget; if somebody
-        without such a role asks too, that person's budget counts.
+        `spent_usd`: cost of the turn so far. What other turns have reserved and may not use is
+        waited for; `waits` False: it counts as spent.
         """
-        budgets = self._find_payers(at, agent, askers)
-        nano = to_nano_usd(cost_usd) + to_nano_usd(spent_usd)
-        if cost_usd <= 0:
+        at, agent, subjects = payers.at, payers.agent, Subjects()
+        people = [
+            one for one in payers.askers if identify(self._policy, at, one).role not in ADMIN_ROLES
+        ]
+        if people:
+            subjects = self._subjects(at, agent, people)
+        if payers.autonomous:
+            subjects["autonomous"] = [(agent,)]
+        spent, nano = to_nano_usd(spent_usd), to_nano_usd(ceiling_usd)
+        self.settle(turn)
+        keys = [(scope, names[0]) for scope, each in subjects.items() for names in each]
+        self._reserved[turn] = _Reservation(keys, spent, spent)
+        if ceiling_usd <= 0:
             return None
-        for scope, subjects in budgets:
-            aside = self._reserved_elsewhere(scope, subjects, at)
-            if (kind := self._find_exceeded(scope, subjects, nano + aside)) is not None:
-                return self._build_budget_hit(scope, subjects, kind)
-        self._set_reserved(at, budgets, nano)
+        while self._find_exceeded(subjects, spent + nano, turn) is not None:
+            hit = self._find_exceeded(subjects, spent + nano, turn, only_spent=waits)
+            if hit is not None:
+                return hit
+            await self._budget_freed.wait()
+        self._reserved[turn] = _Reservation(keys, spent, spent + nano)
         return None
 
-    async def wait_for_budget(
-        self,
-        at: Address,
-        agent: str,
-        askers: Sequence[Sender],
-        cost_usd: float,
-        spent_usd: float = 0.0,
-    ) -> None:
-        """Return once `reserve` does not depend on the reservations of other turns, which may not
-        be used up.
-        """
-        budgets = self._find_payers(at, agent, askers)
-        nano = to_nano_usd(cost_usd) + to_nano_usd(spent_usd)
-        self._set_reserved(at, budgets, to_nano_usd(spent_usd))
-        while cost_usd > 0 and self._waits_for_others(at, budgets, nano):
-            await self._budget_freed.wait()
+    def spent_today_usd(self, agent: str) -> float:
+        """Return the cost of what the agent has done of its own on this UTC day."""
+        sums = self._costs["cost"].sums(_windows(self._clock.now())["cost"])
+        return sums.get(("autonomous", agent), 0) / NANO_PER_USD
 
-    def _waits_for_others(
-        self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int
-    ) -> bool:
-        if any(self._find_exceeded(scope, subjects, nano) for scope, subjects in budgets):
-            return False  # whatever the others release
-        return any(
-            self._find_exceeded(
-                scope, subjects, nano + self._reserved_elsewhere(scope, subjects, at)
-            )
-            for scope, subjects in budgets
-        )
-
-    def release(self, conversation: ConversationId) -> None:
-        """End the reservation of the turn there: it has ended, and its cost is counted."""
-        if self._reserved.pop(conversation, None):
-            self._notify_freed()
-
-    def _set_reserved(
-        self, at: Address, budgets: Sequence[tuple[LimitScope, Sequence[str]]], nano: int
-    ) -> None:
-        before = self._reserved.get(at.conversation, {})
-        self._reserved[at.conversation] = {
-            (scope, subjects[0]): nano for scope, subjects in budgets
-        }
-        if not budgets:
-            del self._reserved[at.conversation]
-        if before:
-            self._notify_freed()
-
-    def _notify_freed(self) -> None:
-        """Wake those that wait for a budget."""
-        freed, self._budget_freed = self._budget_freed, asyncio.Event()
-        freed.set()
-
-    def _reserved_elsewhere(self, scope: LimitScope, subjects: Sequence[str], at: Address) -> int:
-        """Return the sum of the reservations of turns in other conversations."""
-        return sum(
-            aside.get((scope, subjects[0]), 0)
-            for place, aside in self._reserved.items()
-            if place != at.conversation
-        )
-
-    def _find_payers(
-        self, at: Address, agent: str, askers: Sequence[Sender]
-    ) -> list[tuple[LimitScope, Sequence[str]]]:
-        """Return the budgets with a limit that a turn is paid from. Empty: none."""
-        payers = [one for one in askers if role_of(self._policy, at, one) not in ADMIN_ROLES]
-        budgets = self._budget_subjects(at, agent, payers) if payers else []
-        return [
-            one
-            for one in budgets
-            if any(self._budget(one[0], kind)[1] is not None for kind in BUDGET_KINDS)
-        ]
+    def settle(self, turn: TurnId) -> None:
+        """End the turn's reservation. The turn's record does so too, and counts its costs."""
+        if self._reserved.pop(turn, None) is not None:
+            self._budget_freed.set()
+            self._budget_freed = asyncio.Event()
 
     def build_unpaid_entries(
         self, at: Address, message: Message | None, hit: LimitHit
@@ -491,131 +490,113 @@ class UsageLimiter:
         """Return the entries for a turn that no budget covers: once a day with a notice for the
         last sender.
         """
-        self._limited.labels(hit.limit, hit.scope).inc()
-        now = self._clock.now()
-        post = None if message is None else self._build_notice(message, hit)
-        if post is None and _daily_key(hit, self._today()) in self._reported:
-            return []
-        fact = LimitReached(limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule)
-        entries = [NewEntry(fact=fact, at=now, conversation=at.conversation)]
+        post, fact = self._tell(message, hit)
+        now, place = self._clock.now(), at.conversation
+        entries = [NewEntry(fact=fact, at=now, conversation=place)] if fact is not None else []
         if post is not None:
             key = f"post:{post.key}"
             entries.append(
-                NewEntry(fact=PostQueued(post=post), at=now, conversation=at.conversation, key=key)
+                NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=key)
             )
         return entries
 
-    def _budget_subjects(
-        self, at: Address, agent: str, senders: Sequence[Sender]
-    ) -> list[tuple[LimitScope, Sequence[str]]]:
-        people = dict.fromkeys(tuple(self._linked_subjects(at, one)) for one in senders)
-        return [
-            ("agent", (agent,)),
-            ("room", (_room_key(at),)),
-            *(("sender", same) for same in people),
-        ]
+    def _subjects(self, at: Address, agent: str, senders: Sequence[Sender]) -> Subjects:
+        people = list(dict.fromkeys(self._names_of(at, one) for one in senders))
+        return {"agent": [(agent,)], "room": [(room_of(at.conversation),)], "sender": people}
 
     def _find_exceeded(
-        self, scope: LimitScope, subjects: Sequence[str], nano: int
-    ) -> BudgetKind | None:
-        """Return the budget that this additional cost exceeds, that of the day first."""
-        for kind in BUDGET_KINDS:
-            _, usd = self._budget(scope, kind)
-            if usd is None:
-                continue
-            spent = self._costs[scope, kind].total(_window(kind, self._clock.now()), subjects)
-            if spent + nano > usd * NANO_PER_USD:
-                return kind
+        self,
+        subjects: Subjects,
+        nano: int,
+        turn: TurnId | None = None,
+        *,
+        only_spent: bool = False,
+    ) -> LimitHit | None:
+        """Return the budget that this additional cost exceeds, with what other turns than that one
+        have reserved, or only with what they have spent. `turn` None: they do not count.
+        """
+        windows = _windows(self._clock.now())
+        sums = {kind: costs.sums(windows[kind]) for kind, costs in self._costs.items()}
+        others = [] if turn is None else [one for own, one in self._reserved.items() if own != turn]
+        for scope, kind, most_nano, rule in self._budgets:
+            for names in subjects.get(scope, ()):
+                total, key = nano, (scope, names[0])
+                for name in names:
+                    total += sums[kind].get((scope, name), 0)
+                for one in others:
+                    if key in one.keys:
+                        total += one.spent_nano if only_spent else one.total_nano
+                if total > most_nano:
+                    if scope == "autonomous":
+                        return LimitHit(kind, "agent", names[0], rule, is_own=True)
+                    return LimitHit(kind, scope, names[0], rule)
         return None
 
-    def _build_budget_hit(
-        self, scope: LimitScope, subjects: Sequence[str], kind: BudgetKind
-    ) -> LimitHit:
-        name, usd = self._budget(scope, kind)
-        return LimitHit(
-            kind, scope, subjects[0], f"{name}: ${usd:g} {'a day' if kind == 'cost' else 'an hour'}"
-        )
-
-    def _take(
-        self, at: Address, sender: Sender, role: str, agent: str
-    ) -> "_TakenTokens | LimitHit":
-        """Take the tokens for a message that is to be answered, or return the limit that was
+    def _take(self, event: Message | Command, role: str, subjects: Subjects) -> LimitHit | None:
+        """Take the tokens for an event that is to be answered, or return the limit that was
         reached.
         """
-        now_s, room, same = (
-            self._clock.monotonic(),
-            _room_key(at),
-            self._linked_subjects(at, sender),
-        )
-        subjects: dict[LimitScope, str] = {"agent": agent, "room": room, "sender": same[0]}
+        now_s, key = self._clock.monotonic(), dedup_key(event)
+        if key in self._taken:  # not appended the last time, or received twice at once
+            self.give_back(event)
+        scopes: Sequence[LimitScope] = LIMIT_SCOPES
         if role in ADMIN_ROLES:
-            subjects = {"agent": agent}
-        elif hit := self._find_budget_hit(at, sender, agent) or self._find_rate_hit(
-            subjects, now_s
-        ):
+            scopes = ("agent",)
+        elif hit := self._find_exceeded(subjects, 1) or self._find_rate_hit(subjects, now_s):
             return hit
-        return _TakenTokens(
-            now_s,
-            [
-                (self._buckets[scope], subject)
-                for scope, subject in subjects.items()
-                if self._rated(scope).take(subject, now_s)
-            ],
-        )
-
-    def _settle_tokens(self, key: str, *, back: bool) -> None:
-        """Forget the tokens of that message, or give them back."""
-        taken = self._taken.pop(key, None)
-        if taken is not None and back:
-            for buckets, subject in taken.buckets:
-                buckets.give_back(subject, taken.at_s, self._clock.monotonic())
-
-    def _linked_subjects(self, at: Address, sender: Sender) -> Sequence[str]:
-        """Return all accounts of this sender, in an order that is the same for each of them."""
-        own = _own_key(at, sender.id)
-        linked = self._policy.roster_state().links.get(own, ()) if sender.verified else ()
-        return sorted({own, *linked}) if linked else (own,)
-
-    def _find_budget_hit(self, at: Address, sender: Sender, agent: str) -> LimitHit | None:
-        """Return the budget with nothing left for one more request, however cheap."""
-        for scope, subjects in self._budget_subjects(at, agent, [sender]):
-            if (kind := self._find_exceeded(scope, subjects, 1)) is not None:
-                return self._build_budget_hit(scope, subjects, kind)
+        buckets = [(self._rates[scope], subjects[scope][0][0]) for scope in scopes]
+        taken = _TakenTokens(now_s, [one for one in buckets if one[0].take(one[1], now_s)])
+        self._taken.put(key, taken)
         return None
 
-    def _find_rate_hit(self, subjects: Mapping[LimitScope, str], now_s: float) -> LimitHit | None:
+    def _names_of(self, at: Address, sender: Sender) -> Sequence[str]:
+        """Return all accounts of this sender."""
+        own = hide_nick(person_key(at.channel, sender.id))
+        return _names(
+            own, self._policy.roster_state().links.get(own, ()) if sender.verified else ()
+        )
+
+    def _find_rate_hit(self, subjects: Subjects, now_s: float) -> LimitHit | None:
         """Return the widest limit that is reached: in a raid that is the room's, and not one for
         each sender.
         """
-        for scope, subject in subjects.items():
-            if not self._rated(scope).has_token(subject, now_s):
-                return LimitHit(
-                    "rate", scope, subject, f"access.rates.{scope}: {self._rate(scope)}"
-                )
-        for turns, subject in _turn_rates(subjects["agent"], subjects["sender"]):
-            if self._rated(turns).wait_s(subject, now_s) > MAX_TURN_WAIT_S:
-                whose: LimitScope = "agent" if turns == "agent_turns" else "sender"
-                return LimitHit(
-                    "rate", whose, subject, f"access.rates.{turns}: {self._rate(turns)}"
-                )
+        whose = {scope: subjects[scope][0][0] for scope in LIMIT_SCOPES}
+        for scope, subject in whose.items():
+            buckets = self._rates[scope]
+            if buckets.wait_s(subject, now_s):
+                return LimitHit("rate", scope, subject, f"access.rates.{scope}: {buckets.rate}")
+        for rate, scope in _TURN_RATES.items():
+            buckets, subject = self._rates[rate], whose[scope]
+            if buckets.wait_s(subject, now_s) > MAX_TURN_WAIT_S:
+                return LimitHit("rate", scope, subject, f"access.rates.{rate}: {buckets.rate}")
         return None
 
-    def _refuse(self, message: Message, judged: Judgement, hit: LimitHit) -> LimitDecision:
-        """Turn the message into context. No notice goes to bots: they might answer it."""
+    def _refuse(self, message: Message, decided: Decision, hit: LimitHit) -> Decision:
+        """Turn the message into context."""
+        judged = replace(decided.judgement, fate="context", urgency=AMBIENT, rule=hit.rule)
+        post, fact = self._tell(message, hit)
+        decided = replace(decided, judgement=judged, post=post)
+        return decided if fact is None else decided.with_facts([EffectFact(fact)])
+
+    def _tell(
+        self, message: Message | None, hit: LimitHit
+    ) -> tuple[Post | None, LimitReached | None]:
+        """Count a limit that was reached. Return the notice that answers this message and the fact
+        for the log; None: none is due.
+        """
         self._limited.labels(hit.limit, hit.scope).inc()
-        judged = replace(judged, fate="context", urgency=AMBIENT, rule=hit.rule)
-        post = self._build_notice(message, hit)
-        if post is None and _daily_key(hit, self._today()) in self._reported:
-            return LimitDecision(judged)
+        post = None if message is None else self._build_notice(message, hit)
+        if post is None and _daily_key(hit, self._clock.now().date().isoformat()) in self._reported:
+            return None, None
         fact = LimitReached(limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule)
-        return LimitDecision(judged, post, CommandEffect(answer="", facts=(EffectFact(fact),)))
+        return post, fact
 
     def _build_notice(self, message: Message, hit: LimitHit) -> Post | None:
         """Return the notice that answers this message, the same post each time. None: none is
-        due.
+        due. No notice goes to bots: they might answer it.
         """
-        now_s, room = self._clock.monotonic(), _room_key(message.at)
-        if message.sender.is_bot or not self._notices.has_token(message.at.channel, now_s):
+        now_s, room = self._clock.monotonic(), room_of(message.at.conversation)
+        if message.sender.is_bot or self._notices.wait_s(message.at.channel, now_s):
             return None
         if (
             now_s - self._said.get((room, ""), -QUIET_S) < QUIET_S
@@ -633,53 +614,52 @@ class UsageLimiter:
         )
 
     def _record_notice(self, at: Address, hit: LimitHit, then: datetime, now_s: float) -> None:
-        room = _room_key(at)
+        room = room_of(at.conversation)
         self._said.put((room, ""), now_s)
         if hit.limit != "rate":
             self._said.put((room, hit.key(then)), now_s)
 
-    def _record_turn_costs(
-        self, entry: LogEntry, turn: TurnRecord, kinds: Sequence[BudgetKind]
+    def _add_turn(
+        self, entry: LogEntry, turn: TurnRecord, windows: Mapping[BudgetKind, str]
     ) -> None:
         if entry.conversation is None:
             return
+        if turn.autonomous and turn.within is None and "cost" in windows:
+            nano = to_nano_usd(total_cost_usd(turn.accounts))
+            self._costs["cost"].add(windows["cost"], ("autonomous", turn.agent), nano)
+        at = Address.parse(entry.conversation)
         for sender, nano in budget_costs(turn):
-            for kind in kinds:
-                self._add_cost(
-                    kind, entry.at, turn.agent, Address.parse(entry.conversation), sender, nano
-                )
+            self._add_cost(windows, turn.agent, at, sender, nano)
 
-    def _add_cost(  # noqa: PLR0917 - the columns of the sum, in their order
-        self, kind: BudgetKind, then: datetime, agent: str, at: Address, sender: SenderId, nano: int
+    def _add_cost(
+        self,
+        windows: Mapping[BudgetKind, str],
+        agent: str,
+        at: Address,
+        sender: SenderId,
+        nano: int,
     ) -> None:
-        """Add a cost of that time to the sums of agent, room and sender.
+        """Add a cost to the sums of agent, room and sender.
 
         Costs of owners and admins, and costs that nobody caused, are left out.
         """
         who = Sender(id=sender, name="", verified=True)
-        if not sender or role_of(self._policy, at, who) in ADMIN_ROLES:
+        if not sender or identify(self._policy, at, who).role in ADMIN_ROLES:
             return
-        window = _window(kind, then)
-        self._costs["agent", kind].add(window, agent, nano)
-        self._costs["room", kind].add(window, _room_key(at), nano)
-        self._costs["sender", kind].add(window, _own_key(at, sender), nano)
-
-    def _today(self) -> str:
-        return self._clock.now().date().isoformat()
+        for kind, window in windows.items():
+            costs = self._costs[kind]
+            costs.add(window, ("agent", agent), nano)
+            costs.add(window, ("room", room_of(at.conversation)), nano)
+            costs.add(window, ("sender", hide_nick(person_key(at.channel, sender))), nano)
 
 
-def _own_key(at: Address, sender: SenderId) -> str:
-    key = person_key(at.channel, sender)
-    return key if is_bridged(key) else stable_source(key)
+def _names(own: str, linked: Collection[str]) -> Sequence[str]:
+    """Return all accounts of a person, in an order that is the same for each of them."""
+    return tuple(sorted({own, *linked})) if linked else (own,)
 
 
-def _room_key(at: Address) -> str:
-    """Return the room, or for a thread its room."""
-    return (
-        at.conversation
-        if at.thread is None
-        else Address(channel=at.channel, room=at.room).conversation
-    )
+def _hit_of(fact: LimitReached) -> LimitHit:
+    return LimitHit(fact.limit, fact.whose, fact.subject, fact.rule)
 
 
 def _daily_key(hit: LimitHit, day: str) -> str:

@@ -7,10 +7,10 @@ accounts of people who are not blocked can be linked.
 
 from typing import Final, Literal, NamedTuple
 
-from gateway.access.approval_texts import inline_code
 from gateway.access.channels import Channels
 from gateway.access.pairing import (
-    AttemptLimiter,
+    ATTEMPT_WINDOW_S,
+    MAX_ATTEMPTS,
     GeneratedCode,
     build_code_expirations,
     build_code_over,
@@ -34,6 +34,8 @@ from gateway.core.events import Address, Sender, SenderId
 from gateway.core.facts import CodeIssued, IdentityLinked
 from gateway.core.i18n import N_, _, current_language, use_language
 from gateway.core.identity import AccessPolicy, Role, identify
+from gateway.core.ratelimit import SlidingWindows
+from gateway.core.text_safety import inline_code
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 
 _UNVERIFIED_TEXT: Final = N_(
@@ -65,7 +67,7 @@ class AccountLinker:
         self._policy = policy
         self._clock = clock
         self._channels = channels
-        self._attempts = AttemptLimiter()
+        self._attempts = SlidingWindows(ATTEMPT_WINDOW_S)
 
     def start_link(self, claim: AccountClaim) -> CommandEffect:
         """Issue the first code. An earlier one of the same account is revoked."""
@@ -96,12 +98,12 @@ class AccountLinker:
         if not claim.verified:
             return refuse(_(_UNVERIFIED_TEXT))
         now_s = self._clock.monotonic()
-        if not self._attempts.is_allowed(claim.person, now_s):
+        if self._attempts.count(claim.person, now_s) >= MAX_ATTEMPTS:
             return refuse(_(TRY_LATER_TEXT))
         request = find_by_code(self._roster.pending_requests("link", "confirm"), written)
         refusal = self._explain_refusal(request, claim)
         if request is None or refusal:
-            self._attempts.record_failure(claim.person, now_s)
+            self._attempts.add(claim.person, now_s)
             return refuse(refusal)
         return (
             self._request_confirmation(request, claim)

@@ -18,7 +18,6 @@ from weakref import WeakSet
 
 from channels.base import CanSetCommandMenus, Channel, Part, SendError
 from channels.text import fold_words
-from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.access.channels import Channels
 from gateway.access.limits import format_limit_report, limit_report_key
 from gateway.access.place_names import PlaceTitles
@@ -54,11 +53,13 @@ from gateway.core.facts import (
     McpToolApproved,
     PostQueued,
     RoleAssigned,
+    is_direct_line,
 )
 from gateway.core.format import format_duration
 from gateway.core.i18n import N_, _, current_language, language_for, use_language
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.ratelimit import LruDict
+from gateway.core.text_safety import PLACE_CHARS, inline_code
 from gateway.store import LogEntry, NewEntry, Store, StoreError, StoreReader
 from gateway.store.effects import build_notice_end
 
@@ -158,8 +159,7 @@ class OwnerNotifier:
         """Keys of the texts that the process has logged, with their days."""
         self._troubles = dict[str, _Trouble]()
         """By cause, what is wrong now."""
-        store.subscribe(self._on_owner_wrote, Message, Command)
-        store.subscribe(self._on_posted, PostQueued)
+        store.subscribe(self._on_owner_wrote, Message, Command, where=is_direct_line)
         store.subscribe(self._on_limits_reached, LimitReached, own=True)
         store.subscribe(self._on_code_issued, CodeIssued, own=True)
         store.subscribe(self._on_decided, *_DECISIONS, own=True)
@@ -303,6 +303,8 @@ class OwnerNotifier:
         now = self._clock.now()
         day = now.date().isoformat()
         if day != self._day:
+            if not self._day:  # nothing is counted before the first notice
+                self._store.subscribe(self._on_posted, PostQueued)
             self._post_counts, self._day = {}, day
         kind = key.partition(":")[0]
         if kind not in self._post_counts:
@@ -492,10 +494,7 @@ def _render_approved(by: str) -> str:
 
 def parse_direct_chat(fact: Fact) -> DirectChat | None:
     """Return the direct chat in which somebody wrote this. None: it was not written in one."""
-    is_direct = (isinstance(fact, Message) and fact.kind == "direct") or (
-        isinstance(fact, Command) and fact.direct
-    )
-    if isinstance(fact, Message | Command) and is_direct:
+    if isinstance(fact, Message | Command) and is_direct_line(fact):
         return DirectChat(fact.at, fact.sender, fact.language)
     return None
 

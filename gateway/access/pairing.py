@@ -14,7 +14,6 @@ from gateway.access.texts import CODE_ALPHABET, CODE_CHARS, format_person, forma
 from gateway.core.events import Address, Post, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, PostQueued, RoleAssigned, RoomAccessChanged
 from gateway.core.i18n import _, use_language
-from gateway.core.ratelimit import SlidingWindows
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 
 REQUEST_CHARS: Final = 5
@@ -53,24 +52,8 @@ def _word(letters: str, chars: int) -> str:
 
 ATTEMPT_WINDOW_S: Final = 600.0
 MAX_ATTEMPTS: Final = 5
-
-
-class AttemptLimiter:
-    """Wrong codes of the last ten minutes, in the memory of one process.
-
-    They count for each person alone, so nobody keeps others from trying.
-    """
-
-    def __init__(self) -> None:
-        self._failures = SlidingWindows(ATTEMPT_WINDOW_S)
-
-    def is_allowed(self, person: str, now_s: float) -> bool:
-        """Return whether a code from this person is to be checked."""
-        return self._failures.count(person, now_s) < MAX_ATTEMPTS
-
-    def record_failure(self, person: str, now_s: float) -> None:
-        """Record a wrong code."""
-        self._failures.add(person, now_s)
+"""Wrong codes of one person within that time after which no other of theirs is checked. They count
+for each person alone, so nobody keeps others from trying."""
 
 
 def build_code_over(

@@ -5,39 +5,48 @@ that the names are known after a restart. All of it is untrusted: it is cleaned,
 one line here, once for all users.
 """
 
+import json
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal
 
 from channels.base import Channel, HasPlaceNames
 from channels.text import single_line
-from gateway.access.approval_texts import inline_code
-from gateway.access.policy import is_room_chosen
+from gateway.access.policy import Routed, is_room_chosen
 from gateway.core.clock import new_id
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
     Address,
     ChannelName,
-    ConnectionChanged,
+    Command,
     ConversationId,
     EventId,
     MembershipChanged,
     Message,
-    Notification,
     PlaceNames,
     PlaceRenamed,
     RoomId,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, is_inner
-from gateway.core.identity import ADMIN_ROLES, AccessPolicy, role_of
+from gateway.core.identity import ADMIN_ROLES, AccessPolicy
+from gateway.core.ratelimit import LruDict
 from gateway.core.redaction import Redactor
-from gateway.core.text_safety import shorten, strip_hidden
+from gateway.core.text_safety import inline_code, shorten, strip_hidden
 from gateway.store import LogEntry, StoreReader
+from gateway.store.queries import COLUMNS
+from gateway.store.types import read_entries
 
-T = TypeVar("T")
+_COLUMNS: Final = ", ".join(f"log.{name}" for name in COLUMNS.split(", "))
+NEWEST_NAMES: Final = (
+    f"SELECT {_COLUMNS} FROM holds JOIN log USING (seq) "  # noqa: S608 - constants only
+    "WHERE holds.kind = 'named' ORDER BY holds.seq DESC LIMIT $1"
+)
+NAMES_OF: Final = (
+    f"SELECT {_COLUMNS} FROM json_each($1) AS asked CROSS JOIN holds CROSS JOIN log "  # noqa: S608 - constants only
+    "WHERE holds.kind = 'named' AND holds.key = asked.value AND log.seq = holds.seq"
+)
 
 MAX_TITLE_CHARS: Final = 100
 """Longest title of Discord; Telegram's have at most 128 characters, and longer ones are cut."""
@@ -78,25 +87,18 @@ class PlaceTitles:
         self._reader, self._redactor = reader, redactor
         self._channels: Mapping[ChannelName, Channel] = {} if channels is None else channels
         self._accepts_all = channels is None
-        self._known: OrderedDict[ConversationId, PlaceRenamed] = OrderedDict()
+        self._known = LruDict[ConversationId, PlaceRenamed](_MAX_CACHED_TITLES)
         """Names from the log."""
-        self._cleaned_cache: OrderedDict[ConversationId, tuple[PlaceNames, PlaceNames]] = (
-            OrderedDict()
-        )
+        self._cleaned = LruDict[ConversationId, tuple[PlaceNames, PlaceNames]](_MAX_CACHED_TITLES)
         """Last names from a channel, raw and cleaned: most often they are unchanged."""
-
-    def _raw_names(self, at: Address) -> PlaceNames | None:
-        """Return the names of a place as its channel knows them, not cleaned."""
-        channel: object = self._channels.get(at.channel)
-        return channel.place_names(at) if isinstance(channel, HasPlaceNames) else None
 
     def _is_channel(self, name: ChannelName) -> bool:
         return self._accepts_all or name in self._channels
 
     async def load_recent(self) -> None:
         """Load the places that were named last."""
-        newest = await self._reader.newest_current_facts("named", newest=_LOADED_AT_START)
-        self.on_appended(newest[::-1])
+        newest = await self._reader.rows(NEWEST_NAMES, _LOADED_AT_START)
+        self.on_appended(read_entries(newest[::-1]))
 
     async def load(self, conversations: Iterable[ConversationId]) -> None:
         """Load the names of these places from the log, in one query: call it before many of them
@@ -108,7 +110,8 @@ class PlaceTitles:
             if one not in self._known and not is_inner(one)
         ]
         if wanted:
-            self.on_appended(await self._reader.current_facts_for("named", wanted))
+            found = await self._reader.rows(NAMES_OF, json.dumps(wanted))
+            self.on_appended(read_entries(found))
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Update the names. Subscribes to `PlaceRenamed`."""
@@ -118,11 +121,11 @@ class PlaceTitles:
 
     def learn(self, named: PlaceRenamed) -> None:
         """Use names that are now in the log."""
-        _put_bounded(self._known, named.at.conversation, named)
+        self._known.put(named.at.conversation, named)
 
     async def find_new_names(
         self,
-        event: Notification,
+        routed: Routed,
         now: datetime,
         written: dict[ConversationId, PlaceRenamed],
         access_policy: AccessPolicy,
@@ -131,13 +134,13 @@ class PlaceTitles:
 
         `written`: names that are being appended; the result is added to it.
         """
-        if isinstance(event, ConnectionChanged) or event.at is None:
+        event, at, conversation = routed.event, routed.at, routed.conversation
+        if at is None or conversation is None or is_inner(conversation):
             return None
-        at, conversation = event.at, event.at.conversation
-        if is_inner(conversation):
-            return None
-        whom = event.sender.name if isinstance(event, Message) and event.kind == "direct" else ""
-        current = self._clean_names(at, self._raw_names(at))
+        whom = ""
+        if isinstance(event, Message | Command) and routed.visibility == "direct":
+            whom = event.sender.name
+        current = self._names_now(at)
         if whom and current.person is None:
             current = replace(current, person=self._clean_text(whom))
         if replace(current, me=None) == _NO_NAMES:
@@ -157,16 +160,21 @@ class PlaceTitles:
             and getattr(before, one) is not None
             and getattr(before, one) != getattr(names, one)
         ]
-        role = self._find_namer(event, at, names, known, access_policy)
+        namer = self._find_namer(routed, at, names, known, access_policy)
         named = PlaceRenamed(
-            id=EventId(new_id(now)), at=at, names=names, sent=now, changed=tuple(changed), role=role
+            id=EventId(new_id(now)),
+            at=at,
+            names=names,
+            sent=now,
+            changed=tuple(changed),
+            role=namer,
         )
         written[conversation] = named
         return named
 
     def _find_namer(
         self,
-        event: Notification,
+        routed: Routed,
         at: Address,
         names: PlaceNames,
         known: PlaceRenamed | None,
@@ -175,15 +183,15 @@ class PlaceTitles:
         """Return `PlaceRenamed.role` of names that came with this event. `known`: the names before.
         None: none.
         """
-        before = known.names if known is not None else None
+        event, before = routed.event, known.names if known is not None else None
         if (
             before is not None
             and known is not None
             and _chosen_names(before) == _chosen_names(names)
         ):
             return known.role
-        if isinstance(event, Message) and event.kind == "direct":
-            return role_of(access_policy, at, event.sender)
+        if isinstance(event, Message | Command) and routed.visibility == "direct":
+            return routed.role
         if isinstance(event, MembershipChanged) and event.change == "title":
             changed = [
                 one
@@ -192,7 +200,7 @@ class PlaceTitles:
             ]
             title = self._clean_text(event.text or "")
             if {title} == {getattr(names, one) for one in changed if getattr(names, one)}:
-                return role_of(access_policy, at, event.sender)
+                return routed.role
         is_first = before is None or _chosen_names(before) == _chosen_names(_NO_NAMES)
         return "" if is_first and is_room_chosen(access_policy, at) else "guest"
 
@@ -207,7 +215,7 @@ class PlaceTitles:
         known = self._known.get(at.conversation)
         if known is None:
             return True  # it is listed in the configuration, and nothing was said there yet
-        now = _merge_names(known.names, self._clean_names(at, self._raw_names(at)))
+        now = _merge_names(known.names, self._names_now(at))
         is_same = _chosen_names(now) == _chosen_names(known.names)
         return is_same and (known.role or "owner") in ADMIN_ROLES
 
@@ -218,7 +226,7 @@ class PlaceTitles:
         if known is None and at.thread is not None:
             room = self._known.get(replace(at, thread=None).conversation)
             known = replace(room.names if room is not None else _NO_NAMES, thread=None)
-        names = _merge_names(known or _NO_NAMES, self._clean_names(at, self._raw_names(at)))
+        names = _merge_names(known or _NO_NAMES, self._names_now(at))
         values = {one.name: getattr(names, one.name) for one in fields(names)}
         return PlaceNames(**{key: value and self._redactor(value) for key, value in values.items()})
 
@@ -351,23 +359,18 @@ class PlaceTitles:
 
     def _format_untitled(self, at: Address) -> str:
         channel = self._channels.get(at.channel)
-        platform = (
-            at.channel.partition(".")[0].capitalize()
-            if channel is None
-            else channel.capabilities.platform
-        )
-        match platform.lower():
-            case "telegram":
-                return "a Telegram group" if at.room.startswith("-") else "a Telegram chat"
-            case "discord":
-                return "a Discord channel"
-            case _:
-                return f"a room on {platform}"
+        if channel is None:
+            return f"a room on {at.channel.partition('.')[0].capitalize()}"
+        able = channel.capabilities
+        return able.room_title or f"a room on {able.platform}"
 
-    def _clean_names(self, at: Address, raw: PlaceNames | None) -> PlaceNames:
+    def _names_now(self, at: Address) -> PlaceNames:
+        """Return the names of a place as its channel knows them, cleaned."""
+        channel: object = self._channels.get(at.channel)
+        raw = channel.place_names(at) if isinstance(channel, HasPlaceNames) else None
         if raw is None:
             return _NO_NAMES
-        last = self._cleaned_cache.get(at.conversation)
+        last = self._cleaned.get(at.conversation)
         if last is not None and last[0] == raw:
             return last[1]
         limits = {"topic": MAX_TOPIC_CHARS}
@@ -378,7 +381,7 @@ class PlaceTitles:
                 for key, value in values.items()
             }
         )
-        _put_bounded(self._cleaned_cache, at.conversation, (raw, cleaned))
+        self._cleaned.put(at.conversation, (raw, cleaned))
         return cleaned
 
     def _clean_text(self, text: str, max_chars: int = MAX_TITLE_CHARS) -> str:
@@ -392,13 +395,6 @@ class PlaceTitles:
         if _LABELLED.search(flat):  # or a title could be taken for the label of another place
             flat = flat.replace("(", "[").replace(")", "]")
         return shorten(flat, max_chars)
-
-
-def _put_bounded(kept: OrderedDict[ConversationId, T], key: ConversationId, value: T) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > _MAX_CACHED_TITLES:
-        kept.popitem(last=False)
 
 
 def _chosen_names(names: PlaceNames) -> tuple[str | None, ...]:

@@ -1,15 +1,21 @@
-"""Access decisions: whether an event is accepted, and by which rule. Pure.
+"""An event with all that is known of its place and its sender, and whether it is accepted, and by
+which rule: resolved once, in the intake. Pure.
 
-Closed by default: an event that no rule allows is refused (and still logged).
-`gateway.core.identity` finds out who the sender is.
+Closed by default: an event that no rule allows is refused (and still logged). Whoever decides about
+an event reads its `Routed`. A role is asked for again only where power is used later: at a command,
+at a call of a tool, at an approval, and before a post. `gateway.core.identity` finds out who the
+sender is.
 """
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
+from agent.signals import ArrivalPolicy
 from gateway.core.events import (
     Address,
     Command,
+    ConversationId,
     MembershipChanged,
     Message,
     MessageDeleted,
@@ -19,8 +25,16 @@ from gateway.core.events import (
     ReactionChanged,
     Sender,
 )
-from gateway.core.facts import address_of
-from gateway.core.identity import ADMIN_ROLES, ANY_ROOM, AccessPolicy, Identity, Role, identify
+from gateway.core.i18n import language_for
+from gateway.core.identity import (
+    ADMIN_ROLES,
+    ANY_ROOM,
+    AccessPolicy,
+    Identity,
+    Role,
+    identify,
+    person_key,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +54,11 @@ class AccessDecision:
     """
 
 
-def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
-    """Decide by the first rule that matches."""
-    place = address_of(event)
+def decide(
+    policy: AccessPolicy, event: Notification, who: Identity | None = None
+) -> AccessDecision:
+    """Decide by the first rule that matches. `who`: its sender there; None: that is asked."""
+    place = event.at
     sender: Sender | None = getattr(event, "sender", None)
     if isinstance(event, PlaceRenamed) and not is_room_allowed(policy, event.at):
         return AccessDecision(
@@ -50,7 +66,7 @@ def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
         )
     if place is None or sender is None:
         return AccessDecision(allowed=True, role="guest", rule="from the platform itself")
-    who = identify(policy, place, sender)
+    who = who or identify(policy, place, sender)
     if place.channel == policy.operator_channel:
         return _allow(who, who.rule)
     if who.role == "blocked":
@@ -61,19 +77,16 @@ def decide(policy: AccessPolicy, event: Notification) -> AccessDecision:
         return _decide_direct(policy, event, who)
     if isinstance(event, MembershipChanged) and event.change == "invite":
         return _decide_invite(policy, place, who)
-    if is_room_allowed(policy, place):
-        return _allow(
-            who,
-            f"channels.{place.channel}.rooms"
-            if is_room_configured(policy, place)
-            else "the room was approved",
-        )
+    rooms = f"channels.{place.channel}.rooms"
+    opened = rooms if is_room_configured(policy, place) else ""
+    if opened or _is_room_approved(policy, place):
+        return _allow(who, opened or "the room was approved")
     if isinstance(event, Command) and who.role in ADMIN_ROLES:
         return _allow(who, who.rule)
     spoken = isinstance(event, Command) or (isinstance(event, Message) and event.kind != "room")
     return _deny(
         who,
-        f"not in channels.{place.channel}.rooms",
+        f"not in {rooms}",
         "room" if spoken and policy.room_policy == "approval" else "",
     )
 
@@ -159,4 +172,96 @@ def _allow(who: Identity, rule: str) -> AccessDecision:
 def _deny(who: Identity, rule: str, asks: Literal["", "pair", "room"] = "") -> AccessDecision:
     return AccessDecision(
         allowed=False, role=who.role, rule=rule, global_role=who.global_role, request_kind=asks
+    )
+
+
+ListenMode = Literal["mention", "ambient", "all", "off"]
+SpeaksUp = Literal["never", "when_useful", "sometimes"]
+PlaceVisibility = Literal["direct", "private", "shared"]
+"""A direct chat; a room that the operator declares private; any other room, whose readers its
+platform reports (`gateway.stream.routing.PrivacyCache`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationBinding:
+    """Agent of a conversation, and its behaviour there."""
+
+    listen: ListenMode
+    speaks_up: SpeaksUp = "never"
+    """Whether the agent may speak there without being asked."""
+    agent: str = ""
+    """Agent that owns the conversation."""
+    addressing: Literal["anywhere", "start"] = "anywhere"
+    """Place of our nick in a line that speaks to the agent."""
+    prompt: str = ""
+    language: str | None = None
+    private: bool | None = None
+    """True: its messages are not used elsewhere. False: everybody may read them. None: as the
+    platform says."""
+    group: str = ""
+    """Group of rooms whose people may know what is said in each of them. Empty: none."""
+    arrivals: ArrivalPolicy = "steer"
+    """Effect of a message to the agent on a running turn."""
+    skills: tuple[str, ...] | None = None
+    """Skills available there. None: all."""
+
+
+UNBOUND: Final = ConversationBinding(listen="off")
+"""Where no pattern applies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routed:
+    """An event, its place, and its sender."""
+
+    event: Notification
+    at: Address | None
+    """None: it belongs to no place."""
+    conversation: ConversationId | None
+    room: ConversationId | None
+    """The room of `at`: the same for all its threads."""
+    binding: ConversationBinding
+    agent: str
+    """Agent of the place; of an event without one, of its channel. Empty: none."""
+    person: str
+    """Its sender, in the form of `gateway.core.identity.person_key`. Empty: it has none."""
+    linked: AbstractSet[str]
+    """Their other accounts, where the platform vouches for this one."""
+    role: Role
+    access: AccessDecision
+    visibility: PlaceVisibility
+    language: str | None
+    """Tag of the language in which an answer is written. None: English."""
+
+
+_NOBODY: Final = frozenset[str]()
+
+
+def route(policy: AccessPolicy, binding: ConversationBinding, event: Notification) -> Routed:
+    """Resolve an event. `binding`: of its place."""
+    at, person, linked = event.at, "", _NOBODY
+    sender: Sender | None = getattr(event, "sender", None)
+    who = None
+    if at is not None and sender is not None:
+        who, person = identify(policy, at, sender), person_key(at.channel, sender.id)
+        if sender.verified:
+            linked = frozenset(policy.roster_state().links.get(person, ()))
+    access = decide(policy, event, who)
+    direct = _is_direct(event)
+    spoken = event.language if isinstance(event, Message | Command) else None
+    is_thread = at is not None and at.thread is not None
+    room = Address(channel=at.channel, room=at.room) if at is not None and is_thread else at
+    return Routed(
+        event=event,
+        at=at,
+        conversation=at.conversation if at is not None else None,
+        room=room.conversation if room is not None else None,
+        binding=binding,
+        agent=binding.agent,
+        person=person,
+        linked=linked,
+        role=access.role,
+        access=access,
+        visibility="direct" if direct else "private" if binding.private else "shared",
+        language=language_for(binding.language, spoken, direct=direct),
     )

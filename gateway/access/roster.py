@@ -16,7 +16,7 @@ A mask is never made admin or owner. These rules cover all accounts of one perso
 of one place has no say about an owner of all. Roles that a platform gives are known only for people
 who wrote there lately.
 
-`find_impersonations` compares the names of senders, `find_person` resolves what an admin wrote.
+`find_person` resolves what an admin wrote.
 """
 
 import re
@@ -24,7 +24,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
-from gateway.access.approval_texts import inline_code
+from channels.base import Capabilities
 from gateway.access.texts import (
     format_approve_command,
     format_person,
@@ -40,7 +40,6 @@ from gateway.core.events import (
     Command,
     ConversationId,
     Message,
-    MessageId,
     Sender,
 )
 from gateway.core.facts import (
@@ -51,7 +50,6 @@ from gateway.core.facts import (
     IdentityLinked,
     RoleAssigned,
     RoomAccessChanged,
-    Seq,
 )
 from gateway.core.i18n import N_, _
 from gateway.core.identity import (
@@ -63,9 +61,8 @@ from gateway.core.identity import (
     RosterState,
     is_bridged,
     person_key,
-    role_of,
 )
-from gateway.core.text_safety import NameWarning, check_name
+from gateway.core.text_safety import inline_code
 from gateway.store import AppendResult, LogEntry, StoreError, StoreReader
 from gateway.store.projections import current_fact_key
 
@@ -81,7 +78,8 @@ class Roster:
         self._reader = reader
         self._clock = clock
         self._facts: dict[str, dict[str, Fact]] = {kind: {} for kind in ROSTER_KINDS}
-        self._known: RosterState | None = None
+        self.state: RosterState | None = None
+        """As `known`. None: `load` is not done."""
         self._buffered: list[Fact] = []
         """Facts appended while the log is read for the first time; that reading may contain them or
         not."""
@@ -99,7 +97,7 @@ class Roster:
         for fact in self._buffered:
             self._apply(fact)
         self._buffered.clear()
-        self._known = self._build_known()
+        self.state = self._build_known()
 
     @property
     def known(self) -> RosterState:
@@ -107,17 +105,17 @@ class Roster:
 
         Raises StoreError before `load` is done: access is closed.
         """
-        if self._known is None:
+        if self.state is None:
             raise StoreError("who may do what was not read from the log")
-        return self._known
+        return self.state
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Apply appended facts. Subscribes to `ROSTER_FACTS`."""
         facts = [entry.fact for entry in entries]
-        if self._known is None:
+        if self.state is None:
             self._buffered += [fact for fact in facts if current_fact_key(fact) is not None]
         elif {self._apply(fact) for fact in facts} - {"", "code_given"}:
-            self._known = self._build_known()
+            self.state = self._build_known()
 
     def reserve_request(self, request: str) -> Callable[[AppendResult | None], None] | None:
         """Reserve a code until the returned function is called. None: somebody else decides about
@@ -397,13 +395,6 @@ _MENTION: Final = re.compile(r"<@!?(\d+)>")
 """https://discord.com/developers/docs/reference#message-formatting"""
 _ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask|bridge):.+")
 """Forms of ids."""
-_ANY_ID: Final = re.compile(r".+", re.DOTALL)
-_PLATFORM_IDS: Final = {
-    "irc": (re.compile(r"(?:account|mask|relay|bridge):.+"), "account:someone"),
-    "telegram": (re.compile(r"-?\d+"), "1001"),
-    "discord": (re.compile(r"\d+"), "80351110224678912"),
-}
-"""Forms of ids by platform, with an example: a role for a nick would hold for nobody."""
 
 
 class PersonMatch(NamedTuple):
@@ -441,13 +432,13 @@ async def read_recent_senders(reader: StoreReader, place: ConversationId) -> dic
 def find_person(
     written: str,
     at: Address,
-    platforms: Mapping[ChannelName, str],
+    platforms: Mapping[ChannelName, Capabilities],
     recent: Mapping[str, str],
     known: Mapping[str, str],
 ) -> PersonMatch | str:
     """Return the person that this means there, or the reason why nobody, in words. Pure.
 
-    `platforms`: of all channels, as in `Capabilities.platform`. `recent`: recent senders there;
+    `platforms`: of all channels. `recent`: recent senders there;
     `known`: other known people; both by id, with names. A name counts only if a recent sender has
     it and nobody else does: anybody can take any name.
     """
@@ -481,48 +472,19 @@ def find_person(
     return text.format(name=inline_code(word))
 
 
-def explain_invalid_id(written: str, platform: str) -> str:
-    """Return why `channel:id` cannot be anybody on such a platform, in words; empty: it can."""
+def explain_invalid_id(written: str, platform: Capabilities) -> str:
+    """Return why `channel:id` cannot be anybody on such a platform, in words; empty: it can. A role
+    for a nick would hold for nobody.
+    """
     channel, __, sender_id = written.partition(":")
-    shape, example = _PLATFORM_IDS.get(platform.lower(), (_ANY_ID, ""))
-    if shape.fullmatch(sender_id):
+    if re.fullmatch(platform.sender_ids, sender_id, re.DOTALL):
         return ""
     text = _(
         "{id} is not the id of a person. Write it as `whoami` shows it to them, for example "
         "`{example}`."
     )
-    return text.format(id=inline_code(written), example=f"{channel}:{example}")
+    return text.format(id=inline_code(written), example=f"{channel}:{platform.sender_id_example}")
 
 
 def _fold_name(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold().strip()
-
-
-COMPARED_MESSAGES: Final = 50
-"""Earlier messages whose senders' names are compared."""
-
-
-async def find_impersonations(
-    store: StoreReader, policy: AccessPolicy, messages: Sequence[tuple[Seq, Message]]
-) -> dict[MessageId, NameWarning]:
-    """Return warnings about senders in a room whose names can be mistaken for somebody else's, by
-    message id.
-
-    `messages`: oldest first, all of one place. None for direct messages. Owners and admins, whose
-    role is shown beside the name, are only told apart from people of the same name.
-    """
-    messages = [(seq, message) for seq, message in messages if message.kind != "direct"]
-    if not messages:
-        return {}
-    first, message = messages[0]
-    before = await store.newest_senders(
-        message.at.conversation, before=first, most=COMPARED_MESSAGES
-    )
-    others = tuple(dict.fromkeys([*before, *(message.sender for _, message in messages)]))
-    found = dict[MessageId, NameWarning]()
-    for __, message in messages:
-        known = role_of(policy, message.at, message.sender) in ADMIN_ROLES
-        doubted = check_name(message.sender, others)
-        if doubted is not None and (not known or doubted.reason == "same"):
-            found[message.id] = doubted
-    return found

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from gateway.access.approval_texts import PLACE_CHARS, escape_invisible, inline_code
+from channels.base import Capabilities
 from gateway.core.events import ChannelName, ConversationId, PostButton, Sender
 from gateway.core.facts import CodeEnded, CodeIssued, IdentityLinked
 from gateway.core.format import format_time
 from gateway.core.i18n import N_, _
 from gateway.core.identity import BRIDGE_PREFIX, MASK_PREFIX, normalize_person_key
+from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code
 from gateway.store.format import hide_second_half
 
 CODE_ALPHABET: Final = "ACDEFGHJKMNPRTUWXY3479"
@@ -153,9 +154,10 @@ def format_room(conversation: ConversationId | str, about: str = "") -> str:
     return f"{inline_code(about, NAME_CHARS)} ({shown})" if has_title else shown
 
 
-def describe_verification(person: str, platforms: Mapping[ChannelName, str]) -> str:
+def describe_verification(person: str, platforms: Mapping[ChannelName, Capabilities]) -> str:
     """Return whether a platform confirms that id, and which, as a sentence."""
-    platform = platforms.get(ChannelName(person.partition(":")[0])) or _("The platform")
+    able = platforms.get(ChannelName(person.partition(":")[0]))
+    platform = able.platform if able is not None else _("The platform")
     if is_verifiable(person):
         return _("{platform} confirms this id.").format(platform=platform)
     return _(
@@ -185,17 +187,19 @@ def render_identity(channel: ChannelName, sender: Sender) -> str:
     return known.format(id=escape_invisible(f"{channel}:{sender.id}"))
 
 
-def render_login_needed(channel: str, platform: str) -> str:
-    """Return the text for a stranger whom the platform does not identify."""
+def render_login_needed(channel: str, command: str) -> str:
+    """Return the text for a stranger whom the platform does not identify. `command`: as
+    `Capabilities.login_command`.
+    """
     text = _(
         "I'm a bot, and I answer only people with an account on {channel}, because anybody can "
         "take any name. Log in "
         "to your account, then write to me again."
     ).format(channel=inline_code(channel))
-    if platform.lower() != "irc":
+    if not command:
         return text
     login = _("On most networks you log in with `{command}`, followed by your password.")
-    return f"{text} {login.format(command='/msg NickServ IDENTIFY')}"
+    return f"{text} {login.format(command=command)}"
 
 
 def format_request(request: CodeIssued) -> str:

@@ -27,6 +27,7 @@ from gateway.cli.options import (
     print_json,
     report_failure,
 )
+from gateway.commands.definition import CommandDefinition
 from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import (
@@ -48,9 +49,14 @@ HELP: Final = (
 
 def is_command(name: str) -> bool:
     """Return whether `reverie NAME` stands for `reverie ctl NAME`."""
-    from gateway.commands.table import OPERATOR_COMMANDS  # noqa: PLC0415 - it needs all of the gateway
+    return name in _operator_commands()
 
-    return name in OPERATOR_COMMANDS
+
+def _operator_commands() -> Mapping[str, CommandDefinition]:
+    from gateway.commands.table import build_table  # noqa: PLC0415 - it needs all of the gateway
+    from gateway.plugins import find_plugins  # noqa: PLC0415 - as above
+
+    return build_table(find_plugins().classes).operator
 
 
 def run_ctl(argv: Sequence[str]) -> int:
@@ -102,9 +108,7 @@ def _parse_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argp
     args, unknown = parser.parse_known_intermixed_args(argv)
     if not unknown:
         return args
-    from gateway.commands.table import OPERATOR_COMMANDS  # noqa: PLC0415 - as above
-
-    row = OPERATOR_COMMANDS.get(args.words[0].lower())
+    row = _operator_commands().get(args.words[0].lower())
     sub = row.find_sub(args.words[1].lower()) if row is not None and len(args.words) > 1 else None
     wanted = (sub or row).args if row is not None else ()
     for arg in wanted:
@@ -143,8 +147,7 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
         raise FileNotFoundError(
             f"no gateway is running, and there is no store at {store}: start it with `reverie run`"
         )
-    from gateway.app import carry_out_stopped  # noqa: PLC0415 - a running gateway is asked faster without it
-    from gateway.ingest.factory import ChannelUnavailable  # noqa: PLC0415 - as above
+    from gateway.app import ChannelUnavailable, carry_out_stopped  # noqa: PLC0415 - as above
 
     try:
         return await carry_out_stopped(settings, order)

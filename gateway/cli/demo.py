@@ -220,6 +220,9 @@ def build_demo_settings(
     elif key := env.get("OPENAI_API_KEY"):
         provider = _provider_config("openai", key, env.get("OPENAI_BASE_URL"))
         model = {"name": "gpt-6-luna"} | named
+    elif key := env.get("GEMINI_API_KEY"):
+        provider = _provider_config("gemini", key, env.get("GEMINI_BASE_URL"))
+        model = {"name": "gemini-3.8-flash"} | named
     else:
         provider, model = _model_without_key(), {}
     return parse_config(
@@ -354,8 +357,8 @@ async def _start_model(settings: Settings) -> Model:
         _print_line("It gives prepared answers: the embedded model is not installed.")
     if model.family in ("local", "scripted"):
         _print_line(
-            "Set ANTHROPIC_API_KEY or OPENAI_API_KEY (and *_BASE_URL, REVERIE_MODEL) for a real "
-            "one."
+            "Set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY (and *_BASE_URL, "
+            "REVERIE_MODEL) for a real one."
         )
     if model.family == "local":
         _print_line("Loading the weights ...")

@@ -1,9 +1,9 @@
 """`reverie doctor`: runs the checks of all modules (`gateway.config.check_registry`), and renders
 the report.
 
-Those that only compute run first, one by one and without a time bound: a busy machine makes them
-slow. The others wait for disks and networks; they run side by side, each with a time bound from its
-own start. A check that breaks, or is not done by then, becomes a finding of its own: unknown.
+They run side by side, those that wait for disks and networks each with a time bound; a busy machine
+makes the others slow. A check that breaks, or is not done by then, becomes a finding of its own:
+unknown.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from gateway.core.findings import Finding, Severity, bad, ok, run_in_thread
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.ops.health import find_gateway_state
+from gateway.plugins import find_plugins
 
 AREAS: Final = {
     "config": "Configuration",
@@ -41,8 +42,8 @@ AREAS: Final = {
     "model": "Models",
     "sandbox": "Sandbox",
     "mcp": "MCP servers",
+    "plugin": "Plugins",
     "versions": "Versions",
-    "machine": "Machine",
     "doctor": "Not checked",
 }
 """Titles by the first word of a finding's code, in the order of the report."""
@@ -186,10 +187,8 @@ CHECK_MODULES: Final = (
     "gateway.store.check",
     "gateway.access.check",
     "gateway.tools.openings",
-    "gateway.tools.sandbox_check",
-    "gateway.tools.web_check",
     "gateway.tools.mcp.check",
-    "gateway.ingest.check",
+    "gateway.plugins.check",
     "gateway.ops.check",
 )
 """Modules that register checks."""
@@ -197,14 +196,9 @@ CHECK_MODULES: Final = (
 NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]], bool]
 """Name for people, the check, and whether it has a time bound. It may raise any exception; that
 becomes a finding."""
-ProgressCallback = Callable[[int, int, Sequence[str]], None]
-"""Receives the number of finished checks, the number of all checks, and the names of the running
-ones."""
 
 
-async def examine(
-    where: CheckEnvironment, progress: ProgressCallback = lambda *_: None
-) -> DoctorReport:
+async def examine(where: CheckEnvironment) -> DoctorReport:
     """Run all checks. Raises nothing but CancelledError."""
     began = monotonic()
     findings: list[Finding] = []
@@ -238,7 +232,7 @@ async def examine(
     else:
         redactor = Redactor(collect_secrets(found.settings, found.resolved_values))
         checks += _list_checks(CheckContext(environment=where, config=found, gateway_state=state))
-    findings += await run_checks(checks, progress, check_s=CHECK_TIMEOUT_S)
+    findings += await run_checks(checks, check_s=CHECK_TIMEOUT_S)
     return DoctorReport(
         findings=sort_findings(findings, redactor),
         took_s=monotonic() - began,
@@ -247,7 +241,8 @@ async def examine(
 
 
 def _list_checks(context: CheckContext) -> list[NamedCheck]:
-    for module in CHECK_MODULES:
+    used = find_plugins().without(context.settings.plugins.off)
+    for module in (*CHECK_MODULES, *(one.checks for one in used if one.checks)):
         import_module(module)
     return [
         (f"{one.name} {each}".strip(), partial(one.run, context, each), one.timed)
@@ -257,35 +252,14 @@ def _list_checks(context: CheckContext) -> list[NamedCheck]:
     ]
 
 
-async def run_checks(
-    checks: Sequence[NamedCheck],
-    progress: ProgressCallback,
-    *,
-    check_s: float = CHECK_TIMEOUT_S,
-) -> list[Finding]:
+async def run_checks(checks: Sequence[NamedCheck], *, check_s: float) -> list[Finding]:
     """Return the findings of all checks, in their order. `check_s`: bound in seconds for each that
     has one.
     """
-    found: dict[int, Sequence[Finding]] = {}
-
-    def report_progress() -> None:
-        left = [name for place, (name, *_) in enumerate(checks) if place not in found]
-        progress(len(found), len(checks), left)
-
-    async def one(place: int) -> None:
-        name, check, is_timed = checks[place]
-        found[place] = await _run_check(name, check, check_s if is_timed else None)
-        report_progress()
-
-    report_progress()
-    for place, (_, _, is_timed) in enumerate(checks):
-        if not is_timed:
-            await one(place)
-    async with asyncio.TaskGroup() as tasks:
-        for place, (_, _, is_timed) in enumerate(checks):
-            if is_timed:
-                tasks.create_task(one(place))
-    return [finding for place in range(len(checks)) for finding in found[place]]
+    found = await asyncio.gather(
+        *(_run_check(name, check, check_s if timed else None) for name, check, timed in checks)
+    )
+    return [finding for some in found for finding in some]
 
 
 async def _run_check(

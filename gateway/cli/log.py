@@ -53,7 +53,7 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     show.add_argument(
         "--kind",
         action="append",
-        choices=fact_kinds(),
+        choices=sorted(fact_kinds()),
         metavar="K",
         help="only these kinds (repeatable)",
     )
@@ -83,7 +83,6 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
 
 
 _LOG_PAGE = 1_000
-"""Entries in memory at once."""
 _TAIL_POLL_S = 0.25
 """Seconds between two looks of `tail -f`; a look that finds nothing costs one index probe."""
 

@@ -33,7 +33,8 @@ from gateway.config.loader import ConfigFiles
 from gateway.config.models import BudgetsConfig, Settings
 from gateway.core.events import ChannelName
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
-from gateway.core.process_files import default_process_name, process_path, spare_log_file
+from gateway.core.name_clash import find_name_clashes
+from gateway.core.process_files import default_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
 from gateway.store import StoreError, store_location
@@ -131,13 +132,29 @@ def main(argv: list[str] | None = None) -> int:
         ] or _COMMAND_GROUPS
         for module in modules:
             import_module(module).add_commands(commands)
+        if called not in commands.choices:
+            _add_plugin_commands(commands)
     args = parser.parse_args(argv)
     code: int = args.handler(args)
     return code
 
 
+def _add_plugin_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
+    """Add the commands of plugins. What a plugin's module raises is printed, and ends nothing."""
+    from gateway.plugins import find_plugins  # noqa: PLC0415 - the other commands start faster without it
+
+    for plugin in find_plugins().classes:
+        if plugin.subcommands:
+            try:
+                import_module(plugin.subcommands).add_commands(commands)
+            except Exception as error:  # noqa: BLE001 - code of anybody's is imported here
+                print(f"plugin {plugin.name}: its commands fail: {error}", file=sys.stderr)
+
+
 _COMMAND_GROUPS: Final = {
     "gateway.cli.log": ("log",),
+    "gateway.cli.plugins": ("plugins",),
+    "gateway.cli.new": ("new",),
     "gateway.cli.operate": (
         "console",
         "setup",
@@ -191,10 +208,9 @@ def _run(args: argparse.Namespace) -> int:
     settings = load_settings(args.config, needs=None)
     redactor = build_redactor(args.config)
     name = (args.name or default_process_name()) if settings.store.url is not None else ""
-    spare = spare_log_file(process_path(settings.store.path, name))
-    start_logging(
-        logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log, spare=spare
-    )
+    start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log)
+    for clash in find_name_clashes():
+        logger.warning("%s", clash)
     # Until `_freeze_garbage`: collections during the start take a fifth of its time.
     gc.disable()
     return asyncio.run(_serve(settings, args, redactor, name))
@@ -204,9 +220,9 @@ async def _serve(
     settings: Settings, args: argparse.Namespace, redactor: Redactor, name: str
 ) -> int:
     from gateway import app  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.app import ChannelUnavailable  # noqa: PLC0415 - the same
     from gateway.config.reload import LiveSettings  # noqa: PLC0415 - as above
     from gateway.config.secrets import PriceTableError  # noqa: PLC0415 - as above
-    from gateway.ingest.factory import ChannelUnavailable  # noqa: PLC0415 - the same
 
     stop = asyncio.Event()
     asyncio.get_running_loop().set_exception_handler(_loop_error_reporter())
@@ -290,12 +306,11 @@ async def _freeze_garbage() -> None:
 
 
 def _health(args: argparse.Namespace) -> int:
-    from gateway.ops.health import read_gateway_report  # noqa: PLC0415 - only here
+    from gateway.ops.health import judge_gateway  # noqa: PLC0415 - only here
 
     settings = load_settings(args.config)
     channels, location = [*map(ChannelName, settings.channels)], store_location(settings.store)
-    report = asyncio.run(read_gateway_report(location, channels, datetime.now(UTC), args.name))
-    is_well, findings = report.judge()
+    is_well, findings = asyncio.run(judge_gateway(location, channels, datetime.now(UTC), args.name))
     print("\n".join(map(build_redactor(args.config), findings)))
     return DONE if is_well else FAILED
 

@@ -21,7 +21,7 @@ import asyncio
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -332,14 +332,13 @@ def doctor_command(args: argparse.Namespace) -> int:
     from gateway.config.check_registry import CheckEnvironment  # noqa: PLC0415 - the other commands start faster without it
 
     logging.disable(logging.CRITICAL)  # libraries and adapters log what the findings report
-    progress = _DoctorProgress(sys.stderr) if sys.stderr.isatty() and not args.json else None
+    if sys.stderr.isatty() and not args.json:
+        sys.stderr.write("checking ...\n")
     where = CheckEnvironment(directory=args.config, env=os.environ, offline=args.offline)
 
     async def examine_and_print() -> int:
         """Print before the event loop ends, which waits for name servers that do not answer."""
-        report = await examine(where, progress.show if progress else lambda *_: None)
-        if progress:
-            progress.clear()
+        report = await examine(where)
         if args.json:
             sys.stdout.write(f"{report.to_json()}\n")
         else:
@@ -377,29 +376,6 @@ def _can_encode_signs(stream: TextIO) -> bool:
     except (UnicodeEncodeError, LookupError):
         return False
     return True
-
-
-class _DoctorProgress:
-    """Progress line on a terminal with the checks that still run."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._width = 0
-        columns = os.get_terminal_size(stream.fileno()).columns or 80  # 0: the size is not known
-        self._max_width = min(columns - 1, 78)  # a wrapped line could not be cleared
-
-    def show(self, done: int, total: int, running: Sequence[str]) -> None:
-        """Replace the line."""
-        names = ", ".join(running[:3]) + (", ..." if len(running) > 3 else "")  # noqa: PLR2004 - what a line has room for
-        line = f"checking: {done} of {total} ({names})"[: self._max_width] if running else ""
-        self._stream.write(f"\r{line:<{self._width}}")
-        self._stream.flush()
-        self._width = len(line)
-
-    def clear(self) -> None:
-        """Clear the line."""
-        self._stream.write(f"\r{'':<{self._width}}\r")
-        self._stream.flush()
 
 
 def _add_setup_parser(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has no public name

@@ -53,7 +53,7 @@ from gateway.store.schema import StoreLock, migrate_schema
 
 _READ_BYTES: Final = 1 << 20
 _MAX_TURNS: Final = 50
-"""Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""
+"""Turns that are searched for an interrupted one, as `gateway.runtime.recovery` does at start."""
 _MAX_SUMS_BYTES: Final = 64 << 20
 """Enough for about 400,000 files."""
 _DAMAGED: Final = "it is cut off or damaged: copy it again, or take an earlier one"
@@ -137,11 +137,6 @@ def _extract_file(data: IO[bytes], path: Path, *, runs: bool) -> str:
     return digest.hexdigest()
 
 
-HISTORY_PLATFORMS: Final = frozenset({"irc", "discord"})
-"""Platforms whose history is read from a cursor. Telegram only delivers updates that were not
-confirmed."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileReport:
     """Numbers of what was reconciled."""
@@ -166,9 +161,7 @@ async def reconcile_restored(
         now, why = clock.now(), f"restored from a backup of {made:%Y-%m-%d %H:%M:%S} UTC"
         posts = () if exact else await store.undelivered_posts()
         with_history = [
-            ChannelName(name)
-            for name, one in settings.channels.items()
-            if one.platform in HISTORY_PLATFORMS
+            ChannelName(name) for name, one in settings.channels.items() if one.reads_history
         ]
         cursors = () if exact else [name for name in with_history if await store.saved_cursor(name)]
         entries, unread = [_audit_entry(now, by, why, exact=exact)], 0

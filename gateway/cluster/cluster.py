@@ -23,6 +23,8 @@ from gateway.core.i18n import N_
 LeaseName = str
 UPKEEP: Final[LeaseName] = "upkeep"
 """Lease for what is done once for the whole gateway, e.g. retention."""
+EVERYTHING: Final[LeaseName] = ""
+"""All leases together: a process that is the only one takes them at once."""
 CHANNEL_PREFIX: Final = "channel:"
 AGENT_PREFIX: Final = "agent:"
 
@@ -132,14 +134,19 @@ class Cluster:
         """Return whether this process holds the lease."""
         return True
 
+    def takes_turns_of(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - the contract
+        """Return whether this process takes the turns of a conversation."""
+        return True
+
     def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
         """Return all members and leases, as last read, and their ages now. Empty: this process is
         the only one.
         """
         return (), ()
 
-    async def start(self, listener: LeaseListener, leases: Iterable[LeaseName]) -> None:
+    async def start(self, listener: LeaseListener, leases: Iterable[LeaseName]) -> None:  # noqa: ARG002 - the contract
         """Take those of these leases that it is to hold, now and later."""
+        await listener.on_lease_acquired(EVERYTHING)
 
     def want(self, leases: Iterable[LeaseName]) -> None:
         """Set the leases that there are, whoever takes them. Work under one that is not among them

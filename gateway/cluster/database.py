@@ -36,7 +36,9 @@ from gateway.cluster.cluster import (
     LeaseStatus,
     Member,
     MemberStatus,
+    lease_of,
 )
+from gateway.core.events import ConversationId
 from gateway.store import StoreUnavailable
 from gateway.store.postgres_log import LOG_LOCK, LOG_NEWS, read_url, shared_name
 
@@ -356,6 +358,9 @@ class DatabaseCluster(Cluster):
     def holds(self, lease: LeaseName) -> bool:
         work = self._work.get(lease)
         return work is not None and not work.is_over
+
+    def takes_turns_of(self, conversation: ConversationId) -> bool:
+        return self.holds(lease_of(conversation))
 
     def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
         """Return all members and leases, as last read, and their ages now."""

@@ -1,23 +1,21 @@
-"""Commands about agents and the running gateway: `dmn`, `remind`, `intentions`, `model`, `stop`,
+"""Commands about agents and the running gateway: `dmn`, `model`, `stop`,
 `rewind`, `reload` and others.
 """
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Final, get_args
+from datetime import datetime
+from typing import Final, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
 from channels.base import CommandCompletion
 from channels.text import single_line
-from gateway.access.approval_texts import inline_code
 from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.commands.context import (
     OPERATOR_PLACE,
     CommandCall,
     CommandContext,
-    agent_of,
     find_hidden,
     format_place,
     send_follow_up,
@@ -25,8 +23,7 @@ from gateway.commands.context import (
 from gateway.commands.definition import command, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.config.reload import ReloadResult
-from gateway.context.reminders import format_due, normalize_reminder_id
-from gateway.context.schedule import ScheduleError, describe_schedule_text
+from gateway.context.schedule import ScheduleError
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import (
     MAX_BUTTONS,
@@ -39,12 +36,11 @@ from gateway.core.events import (
 from gateway.core.facts import (
     OPERATOR_CHANNEL,
     DmnDirective,
-    ReminderEnded,
     Seq,
     inner_conversation,
 )
 from gateway.core.i18n import _, ngettext
-from gateway.core.identity import ADMIN_ROLES
+from gateway.core.text_safety import inline_code
 from gateway.runtime.dmn_admin import (
     PRESENCE_ORDER,
     direct_agents,
@@ -53,11 +49,24 @@ from gateway.runtime.dmn_admin import (
     snapshot_dmn,
 )
 from gateway.runtime.model_choice import ConfiguredModel
-from gateway.runtime.rewind import MOST_EXCHANGES, RewindAction, RewindRequest, parse_count
-from gateway.store import PendingCounts, PendingReminder
+from gateway.runtime.rewind import MOST_EXCHANGES, RewindAction, RewindRequest
+from gateway.runtime.stop import plan_stop
+from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.supervisor import RestartResult
 
+PENDING_COUNTS: Final = """
+WITH told AS (
+    SELECT conversation, count(*) FILTER (WHERE urgency = 3) AS urgent,
+        count(*) FILTER (WHERE urgency = 2) AS normal,
+        count(*) FILTER (WHERE urgency = 1) AS low, count(*) FILTER (WHERE urgency < 1) AS ambient,
+        min(seq) AS oldest, max(urgency) AS highest
+    FROM unread GROUP BY conversation
+)
+SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
+FROM told CROSS JOIN log WHERE log.seq = (SELECT min(seq) FROM log WHERE seq >= told.oldest)
+ORDER BY highest DESC, oldest
+"""
 _CHOOSABLE_NAME: Final = re.compile(r"[\w.:/@-]{1,40}", re.ASCII)
 """Names of models that need no quotes and fit a button."""
 MAX_CONVERSATIONS: Final = 20
@@ -69,23 +78,12 @@ _PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
 }
 
 
-async def suggest_reminders(
-    typed: CommandCompletion, context: CommandContext, *, intended: bool = False
-) -> list[str]:
-    """Suggest reminders of that place, the next first. `intended`: intentions."""
-    rows = await context.store.pending_reminders(typed.at.conversation)
-    return [one.id for one in rows if one.intended == intended]
-
-
-suggest_intentions: Final = partial(suggest_reminders, intended=True)
-
-
 async def _suggest_channels(_typed: CommandCompletion, context: CommandContext) -> list[str]:
-    return list(context.channels)
+    return list(context.gateway.channels)
 
 
 async def _suggest_models(_typed: CommandCompletion, context: CommandContext) -> list[str]:
-    return [one.name for one in context.model_selector.list_models()]
+    return [one.name for one in context.runtime.models.list_models()]
 
 
 async def _suggest_times(_typed: CommandCompletion, _context: CommandContext) -> list[str]:
@@ -96,7 +94,7 @@ _UNTIL_ARG: Final = make_arg(
     "until", "A time, such as 30m, 8h or 07:30.", rest=True, suggests=_suggest_times
 )
 
-command(
+DMN = command(
     "dmn",
     "Control what I do without being asked.",
     group="what I do",
@@ -104,7 +102,7 @@ command(
     needs_global_role=True,
     private=True,
     aliases=("pause", "quiet"),
-).declare()
+)
 
 
 @command("dmn status", "Show my state, and what I would do next.")
@@ -112,13 +110,17 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show each agent's state. Private conversations are only counted, except for an owner in a
     direct chat.
     """
-    now = context.clock.now()
-    loops = [loop for loop in context.agents.agents if call.agent in ("", loop.id)]
+    now = context.gateway.clock.now()
+    loops = [
+        loop
+        for loop in context.runtime.agents.agents
+        if not call.names_agent or call.agent == loop.id
+    ]
     found = [snapshot_dmn(one, now) for one in loops]
     places = [place for one in found for place in _mentioned_places(one)]
-    private = await find_hidden(call, context, places)
-    await context.places.titles.load(places)
-    label = context.places.titles.label
+    private = await find_hidden(call, context.gateway.places, places)
+    await context.gateway.places.titles.load(places)
+    label = context.gateway.places.titles.label
     shown = [_hide_private_places(one, private, label) for one in found]
     lines = [line for one in shown for line in format_dmn_status(one, now=now)]
     return done("\n".join(["```", *map(escape_code, lines), "```"]), data=found)
@@ -142,16 +144,16 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
     """Give the order that the subcommand names to the agent of that place; to all, if the operator
     names no place."""
     now, (until_text, __, types) = (
-        context.clock.now(),
+        context.gateway.clock.now(),
         f" {call.arguments.get('until', '')}".partition(" on "),
     )
     try:
-        until = parse_until(until_text, now, ZoneInfo(context.live.settings.dmn.timezone))
+        until = parse_until(until_text, now, ZoneInfo(context.gateway.live.settings.dmn.timezone))
     except ScheduleError as error:
         return refuse(str(error))
-    loops = {loop.id: loop for loop in context.agents.agents}
-    everyone = call.is_operator and not call.agent and call.command.at == OPERATOR_PLACE
-    wanted = list(loops.values()) if everyone else [loops[agent_of(call, context)]]
+    loops = {loop.id: loop for loop in context.runtime.agents.agents}
+    everyone = call.is_operator and not call.names_agent and call.command.at == OPERATOR_PLACE
+    wanted = list(loops.values()) if everyone else [loops[call.agent]]
     lines, statuses, todo = direct_agents(
         call.sub, wanted, now, by=call.author, until=until, on=tuple(types.split())
     )
@@ -181,7 +183,7 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandEff
             DmnDirective(agent=loop.id, what=f"{PRESENCE_ORDER}{level or 'auto'}", by=call.author),
             place=inner_conversation(loop.id),
         )
-        for loop in context.agents.agents
+        for loop in context.runtime.agents.agents
     ]
     return done(words, *facts)
 
@@ -197,8 +199,8 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandEff
 async def show_pending(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List unread counts by conversation; private ones are only counted, except for an owner in a
     direct chat."""
-    found = await context.store.pending_counts()
-    private = await find_hidden(call, context, (one.conversation for one in found))
+    found = await count_pending(context.gateway.store)
+    private = await find_hidden(call, context.gateway.places, (one.conversation for one in found))
     shown = [one for one in found if one.conversation not in private]
     lines = [
         _("{room}: {counts}, since {time} UTC").format(
@@ -263,140 +265,32 @@ def _label_places(
     ]
 
 
+class PendingCounts(NamedTuple):
+    """Number of unread entries of one conversation, by urgency."""
+
+    conversation: ConversationId
+    urgent: int
+    normal: int
+    low: int
+    ambient: int
+    """Number of entries by urgency, in these four fields."""
+    oldest: Seq
+    """Position of the first unread entry."""
+    since: datetime
+    """Time of that entry, UTC."""
+
+
+async def count_pending(reader: StoreReader) -> list[PendingCounts]:
+    """Return the conversations with unread entries, the most urgent first, then the oldest."""
+    return [
+        PendingCounts._make([*row, datetime.fromisoformat(at)])
+        for *row, at in await reader.rows(PENDING_COUNTS)
+    ]
+
+
 def _format_unread(some: Sequence[PendingCounts]) -> str:
     sums = {level: sum(getattr(one, level) for one in some) for level in _URGENCY_LEVELS}
     return ", ".join(f"{count} {level}" for level, count in sums.items() if count)
-
-
-MAX_REMINDER_CHARS: Final = 160
-"""Characters of a reminder's text."""
-
-
-command(
-    "remind",
-    "List or cancel reminders of this conversation.",
-    group="this conversation",
-    role="admin",
-    allowed_in_own_chat=True,
-    private=True,
-    aliases=("reminders",),
-).declare()
-
-
-@command("remind list", "List the reminders that are still to come.")
-async def list_reminders(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _list(call, context, _("There are no reminders here."), intended=False)
-
-
-@command(
-    "remind cancel",
-    "Cancel a reminder.",
-    args=(make_arg("id", "As list shows it.", needed=True, suggests=suggest_reminders),),
-)
-async def cancel_reminder(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _end(call, context, intended=False)
-
-
-command(
-    "intentions",
-    "List what I intend to do, or drop one.",
-    group="this conversation",
-    private=True,
-).declare()
-
-
-@command("intentions list", "List what I intend to do.")
-async def list_intentions(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _list(call, context, _("There is nothing that I intend here."), intended=True)
-
-
-@command(
-    "intentions drop",
-    "Have me drop one: yours, or any for an admin.",
-    args=(make_arg("id", "As list shows it.", needed=True, suggests=suggest_intentions),),
-)
-async def drop_intention(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _end(call, context, intended=True)
-
-
-async def _list(
-    call: CommandCall, context: CommandContext, nothing: str, *, intended: bool
-) -> CommandEffect:
-    here, elsewhere, private = await _find_reminders(context, call, intended=intended)
-    lines = [_format_reminder(context, one) for one in here] or [nothing]
-    if elsewhere or private:
-        others = [
-            _("{reminder}, in {room}").format(
-                reminder=_format_reminder(context, one),
-                room=format_place(one.conversation or inner_conversation(one.agent)),
-            )
-            for one in elsewhere
-        ]
-        counted = [_("- {count} in private conversations").format(count=private)] if private else []
-        lines += ["", _("In other rooms:"), *others, *counted]
-    return done("\n".join(lines), data=[*here, *elsewhere])
-
-
-async def _end(call: CommandCall, context: CommandContext, *, intended: bool) -> CommandEffect:
-    wanted, sender = normalize_reminder_id(call.arguments["id"].strip(" `")), call.command.sender
-    here, elsewhere, __ = await _find_reminders(context, call, intended=intended)
-    row = next((one for one in (*here, *elsewhere) if one.id == wanted), None)
-    if row is None:
-        text = (
-            _("There is no intention {id} here.")
-            if intended
-            else _("There is no reminder {id} here.")
-        )
-        return refuse(text.format(id=inline_code(call.arguments["id"])))
-    is_own = call.command.direct or (sender.verified and sender.id == row.sender)
-    if not is_own and call.role not in ADMIN_ROLES:
-        return refuse(_("Only an admin, or whoever asked for it, may have it dropped."))
-    words = _("Intention `{id}` is dropped.") if intended else _("Reminder `{id}` is cancelled.")
-    fact = ReminderEnded(reminder=row.id, reason=f"cancelled by {call.person}")
-    ended = EffectFact(fact, place=row.conversation or inner_conversation(row.agent))
-    then = context.reminders.notify_changed
-    return done(words.format(id=row.id), ended, then=lambda _: then())
-
-
-async def _find_reminders(
-    context: CommandContext, call: CommandCall, *, intended: bool
-) -> tuple[list[PendingReminder], list[PendingReminder], int]:
-    """Return the reminders of this place, those of others that may be shown here, and the number of
-    the rest. `intended`: intentions, in place of reminders.
-    """
-    at = call.command.at.conversation
-    rows = [one for one in await context.store.pending_reminders() if one.intended == intended]
-    here = [one for one in rows if one.conversation == at]
-    if not (call.command.direct and call.global_role in ADMIN_ROLES):
-        return here, [], 0
-    others = [one for one in rows if one.conversation != at]
-    private = await find_hidden(
-        call, context, (one.conversation for one in others if one.conversation)
-    )
-    visible = [one for one in others if one.conversation not in private]
-    return here, visible, len(others) - len(visible)
-
-
-def _format_reminder(context: CommandContext, one: PendingReminder) -> str:
-    due = format_due(one, context.reminders.timezone)
-    if one.schedule:
-        when = f"{due}, {describe_schedule_text(one.schedule)}"
-    elif one.on:
-        room = format_place(ConversationId(one.on))
-        when = _("if somebody writes in {room}, until {time}").format(room=room, time=due)
-    else:
-        when = _("open until {time}").format(time=due)
-    line = (
-        _("- `{id}`: {when}, for {person}: {text}")
-        if one.asked_by
-        else _("- `{id}`: {when}: {text}")
-    )
-    return line.format(
-        id=one.id,
-        when=when,
-        person=inline_code(one.asked_by),
-        text=inline_code(one.text, MAX_REMINDER_CHARS),
-    )
 
 
 MAX_REASON_CHARS = 300
@@ -422,9 +316,11 @@ MAX_REASON_CHARS = 300
 async def restart_channel(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Reconnect a channel; the result is posted later, unless it is up."""
     written = call.arguments["channel"].strip("`")
-    here = [one.channel for one in context.stats.snapshot().channels]
+    here = [one.channel for one in context.platforms.supervisor.stats.snapshot().channels]
     names = list(
-        dict.fromkeys([*here, *(name for name in context.channels if name != OPERATOR_CHANNEL)])
+        dict.fromkeys(
+            [*here, *(name for name in context.gateway.channels if name != OPERATOR_CHANNEL)]
+        )
     )
     found = [name for name in names if name.casefold() == written.casefold()]
     if not found:
@@ -434,9 +330,9 @@ async def restart_channel(call: CommandCall, context: CommandContext) -> Command
         )
         return refuse(text)
     (name,) = found
-    if not context.channels.holds(name):
+    if not context.gateway.channels.holds(name):
         return refuse(_(HELD_ELSEWHERE))
-    if context.supervisor.is_restarting(name):
+    if context.platforms.supervisor.is_restarting(name):
         return refuse(_("{channel} is already restarting.").format(channel=inline_code(name)))
     words = _(
         "I disconnect {channel} and connect it again. If that fails, I tell you here."
@@ -451,7 +347,7 @@ def _begin_restart(
         if words := _render_restart(name, result):
             await send_follow_up(context, call, cause, words, private=True)
 
-    context.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
+    context.platforms.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
 
 
 @command(
@@ -465,7 +361,7 @@ def _begin_restart(
 )
 async def reload_settings(_call: CommandCall, context: CommandContext) -> CommandEffect:
     """Read the configuration again, and list what changed: keys and places, never values."""
-    result = await context.live.reload()
+    result = await context.gateway.live.reload()
     text = "\n".join(_render_reload(result))
     return refuse(text) if result.problems or result.read_error else done(text)
 
@@ -535,18 +431,12 @@ async def retry_answer(call: CommandCall, context: CommandContext) -> CommandEff
     "rewind",
     "Take back the last exchange here, or the last few.",
     group="this conversation",
-    args=(make_arg("n", "How many exchanges.", number=True),),
+    args=(make_arg("n", "How many exchanges.", most=MOST_EXCHANGES),),
     role="admin",
     allowed_in_own_chat=True,
 )
 async def rewind_exchanges(call: CommandCall, context: CommandContext) -> CommandEffect:
-    count = parse_count(call.arguments.get("n", ""))
-    if count is None:
-        text = _("Write how many exchanges I shall take back: a number from 1 to {most}.").format(
-            most=MOST_EXCHANGES
-        )
-        return done(text)
-    return await _change_view("rewind", call, context, count)
+    return await _change_view("rewind", call, context, int(call.arguments.get("n", 1)))
 
 
 @command(
@@ -561,7 +451,7 @@ async def rewind_exchanges(call: CommandCall, context: CommandContext) -> Comman
 async def compact_view(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Compact the view. The result is posted later; the operator waits for it."""
     if call.is_operator:
-        return done(await context.rewinder.compact_now(call.command.at.conversation))
+        return done(await context.runtime.rewinder.compact_now(call.command.at.conversation))
     return await _change_view("compact", call, context)
 
 
@@ -578,7 +468,7 @@ async def _change_view(
         is_trusted=call.role in ("owner", "admin"),
         reply_to=MessageId(command.id) if command.origin == "text" else None,
     )
-    return await context.rewinder.plan(request)
+    return await context.runtime.rewinder.plan(request)
 
 
 MAX_NAME_CHARS = 60
@@ -596,23 +486,23 @@ MAX_SUGGESTED_NAMES = 3
     needs_gateway=True,
 )
 async def stop_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await context.agents.plan_stop(call.command.at, call.author)
+    return await plan_stop(context.runtime.agents, call.command.at, call.author)
 
 
-command(
+MODEL = command(
     "model",
     "Show or change the model that I use.",
     group="what I do",
     role="admin",
     needs_global_role=True,
     private=True,
-).declare()
+)
 
 
 @command("model list", "List the configured models, and the one in use.")
 async def list_models(call: CommandCall, context: CommandContext) -> CommandEffect:
-    models = context.model_selector.list_models()
-    used = context.model_selector.wanted_model(agent_of(call, context))
+    models = context.runtime.models.list_models()
+    used = context.runtime.models.wanted_model(call.agent)
     names = [one.name for one in models if one.name != used and _CHOOSABLE_NAME.fullmatch(one.name)]
     return done(
         "\n".join(f"- {_format_model(one)}" for one in models),
@@ -630,7 +520,7 @@ async def list_models(call: CommandCall, context: CommandContext) -> CommandEffe
 async def switch_model(call: CommandCall, context: CommandContext) -> CommandEffect:
     name, known = (
         call.arguments["name"].strip(),
-        {one.name: one for one in context.model_selector.list_models()},
+        {one.name: one for one in context.runtime.models.list_models()},
     )
     if name not in known:
         meant = find_nearest(name, list(known)) or list(known)[:MAX_SUGGESTED_NAMES]
@@ -653,7 +543,7 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandEff
     operator=True,
 )
 async def kill_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
-    names = context.agents.registry.running.kill(call.command.at.conversation)
+    names = context.runtime.agents.registry.running.kill(call.command.at.conversation)
     if not names:
         return refuse(_("No tool runs there."))
     return done(_("I ended {tools}. My answer continues.").format(tools=", ".join(names)))
@@ -667,13 +557,13 @@ async def reset_model(call: CommandCall, context: CommandContext) -> CommandEffe
 def _choose_model(context: CommandContext, call: CommandCall, name: str) -> CommandEffect:
     command, before = (
         call.command,
-        context.model_selector.wanted_model(
-            context.agents.agent_for(call.command.at.conversation).id
+        context.runtime.models.wanted_model(
+            context.runtime.agents.agent_for(call.command.at.conversation).id
         ),
     )
     reply_to = MessageId(command.id) if command.origin == "text" else None
-    change = context.model_selector.choose(name, command.at, by=call.person, reply_to=reply_to)
-    known = {one.name: one for one in context.model_selector.list_models()}
+    change = context.runtime.models.choose(name, command.at, by=call.person, reply_to=reply_to)
+    known = {one.name: one for one in context.runtime.models.list_models()}
     more = ""
     if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:
         text = _("It can read less at once ({tokens} tokens), so I shorten long conversations.")

@@ -1,26 +1,17 @@
 """What a command handler gets: call and context; rooms by name, and what may be shown where."""
 
-import asyncio
 import hashlib
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from gateway.access.approval_texts import PLACE_CHARS, inline_code
-from gateway.access.channels import Channels
-from gateway.access.limits import UsageLimiter
 from gateway.access.linking import AccountLinker
-from gateway.access.pairing import AttemptLimiter
+from gateway.access.pairing import ATTEMPT_WINDOW_S
 from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import Roster
-from gateway.cluster.cluster import Cluster
 from gateway.commands.definition import CommandDefinition
-from gateway.config.reload import LiveSettings
-from gateway.context.journal import JournalStore, NoteForgetter
-from gateway.context.memory import MemoryStore
-from gateway.context.reminders import ReminderService
-from gateway.core.clock import Clock
+from gateway.context.journal import NoteForgetter
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
     Address,
@@ -32,60 +23,73 @@ from gateway.core.events import (
     PostKey,
     RoomId,
 )
-from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, Seq, dedup_key, is_inner
+from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, Seq, TurnId, dedup_key, is_inner
 from gateway.core.i18n import _
-from gateway.core.identity import AccessPolicy, Role, person_key
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
+from gateway.core.identity import Role, person_key
+from gateway.core.ratelimit import SlidingWindows
 from gateway.core.scopes import Visibility
+from gateway.core.text_safety import PLACE_CHARS, inline_code
+from gateway.core.tool import ToolContext
+from gateway.hooks import Plugins
 from gateway.runtime.agents import Agents
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.rewind import Rewinder
-from gateway.store import NewEntry, Store
+from gateway.store import NewEntry
 from gateway.store.effects import CommandEffect, refuse
 from gateway.stream.attention import LiveAttention
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import PrivacyCache
 from gateway.stream.supervisor import ChannelSupervisor
-from gateway.tools.approvals import Approvals
-from gateway.tools.workspace_fs import AgentFiles
+
+if TYPE_CHECKING:
+    from gateway.commands.table import CommandTable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessServices:
+    """What commands about people work with."""
+
+    roster: Roster
+    linker: AccountLinker
+    attempts: SlidingWindows = field(default_factory=lambda: SlidingWindows(ATTEMPT_WINDOW_S))
+    """Slows down who guesses codes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeServices:
+    """What commands about agents work with."""
+
+    agents: Agents
+    rewinder: Rewinder
+    models: ModelSelector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformServices:
+    """What commands about channels and rooms work with."""
+
+    membership: RoomMembership
+    supervisor: ChannelSupervisor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandContext:
     """What command handlers may read and use."""
 
-    store: Store
-    clock: Clock
-    live: LiveSettings
-    channels: Channels
-    stats: GatewayStats
-    redactor: Redactor
-    access_policy: AccessPolicy
-    roster: Roster
-    account_linker: AccountLinker
-    limits: UsageLimiter
+    gateway: GatewayHandle
+    access: AccessServices
     attention: LiveAttention
-    places: PrivacyCache
-    journal: JournalStore
-    memory: MemoryStore
     forgetter: NoteForgetter
-    reminders: ReminderService
-    agents: Agents
-    rewinder: Rewinder
-    model_selector: ModelSelector
-    approvals: Approvals
-    files: AgentFiles
-    membership: RoomMembership
-    supervisor: ChannelSupervisor
-    tasks: asyncio.TaskGroup
-    cluster: Cluster = field(default_factory=Cluster)
-    code_attempts: AttemptLimiter = field(default_factory=AttemptLimiter)
-    """Slows down who guesses codes."""
+    """Also its `journal` and its `memory`."""
+    runtime: RuntimeServices
+    platforms: PlatformServices
+    plugins: Plugins
+    commands: "CommandTable"
 
     def agent_at(self, at: Address) -> str:
         """Return the agent of a place."""
-        return self.agents.agent_for(at.conversation).id
+        return self.runtime.agents.agent_for(at.conversation).id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +98,6 @@ class CommandCall:
 
     command: Command
     role: Role
-    rule: str
-    """Access rule by which this person is accepted here."""
     global_role: Role = "guest"
     """Role of this person in all places."""
     sub: str = ""
@@ -109,7 +111,9 @@ class CommandCall:
     is_operator: bool = False
     """True: the operator gives it, from the shell or through the API."""
     agent: str = ""
-    """Agent that the operator names. Empty: none is named."""
+    """Agent that it is about: the one that the operator names, or that of the place."""
+    names_agent: bool = False
+    """True: the operator names it."""
 
     @property
     def person(self) -> str:
@@ -128,41 +132,43 @@ OPERATOR_PLACE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR))
 """Place of the operator's commands that name no other."""
 
 
-def agent_of(call: CommandCall, context: CommandContext) -> str:
-    """Return the agent that the command is about: the one that the operator names, or that of the
-    place.
-    """
-    return call.agent or context.agent_at(call.command.at)
-
-
 def sees_everything(call: CommandCall) -> bool:
     """Return whether an owner asks in a direct chat."""
     return call.command.direct and call.global_role == "owner"
 
 
-async def find_visibility(call: CommandCall, context: CommandContext) -> Visibility:
+async def find_visibility(call: CommandCall, places: PrivacyCache) -> Visibility:
     """Return what may be shown where the command was given. A direct chat is private, whatever its
     history.
     """
     here, everything = call.command.at.conversation, sees_everything(call)
     if call.command.direct:
         return Visibility(scope=here, is_private=True, sees_everything=everything)
-    return await context.places.visibility(here, everything=everything)
+    return await places.visibility(here, everything=everything)
+
+
+async def build_tool_context(call: CommandCall, places: PrivacyCache) -> ToolContext:
+    """Return the context that a turn there would have."""
+    return ToolContext(
+        turn=TurnId(""),
+        agent=call.agent,
+        at=call.command.at,
+        visibility=await find_visibility(call, places),
+        autonomous=False,
+    )
 
 
 async def find_hidden(
-    call: CommandCall, context: CommandContext, named: Iterable[ConversationId]
+    call: CommandCall, places: PrivacyCache, named: Iterable[ConversationId]
 ) -> frozenset[ConversationId]:
     """Return those of these conversations that must not be named there, because others could read
     it.
     """
     if sees_everything(call):
         return frozenset()
-    sight = await find_visibility(call, context)
+    sight = await find_visibility(call, places)
     others = [place for place in dict.fromkeys(named) if not is_inner(place)]
-    return frozenset(
-        [place for place in others if not sight.can_see(await context.places.scope(place))]
-    )
+    return frozenset([place for place in others if not sight.can_see(await places.scope(place))])
 
 
 def format_place(conversation: ConversationId) -> str:
@@ -220,7 +226,7 @@ async def send_follow_up(
 
     `cause`: the command's entry. Raises `StoreError`.
     """
-    command, text = call.command, context.places.titles.add_titles(words)
+    command, text = call.command, context.gateway.places.titles.add_titles(words)
     if call.is_operator:
         logger.warning("%s", text)
         return
@@ -231,11 +237,11 @@ async def send_follow_up(
         reply_to=MessageId(command.id),
         private=private,
     )
-    now, place = context.clock.now(), command.at.conversation
+    now, place = context.gateway.clock.now(), command.at.conversation
     entry = NewEntry(
         fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause
     )
-    await context.store.append([entry])
+    await context.gateway.store.append([entry])
 
 
 def follow_up_key(command: Command, what: str) -> PostKey:

@@ -1,10 +1,14 @@
 """`@command`: what a command is called, takes, needs and does, beside the function that answers
 it.
+
+It marks a function of a module of this package, or a method of a plugin, and nothing else: the
+table (`gateway.commands.table`) looks for the marks.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Final, Literal, TypeVar, get_args
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast, get_args
 
 from channels.base import CommandArg, CommandCompletion
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, Role
@@ -20,7 +24,8 @@ CommandGroup = Literal[
 COMMAND_GROUPS: Final[tuple[CommandGroup, ...]] = get_args(CommandGroup)
 CommandHandler = Callable[["CommandCall", "CommandContext"], Awaitable[CommandEffect]]
 """Answers with `done` or `refuse`. It may raise: the dispatcher answers for it."""
-HandlerT = TypeVar("HandlerT", bound=CommandHandler)
+HandlerT = TypeVar("HandlerT", bound=Callable[..., Awaitable[CommandEffect | str]])
+_DECLARATIONS: Final = "declared_commands"
 SuggestionSource = Callable[[CommandCompletion, "CommandContext"], Awaitable[Sequence[str]]]
 """Returns suggestions for an argument, the likeliest first; may be called at every key press."""
 
@@ -31,6 +36,8 @@ class SuggestedArg(CommandArg):
 
     source: SuggestionSource | None = None
     """None: there are none, or the argument has choices."""
+    most: int = 0
+    """Largest number that it may be, from 1 on. 0: any number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +77,22 @@ class CommandDefinition:
     """True: it has a model asked, so it is limited as a message to the agent is."""
     operator: bool = False
     """True: only for the operator, from the shell and through the API."""
+    example: str = ""
+    """A use of it, which help shows, with `!` as the prefix."""
+    plugin: str = ""
+    """Name of the plugin that brings it, as the table found it. Empty: it is built in."""
     handler: CommandHandler | None = None
     """Answers it, if no subcommand is named. None: each has its own."""
 
     def __call__(self, handler: HandlerT) -> HandlerT:
-        """Declare this function as its handler."""
-        replace(self, handler=handler).declare()
-        return handler
+        """Declare this function as its handler.
 
-    def declare(self) -> None:
-        """Add it to the table. A command with subcommands is declared before these."""
-        name, _, sub = self.name.partition(" ")
-        for rows in (_OPERATOR_ROWS,) if self.operator else (_ROWS, _OPERATOR_ROWS):
-            row = rows.get(name, self)
-            one = replace(
-                row, name=sub, summary=self.summary, args=self.args, subs=(), handler=self.handler
-            )
-            one = replace(one, needs_gateway=row.needs_gateway or self.needs_gateway)
-            if sub:
-                rows[name] = replace(row, subs=(*row.subs, one))
-            elif (
-                self.operator or not row.operator
-            ):  # one of the operator's stays, in whatever order they are declared
-                rows[name] = self
+        A method of a plugin is called with the `CommandCall` and the arguments of its signature
+        (see `gateway.commands.table`), and returns the answer as Markdown, or a `CommandEffect`.
+        """
+        declared = replace(self, handler=cast("CommandHandler", handler))
+        handler.__dict__.setdefault(_DECLARATIONS, []).append(declared)
+        return handler
 
     def is_allowed_for(self, role: Role, *, direct: bool, everywhere: Role | None = None) -> bool:
         """Return whether this role may use it; `direct`: in a direct chat, which is that person's
@@ -116,22 +116,17 @@ class CommandDefinition:
 
 
 command = CommandDefinition
-"""Decorator of handlers, by the name of other decorators."""
-_ROWS: Final[dict[str, CommandDefinition]] = {}
-_OPERATOR_ROWS: Final[dict[str, CommandDefinition]] = {}
+"""Decorator that declares a function as the handler of a command: `CommandDefinition`. A command
+whose subcommands answer it is declared by a name: `DMN = command("dmn", ...)`."""
 
 
-def declared_commands(*, operator: bool) -> dict[str, CommandDefinition]:
-    """Return what was declared so far, by subject, and by every name and alias: that of people, or
-    of the operator.
-    """
-
-    def place(row: CommandDefinition) -> tuple[int, str]:
-        handler = row.handler or row.subs[0].handler
-        return COMMAND_GROUPS.index(row.group), getattr(handler, "__module__", "")
-
-    ordered = sorted((_OPERATOR_ROWS if operator else _ROWS).values(), key=place)
-    return {name: row for row in ordered for name in (row.name, *row.aliases)}
+def declared_commands(owner: ModuleType | type) -> Iterator[CommandDefinition]:
+    """Yield what a module or a class declares, as declared, in that order."""
+    for one in vars(owner).values():
+        if isinstance(one, CommandDefinition):
+            yield one
+        elif isinstance(one, FunctionType):
+            yield from one.__dict__.get(_DECLARATIONS, ())
 
 
 def find_available(
@@ -151,13 +146,14 @@ def make_arg(
     summary: str,
     *choices: str,
     number: bool = False,
+    most: int = 0,
     needed: bool = False,
     rest: bool = False,
     suggests: SuggestionSource | None = None,
     secret: bool = False,
 ) -> CommandArg:
     """Return an argument of a command. `needed`: it must be given. `rest`: it takes the rest of the
-    line.
+    line. `most`: it is a number from 1 to this.
     """
     return SuggestedArg(
         name=name,
@@ -168,7 +164,8 @@ def make_arg(
         suggests=suggests is not None,
         source=suggests,
         secret=secret,
-        number=number,
+        number=number or bool(most),
+        most=most,
     )
 
 

@@ -12,16 +12,17 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from channels.base import CanCompleteCommands, CanPage, HasNick
-from gateway.access.policy import AccessDecision, decide
-from gateway.access.texts import BEING_DECIDED_TEXT, is_formatted_code
+from channels.base import CanCompleteCommands, CanPage
+from gateway.access.limits import UsageLimiter
+from gateway.access.policy import AccessDecision, Routed, decide
+from gateway.access.texts import BEING_DECIDED_TEXT
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
 from gateway.commands.definition import CommandDefinition, find_available
@@ -31,14 +32,11 @@ from gateway.commands.parser import (
     InvalidArguments,
     ParsedArguments,
     ParsedCommand,
-    begins_with_nick,
     join_words,
     mask_secrets,
     parse_arguments,
-    parse_command,
 )
 from gateway.commands.suggestions import suggest_values
-from gateway.commands.table import COMMANDS_BY_NAME, OPERATOR_COMMANDS
 from gateway.core.clock import new_id
 from gateway.core.control_messages import (
     OPERATOR,
@@ -53,26 +51,23 @@ from gateway.core.events import (
     Command,
     ConnectionChanged,
     EventId,
-    Message,
     MessageId,
     Post,
     PostKey,
     Sender,
     SenderId,
 )
-from gateway.core.facts import AMBIENT, LOW, URGENT, AuditRecord, Judgement, dedup_key
+from gateway.core.facts import AMBIENT, LOW, URGENT, AuditRecord, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.i18n import _, current_language
-from gateway.core.identity import ADMIN_ROLES, Role, identify, person_key, stable_source
+from gateway.core.identity import ADMIN_ROLES, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
 from gateway.core.text_safety import one_line
-from gateway.store import AppendResult, LogEntry
-from gateway.store.effects import CommandEffect, EffectFact, build_effect_entries, refuse
-from gateway.stream import attention
-from gateway.stream.attention import ListenMode
-from gateway.stream.outbox import find_uncertain_posts
+from gateway.store import AppendResult, LogEntry, StoreError
+from gateway.store.effects import CommandEffect, Decision, EffectFact, build_effect_entries, refuse
+from gateway.stream.again import find_uncertain_posts
 
 logger = logging.getLogger("reverie.commands")
 
@@ -100,31 +95,19 @@ _MAX_REFUSALS_PER_MINUTE: Final = 1
 """Refusals recorded in a minute for each person."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandResult:
-    """Result of a command; the intake also uses it for other events."""
-
-    judgement: Judgement
-    post: Post | None = None
-    """None: no answer."""
-    effect: CommandEffect | None = None
-    """Facts to append with it, settled then. None: none."""
-
-
 class CommandDispatcher:
     """Finds, checks and answers commands."""
 
-    def __init__(
-        self, context: CommandContext, commands: Mapping[str, CommandDefinition] = COMMANDS_BY_NAME
-    ) -> None:
-        """`commands`: those of people, by every name."""
-        self._context = context
-        self._commands = commands
+    def __init__(self, context: CommandContext, limits: UsageLimiter) -> None:
+        """Answer the commands of the context."""
+        self._context, self._gateway, self._limits = context, context.gateway, limits
+        self.commands = context.commands.people
+        """Those of people, by every name."""
         self._rate_limiter = SlidingWindows()
         self._explained = SlidingWindows()
         self._recorded_refusals = SlidingWindows()
-        self._offer_completion(context.channels)
-        context.store.subscribe(self._on_link, ConnectionChanged)
+        self._offer_completion(context.gateway.channels)
+        context.gateway.store.subscribe(self._on_link, ConnectionChanged)
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         """Complete the commands of a channel that was added while the gateway runs, too."""
@@ -134,59 +117,33 @@ class CommandDispatcher:
 
     def _offer_completion(self, names: Iterable[ChannelName]) -> None:
         for name in names:
-            channel: object = self._context.channels.get(name)
+            channel: object = self._gateway.channels.get(name)
             if isinstance(channel, CanCompleteCommands):
                 channel.set_completer(partial(suggest_values, self._context))
 
-    async def parse(self, message: Message, listen: ListenMode) -> Command | None:
-        """Return the command that a message is; None: an ordinary message, or a place with `listen:
-        off`.
-        """
-        if listen == "off":
-            return None
-        channel: object = self._context.channels.get(message.at.channel)
-        nicks = {channel.nick.casefold()} if isinstance(channel, HasNick) else None
-        read = parse_command(
-            message, self._context.live.settings.commands.prefix, self._commands, nicks
-        )
-        if read is None or (read.only_if_more and not await self._has_more(read)):
+    async def confirm(self, read: ParsedCommand) -> Command | None:
+        """Return the command that was read. None: it is an ordinary message after all."""
+        command = read.command
+        if read.only_if_more and not await self._has_more(read):
             return None
         if read.only_if_allowed:
-            alone = self._commands[read.command.name].direct_only and not read.command.direct
-            return None if alone or self._find_refusal(read.command) else read.command
-        return read.command
-
-    def narrow_mention(self, message: Message) -> Message:
-        """Return a mention as an ordinary line unless it begins with our nick, or is a reply.
-
-        Only where a nick is how people address the bot: elsewhere the platform says who is
-        mentioned.
-        """
-        channel: object = self._context.channels.get(message.at.channel)
-        if (
-            message.kind != "mention"
-            or message.reply_to is not None
-            or not isinstance(channel, HasNick)
-        ):
-            return message
-        return (
-            message
-            if begins_with_nick(message.text, channel.nick)
-            else replace(message, kind="room")
-        )
+            access = decide(self._gateway.people, command)
+            alone = self.commands[command.name].direct_only and not command.direct
+            return None if alone or self._find_refusal(command, access) else command
+        return command
 
     async def _has_more(self, read: ParsedCommand) -> bool:
         """Return whether there is something to show for a bare `more` or `again`, which may be an
         ordinary word.
         """
         command = read.command
-        if not decide(self._context.access_policy, command).allowed:
+        if not decide(self._gateway.people, command).allowed:
             return False
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 if command.name == "again":
                     return bool(
-                        await find_uncertain_posts(self._context.store, command.at.conversation)
+                        await find_uncertain_posts(self._gateway.store, command.at.conversation)
                     )
                 max_age = MAX_OVERHEARD_MORE_AGE if read.is_unaddressed else timedelta.max
                 return (
@@ -199,51 +156,38 @@ class CommandDispatcher:
             )
             return False
 
-    @staticmethod
-    def read_link_payload(command: Command) -> Command:
-        """Return the command that a link `t.me/BOT?start=CODE` stands for: it hands in a code of
-        `link`.
-
-        A code of somebody else's request approves nothing so: whoever makes the link is not who
-        opens it.
-        """
-        if command.name != "start" or not is_formatted_code(command.args):
-            return command
-        return replace(command, name="link", args=f"code {command.args}")
-
-    async def handle(self, command: Command) -> CommandResult:
+    async def judge(self, routed: Routed, decided: Decision) -> Decision | None:
         """Check and answer a command. Raises only on cancellation: the failure of a handler is
         answered too.
 
-        Append the `effect` of a result before anything else is handled, then settle it.
+        Append the `effect` of a decision before anything else is decided, then settle it.
         """
+        command, access = routed.event, routed.access
+        assert isinstance(command, Command)
         command = replace(
-            command, args=self._context.redactor(command.args)
+            command, args=self._gateway.redactor(command.args)
         )  # answers quote them: no secrets
         payload = command.args if command.name == "start" else ""
         if payload:  # of a Telegram link: it is no argument
             command = replace(command, args="")
-        decision = decide(self._context.access_policy, command)
-        row = self._commands.get(command.name)
-        now_s = self._context.clock.monotonic()
-        if refusal := self._find_refusal(command):
-            judged = _build_judgement(command, decision.role, refusal, refused=True)
-            return CommandResult(
-                judgement=judged,
-                effect=self._record_refusal(row, command, decision, refusal, now_s),
+        row = self.commands.get(command.name)
+        now_s = self._gateway.clock.monotonic()
+        if refusal := self._find_refusal(command, access):
+            return Decision(
+                judgement=replace(decided.judgement, fate="refused", rule=refusal),
+                effect=self._record_refusal(row, command, access, refusal, now_s),
             )
+        judged = replace(decided.judgement, urgency=LOW, rule="no such command")
         tapped = command.origin == "button"
         # An unknown one is answered only where nobody else can be meant.
         if row is None and (tapped or not command.direct):
-            return CommandResult(
-                judgement=_build_judgement(command, decision.role, "no such command")
-            )
-        trusted = decision.role in ADMIN_ROLES  # administrators may send many in a minute
-        most = self._context.live.settings.commands.per_minute
+            return Decision(judgement=judged)
+        trusted = access.role in ADMIN_ROLES  # administrators may send many in a minute
+        most = self._gateway.live.settings.commands.per_minute
         if not trusted and not self._rate_limiter.try_add(_sender_key(command), now_s, most):
-            return CommandResult(judgement=_build_judgement(command, decision.role, _TOO_MANY))
-        prefix = self._context.channels.command_prefix(command.at.channel)
-        call = self._build_call(self._commands, command, decision, prefix)
+            return Decision(judgement=replace(judged, rule=_TOO_MANY))
+        prefix = self._gateway.channels.command_prefix(command.at.channel)
+        call = self._build_call(self.commands, command, access, prefix)
         obstacle = self._find_obstacle(row, call)
         if row is None or obstacle:
             answer = refuse(obstacle)
@@ -268,7 +212,7 @@ class CommandDispatcher:
         is_long = not answer.repeats and self._is_long(command.at, text)
         aside = (secret or is_long) and not (command.direct or tapped)
         to = (
-            self._context.channels.private_address(command.at, command.sender)
+            self._gateway.channels.private_address(command.at, command.sender)
             if aside
             else command.at
         )
@@ -285,20 +229,19 @@ class CommandDispatcher:
             buttons=answer.buttons if self._shows_choices(command, to) else (),
             language=current_language(),
         )
-        judged = _build_judgement(
-            command, decision.role, f"command {row.name}" if row else "no such command"
-        )
+        if row is not None:
+            judged = replace(judged, rule=f"command {row.name}")
         if row is not None and row.asks_model and not obstacle:
             judged = replace(judged, urgency=URGENT)
         if payload:
             judged = replace(
                 judged, fate="context", urgency=AMBIENT, rule="they came by a link with a word"
             )
-        return CommandResult(judgement=judged, post=post, effect=answer if answer.changes else None)
+        return Decision(judgement=judged, post=post, effect=answer if answer.changes else None)
 
     def _is_long(self, at: Address, text: str) -> bool:
         """Return whether an answer would fill a room where each of its lines is a message."""
-        channel: object = self._context.channels.get(at.channel)
+        channel: object = self._gateway.channels.get(at.channel)
         post = Post(key=PostKey(""), to=at, text=text)
         return isinstance(channel, CanPage) and channel.line_count(post) > MAX_ROOM_LINES
 
@@ -306,38 +249,40 @@ class CommandDispatcher:
         """Return whether an answer to this command, posted there, may have buttons: they act where
         they are tapped.
         """
-        channel, agent = self._context.channels.get(to.channel), self._context.agent_at
+        channel, agent = self._gateway.channels.get(to.channel), self._context.agent_at
         can_show = (
             command.origin != "button" and channel is not None and channel.capabilities.buttons
         )
         return can_show and (to == command.at or agent(to) == agent(command.at))
 
-    def build_refusal_post(self, command: Command) -> Post | None:
-        """Return the answer to a command without one. None: no answer.
+    async def explain(self, routed: Routed, decided: Decision) -> Decision | None:
+        """Answer a command without an answer. None: nothing is said.
 
         A tap waits for one, and a refused command where the platform defers commands. Who may talk
         to the agent but may not use the command is told what it needs, once a minute: alone, or
         where they took the command from a menu. A line in a room that looks like a command may be
         for another bot.
         """
-        channel = self._context.channels.get(command.at.channel)
-        decision, row = (
-            decide(self._context.access_policy, command),
-            self._commands.get(command.name),
+        command, access = routed.event, routed.access
+        if decided.post is not None or not isinstance(command, Command):
+            return None
+        channel, row = (
+            self._gateway.channels.get(command.at.channel),
+            self.commands.get(command.name),
         )
-        refused, tapped = bool(self._find_refusal(command)), command.origin == "button"
+        refused, tapped = decided.judgement.fate == "refused", command.origin == "button"
         deferred = (
             command.origin == "native"
             and channel is not None
             and channel.capabilities.defers_commands
         )
-        is_heard = decision.role != "blocked" and not command.sender.is_bot
+        is_heard = access.role != "blocked" and not command.sender.is_bot
         to = command.at
         if not tapped and not (deferred and refused and is_heard):
-            to = self._context.channels.private_address(command.at, command.sender)
+            to = self._gateway.channels.private_address(command.at, command.sender)
             is_for_us = command.direct or command.origin == "native" or to != command.at
-            now_s = self._context.clock.monotonic()
-            if not (refused and is_heard and decision.allowed and row is not None and is_for_us):
+            now_s = self._gateway.clock.monotonic()
+            if not (refused and is_heard and access.allowed and row is not None and is_for_us):
                 return None
             if not self._explained.try_add(_sender_key(command), now_s, _MAX_REFUSALS_PER_MINUTE):
                 return None
@@ -347,7 +292,7 @@ class CommandDispatcher:
                 if row is None
                 else _("That was too much at once. Try again in a minute.")
             )
-        elif decision.allowed and row is not None:
+        elif access.allowed and row is not None:
             text = (
                 _("This command needs the role {role} or above in all places.")
                 if row.needs_global_role
@@ -355,7 +300,7 @@ class CommandDispatcher:
             ).format(role=row.role)
         else:
             text = _("I am not allowed to answer you here.")
-        return Post(
+        post = Post(
             key=answer_key(command),
             to=to,
             text=text,
@@ -363,33 +308,27 @@ class CommandDispatcher:
             private=to == command.at and (tapped or not deferred),
             style="message" if to == command.at else "notice",
         )
+        return replace(decided, post=post)
 
-    def _find_refusal(self, command: Command) -> str:
+    def _find_refusal(self, command: Command, access: AccessDecision) -> str:
         """Return why this person may not use the command. Empty: they may, or it is unknown."""
-        decision, row = (
-            decide(self._context.access_policy, command),
-            self._commands.get(command.name),
-        )
-        if not decision.allowed:
-            return decision.rule
+        row = self.commands.get(command.name)
+        if not access.allowed:
+            return access.rule
         if command.sender.is_bot:
             return "bots give no commands"
         if row is None:
             return ""
-        if row.is_allowed_for(
-            decision.role, direct=command.direct, everywhere=decision.global_role
-        ):
+        if row.is_allowed_for(access.role, direct=command.direct, everywhere=access.global_role):
             return ""
         places = (
-            " in all places"
-            if row.needs_global_role and decision.role != decision.global_role
-            else ""
+            " in all places" if row.needs_global_role and access.role != access.global_role else ""
         )
         return f"command {row.name} is for {row.role} and above{places}"
 
     def _find_late_notice(self, row: CommandDefinition, command: Command, prefix: str) -> str:
         """Return the answer to an old command that is not carried out. Empty: it is recent."""
-        age_s = (self._context.clock.now() - command.sent).total_seconds()
+        age_s = (self._gateway.clock.now() - command.sent).total_seconds()
         if age_s <= MAX_COMMAND_AGE_S:
             return ""
         return _(
@@ -412,10 +351,10 @@ class CommandDispatcher:
         return CommandCall(
             command=command,
             role=decision.role,
-            rule=decision.rule,
             global_role=decision.global_role,
             prefix=prefix,
             available=available,
+            agent=self._context.agent_at(command.at),
         )
 
     def _find_obstacle(self, row: CommandDefinition | None, call: CommandCall) -> str:
@@ -440,9 +379,7 @@ class CommandDispatcher:
             return _explain_invalid(row, command, parsed, prefix)
         if not row.asks_model:
             return ""
-        return self._context.limits.take_or_explain(
-            command, call.role, self._context.agent_at(command.at)
-        )
+        return self._limits.take_or_explain(command, call.role, self._context.agent_at(command.at))
 
     async def _call_handler(
         self,
@@ -452,7 +389,8 @@ class CommandDispatcher:
         timeout_s: float,
     ) -> CommandEffect:
         assert isinstance(parsed, ParsedArguments)
-        handler = (parsed.sub or row).handler
+        handling = parsed.sub or row
+        handler = handling.handler
         assert handler is not None
         try:
             async with asyncio.timeout(timeout_s):
@@ -462,15 +400,18 @@ class CommandDispatcher:
                 answer = await handler(call, self._context)
             if not answer.request:
                 return answer
-            settle = self._context.roster.reserve_request(answer.request)
+            settle = self._context.access.roster.reserve_request(answer.request)
             return (
                 refuse(_(BEING_DECIDED_TEXT)) if settle is None else replace(answer, settle=settle)
             )
-        except (
-            Exception
-        ):  # a bug, or an unreadable store: the stream goes on, and the sender is answered
+        except Exception as error:
+            # A bug, or an unreadable store: the stream goes on, and the sender is answered.
             reference = answer_key(call.command)[:8]
-            logger.exception("command %s broke (reference %s)", row.name, reference)
+            of = f" of plugin {handling.plugin}" if handling.plugin else ""
+            logger.exception("command %s%s broke (reference %s)", row.name, of, reference)
+            if handling.plugin and not isinstance(error, StoreError):
+                what = f"command {row.name}"
+                self._context.plugins.record_failure(handling.plugin, what, error)
             text = _(
                 "An error in my program stopped this command. Try again; if it happens twice, tell "
                 "my operator."
@@ -482,7 +423,7 @@ class CommandDispatcher:
             return refuse(text.format(reference=reference))
 
     def _finish_text(self, text: str) -> str:
-        return self._context.places.titles.add_titles(self._context.redactor(text))
+        return self._gateway.places.titles.add_titles(self._gateway.redactor(text))
 
     def _record_refusal(
         self,
@@ -510,8 +451,8 @@ class CommandDispatcher:
         self, row: CommandDefinition, command: Command, result: str, *, ok: bool
     ) -> AuditRecord:
         redactor, who = (
-            self._context.redactor,
-            identify(self._context.access_policy, command.at, command.sender),
+            self._gateway.redactor,
+            identify(self._gateway.people, command.at, command.sender),
         )
         return AuditRecord(
             what=row.name,
@@ -533,31 +474,37 @@ class CommandDispatcher:
         `stopped`: the gateway is not running, only its store is open. Raises
         GatewayNotRunning for a command that needs a running one, StoreError: then nothing is done.
         """
-        context, now = self._context, self._context.clock.now()
+        context, now = self._context, self._gateway.clock.now()
         try:
             at = Address.parse(order.place) if order.place else OPERATOR_PLACE
         except ValueError:
             return _refuse(f"{order.place} is not a conversation: write it as the log shows it")
-        known = [agent.id for agent in context.agents.agents]
+        known = [agent.id for agent in context.runtime.agents.agents]
         if order.agent and order.agent not in known:
             return _refuse(f"there is no agent {order.agent}; the agents are {', '.join(known)}")
         name, *words = (*SHORTCUTS.get(order.words[0].lower(), order.words[:1]), *order.words[1:])
-        row = OPERATOR_COMMANDS.get(name.lower())
+        row = context.commands.operator.get(name.lower())
         command = Command(
             id=EventId(new_id(now)),
             at=at,
             sender=Sender(id=SenderId(OPERATOR), name=order.by, verified=True),
             name=row.name if row is not None else name,
-            args=context.redactor(join_words(row, words)) if row is not None else "",
+            args=context.gateway.redactor(join_words(row, words)) if row is not None else "",
             sent=now,
             origin="native",
-            direct=not order.place or await context.places.is_direct(at.conversation) is True,
+            direct=not order.place
+            or await context.gateway.places.is_direct(at.conversation) is True,
         )
         decision = AccessDecision(
             allowed=True, role="owner", rule="it runs the gateway", global_role="owner"
         )
-        call = self._build_call(OPERATOR_COMMANDS, command, decision, SHELL_PREFIX)
-        call = replace(call, is_operator=True, agent=order.agent)
+        call = self._build_call(context.commands.operator, command, decision, SHELL_PREFIX)
+        call = replace(
+            call,
+            is_operator=True,
+            agent=order.agent or call.agent,
+            names_agent=bool(order.agent),
+        )
         if row is None:
             return _refuse(answer_unknown_command(call, name), understood=False)
         parsed = parse_arguments(row, command.args)
@@ -566,7 +513,7 @@ class CommandDispatcher:
         if stopped and (parsed.sub or row).needs_gateway:
             raise GatewayNotRunning(
                 f"`{row.name}` needs a running gateway; none is running with the store "
-                f"{context.store.path}: start it"
+                f"{context.gateway.store.path}: start it"
             )
         answer = await self._call_handler(row, call, parsed, OPERATOR_TIMEOUT_S)
         record = self._build_record(row, command, answer.answer, ok=answer.ok)
@@ -583,7 +530,7 @@ class CommandDispatcher:
         entries = build_effect_entries(facts, [None] * len(facts), at=now, place=here)
         written: Sequence[AppendResult] = ()
         try:
-            written = await context.store.append(entries) if entries else ()
+            written = await context.gateway.store.append(entries) if entries else ()
         finally:
             answer.settle(
                 written[0] if written and not stopped else None
@@ -601,7 +548,9 @@ class CommandDispatcher:
         return ControlResponse(
             ok=answer.ok,
             lines=lines,
-            data=_redact_data(_DATA.dump_python(answer.data, mode="json"), context.redactor),
+            data=_redact_data(
+                _DATA.dump_python(answer.data, mode="json"), context.gateway.redactor
+            ),
         )
 
 
@@ -632,18 +581,6 @@ def _sender_key(command: Command) -> str:
 def answer_key(command: Command) -> PostKey:
     """Return the key of the post that answers a command: always the same, as long as a ULID."""
     return PostKey(hashlib.sha256(dedup_key(command).encode()).hexdigest()[:26])
-
-
-def _build_judgement(
-    command: Command, role: Role, rule: str, *, refused: bool = False
-) -> Judgement:
-    return Judgement(
-        type=attention.format_event_type(command),
-        urgency=LOW if not refused else 0,
-        fate="refused" if refused else "noted",
-        rule=rule,
-        role=role,
-    )
 
 
 def describe_evidence(command: Command) -> str:

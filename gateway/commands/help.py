@@ -7,7 +7,7 @@ each subject.
 from collections.abc import Sequence
 
 from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, format_arg
-from gateway.commands.parser import InvalidArguments, join_or, quote_code
+from gateway.commands.parser import InvalidArguments, join_or
 from gateway.core.i18n import _
 
 
@@ -40,7 +40,11 @@ def render_command(
     one = sub or row
     if not one.subs:
         lines = [f"{format_usage(row, prefix, sub)}: {_(one.summary)}{_format_required_role(row)}"]
-        return "\n".join([*lines, *(f"- `{arg.name}`: {_(arg.summary)}" for arg in one.args)])
+        lines += [f"- `{arg.name}`: {_(arg.summary)}" for arg in one.args]
+        if one.example:
+            example = f"{prefix}{one.example.removeprefix('!')}"
+            lines.append(_("Example: `{example}`").format(example=example))
+        return "\n".join(lines)
     lines = [f"`{prefix}{row.name}`: {_(row.summary)}{_format_required_role(row)}"]
     return "\n".join(
         [*lines, *(f"- {format_usage(row, prefix, each)}: {_(each.summary)}" for each in row.subs)]
@@ -85,17 +89,6 @@ def explain_unknown_command(near: Sequence[str], prefix: str) -> str:
             _("Did you mean {names}?").format(names=join_or([f"`{prefix}{one}`" for one in near]))
         )
     return " ".join([*sentences, _("`{help}` lists all commands.").format(help=f"{prefix}help")])
-
-
-def explain_unknown_sub(row: CommandDefinition, name: str, prefix: str) -> str:
-    """Return the answer to an unknown subcommand."""
-    return explain_invalid_arguments(
-        row,
-        InvalidArguments(
-            reason=_("There is no `{name}`.").format(name=f"{row.name} {quote_code(name)}")
-        ),
-        prefix,
-    )
 
 
 def _format_required_role(row: CommandDefinition) -> str:

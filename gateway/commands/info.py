@@ -1,5 +1,4 @@
-"""Commands that show something or decide about a tool: `help`, `status`, `why`, `usage`, `approve`,
-`log` and others.
+"""Commands that show something: `help`, `status`, `why`, `usage`, `log` and others.
 
 A handler reads from its `CommandContext` and answers in Markdown. It may raise: the dispatcher
 answers for it.
@@ -13,27 +12,17 @@ from importlib.metadata import version
 from typing import Final, get_args
 
 from channels.base import CanPage, CommandCompletion
-from gateway.access.approval_texts import (
-    APPROVER_ROLES,
-    MAX_SHOWN_BYTES,
-    Approver,
-    inline_code,
-)
 from gateway.access.texts import render_identity
 from gateway.cluster.status import describe_cluster, render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
-    agent_of,
     find_hidden,
-    find_visibility,
     sees_everything,
 )
-from gateway.commands.definition import command, declared_commands, find_available, make_arg
-from gateway.commands.parser import escape_code, find_nearest
-from gateway.context.recap import RecapBuilder
-from gateway.context.schedule import ScheduleError
+from gateway.commands.definition import command, find_available, make_arg
+from gateway.commands.parser import InvalidArguments, escape_code, find_nearest, quote_code
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
 from gateway.core.facts import Fact, LimitReached, NoteWritten, PostQueued, TurnRecord
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
@@ -41,14 +30,13 @@ from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
 from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
-from gateway.core.text_safety import escape_markdown, shorten
+from gateway.core.text_safety import inline_code, shorten
 from gateway.store import LogEntry, SpendingSum, ledger
 from gateway.store.archive import has_left
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import format_entry
-from gateway.stream.outbox import find_uncertain_posts
+from gateway.stream.again import find_uncertain_posts
 from gateway.stream.trace import explain_event
-from gateway.tools.approvals import Approvals
 
 MAX_POSTS_SEARCHED = 10
 """Posts that are searched for a long answer with a next page."""
@@ -73,12 +61,11 @@ _LISTED_KINDS: Final = sorted(
 
 async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -> list[str]:
     who, about = (
-        identify(context.access_policy, typed.at, typed.sender),
+        identify(context.gateway.people, typed.at, typed.sender),
         typed.given.get("command", ""),
     )
-    rows = find_available(
-        declared_commands(operator=False), who.role, who.global_role, direct=typed.direct
-    )
+    commands = context.commands.people
+    rows = find_available(commands, who.role, who.global_role, direct=typed.direct)
     if typed.arg == "command":
         return [row.name for row in rows]
     return [
@@ -104,7 +91,7 @@ async def handle_help(call: CommandCall, context: CommandContext) -> CommandEffe
     prefix = call.prefix
     wanted = call.arguments.get("command", "").removeprefix(prefix).lower()
     if not wanted:
-        channel = context.channels.get(call.command.at.channel)
+        channel = context.gateway.channels.get(call.command.at.channel)
         return done(
             help.render_command_list(call.available, prefix, brief=isinstance(channel, CanPage))
         )
@@ -114,7 +101,9 @@ async def handle_help(call: CommandCall, context: CommandContext) -> CommandEffe
     named = call.arguments.get("sub", "")
     sub = row.find_sub(named.lower())
     if named and sub is None:
-        return done(help.explain_unknown_sub(row, named, prefix))
+        reason = _("There is no `{name}`.").format(name=f"{row.name} {quote_code(named)}")
+        wrong = InvalidArguments(reason=reason)
+        return done(help.explain_invalid_arguments(row, wrong, prefix))
     return done(help.render_command(row, prefix, sub))
 
 
@@ -137,7 +126,7 @@ def answer_unknown_command(call: CommandCall, name: str) -> str:
     needs_gateway=True,
 )
 async def handle_about(call: CommandCall, context: CommandContext) -> CommandEffect:
-    settings = context.live.settings
+    settings = context.gateway.live.settings
     channel = settings.channels.get(call.command.at.channel)
     contact = getattr(channel, "contact", None) or settings.commands.contact
     lines = [
@@ -158,7 +147,7 @@ def _format_model(call: CommandCall, context: CommandContext) -> str:
     """Return the name of the model that answers people, with its host only for admins
     everywhere.
     """
-    label = context.agents.model_labels
+    label = context.runtime.agents.model_labels
     return label if call.global_role in ADMIN_ROLES else _MODEL_HOST.sub("", label)
 
 
@@ -169,7 +158,7 @@ async def handle_whoami(call: CommandCall, context: CommandContext) -> CommandEf
     who = render_identity(call.command.at.channel, call.command.sender)
     role = _("Your role: {role}.").format(role=call.role)
     if call.role in ADMIN_ROLES:
-        rule = identify(context.access_policy, call.command.at, call.command.sender).rule
+        rule = identify(context.gateway.people, call.command.at, call.command.sender).rule
         role = _("Your role: {role} ({rule}).").format(role=call.role, rule=rule)
     return done(f"{who} {role}")
 
@@ -182,7 +171,7 @@ async def handle_whoami(call: CommandCall, context: CommandContext) -> CommandEf
 )
 async def handle_status(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the state of the gateway. Guests see only the channel that they are on."""
-    now, snapshot = context.clock.now(), context.stats.snapshot()
+    now, snapshot = context.gateway.clock.now(), context.platforms.supervisor.stats.snapshot()
     everything = ROLE_ORDER.index(call.role) >= ROLE_ORDER.index("member")
     shown = [
         one for one in snapshot.channels if everything or one.channel == call.command.at.channel
@@ -190,10 +179,10 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     running = format_duration((now - snapshot.started).total_seconds())
     lines = [
         _("I have been running for {time}, with {model}. My state: {mode}.").format(
-            time=running, model=_format_model(call, context), mode=context.agents.mode_label
+            time=running, model=_format_model(call, context), mode=context.runtime.agents.mode_label
         )
     ]
-    under_way = context.agents.registry.running.describe(call.command.at.conversation)
+    under_way = context.runtime.agents.registry.running.describe(call.command.at.conversation)
     lines += [_("I am working on this here: {call}.").format(call=one) for one in under_way]
     if call.global_role in ADMIN_ROLES:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]
@@ -202,7 +191,11 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
         since.format(channel=one.channel, state=one.state, time=format_time(one.since))
         for one in shown
     ]
-    report = describe_cluster(context.cluster) if call.global_role in ADMIN_ROLES else None
+    report = (
+        describe_cluster(context.gateway.channels.cluster)
+        if call.global_role in ADMIN_ROLES
+        else None
+    )
     if report is None:
         return done("\n".join(lines + states))
     tables = ["```", *map(escape_code, render_process_report(report, now)), "```"]
@@ -219,7 +212,7 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     needs_gateway=True,
 )
 async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandEffect:
-    now, found = context.clock.now(), context.stats.snapshot().channels
+    now, found = context.gateway.clock.now(), context.platforms.supervisor.stats.snapshot().channels
     text = "\n".join(
         f"- {one.channel} ({one.platform}): {describe_channel(one, now)}" for one in found
     )
@@ -254,7 +247,7 @@ async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffec
     if "entry" not in call.arguments:
         return done(await _explain_last_answer(call, context))
     number = int(call.arguments["entry"])
-    entry = await context.store.entry(number)
+    entry = await context.gateway.store.entry(number)
     if entry is not None and entry.conversation != call.command.at.conversation:
         if not call.command.direct:
             return done(
@@ -266,13 +259,15 @@ async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffec
         if (
             call.global_role not in ADMIN_ROLES
             or names_all
-            or await find_hidden(call, context, find_entry_places(entry))
+            or await find_hidden(call, context.gateway.places, find_entry_places(entry))
         ):
             text = _("You may not see the conversation of entry {number}.").format(number=number)
             return refuse(text)
-    found = await explain_event(context.store, number, sees_everything=sees_everything(call))
+    found = await explain_event(
+        context.gateway.store, number, sees_everything=sees_everything(call)
+    )
     if found is None:
-        if await has_left(context.store, number):
+        if await has_left(context.gateway.store, number):
             return refuse(
                 _("Entry {number} is so old that it has left the log.").format(number=number)
             )
@@ -281,18 +276,20 @@ async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffec
 
 
 async def _explain_last_answer(call: CommandCall, context: CommandContext) -> str:
-    turns = await context.store.newest_entries(
+    turns = await context.gateway.store.newest_entries(
         RECENT_TURNS, kinds=["turn_ended"], conversation=call.command.at.conversation
     )
     for ended in reversed(turns):
         turn = ended.fact
         assert isinstance(turn, TurnRecord)
         asked = (
-            await context.store.entry(turn.covers[-1])
+            await context.gateway.store.entry(turn.covers[-1])
             if turn.covers and turn.outcome == "replied"
             else None
         )
-        judged = await context.store.find_judgement(asked.seq) if asked is not None else None
+        judged = (
+            await context.gateway.store.find_judgement(asked.seq) if asked is not None else None
+        )
         if asked is None or judged is None or not isinstance(asked.fact, Message):
             continue
         return _(
@@ -312,46 +309,6 @@ async def _explain_last_answer(call: CommandCall, context: CommandContext) -> st
     return _("I have answered nobody here lately.")
 
 
-async def _suggest_since(_typed: CommandCompletion, _context: CommandContext) -> list[str]:
-    return ["1h", "8h", "08:00", "yesterday", "7d"]
-
-
-@command(
-    "recap",
-    "Tell what happened since a time: who wrote where, and what I did by myself.",
-    group="this conversation",
-    args=(
-        make_arg(
-            "since",
-            "E.g. 2h, 08:00, yesterday or 2026-03-04.",
-            rest=True,
-            suggests=_suggest_since,
-        ),
-    ),
-    private=True,
-)
-async def handle_recap(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Tell what may be known here; to an owner in a direct chat, all. Without a time: since that
-    person last wrote here before the present talk, or of a day.
-    """
-    recaps = RecapBuilder(
-        context.store, context.places, context.redactor, context.clock, context.live
-    )
-    here, sender = call.command.at.conversation, call.command.sender
-    try:
-        since = await recaps.since(call.arguments.get("since", ""), here, sender.id)
-    except ScheduleError:
-        return refuse(_("Write since when: 2h, 3d, 08:00, yesterday, or 2026-03-04T07:00."))
-    sight = await find_visibility(call, context)
-    told, _label = await recaps.build(agent_of(call, context), here, sight, since)
-    if not told:
-        text = _("Nothing has happened since {time} that I may tell here.")
-        return done(text.format(time=format_time(since)))
-    head = _("Since {time}:").format(time=format_time(since))
-    lines = [f"- {escape_markdown(line, len(line))}" for line in told.splitlines()]
-    return done("\n".join([head, *lines]))
-
-
 @command(
     "cache",
     "Show how much of this conversation came from the model's cache, and the last miss.",
@@ -361,8 +318,10 @@ async def handle_recap(call: CommandCall, context: CommandContext) -> CommandEff
 )
 async def handle_cache(call: CommandCall, context: CommandContext) -> CommandEffect:
     here = call.command.at.conversation
-    today = await context.store.spending_sums("all", since=_utc_day(context), conversation=here)
-    recent = await ledger.newest_requests(context.store, RECENT_REQUESTS, here)
+    today = await context.gateway.store.spending_sums(
+        "all", since=_utc_day(context), conversation=here
+    )
+    recent = await ledger.newest_requests(context.gateway.store, RECENT_REQUESTS, here)
     missed = [one for one in recent if one.account.missed]
     lines = [_format_spending(_("Here today"), today)]
     if missed:
@@ -400,7 +359,9 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> CommandEff
     lines = [
         _format_spending(
             _("Here today"),
-            await context.store.spending_sums("all", since=day, conversation=room, threads=True),
+            await context.gateway.store.spending_sums(
+                "all", since=day, conversation=room, threads=True
+            ),
         )
     ]
     if call.global_role in ADMIN_ROLES:
@@ -411,14 +372,18 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> CommandEff
         month = _utc_day(context, MONTH_DAYS - 1)
         lines.append(
             _format_spending(
-                _("Everywhere today"), await context.store.spending_sums("all", since=day)
+                _("Everywhere today"), await context.gateway.store.spending_sums("all", since=day)
             )
         )
         title = _("Everywhere in {days} days").format(days=MONTH_DAYS)
-        lines.append(_format_spending(title, await context.store.spending_sums("all", since=month)))
-        rooms = await context.store.spending_sums("room", since=day)
+        lines.append(
+            _format_spending(title, await context.gateway.store.spending_sums("all", since=month))
+        )
+        rooms = await context.gateway.store.spending_sums("room", since=day)
         dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -one.usage.prompt_tokens, one.key))
-        hidden = await find_hidden(call, context, [ConversationId(one.key) for one in dearest])
+        hidden = await find_hidden(
+            call, context.gateway.places, [ConversationId(one.key) for one in dearest]
+        )
         listed = [one for one in dearest if one.key not in hidden]
         today = _("`{room}` today: {spending}")
         lines += [
@@ -437,7 +402,7 @@ async def handle_usage(call: CommandCall, context: CommandContext) -> CommandEff
     needs_gateway=True,
 )
 async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return done(context.agents.describe_tools(call.command.at))
+    return done(context.runtime.agents.describe_tools(call.command.at))
 
 
 @command(
@@ -460,7 +425,7 @@ async def handle_more(call: CommandCall, context: CommandContext) -> CommandEffe
     needs_gateway=True,
 )
 async def handle_again(call: CommandCall, context: CommandContext) -> CommandEffect:
-    posts = await find_uncertain_posts(context.store, call.command.at.conversation)
+    posts = await find_uncertain_posts(context.gateway.store, call.command.at.conversation)
     if not posts:
         return done(_("All my messages here have arrived."))
     return replace(done("\n\n".join(post.text for post in posts)), repeats=True)
@@ -480,12 +445,15 @@ async def find_next_page(
     ones in this order; `only_newest`: no older ones. Private answers are shown only to whom they
     answer; in a direct chat there is nobody else.
     """
-    entries = await context.store.newest_entries(
+    entries = await context.gateway.store.newest_entries(
         MAX_POSTS_SEARCHED, kinds=["post"], conversation=command.at.conversation
     )
     posts, own = list[Post](), list[Post]()
     for entry in reversed(entries):
-        if not isinstance(entry.fact, PostQueued) or context.clock.now() - entry.at > max_age:
+        if (
+            not isinstance(entry.fact, PostQueued)
+            or context.gateway.clock.now() - entry.at > max_age
+        ):
             continue
         post = entry.fact.post
         is_own = command.direct or await _is_asked_by(context, post, command.sender.id)
@@ -495,7 +463,7 @@ async def find_next_page(
             posts.append(post)
     older = [] if only_newest else [*own[1:], *posts[1:]]
     for post in [*own[:1], *posts[:1], *older]:
-        channel: object = context.channels.get(post.to.channel)
+        channel: object = context.gateway.channels.get(post.to.channel)
         shown = max(
             one.page for one in posts[: posts.index(post) + 1] if one.text == post.text
         )  # since it was said
@@ -509,100 +477,17 @@ async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) ->
     if post.reply_to is None:
         return False
     for family in ("message", "command"):  # as in `facts.dedup_key`
-        entry = await context.store.entry_by_key(f"{family}:{post.to.conversation}:{post.reply_to}")
+        entry = await context.gateway.store.entry_by_key(
+            f"{family}:{post.to.conversation}:{post.reply_to}"
+        )
         if entry is not None and isinstance(entry.fact, Command | Message):
             return entry.fact.sender.id == sender
     return False
 
 
-def _typing_approver(typed: CommandCompletion, context: CommandContext) -> Approver:
-    who = identify(context.access_policy, typed.at, typed.sender)
-    return Approver(
-        at=typed.at,
-        sender=typed.sender.id,
-        role=who.role,
-        is_direct=typed.direct,
-        global_role=who.global_role,
-    )
-
-
-async def _suggest_waiting(typed: CommandCompletion, context: CommandContext) -> list[str]:
-    return [
-        one.approval
-        for one, _ in await context.approvals.list_waiting(_typing_approver(typed, context))
-    ]
-
-
-@command(
-    "approve",
-    "Approve a tool call that waits. Without an id: list them.",
-    group="approvals",
-    args=(make_arg("id", "The id in my question.", suggests=_suggest_waiting),),
-    role="admin",
-    needs_gateway=True,
-)
-async def handle_approve(call: CommandCall, context: CommandContext) -> CommandEffect:
-    if "id" not in call.arguments:
-        return done(await _render_approvals(context.approvals, _build_approver(call)))
-    return await _decide_approval(call, context, approved=True)
-
-
-@command(
-    "deny",
-    "Deny a tool call that waits.",
-    group="approvals",
-    args=(make_arg("id", "The id in my question.", needed=True, suggests=_suggest_waiting),),
-    role="admin",
-    needs_gateway=True,
-)
-async def handle_deny(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _decide_approval(call, context, approved=False)
-
-
-async def _decide_approval(
-    call: CommandCall, context: CommandContext, *, approved: bool
-) -> CommandEffect:
-    approval = call.arguments["id"].strip("`").lower()
-    return await context.approvals.decide(_build_approver(call), approval, approved=approved)
-
-
-def _build_approver(call: CommandCall) -> Approver:
-    command = call.command
-    return Approver(
-        at=command.at,
-        sender=command.sender.id,
-        role=call.role,
-        is_direct=command.direct,
-        global_role=call.global_role,
-    )
-
-
-async def _render_approvals(approvals: Approvals, approver: Approver) -> str:
-    waiting = [
-        _("- `{id}`: {tool} in turn {turn}, {time} left: {arguments}").format(
-            id=one.approval,
-            tool=inline_code(one.tool),
-            turn=inline_code(one.turn),
-            time=format_duration(remaining_s),
-            arguments=inline_code(one.arguments, MAX_SHOWN_BYTES),
-        )
-        for one, remaining_s in await approvals.list_waiting(approver)
-    ]
-    lines = (
-        [_("Waiting for approval here:"), *waiting]
-        if waiting
-        else [_("Nothing waits for approval here.")]
-    )
-    if approver.global_role in APPROVER_ROLES:
-        for one in approvals.definitions.list_pending():
-            text = _("`{command}` turns it on.").format(command=f"approve {one.code}")
-            lines += ["", one.describe(), text]
-    return "\n".join(lines)
-
-
 def _utc_day(context: CommandContext, ago: int = 0) -> str:
     """Return the date in UTC, today or that many days before."""
-    return (context.clock.now().astimezone(UTC).date() - timedelta(days=ago)).isoformat()
+    return (context.gateway.clock.now().astimezone(UTC).date() - timedelta(days=ago)).isoformat()
 
 
 def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
@@ -613,7 +498,7 @@ def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
     )
 
 
-command(
+LOG = command(
     "log",
     "Show the log.",
     group="how I run",
@@ -622,28 +507,28 @@ command(
     needs_global_role=True,
     direct_only=True,
     private=True,
-).declare()
+)
 
 
 @command(
     "log tail",
     "Show the newest log entries.",
-    args=(make_arg("n", "How many entries.", number=True),),
+    args=(make_arg("n", "How many entries.", most=MAX_LOG_ENTRIES),),
 )
 async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the newest entries, oldest first.
 
     To admins, entries of other people's private places are only counted.
     """
-    wanted = call.arguments.get("n", str(DEFAULT_LOG_ENTRIES))
-    if not wanted.isascii() or not wanted.isdigit() or not 1 <= int(wanted[:9]) <= MAX_LOG_ENTRIES:
-        return refuse(_("Write a number from 1 to {most}.").format(most=MAX_LOG_ENTRIES))
-    found = await context.store.newest_entries(int(wanted), kinds=_LISTED_KINDS)
+    wanted = int(call.arguments.get("n", DEFAULT_LOG_ENTRIES))
+    found = await context.gateway.store.newest_entries(wanted, kinds=_LISTED_KINDS)
     hidden = await find_hidden(
-        call, context, [place for entry in found for place in find_entry_places(entry)]
+        call,
+        context.gateway.places,
+        [place for entry in found for place in find_entry_places(entry)],
     )
     shown = [
-        _format_entry(context, entry)
+        shorten(format_entry(entry, context.gateway.redactor).strip(), MAX_LOG_ENTRY_CHARS)
         for entry in found
         if not hidden.intersection(find_entry_places(entry))
     ]
@@ -658,10 +543,6 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
         )
         lines.append(text.format(count=hidden_count))
     return done("\n".join(lines) or _("Nothing has happened yet."))
-
-
-def _format_entry(context: CommandContext, entry: LogEntry) -> str:
-    return shorten(format_entry(entry, context.redactor).strip(), MAX_LOG_ENTRY_CHARS)
 
 
 def find_entry_places(entry: LogEntry) -> list[ConversationId]:

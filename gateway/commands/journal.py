@@ -2,16 +2,14 @@
 
 import logging
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from agent.journal import to_single_line
 from channels.base import CommandCompletion
-from gateway.access.approval_texts import escape_invisible, inline_code
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
-    agent_of,
-    find_visibility,
+    build_tool_context,
     format_place,
     sees_everything,
     send_follow_up,
@@ -33,10 +31,11 @@ from gateway.context.search import (
     to_handwritten_hit,
 )
 from gateway.core.events import ConversationId
-from gateway.core.facts import NoteForgotten, NoteWritten, Seq, TurnId
+from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC
+from gateway.core.text_safety import escape_invisible, inline_code
 from gateway.core.tool import ToolContext
 from gateway.store import LogEntry
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
@@ -57,20 +56,17 @@ _MAX_PAGES: Final = 10
 """Pages of notes that are searched: hidden notes must not keep visible ones from the answer."""
 
 
-class _VisibleNote(NamedTuple):
-    """A note that may be shown."""
-
-    handle: str
-    """Empty: it has none."""
-    hit: SearchHit
-    lasting: bool
+_VisibleNote = tuple[SearchHit, bool]
+"""A note that may be shown, and whether it is to be kept for good."""
 
 
 async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> list[str]:
     """Suggest notes of that place, the newest first."""
     agent, place = context.agent_at(typed.at), typed.at.conversation
-    page = await context.store.newest_entries(_PAGE_SIZE, kinds=["noted"], conversation=place)
-    gone = await context.store.forgotten_notes([one.seq for one in page])
+    page = await context.gateway.store.newest_entries(
+        _PAGE_SIZE, kinds=["noted"], conversation=place
+    )
+    gone = await context.gateway.store.forgotten_notes([one.seq for one in page])
     left = [one for one in reversed(page) if one.seq not in gone]
     return [
         f"n{one.seq}"
@@ -83,49 +79,39 @@ async def suggest_notes(typed: CommandCompletion, context: CommandContext) -> li
     "journal",
     "Show what I wrote down here lately.",
     group="this conversation",
-    args=(make_arg("n", "How many entries.", number=True),),
+    args=(make_arg("n", "How many entries.", most=MAX_NOTES),),
     role="admin",
     allowed_in_own_chat=True,
     private=True,
 )
 async def show_journal(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the newest entries, with those that people wrote into the files, the newest first."""
-    count = call.arguments.get("n", str(DEFAULT_ENTRIES)).strip()
-    if not (
-        count.isascii()
-        and count.isdigit()
-        and len(count) <= len(str(MAX_NOTES))
-        and 1 <= int(count) <= MAX_NOTES
-    ):
-        text = _("Write how many entries I shall show: a number from 1 to {most}.").format(
-            most=MAX_NOTES
-        )
-        return refuse(text)
-    where = await _build_tool_context(context, call)
+    count = int(call.arguments.get("n", DEFAULT_ENTRIES))
+    where = await build_tool_context(call, context.gateway.places)
     found = [
-        *await _find_notes(context, call, where, int(count)),
+        *await _find_notes(context, call, where, count),
         *await _find_handwritten(context, call, where),
     ]
-    found.sort(key=lambda one: (one.hit.at, one.hit.seq), reverse=True)
-    lines = [_format_note(one, call) for one in found[: int(count)]]
+    found.sort(key=lambda one: (one[0].at, one[0].seq), reverse=True)
+    lines = [_format_note(one, call) for one in found[:count]]
     return done("\n".join(lines) or _("My journal has nothing that I may show here."))
 
 
-command(
+MEMORY = command(
     "memory",
     "Show and change what I remember for good.",
     group="this conversation",
     role="admin",
     allowed_in_own_chat=True,
     private=True,
-).declare()
+)
 
 
 @command("memory show", "Show all that I may tell here.")
 async def show_memory(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List lasting notes; to an owner in a direct chat also MEMORY.md, which comes from all
     places."""
-    where = await _build_tool_context(context, call)
+    where = await build_tool_context(call, context.gateway.places)
     lines = [
         _format_note(one, call)
         for one in await _find_notes(context, call, where, MAX_NOTES, lasting=True)
@@ -152,7 +138,10 @@ async def show_memory(call: CommandCall, context: CommandContext) -> CommandEffe
     ),
 )
 async def forget_note(call: CommandCall, context: CommandContext) -> CommandEffect:
-    seq, where = parse_note_handle(call.arguments["note"]), await _build_tool_context(context, call)
+    seq, where = (
+        parse_note_handle(call.arguments["note"]),
+        await build_tool_context(call, context.gateway.places),
+    )
     if seq is None:
         return refuse(
             _(
@@ -185,7 +174,7 @@ async def forget_note(call: CommandCall, context: CommandContext) -> CommandEffe
     return done(
         words,
         forgotten,
-        then=lambda cause: context.tasks.create_task(
+        then=lambda cause: context.gateway.tasks.create_task(
             _forget_in_files(context, call, where.agent, seq, cause)
         ),
     )
@@ -197,7 +186,7 @@ async def list_pending_notes(call: CommandCall, context: CommandContext) -> Comm
     place."""
     if not sees_everything(call):
         return refuse(_(OWNERS_ALONE))
-    found = await find_pending_notes(context.store, agent_of(call, context))
+    found = await find_pending_notes(context.gateway.store, call.agent)
     if not found:
         return done(_("No note waits for your decision."))
     return done(render_pending_notes(found, call.prefix, format_place))
@@ -219,9 +208,10 @@ async def approve_note(call: CommandCall, context: CommandContext) -> CommandEff
     """Add a note to MEMORY.md, word for word. A repeated command adds it once."""
     if not sees_everything(call):
         return refuse(_(OWNERS_ALONE))
-    seq, agent = parse_note_handle(call.arguments["note"]), agent_of(call, context)
+    seq, agent = parse_note_handle(call.arguments["note"]), call.agent
     note = next(
-        (one for one in await find_pending_notes(context.store, agent) if one.seq == seq), None
+        (one for one in await find_pending_notes(context.gateway.store, agent) if one.seq == seq),
+        None,
     )
     if note is None:
         text = _(
@@ -230,7 +220,7 @@ async def approve_note(call: CommandCall, context: CommandContext) -> CommandEff
         )
         return refuse(text)
     try:
-        why = await context.memory.approve(agent, note.seq, note.noted.text)
+        why = await context.forgetter.memory.approve(agent, note.seq, note.noted.text)
     except OSError as error:
         logger.warning("the memory of %s cannot be written: %s", agent, error)
         why = _("I cannot write the file; my log says why")
@@ -255,18 +245,6 @@ async def _forget_in_files(
         await send_follow_up(context, call, cause, words, private=True)
 
 
-async def _build_tool_context(context: CommandContext, call: CommandCall) -> ToolContext:
-    """Return the context that a turn there would have."""
-    sight = await find_visibility(call, context)
-    return ToolContext(
-        turn=TurnId(""),
-        agent=agent_of(call, context),
-        at=call.command.at,
-        visibility=sight,
-        autonomous=False,
-    )
-
-
 async def _find_notes(
     context: CommandContext,
     call: CommandCall,
@@ -277,9 +255,11 @@ async def _find_notes(
 ) -> list[_VisibleNote]:
     """Return notes of the log that may be shown there, the newest first."""
     found, before = list[_VisibleNote](), None
-    search = HitBuilder(context.store, context.places, context.redactor)
+    search = HitBuilder(context.gateway.store, context.gateway.places, context.gateway.redactor)
     for __ in range(_MAX_PAGES):
-        page = await context.store.newest_entries(_PAGE_SIZE, before=before, kinds=["noted"])
+        page = await context.gateway.store.newest_entries(
+            _PAGE_SIZE, before=before, kinds=["noted"]
+        )
         for one in reversed(page):
             if not isinstance(one.fact, NoteWritten) or (lasting and not one.fact.lasting):
                 continue
@@ -287,7 +267,7 @@ async def _find_notes(
                 continue
             hit = await search.build(one, where)
             if hit is not None:
-                found.append(_VisibleNote(hit.handle, hit, one.fact.lasting))
+                found.append((hit, one.fact.lasting))
             if len(found) == most:
                 return found
         if len(page) < _PAGE_SIZE:
@@ -301,39 +281,41 @@ async def _find_handwritten(
 ) -> list[_VisibleNote]:
     """Return entries that people wrote into the journal's files."""
     try:
-        entries = await context.journal.read_handwritten(where.agent)
+        entries = await context.forgetter.journal.read_handwritten(where.agent)
     except OSError as error:
         logger.warning("the journal of %s cannot be read: %s", where.agent, error)
         return []
     hits = [
-        replace(hit, text=context.redactor(hit.text)) for hit in map(to_handwritten_hit, entries)
+        replace(hit, text=context.gateway.redactor(hit.text))
+        for hit in map(to_handwritten_hit, entries)
     ]
-    return [
-        _VisibleNote("", hit, lasting=False)
-        for hit in hits
-        if _may_see(scope_of_hit(hit), call, where)
-    ]
+    return [(hit, False) for hit in hits if _may_see(scope_of_hit(hit), call, where)]
 
 
 async def _render_last_dream(context: CommandContext, agent: str, text: str) -> list[str]:
     """Return what the last dream changed in the file, which says `text` now."""
-    found = await load_memory_change(context.store, agent, text=text)
+    found = await load_memory_change(context.gateway.store, agent, text=text)
     if found is None:
         return []
     dream, changes = found
     head = _("Last dream, {time} UTC:").format(time=f"{dream.at:%Y-%m-%d %H:%M}")
-    return [head, "```", *(escape_invisible(context.redactor(one)) for one in changes), "```"]
+    return [
+        head,
+        "```",
+        *(escape_invisible(context.gateway.redactor(one)) for one in changes),
+        "```",
+    ]
 
 
 async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
     """Return the file, below what the last dream changed in it."""
     try:
-        whole = await context.memory.read(agent)
+        whole = await context.forgetter.memory.read(agent)
     except OSError as error:
         logger.warning("the memory of %s cannot be read: %s", agent, error)
         return [_("I cannot read MEMORY.md; my log says why.")]
     changes = await _render_last_dream(context, agent, whole)
-    text = context.redactor(whole.strip())
+    text = context.gateway.redactor(whole.strip())
     if not text:
         return changes
     cut = (
@@ -364,9 +346,9 @@ async def _render_memory_file(context: CommandContext, agent: str) -> list[str]:
 )
 async def undo_dream(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Put back what MEMORY.md said before the last dream. Repeated, it goes back dream by dream."""
-    agent, memory = agent_of(call, context), context.memory
+    agent, memory = call.agent, context.forgetter.memory
     await memory.finish_write(agent)
-    dreams, text = await load_dreams(context.store, agent), await memory.read(agent)
+    dreams, text = await load_dreams(context.gateway.store, agent), await memory.read(agent)
     last = find_last_effective_dream(dreams)
     if last is None:
         return refuse(_("There is no dream to undo."))
@@ -408,10 +390,10 @@ def _may_forget(note: LogEntry, call: CommandCall) -> bool:
 
 
 def _format_note(one: _VisibleNote, call: CommandCall) -> str:
-    hit = one.hit
-    name = f"`{one.handle}` " if one.handle else ""
+    hit, is_lasting = one
+    name = f"`{hit.handle}` " if hit.handle else ""
     where = "" if hit.scope == call.command.at.conversation else f", {_format_scope(hit.scope)}"
-    how = f", {_('to keep')}" if one.lasting else f", {_('by hand')}" if not one.handle else ""
+    how = f", {_('to keep')}" if is_lasting else f", {_('by hand')}" if not hit.handle else ""
     text = inline_code(to_single_line(hit.text, len(hit.text)), MAX_NOTE_CHARS)
     return f"- {name}{hit.at:%Y-%m-%d %H:%M} UTC{where}{how}: {text}"
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from datetime import datetime
+from typing import Final, NamedTuple
 
 from channels.base import CommandCompletion
-from gateway.access.approval_texts import inline_code
 from gateway.commands.context import CommandCall, CommandContext
 from gateway.commands.definition import command, make_arg
 from gateway.core.facts import AMBIENT, LOW, NORMAL, URGENT, AttentionThresholdSet
 from gateway.core.i18n import N_, _
+from gateway.core.text_safety import inline_code
+from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.stream.attention import (
     MAX_THRESHOLDS,
@@ -29,15 +31,32 @@ MAX_TYPE_CHARS: Final = 200
 _NO_TYPE: Final = N_("Write a type as `notify types` shows it, or its first words up to a dot.")
 
 
+class TypeCount(NamedTuple):
+    """Counter of one notification type, of all places together."""
+
+    type: str
+    seen: int
+    last_at: datetime
+    """UTC."""
+
+
+async def count_types(reader: StoreReader) -> list[TypeCount]:
+    """Return the counters of notification types, by name. Bounded: see
+    `gateway.store.projections`.
+    """
+    rows = await reader.rows("SELECT type, count, last_at FROM notification_type ORDER BY type")
+    return [TypeCount(name, seen, datetime.fromisoformat(last)) for name, seen, last in rows]
+
+
 async def suggest_types(_typed: CommandCompletion, context: CommandContext) -> list[str]:
     """Suggest types and their prefixes, the newest first."""
-    found = await context.store.notification_types()
+    found = await count_types(context.gateway.store)
     words = [one.type.split(".") for one in sorted(found, key=lambda one: one.last_at)[::-1]]
     heads = (".".join(some[:end]) for some in words for end in range(len(some), 0, -1))
     return list(dict.fromkeys(heads))
 
 
-command(
+NOTIFY = command(
     "notify",
     "Show and change what may interrupt me.",
     group="what I do",
@@ -45,17 +64,17 @@ command(
     needs_global_role=True,
     private=True,
     aliases=("notifications",),
-).declare()
+)
 
 
 @command("notify types", "List the types of notifications so far, and their thresholds.")
 async def show_types(_call: CommandCall, context: CommandContext) -> CommandEffect:
-    found = await context.store.notification_types()
+    found = await count_types(context.gateway.store)
     line = _("- {type}: {count} so far, the last at {time} UTC; {threshold}")
     lines = [
         line.format(
             type=inline_code(one.type, MAX_TYPE_CHARS),
-            count=one.count,
+            count=one.seen,
             time=f"{one.last_at:%Y-%m-%d %H:%M}",
             threshold=_describe_threshold(context.attention.policy, one.type),
         )
@@ -103,7 +122,7 @@ async def change_threshold(call: CommandCall, context: CommandContext) -> Comman
     words = _("From now on, for {type}: {threshold}.").format(
         type=name, threshold=_format_level(urgency)
     )
-    known = [f"{one.type}." for one in await context.store.notification_types()]
+    known = [f"{one.type}." for one in await count_types(context.gateway.store)]
     if not any(one.startswith(f"{dotted}.") or f"{dotted}.".startswith(one) for one in known):
         words += f" {_('No notification of this type came so far; is it spelled right?')}"
     return done(

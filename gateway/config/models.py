@@ -20,14 +20,11 @@ from pydantic import (
 )
 
 from agent.models.config import ModelConfig, ProviderConfig
-from channels.discord.config import DiscordConfig
-from channels.irc.config import IrcConfig
-from channels.telegram.config import TelegramConfig
-from gateway.config.source import check_path
+from channels.base import ChannelConfig
 from gateway.config.tools import ToolsConfig
 from gateway.core.events import Address
 from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, URGENT
-from gateway.core.fields import ConfigSection, Duration, GuardedRegex, TimeZone
+from gateway.core.fields import ConfigSection, Duration, GuardedRegex, LocalPath, TimeZone
 from gateway.core.media_types import FILE_PLACEHOLDER
 
 
@@ -75,8 +72,6 @@ def _check_person(value: str) -> str:
     return value
 
 
-LocalPath = Annotated[Path, Field(strict=False), AfterValidator(check_path)]
-"""Relative to the configuration directory when written, absolute when read."""
 PersonKey = Annotated[str, AfterValidator(_check_person)]
 """`<channel>:<sender id>`, e.g. `telegram.main:1001` or `irc.libera:account:someone`."""
 
@@ -414,7 +409,7 @@ class PromptCacheConfig(ConfigSection):
     short_ttl: ConfiguredCacheTtl = 300.0
     """Lifetime of the part after it, under `fixed`; `auto` begins with 5m and chooses. Not longer
     than `long_ttl`."""
-    long_ttl_providers: tuple[str, ...] = Field(default=("anthropic",), strict=False)
+    long_ttl_providers: tuple[str, ...] = Field(default=("anthropic", "vertex"), strict=False)
     """Kinds or names of providers that support one hour; others are never asked for it."""
     keep_warm_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Budget for repeating a prompt only so that it stays cached, per agent and UTC day. 0:
@@ -449,21 +444,6 @@ class FoldsConfig(ConfigSection):
     policy: Literal["auto", "always", "full"] = "auto"
     """auto: when it costs nothing or saves money; always: before each turn; full: only when the
     window is full."""
-
-
-class PrefetchConfig(ConfigSection):
-    """A command that adds information before each turn."""
-
-    command: tuple[str, ...] = Field(default=(), strict=False)
-    """The program and its arguments, without a shell. Empty: none."""
-
-
-class RecallConfig(ConfigSection):
-    """Recall of earlier messages and notes before each turn."""
-
-    ambient_tokens: int = Field(default=150, ge=0, le=2_000)
-    """Size of earlier messages and notes related to the newest messages. 0: none."""
-    prefetch: PrefetchConfig = PrefetchConfig()
 
 
 class TokenCounterConfig(ConfigSection):
@@ -517,17 +497,8 @@ Name = Annotated[str, AfterValidator(_check_name)]
 """Letters, digits, `.`, `_` and `-`."""
 
 
-class ConsoleConfig(ConfigSection):
-    """The channel inside the process: a keyboard, or a test."""
-
-    platform: Literal["console"]
-    rooms: tuple[str, ...] = Field(default=(), strict=False)
-    """Names of the rooms, as a test uses them."""
-
-
-ChannelConfig = Annotated[
-    IrcConfig | TelegramConfig | DiscordConfig | ConsoleConfig, Field(discriminator="platform")
-]
+ChannelKey = Annotated[Name, AfterValidator(_check_channel_name)]
+"""Key of a channel."""
 
 
 class BindingMatch(ConfigSection):
@@ -664,18 +635,27 @@ class DmnConfig(ConfigSection):
     tell: TellConfig = TellConfig()
 
 
-class Settings(ConfigSection):
-    """The whole configuration."""
+class PluginsConfig(ConfigSection):
+    """Which plugins are used."""
 
-    channels: dict[Annotated[Name, AfterValidator(_check_channel_name)], ChannelConfig] = Field(
-        default={}
-    )
+    off: tuple[str, ...] = Field(default=(), strict=False)
+    """Names of plugins that are not used, nor those that require them. `reverie plugins` lists
+    all."""
+    need: tuple[str, ...] = Field(default=(), strict=False)
+    """Names of plugins without which the gateway does not start."""
+
+
+class Settings(ConfigSection):
+    """The whole configuration, without what plugins bring: `gateway.plugins.settings_model` has
+    it.
+    """
+
+    channels: dict[ChannelKey, ChannelConfig] = Field(default={})
     agents: tuple[AgentConfig, ...] = Field(strict=False)
     """At least one. A conversation belongs to the first binding that matches, from the first agent
     on."""
     llm: LlmConfig
     dmn: DmnConfig = DmnConfig()
-    recall: RecallConfig = RecallConfig()
     tools: ToolsConfig = ToolsConfig()
     attention: AttentionConfig = AttentionConfig()
     access: AccessConfig = AccessConfig()
@@ -683,3 +663,4 @@ class Settings(ConfigSection):
     media: MediaConfig = MediaConfig()
     store: StoreConfig = StoreConfig()
     ops: OpsConfig = OpsConfig()
+    plugins: PluginsConfig = PluginsConfig()

@@ -3,7 +3,7 @@
 A reload has two phases, so that it never takes effect in part: first everything is read, validated
 and prepared, and nothing changes if any part fails; then all of it takes effect in one step of the
 event loop. A running turn ends with the settings it began with; the next message uses the new ones.
-`LiveSettings.reload` is the only way by which the files change the settings; `ConfigWatcher` calls
+`LiveSettings.reload` is the only way by which the files change the settings; `watch_config` calls
 it after a change of the files or on request.
 
 Everything takes effect from the next message on. Files that change one of `RESTART_KEYS` wait, as a
@@ -13,17 +13,17 @@ whole, for a restart. Messages name keys, never values.
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final, Literal, TypeVar, cast
+from typing import Final, Literal, get_args
 
 from agent.cache.prices import PriceTable
-from agent.workspace.cache import DirectoryWatcher, WatchReport
 from channels.aio import with_timeout
 from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, locate_problem
-from gateway.config.models import AgentConfig, ContextOptimizationConfig, Settings
+from gateway.config.models import AgentConfig, Settings
 from gateway.config.secrets import PriceTableError, collect_secrets, load_price_table
 from gateway.config.source import ConfigProblem
 from gateway.core.clock import Clock
@@ -31,24 +31,20 @@ from gateway.core.private_files import agent_directory
 
 logger = logging.getLogger("reverie.live")
 
-Value = TypeVar("Value")
-
 RESTART_KEYS: Final[Mapping[str, str]] = {
     "store.path": "the log is open",
     "store.url": "the log is open",
     "ops": "programs that watch the gateway would lose it",
     "agents.*.workspace": "the agent's own files are beside it and are read at the start",
     "agents.*.files": "jobs of the agent's shell run there",
+    "plugins": "plugins are built at the start",
     "tools.mcp": "these programs are running, and running turns use their tools",
 }
 """Keys, `*` for any name, with the reason why they cannot change while the gateway runs. Agents
 cannot be added or removed either: each has a state of its own, which is read from the log at the
 start."""
-DEBOUNCE_MS: Final = 200
-"""Changes within this time are handled together: an editor takes several steps, and so does a write
-of several files."""
-POLL_S: Final = 30.0
-"""Interval of checks without a notification: some network file systems send none."""
+POLL_S: Final = 2.0
+"""Seconds between two checks whether a file has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +123,12 @@ other listener refuses, so nothing must need a cleanup then. Called on the event
 
 
 Optimization = Literal["prompt_cache", "compaction", "token_counter", "workspace_cache"]
+OPTIMIZATIONS: Final[tuple[Optimization, ...]] = get_args(Optimization)
+
+
+def _find_enabled(general: Mapping[Optimization, bool], agent: AgentConfig) -> set[Optimization]:
+    own = {one: getattr(agent.context_optimization, one, None) for one in general}
+    return {one for one, is_on in general.items() if (is_on if own[one] is None else own[one])}
 
 
 class LiveSettings:
@@ -141,26 +143,41 @@ class LiveSettings:
         """`directory`: of the configuration files; `env`: values of `${NAME}`. None: nothing
         changes.
         """
-        self._settings = settings
+        self._followers: list[Callable[[Settings], None]] = []
+        self.put_in_force(settings)
         self.directory = directory
         """Directory of the configuration files."""
         self.files = ConfigFiles(directory, env or {}) if directory is not None else None
         """The configuration files. None: there are none."""
         self.change_event = asyncio.Event()
-        """Set when a file may have changed, or a reload was requested: for `ConfigWatcher`."""
+        """Set when a file may have changed, or a reload was requested: for `watch_config`."""
         self._is_reload_requested = False
         self._prices: PriceTable | None = None
         self._reload_lock = asyncio.Lock()
-        self._derived: dict[Callable[[Settings], object], tuple[Settings, object]] = {}
         self._listeners: list[ChangeListener] = []
         self._secret_listeners: list[Callable[[Iterable[str]], None]] = []
         self._reload_listeners: list[Callable[[ReloadResult], None]] = []
         self._warned: frozenset[ConfigProblem] = frozenset()
 
-    @property
-    def settings(self) -> Settings:
-        """The settings in force. Read it again for each use."""
-        return self._settings
+    def put_in_force(self, settings: Settings) -> None:
+        """Replace the settings, and what follows them (`follow`), in one step. Listeners are not
+        called.
+        """
+        self.settings = settings
+        """The settings in force. Read them again for each use."""
+        self.optimization = settings.llm.context_optimization
+        """The context optimization settings, which are the same for all agents."""
+        self.agents: Mapping[str, AgentConfig] = {one.id: one for one in settings.agents}
+        """Configuration of each agent, by id."""
+        general = {one: getattr(self.optimization, one).enabled for one in OPTIMIZATIONS}
+        enabled = {one.id: _find_enabled(general, one) for one in settings.agents}
+        self.enabled = defaultdict(
+            lambda: {one for one, is_on in general.items() if is_on}, enabled
+        )
+        """Optimizations of each agent: by its own switch where it is set, else by the general
+        one."""
+        for use in self._followers:
+            use(settings)
 
     @property
     def prices(self) -> PriceTable:
@@ -169,36 +186,16 @@ class LiveSettings:
             self._prices = load_price_table(self.directory)
         return self._prices
 
-    @property
-    def optimization(self) -> ContextOptimizationConfig:
-        """The context optimization settings, which are the same for all agents."""
-        return self._settings.llm.context_optimization
-
-    def derive(self, build: Callable[[Settings], Value]) -> Value:
-        """Return `build(settings)` for the settings in force, built once for each of them. `build`
-        must be pure.
+    def follow(self, use: Callable[[Settings], None]) -> None:
+        """Call this with the settings in force, now and whenever others are put in force. It must
+        not fail.
         """
-        known = self._derived.get(build)
-        if known is None or known[0] is not self._settings:
-            known = self._derived[build] = self._settings, build(self._settings)
-        return cast("Value", known[1])
+        self._followers.append(use)
+        use(self.settings)
 
     def agent_directory(self, agent_id: str) -> Path:
         """Return the directory of an agent's own files."""
-        return agent_directory(
-            self.agent_config(agent_id).workspace, self._settings.store.path, agent_id
-        )
-
-    def agent_config(self, agent_id: str) -> AgentConfig:
-        """Return the present configuration of a running agent."""
-        return next(one for one in self._settings.agents if one.id == agent_id)
-
-    def is_enabled(self, optimization: Optimization, agent_id: str) -> bool:
-        """Return an agent's own switch where it is set, else the general one."""
-        agents = {one.id: one.context_optimization for one in self._settings.agents}
-        own: bool | None = getattr(agents.get(agent_id), optimization, None)
-        general: bool = getattr(self.optimization, optimization).enabled
-        return general if own is None else own
+        return agent_directory(self.agents[agent_id].workspace, self.settings.store.path, agent_id)
 
     def on_change(self, listener: ChangeListener) -> None:
         """Call this with new settings; it prepares after those added before."""
@@ -280,8 +277,8 @@ class LiveSettings:
 
     def _apply(self, loaded: LoadedConfig, prices: PriceTable) -> ReloadResult:
         """Apply the configuration completely or not at all, in one step of the event loop."""
-        new, changed = loaded.settings, _changed_keys(self._settings, loaded.settings)
-        if waiting := find_restart_keys(self._settings, new):
+        new, changed = loaded.settings, _changed_keys(self.settings, loaded.settings)
+        if waiting := find_restart_keys(self.settings, new):
             return ReloadResult(after_restart=waiting)
         problems, prepared = list[ConfigProblem](), list[Callable[[], None]]()
         for listener in self._listeners:
@@ -295,8 +292,8 @@ class LiveSettings:
             )
         if self._prices not in (None, prices):
             changed = (*changed, "prices")
-        self._settings, self._prices = new, prices
-        self._derived.clear()
+        self.put_in_force(new)
+        self._prices = prices
         for apply in prepared:
             try:
                 apply()
@@ -305,65 +302,15 @@ class LiveSettings:
         return ReloadResult(applied=changed)
 
 
-class ConfigWatcher:
-    """Watcher of the configuration files of one gateway."""
-
-    def __init__(self, live: LiveSettings, clock: Clock) -> None:
-        self._live, self._clock = live, clock
-        self._watchers: dict[Path, DirectoryWatcher] = {}
-        self._stopped: list[DirectoryWatcher] = []
-        """Watchers whose threads are to be joined."""
-        self.has_reported = False
-        """True once a watcher has reported that it listens, or that it cannot."""
-
-    async def run(self) -> None:
-        """Watch until cancelled; then no thread is left. Returns at once if there are no
-        configuration files.
-        """
-        live, files = self._live, self._live.files
-        if files is None:
-            return
-        try:
-            await asyncio.to_thread(files.find_references)
-            while True:
-                self._watch_directories(files)
-                with contextlib.suppress(TimeoutError):
-                    await with_timeout(self._clock, POLL_S, live.change_event.wait())
-                live.change_event.clear()
-                await live.refresh()
-        finally:
-            self._stop_watching(*self._watchers)
-            await asyncio.to_thread(self._join_stopped)
-
-    def _watch_directories(self, files: ConfigFiles) -> None:
-        """Watch exactly the present directories of the files."""
-        places = files.directories
-        self._stop_watching(*(place for place in self._watchers if place not in places))
-        for place in places - self._watchers.keys():
-            self._watchers[place] = self._start_watcher(place, asyncio.get_running_loop())
-
-    def _start_watcher(self, place: Path, loop: asyncio.AbstractEventLoop) -> DirectoryWatcher:
-        def report(_: WatchReport) -> bool:
-            self.has_reported = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._live.change_event.set)
-                return True
-            return False
-
-        def counts(path: str) -> bool:
-            # All names but the store's: a link that replaces another one brings new files.
-            return not path.startswith(store)
-
-        store = str(self._live.settings.store.path.absolute())
-        meanwhile = "the configuration is checked from time to time"
-        return DirectoryWatcher(place, DEBOUNCE_MS, report, counts=counts, meanwhile=meanwhile)
-
-    def _stop_watching(self, *places: Path) -> None:
-        for place in places:
-            watcher = self._watchers.pop(place)
-            watcher.stop()
-            self._stopped.append(watcher)
-
-    def _join_stopped(self) -> None:
-        for watcher in self._stopped:
-            watcher.join()
+async def watch_config(live: LiveSettings, clock: Clock) -> None:
+    """Read the configuration again after each change of its files and on request, until cancelled.
+    Returns at once if there are no configuration files.
+    """
+    if live.files is None:
+        return
+    await asyncio.to_thread(live.files.find_references)
+    while True:
+        await live.refresh()
+        with contextlib.suppress(TimeoutError):
+            await with_timeout(clock, POLL_S, live.change_event.wait())
+        live.change_event.clear()

@@ -14,7 +14,6 @@ from gateway.config.validation import find_unrunnable
 from gateway.core.findings import Finding, bad, ok, warning
 
 _EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
-"""Values of reverie.example.yaml that cannot be the operator's own."""
 _REMEDIES: Final = {
     "access.masks": "set access.masks: false, and let people log in to the network's services"
 }

@@ -103,18 +103,6 @@ class ConfigSource:
         self.damaged_keys.add(keys)
 
 
-def check_path(path: Path) -> Path:
-    """Return the path if the system accepts it. Raises ValueError."""
-    if "\0" in str(path):
-        raise ValueError("a path cannot contain the character NUL")
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError as error:
-        why = f"the encoding of file names is {error.encoding} here, which lacks a character of it"
-        raise ValueError(f"{why}; set LC_ALL to a UTF-8 locale, e.g. C.UTF-8") from None
-    return path
-
-
 def format_key(keys: Keys) -> str:
     """Format a key for people: `agents[0].model`."""
     return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(

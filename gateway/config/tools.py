@@ -11,45 +11,25 @@ from gateway.core.fields import ConfigSection, Duration
 from gateway.core.permissions import ApprovalMode, ToolRole, ToolRule
 
 TOOL_NAMES: Final = (
-    *(
-        "attend",
-        "bash",
-        "continue_task",
-        "copy_file",
-        "delete_own",
-        "edit_file",
-        "edit_own",
-        "fetch_evidence",
-        "forget",
-        "glob",
-    ),
-    *(
-        "go_quiet",
-        "grep",
-        "intend",
-        "intentions",
-        "job_kill",
-        "job_output",
-        "jobs",
-        "journal",
-        "load_skill",
-        "react",
-    ),
-    *(
-        "read_file",
-        "read_room",
-        "recall",
-        "recap",
-        "remember",
-        "remind",
-        "rest_until",
-        "send_file",
-        "send_message",
-    ),
-    *("set_topic", "tell", "view_image", "web_fetch", "web_search", "who", "write_file"),
+    "attend",
+    "continue_task",
+    "delete_own",
+    "edit_own",
+    "forget",
+    "go_quiet",
+    "journal",
+    "react",
+    "read_room",
+    "remember",
+    "rest_until",
+    "send_file",
+    "send_message",
+    "set_topic",
+    "tell",
+    "who",
 )
-"""Names of the built-in tools, sorted; those that end a turn cannot be switched off, so they are
-not listed."""
+"""Names of the tools that are no plugin's, sorted; those that end a turn cannot be switched off, so
+they are not listed."""
 _SERVER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

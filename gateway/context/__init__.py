@@ -10,13 +10,13 @@ Around the input
 - `prompt_context.py`: persona, binding and pinned channel card, in front of the conversation.
 - `history.py`: earlier turns as later ones see them. `compaction.py`: folds and summaries that keep
   them small.
-- `evidence.py`: results and turns shown in part, kept whole and read by handle.
+- `evidence.py`: results that are shown in part, kept whole.
 
 Memory
 - `journal.py`: notes and their deletion. `memory.py`: MEMORY.md. `dream.py`: consolidation of notes
   into it.
-- `search.py`: the `recall` tool. `recall.py`: the same unasked, before each turn.
-- `reminders.py` with `schedule.py`: reminders, and the times at which they are due.
+- `search.py`: what a search finds, as quotations.
+- `schedule.py`: times and schedules, as people write them.
 
 `observer.py` records the turns in progress.
 

@@ -23,9 +23,8 @@ from typing import Final, Literal, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from agent import view
-from agent.cache.client import CachingModel
-from agent.cache.plan import UNKNOWN_FORECAST, CacheForecast
+from agent.cache.idle import UNKNOWN_FORECAST, CacheForecast
+from agent.cache.prompt_cache import PromptCache
 from agent.compaction import (
     HEAD_SHARE,
     KEEP_SHARE,
@@ -34,7 +33,8 @@ from agent.compaction import (
     plan_compaction,
 )
 from agent.journal import JournalEntry
-from agent.models.base import Model, ModelBusy, ModelError, ModelRequest, adapt_request
+from agent.models.adapt import adapt_request
+from agent.models.base import Model, ModelBusy, ModelError, ModelRequest
 from agent.summary import (
     SUMMARY_TOKENS,
     SummaryDraft,
@@ -44,7 +44,7 @@ from agent.summary import (
 )
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.turn import ask_model
-from agent.turn_context import TurnProgress
+from agent.turn_context import TurnProgress, usable_tokens
 from agent.view import FoldedTurns, extract_exact_names, render_head, shrink_head
 from channels.aio import run_to_completion, with_timeout
 from gateway.config.reload import LiveSettings
@@ -63,6 +63,7 @@ from gateway.core.facts import (
 from gateway.core.labels import Label, join
 from gateway.store import NewEntry, Store
 
+COMPACTION_LOCK: Final = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = $1"
 logger = logging.getLogger("reverie.folds")
 _summary_logger = logging.getLogger("reverie.compacting")
 
@@ -381,8 +382,8 @@ async def _write_lock(
 async def _is_held_by_other(
     store: Store, clock: Clock, conversation: ConversationId, holder: str
 ) -> bool:
-    lock = await store.compaction_lock(conversation)
-    return lock is not None and lock[0] != holder and lock[1] > clock.now()
+    locks = await store.rows(COMPACTION_LOCK, conversation)
+    return any(by != holder and datetime.fromisoformat(until) > clock.now() for by, until in locks)
 
 
 class Compactor:
@@ -396,10 +397,10 @@ class Compactor:
         *,
         history: HistoryStore,
         model: Model,
-        primary: Model,
+        cache: PromptCache | None,
         summarizer: Summarizer,
     ) -> None:
-        """`primary`: the model that is asked first, whose cache counts."""
+        """`cache`: that of the model that is asked first. None: it has none."""
         self.stats = summarizer.stats
         self._agent = summarizer.agent
         self._store = store
@@ -407,13 +408,13 @@ class Compactor:
         self._live = live
         self._history = history
         self._model = model
-        self._primary = primary
+        self._cache = cache
         self._summarizer = summarizer
 
     @property
     def usable_tokens(self) -> int:
         """Tokens of the model's window that prompts may take."""
-        return view.usable_tokens(self._model.context_tokens, self._model.max_output_tokens)
+        return usable_tokens(self._model.context_tokens, self._model.max_output_tokens)
 
     def _is_full(self, history: HistoryView, share: float) -> bool:
         """Return whether the last prompt took that share of the usable window, as its provider
@@ -438,16 +439,13 @@ class Compactor:
 
     def is_summarising(self) -> bool:
         """Return whether a model summarises this agent's conversations."""
-        return self._live.is_enabled("compaction", self._agent)
+        return "compaction" in self._live.enabled[self._agent]
 
     def forecast(self, conversation: ConversationId) -> CacheForecast:
         """Return the state of the cache of a conversation's history."""
-        first = self._primary
-        return (
-            first.forecast(self._agent, conversation)
-            if isinstance(first, CachingModel)
-            else UNKNOWN_FORECAST
-        )
+        if self._cache is None:
+            return UNKNOWN_FORECAST
+        return self._cache.forecast(self._agent, conversation)
 
     async def fold_if_due(
         self,

@@ -3,23 +3,23 @@ system events.
 
 `ConversationReader` reads it from the log. Everything else is pure: `render_system_event` writes
 the one-line notice of an event that is not a message, `topic_change_as_message` and
-`event_as_message` put such events among the messages in the order of the log, and `fit_lines`
+`event_as_message` put such events among the messages in the order of the log, and `render_lines`
 chooses what fits a request.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 from agent import view
 from agent.models.base import MAX_IMAGES, MAX_IMAGES_BYTES
-from agent.prompt import PromptLine, fence_text, render_line, render_prompt_lines
+from agent.prompt import PromptLine, fence_text, render_line
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from gateway.access.policy import decide
-from gateway.access.roster import find_impersonations
 from gateway.context.history import HistoryView
 from gateway.core.events import (
     MAX_QUOTED_CHARS,
@@ -50,20 +50,19 @@ from gateway.core.facts import (
     Fact,
     MediaRef,
     PlatformAction,
-    PostQueued,
     RoomAttended,
     Seq,
     TurnRecord,
-    address_of,
     dedup_key,
 )
-from gateway.core.identity import AccessPolicy, Role, author_role, role_of
+from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, proven_role, text_role
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, label_of_work
 from gateway.core.media_types import is_document
-from gateway.core.permissions import proven_role
 from gateway.core.redaction import Redactor
+from gateway.core.text_safety import NameWarning, check_name
 from gateway.store import StoreReader, UnreadEntries
-from gateway.stream.media import DescribedAttachment, describe_unread, is_image
+from gateway.stream.again import TURN_KINDS
+from gateway.stream.media import DescribedAttachment, MediaStore, describe_unread, is_image
 
 SystemEvent = (
     Alarm
@@ -139,7 +138,7 @@ class CurrentMessage(NamedTuple):
     """Notice of a system event. Empty: the entry is a message or a topic change."""
     label: Label = TRUSTED_LABEL
     """Trust label of the text in the notice. The text of a reminder is judged separately
-    (`gateway.context.requesters.find_reminder_roles`)."""
+    (`gateway.context.requesters.find_alarm_roles`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,17 +177,6 @@ class _ReplyTarget(NamedTuple):
     """Its log position. None: the log has not got it, or it is the agent's own."""
 
 
-class AttachmentSource(Protocol):
-    """Provider of attachment descriptions, see `gateway.stream.media.MediaStore`."""
-
-    async def describe_attachments(
-        self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
-    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        """Return the descriptions and images of each message's attachments. `sees`: the model takes
-        images.
-        """
-
-
 class ConversationReader:
     """Reads and renders the unread messages of a conversation."""
 
@@ -196,11 +184,11 @@ class ConversationReader:
         self,
         store: StoreReader,
         access_policy: AccessPolicy,
-        media: AttachmentSource,
+        media: MediaStore | None,
         redactor: Redactor,
     ) -> None:
-        """`redactor` is applied to all text before anything is cut. None: a redactor without
-        configured secrets.
+        """`media` None: attachments are only described. `redactor` is applied to all text before
+        anything is cut.
         """
         self._store = store
         self.access_policy = access_policy
@@ -305,9 +293,8 @@ class ConversationReader:
                 "outside", source="the words of a platform"
             )  # an IRC operator chose those of a KILL
         if isinstance(event, ReactionChanged):
-            label |= self._role_label(
-                role_of(self.access_policy, event.at, event.sender), event.sender
-            )
+            role = identify(self.access_policy, event.at, event.sender).role
+            label |= label_of_role(proven_role(role, verified=event.sender.verified))
         return label
 
     async def _label_of_reason(self, alarm: Alarm) -> Label:
@@ -322,18 +309,12 @@ class ConversationReader:
         # Else the text is the gateway's own, and names somebody whose line is shown as well.
         return decided.fact.label if decided.fact.reason == alarm.text else TRUSTED_LABEL
 
-    def _role_label(self, role: Role, sender: Sender) -> Label:
-        return label_of_role(proven_role(role, verified=sender.verified))
-
     async def label_of_post(self, post: Post) -> Label:
         """Return the label of an own post: of all that its turn saw.
 
         A post that comes from no turn (the answer to a command) may quote anybody.
         """
-        queued = await self._store.entry_by_key(f"post:{post.key}")
-        cause = (
-            await self._store.entry(queued.cause) if queued is not None and queued.cause else None
-        )
+        _, cause = await self._store.find_post(post.key)
         ended = cause.fact if cause is not None else None
         if isinstance(ended, PlatformAction):
             found = await self._store.entry_by_key(f"turn:{ended.turn}")
@@ -355,21 +336,11 @@ class ConversationReader:
                 if post is not None:
                     found[event.id] = post
             elif isinstance(event, DeliveryReport):
-                queued = await self._store.entry_by_key(f"post:{event.post}")
-                cause = (
-                    await self._store.entry(queued.cause)
-                    if queued is not None and queued.cause
-                    else None
-                )
+                post, cause = await self._store.find_post(event.post)
                 # Answers of the gateway to commands are not the agent's, which knows nothing of
                 # them.
-                if (
-                    queued
-                    and isinstance(queued.fact, PostQueued)
-                    and cause
-                    and cause.kind in ("turn_ended", "acted")
-                ):
-                    found[event.id] = queued.fact.post
+                if post is not None and cause is not None and cause.kind in TURN_KINDS:
+                    found[event.id] = post
         return found
 
     async def _read_messages(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
@@ -475,7 +446,7 @@ class ConversationReader:
     def _is_valid_edit(self, edit: MessageEdited, message: Message) -> bool:
         """Return whether the author of the message made the edit, and is not blocked."""
         same = edit.message == message.id and edit.sender.id == message.sender.id
-        return same and role_of(self.access_policy, edit.at, edit.sender) != "blocked"
+        return same and identify(self.access_policy, edit.at, edit.sender).role != "blocked"
 
     async def is_answer_owed(
         self, unread: UnreadEntries, current: Sequence[CurrentMessage]
@@ -515,56 +486,65 @@ class ConversationReader:
         What a message replies to brings its attachments, unless these stand in the `view` or among
         the lines already.
         """
-        shown = {
-            one.seq: text
-            for one in current
-            if (text := await self._find_shown_attachments(one, current, view))
-        }
+        shown = dict[Seq, tuple[str, ...]]()
+        for one in current:
+            if one.message.quoted is not None and one.message.quoted.attachments:
+                shown[one.seq] = await self._find_shown_attachments(one.message, current, view)
         messages = [
-            (one.seq, replace(one.message, quoted=None) if one.seq in shown else one.message)
+            (one.seq, replace(one.message, quoted=None) if shown.get(one.seq) else one.message)
             for one in current
         ]
-        attached = {}
+        attached = dict[Seq, tuple[DescribedAttachment, ...]]()
         if any(message.shown_attachments for _, message in messages):
-            attached = await self._media.describe_attachments(messages, sees=sees)
+            attached = await self._describe_attachments(messages, sees=sees)
             attached = _leave_out_shown(attached, dict(messages), view)
-        targets = await self._find_reply_targets(current)
-        lookalikes = await find_impersonations(
-            self._store, self.access_policy, [(o.seq, o.message) for o in current if not o.notice]
-        )
-        return tuple(
-            RenderedMessage(
-                seq=one.seq,
-                sender=one.message.sender.id,
-                line=replace(
-                    self._build_line(
-                        one,
-                        targets.get(one.message.id),
-                        (
-                            *(a.description for a in attached.get(one.seq, ())),
-                            *shown.get(one.seq, ()),
-                        ),
-                    ),
-                    lookalike=lookalikes.get(one.message.id),
-                ),
-                images=tuple(a.image for a in attached.get(one.seq, ()) if a.image is not None),
-                label=self._message_label(one, targets.get(one.message.id))
-                | _images_label(attached.get(one.seq, ())),
-            )
+        targets, unread = dict[Seq, _ReplyTarget | None](), {o.message.id: o for o in current}
+        for one in [one for one in current if one.message.reply_to is not None][-MAX_REPLIES:]:
+            targets[one.seq] = await self._find_reply_target(one.message, unread)
+        roles = {  # as they are now, whatever they were when the line was judged
+            one.seq: identify(self.access_policy, one.message.at, one.message.sender).role
             for one in current
+            if not one.notice
+        }
+        said = [(o.seq, o.message, roles[o.seq]) for o in current if o.seq in roles]
+        lookalikes = await _find_impersonations(self._store, said)
+        return tuple(
+            [
+                self._render_notice(one)
+                if one.notice
+                else self._render_message(
+                    one,
+                    roles[one.seq],
+                    targets.get(one.seq),
+                    attached.get(one.seq, ()),
+                    shown.get(one.seq, ()),
+                    lookalikes.get(one.message.id),
+                )
+                for one in current
+            ]
         )
 
+    async def _describe_attachments(
+        self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
+    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
+        if self._media is not None:
+            return await self._media.describe_attachments(messages, sees=sees)
+        return {
+            seq: tuple(
+                DescribedAttachment(describe_unread(seq, message, place))
+                for place in range(len(message.attachments))
+            )
+            for seq, message in messages
+        }
+
     async def _find_shown_attachments(
-        self, one: CurrentMessage, current: Sequence[CurrentMessage], view: HistoryView
+        self, message: Message, current: Sequence[CurrentMessage], view: HistoryView
     ) -> tuple[str, ...]:
         """Return descriptions of what a message replies to if its attachments are shown already.
         Empty: they are not.
 
         A document of a message that was not addressed to the agent was only described.
         """
-        message = one.message
-        if message.reply_to is None or message.quoted is None or not message.quoted.attachments:
-            return ()
         stored = await self._store.entry_by_key(
             f"message:{message.at.conversation}:{message.reply_to}"
         )
@@ -573,98 +553,100 @@ class ConversationReader:
         first, files = stored.fact, stored.fact.attachments
         is_new = any(other.seq == stored.seq for other in current)
         images = sum(
-            ref.line == stored.seq and not ref.pages for turn in view.turns for ref in turn.media
+            ref.line == stored.seq and not ref.pages
+            for turn in view.turns
+            for ref in turn.record.media
         )
         is_told = is_new or any(stored.seq in turn.record.covers for turn in view.turns)
         is_shown = (is_new or images >= sum(map(is_image, files))) and (
             is_told and (first.kind != "room" or not any(map(is_document, files)))
         )
-        if not is_shown or len(files) != len(message.quoted.attachments):
+        quoted = message.quoted.attachments if message.quoted is not None else ()
+        if not is_shown or len(files) != len(quoted):
             return ()
         told = (describe_unread(stored.seq, first, place) for place in range(len(files)))
         return tuple(f"(with the message replied to, shown above:) {text}" for text in told)
 
-    def _message_label(self, one: CurrentMessage, target: _ReplyTarget | None) -> Label:
-        if one.notice:
-            return one.label
-        quotes = target is not None and bool(target.text) and _is_quotation(one.message.carried)
-        label = self._text_label(
-            one.seq, replace(one.message, carried="") if quotes else one.message
-        )
-        quoted = (
-            one.message.quoted.attachments
-            if one.message.quoted is not None and target is None
-            else ()
-        )
-        if quoted or any(map(_has_words, one.message.shown_attachments)):
-            label |= Label("outside", source=f"an attachment of m{one.seq}")
-        return label if target is None else label | target.label
-
-    def _text_label(self, seq: Seq | None, message: Message) -> Label:
+    def _text_label(self, seq: Seq | None, message: Message, role: Role | None = None) -> Label:
         """Return the label of the text alone. `seq`: its log position; None: it is quoted in
-        another message.
+        another message. `role`: of its sender; None: that is asked.
         """
-        label = self._role_label(author_role(self.access_policy, message), message.sender)
+        role = role or identify(self.access_policy, message.at, message.sender).role
+        proven = proven_role(text_role(message, role), verified=message.sender.verified)
+        label = label_of_role(proven)
         if message.carried:
             return label | Label(
                 "outside", source=f"a forward or quotation in m{seq}" if seq else _QUOTED
             )
         return replace(label, source=f"m{seq}" if seq else _QUOTED)
 
-    def _build_line(
-        self, one: CurrentMessage, target: _ReplyTarget | None, attached: tuple[str, ...]
-    ) -> PromptLine:
+    def _render_notice(self, one: CurrentMessage) -> RenderedMessage:
         message = one.message
-        if one.notice:
-            addressed = is_addressed(message)
-            return PromptLine(
-                sender="",
-                role="",
-                sent=message.sent,
-                text="",
-                is_addressed=addressed,
-                event=one.notice,
-            )
-        return PromptLine(
+        line = PromptLine(
+            sender="",
+            role="",
+            sent=message.sent,
+            text="",
+            is_addressed=is_addressed(message),
+            event=one.notice,
+        )
+        return RenderedMessage(seq=one.seq, sender=message.sender.id, line=line, label=one.label)
+
+    def _render_message(  # noqa: PLR0917 - all that is known of it
+        self,
+        one: CurrentMessage,
+        role: Role,
+        target: _ReplyTarget | None,
+        attached: Sequence[DescribedAttachment],
+        shown: Sequence[str],
+        lookalike: NameWarning | None,
+    ) -> RenderedMessage:
+        """Return a message as its line, with the label of everyone whose words are in it."""
+        message, told, quoted = one.message, one.message, one.message.quoted
+        images = tuple([one.image for one in attached if one.image is not None])
+        if target is not None and target.text and _is_quotation(message.carried):
+            told = replace(message, carried="")
+        label = self._text_label(one.seq, told, role)
+        is_attached = target is None and quoted is not None and bool(quoted.attachments)
+        if is_attached or any(map(_has_words, message.shown_attachments)):
+            label |= Label("outside", source=f"an attachment of m{one.seq}")
+        descriptions = [*[one.description for one in attached], *shown]
+        reply_to, beside = None, tuple[str, ...]()
+        if target is not None:
+            label |= target.label
+            reply_to = (target.name, target.text[:REPLY_SNIPPET_CHARS])
+            beside = _quote_target(one, target)
+        if images:  # their authors may have written in them
+            label |= Label("outside", source="an attachment")
+        line = PromptLine(
             sender=message.sender.name,
-            role=role_of(self.access_policy, message.at, message.sender),
+            role=role,
             is_bot=message.sender.is_bot,
             sent=message.sent,
             text=message.text,
             is_addressed=is_addressed(message),
-            reply_to=(target.name, target.text[:REPLY_SNIPPET_CHARS])
-            if target is not None
-            else None,
+            reply_to=reply_to,
             is_edited=one.is_edited,
-            attachments=(*_quote_target(one, target), *map(self.redactor, attached)),
+            attachments=(*beside, *map(self.redactor, descriptions)),
             is_topic_change=one.is_topic_change,
             is_title_change=one.is_title_change,
+            lookalike=lookalike,
+        )
+        return RenderedMessage(
+            seq=one.seq, sender=message.sender.id, line=line, images=images, label=label
         )
 
-    async def _find_reply_targets(
-        self, current: Sequence[CurrentMessage]
-    ) -> dict[MessageId, _ReplyTarget]:
-        """Return, by message id, the message that each replies to, as far as it is known and may be
+    async def _find_reply_target(
+        self, message: Message, unread: Mapping[MessageId, CurrentMessage]
+    ) -> _ReplyTarget | None:
+        """Return the message that another one replies to, as far as it is known and may be
         shown.
         """
-        messages = [one.message for one in current]
-        unread_messages = {one.message.id: (one.message, one.seq) for one in current}
-        found = dict[MessageId, _ReplyTarget]()
-        for message in [message for message in messages if message.reply_to is not None][
-            -MAX_REPLIES:
-        ]:
-            answered = await self._find_reply_target(message, unread_messages)
-            if answered is not None:
-                found[message.id] = answered
-        return found
-
-    async def _find_reply_target(
-        self, message: Message, unread_messages: Mapping[MessageId, tuple[Message, Seq]]
-    ) -> _ReplyTarget | None:
         assert message.reply_to is not None
-        place = message.at.conversation
-        earlier, seq = unread_messages.get(message.reply_to, (None, None))
-        if earlier is None and message.kind != "reply":
+        place, earlier, seq = message.at.conversation, None, None
+        if (new := unread.get(message.reply_to)) is not None:
+            earlier, seq = new.message, new.seq
+        elif message.kind != "reply":
             stored = await self._store.entry_by_key(f"message:{place}:{message.reply_to}")
             if stored is not None and isinstance(stored.fact, Message):
                 earlier, seq = stored.fact, stored.seq
@@ -709,22 +691,30 @@ def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
     return addressed[-1].id if addressed else None
 
 
-def fit_lines(
-    lines: Sequence[RenderedMessage], *, omitted: int, budget: int, plain: bool
+def render_lines(
+    lines: Sequence[RenderedMessage], *, omitted: int, plain: bool, budget: float = math.inf
 ) -> RenderedInput:
-    """Choose and render the lines that fit.
+    """Choose the lines that fit, and render them with their images, each once.
 
     `budget`: tokens for these lines and the history in view. `omitted`: unread entries that are not
     among `lines`.
     """
-    chosen, more = view.choose_unread(
-        [_estimate_line_tokens(one) for one in lines],
-        [one.line.is_addressed for one in lines],
-        budget,
-    )
-    left_out = len(lines) - len(chosen)
-    return replace(
-        render_lines([lines[index] for index in chosen], omitted=omitted + left_out, plain=plain),
+    texts = [render_line(one.line, plain=plain) for one in lines]
+    sizes = [
+        estimate_tokens(text) + (estimate_media_tokens(one.images) if one.images else 0)
+        for one, text in zip(lines, texts, strict=True)
+    ]
+    chosen, more = tuple(range(len(lines))), False
+    if sum(sizes) > budget * view.UNREAD_SHARE:
+        chosen, more = view.choose_unread(sizes, [one.line.is_addressed for one in lines], budget)
+    omitted += len(lines) - len(chosen)
+    older = [f"({omitted} earlier lines are not shown)"] if omitted else []
+    shown = [lines[index] for index in chosen]
+    return RenderedInput(
+        text="\n".join([*older, *[texts[index] for index in chosen]]),
+        covers=tuple([one.seq for one in shown]),
+        senders=tuple([one.sender for one in shown]),
+        media=tuple([ref for one in shown for ref in one.images]),
         has_more=more,
     )
 
@@ -733,26 +723,16 @@ def count_turns_over_image_limit(history: HistoryView, rendered: RenderedInput) 
     """Return how many of the oldest turns must leave to keep within the images that one request
     takes.
     """
-    if not any(turn.media for turn in history.turns):
+    if not any(turn.record.media for turn in history.turns):
         return 0
     bytes_left = MAX_IMAGES_BYTES - sum(ref.size_bytes for ref in rendered.media)
     return max(
         view.fold_start(
-            [len(turn.media) for turn in history.turns], MAX_IMAGES - len(rendered.media)
+            [len(turn.record.media) for turn in history.turns], MAX_IMAGES - len(rendered.media)
         ),
         view.fold_start(
-            [sum(ref.size_bytes for ref in turn.media) for turn in history.turns], bytes_left
+            [sum(ref.size_bytes for ref in turn.record.media) for turn in history.turns], bytes_left
         ),
-    )
-
-
-def render_lines(lines: Sequence[RenderedMessage], *, omitted: int, plain: bool) -> RenderedInput:
-    """Render all of these lines, with their images."""
-    return RenderedInput(
-        text=render_prompt_lines([one.line for one in lines], omitted=omitted, plain=plain),
-        covers=tuple(one.seq for one in lines),
-        senders=tuple(one.sender for one in lines),
-        media=tuple(ref for one in lines for ref in one.images),
     )
 
 
@@ -806,11 +786,11 @@ def topic_change_as_message(change: MembershipChanged) -> Message:
     )
 
 
-def _quote_target(one: CurrentMessage, target: _ReplyTarget | None) -> tuple[str, ...]:
+def _quote_target(one: CurrentMessage, target: _ReplyTarget) -> tuple[str, ...]:
     """Return what the line does not show of the message that an addressed one replies to, or where
     it is found.
     """
-    if target is None or len(target.text) <= REPLY_SNIPPET_CHARS or not is_addressed(one.message):
+    if len(target.text) <= REPLY_SNIPPET_CHARS or not is_addressed(one.message):
         return ()
     if target.seq is not None:
         return (f'(the whole message replied to: fetch_evidence("m{target.seq}"))',)
@@ -827,7 +807,7 @@ def event_as_message(event: SystemEvent | MessageEdited, *, addressed: bool) -> 
     """
     return Message(
         id=MessageId(event.id),
-        at=address_of(event) or NOWHERE,
+        at=event.at or NOWHERE,
         sender=NOBODY,
         text="",
         sent=event.sent,
@@ -857,7 +837,7 @@ def _leave_out_shown(
     """Return the attachments without images of messages replied to that the `view` shows
     already.
     """
-    shown = {ref.sha256 for turn in view.turns for ref in turn.media}
+    shown = {ref.sha256 for turn in view.turns for ref in turn.record.media}
 
     def leave_out(place: int, own: int, one: DescribedAttachment) -> DescribedAttachment:
         is_shown = place >= own and one.image is not None and one.image.sha256 in shown
@@ -869,19 +849,6 @@ def _leave_out_shown(
         )
         for seq, found in attached.items()
     }
-
-
-def _images_label(attached: Sequence[DescribedAttachment]) -> Label:
-    """Return the label of shown images: their authors may have written in them."""
-    return (
-        Label("outside", source="an attachment")
-        if any(one.image is not None for one in attached)
-        else TRUSTED_LABEL
-    )
-
-
-def _estimate_line_tokens(one: RenderedMessage) -> int:
-    return estimate_tokens(render_line(one.line)) + estimate_media_tokens(one.images)
 
 
 def _render_rename(event: PlaceRenamed) -> NoticePieces:
@@ -959,3 +926,33 @@ class ConversationLocks:
         """Return True if a turn runs there."""
         lock = self._locks.get(conversation)
         return lock is not None and lock.locked()
+
+
+COMPARED_MESSAGES: Final = 50
+"""Earlier messages whose senders' names are compared."""
+
+
+async def _find_impersonations(
+    store: StoreReader, messages: Sequence[tuple[Seq, Message, Role]]
+) -> dict[MessageId, NameWarning]:
+    """Return warnings about senders in a room whose names can be mistaken for somebody else's, by
+    message id.
+
+    `messages`: oldest first, all of one place, with the roles of their senders. None for direct
+    messages. Owners and admins, whose
+    role is shown beside the name, are only told apart from people of the same name.
+    """
+    messages = [one for one in messages if one[1].kind != "direct"]
+    if not messages:
+        return {}
+    first, message, _role = messages[0]
+    before = await store.newest_senders(
+        message.at.conversation, before=first, most=COMPARED_MESSAGES
+    )
+    others = tuple(dict.fromkeys([*before, *(one.sender for _, one, _ in messages)]))
+    found = dict[MessageId, NameWarning]()
+    for _seq, message, role in messages:
+        doubted = check_name(message.sender, others)
+        if doubted is not None and (role not in ADMIN_ROLES or doubted.reason == "same"):
+            found[message.id] = doubted
+    return found

@@ -5,7 +5,7 @@ What waits in a direct chat or a private room is handled there and never enters 
 of a digest names the readers of all rooms in it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,10 +15,9 @@ from gateway.context.conversation import (
     RenderedInput,
     render_lines,
 )
-from gateway.context.reminders import describe_wait
-from gateway.context.requesters import label_reminders
-from gateway.core.clock import Clock
+from gateway.context.requesters import label_alarm
 from gateway.core.events import (
+    Address,
     Alarm,
     ConversationId,
     MembershipChanged,
@@ -40,9 +39,11 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.labels import TRUSTED_LABEL, Label, join, readers_of
-from gateway.store import LogEntry, NewEntry, Store, UnreadEntries
+from gateway.store import LogEntry, NewEntry, UnreadEntries
 from gateway.stream.attention import describe_reason, is_talk_alone
-from gateway.stream.routing import PrivacyCache
+from gateway.stream.handle import GatewayHandle
+from gateway.stream.inbox import ConversationInbox
+from gateway.stream.routing import find_agent
 
 MAX_ROOMS: Final = 8
 """Rooms in one digest; the others wait for the next."""
@@ -52,8 +53,8 @@ MAX_OWN_LINES: Final = 20
 """Lines about the agent itself."""
 MAX_REASONS: Final = 2
 """Reasons why a room is in it."""
-MAX_INTENTIONS: Final = 10
-"""Intentions of the agent itself in one digest, the next due first."""
+MAX_PLANS: Final = 10
+"""Plans of the agent itself in one digest."""
 NO_SEQ: Final = Seq(0)
 MAX_DIGEST_CHARS: Final = 12_000
 """Approximate limit for all rooms together: no further room is begun above it."""
@@ -80,52 +81,53 @@ class DigestBuilder:
 
     def __init__(
         self,
-        *,
         agent: str,
-        store: Store,
-        clock: Clock,
-        places: PrivacyCache,
+        gateway: GatewayHandle,
+        *,
         reader: ConversationReader,
         locks: ConversationLocks,
-        is_own: Callable[[ConversationId], bool],
-        is_talking: Callable[[ConversationId], bool] = lambda _: False,
+        inbox: ConversationInbox,
     ) -> None:
-        """`is_own`: a conversation is this agent's. `is_talking`: people still talk there."""
+        """`agent`: its id."""
         self._agent, self._inner = agent, inner_conversation(agent)
-        self._store = store
-        self._clock = clock
-        self._places = places
-        self._reader = reader
-        self._locks = locks
-        self._is_own = is_own
-        self._is_talking = is_talking
+        self._store, self._clock, self._places = gateway.store, gateway.clock, gateway.places
+        self._agents = tuple(one.id for one in gateway.live.settings.agents)
+        self._people = gateway.people
+        self._reader, self.locks, self._inbox = reader, locks, inbox
+        self._unsubscribe: Callable[[], None] | None = None
         self.rooms = set[ConversationId]()
         """Rooms of the newest digest that have not been handled or attended since."""
         self.shown: Mapping[ConversationId, tuple[Sender, ...]] = {}
         """All rooms of the newest digest, with the people of its lines."""
         self.texts: Mapping[ConversationId, str] = {}
         """The lines of each of these rooms."""
-        store.subscribe(
-            self._on_appended, TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound
-        )
 
     def forget(self, conversation: ConversationId) -> None:
         """Remove a place from the newest digest, because it changed."""
         self.rooms.discard(conversation)
+        if not self.rooms and self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
             if entry.conversation is not None:
                 self.forget(entry.conversation)
 
+    def _show(self, looked: Iterable[ConversationId]) -> None:
+        self.rooms = set(looked)
+        if self.rooms and self._unsubscribe is None:
+            changes = TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound
+            self._unsubscribe = self._store.subscribe(self._on_appended, *changes)
+
     async def pending_urgency(self) -> int:
         """Return the highest urgency of the entries that a digest would hold now."""
         own = dict(await self._store.due_conversations(LOW)).get(self._inner, 0)
         return max([own, *[urgency for _, urgency in await self._pending()]])
 
-    async def build(self, *, plain: bool) -> Digest | None:
+    async def build(self, *, plain: bool, plans: Sequence[tuple[str, Label]] = ()) -> Digest | None:
         """Return the digest of what is pending now; None: nothing is. `plain`: the model needs
-        plain prompts.
+        plain prompts. `plans`: lines about what the agent means to do, each with its label.
         """
         pending = await self._pending()
         own = await self._store.unread_entries(self._inner, most=MAX_OWN_LINES)
@@ -135,8 +137,8 @@ class DigestBuilder:
         shown, texts = dict[ConversationId, tuple[Sender, ...]](), dict[ConversationId, str]()
         if own.messages:
             rendered, label = await self._render_unread(own, plain=plain)
-            alarms = [one.fact.reminder for one in own.messages if isinstance(one.fact, Alarm)]
-            label |= await self._label_reminders(alarms)
+            alarms = [one.fact for one in own.messages if isinstance(one.fact, Alarm)]
+            label |= join([await self._label_alarm(one) for one in alarms])
             parts.append(f"## You\n{rendered.text}")
             covers += rendered.covers
             senders += rendered.senders
@@ -164,13 +166,13 @@ class DigestBuilder:
             label |= room_label | Label(readers=readers_of(await self._places.scope(place)))
         if not parts:
             return None
-        every = await self._store.pending_reminders(ConversationId(""))
-        if intended := [one for one in every if one.agent == self._agent][:MAX_INTENTIONS]:
+        if plans:
             head = "You intend:" if own.messages else "## You\nYou intend:"
-            listed = [f"- {one.id}, {describe_wait(one, 'UTC')}: {one.text}" for one in intended]
-            parts.insert(1 if own.messages else 0, "\n".join([head, *listed]))
-            label |= await self._label_reminders([one.id for one in intended])
-        self.rooms, self.shown, self.texts = set(looked), shown, texts
+            texts_of_plans, labels = zip(*plans[:MAX_PLANS], strict=True)
+            parts.insert(1 if own.messages else 0, "\n- ".join([head, *texts_of_plans]))
+            label |= join(labels)
+        self.shown, self.texts = shown, texts
+        self._show(looked)
         more = len(pending) - len(looked)
         if more > 0:
             parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")
@@ -198,8 +200,8 @@ class DigestBuilder:
             for place, urgency in await self._store.due_conversations(LOW)
             if urgency < URGENT
             and not is_inner(place)
-            and self._is_own(place)
-            and not self._locks.is_busy(place)
+            and self._agent == find_agent(self._places.bindings, Address.parse(place), self._agents)
+            and not self.locks.is_busy(place)
         ]
         rooms = [
             one
@@ -210,7 +212,7 @@ class DigestBuilder:
 
     async def _awaits_quiet(self, place: ConversationId) -> bool:
         """Return whether all that is due there is talk that goes on, or was looked at lately."""
-        return self._is_talking(place) and is_talk_alone(await self._store.due_reasons(place))
+        return self._inbox.is_talking(place) and is_talk_alone(await self._store.due_reasons(place))
 
     async def _render_unread(
         self, unread: UnreadEntries, *, plain: bool
@@ -219,9 +221,8 @@ class DigestBuilder:
         label = join(one.label for one in lines)
         return render_lines(lines, omitted=unread.omitted, plain=plain), label
 
-    async def _label_reminders(self, ids: Sequence[str]) -> Label:
-        policy = self._reader.access_policy
-        return await label_reminders(self._store, policy, ids, self._inner)
+    async def _label_alarm(self, alarm: Alarm) -> Label:
+        return await label_alarm(self._store, self._people, alarm, self._inner)
 
 
 def find_senders(entries: Sequence[LogEntry]) -> tuple[Sender, ...]:

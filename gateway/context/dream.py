@@ -16,16 +16,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
-from agent import view
 from agent.journal import to_single_line
-from agent.models.base import FailureCause, Model, PromptTooLong, RequestRefused, ToolResult
+from agent.models.base import (
+    FailureCause,
+    Model,
+    PromptTooLong,
+    RequestRefused,
+    ToolResult,
+)
 from agent.prompt import PromptInput, PromptTurn
 from agent.prompts import load_prompt
 from agent.tokens.counter import estimate_tokens
-from agent.turn import Toolset, take_turn
-from agent.turn_context import NO_USAGE, TurnHost, TurnOutcome, TurnProgress
+from agent.turn import take_turn
+from agent.turn_context import NO_USAGE, TurnHost, TurnOutcome, budget_tokens
 from agent.workspace.character_card import normalize_text
-from gateway.access.approval_texts import escape_invisible
 from gateway.context.journal import JournalStore
 from gateway.context.memory import (
     MemoryStore,
@@ -39,6 +43,7 @@ from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.i18n import N_, _
 from gateway.core.labels import describe_integrity
 from gateway.core.scopes import PUBLIC
+from gateway.core.text_safety import escape_invisible
 from gateway.core.tool_spec import ToolCall, ToolSpec
 from gateway.store import LogEntry, Store, StoreReader
 
@@ -123,19 +128,16 @@ class Dreamer:
         self,
         brief: PromptInput,
         model: Model,
-        tools: Toolset,
+        host: TurnHost,
         *,
         agent: str,
         memory_chars: int,
-        host: TurnHost | None = None,
-        progress: TurnProgress | None = None,
     ) -> DreamResult:
         """Run one dream. Raises StoreError.
 
-        `brief`: persona, binding and card of the inner conversation, without input. `tools`, `host`
-        and `progress` as in `agent.turn.take_turn`; no tool is carried out. A failure changes
-        nothing, and the notes are left for the next dream. On cancellation `progress` holds the
-        costs, and the file is as before, or its new version is durable and
+        `brief`: persona, binding and card of the inner conversation, without input. A failure
+        changes nothing, and the notes are left for the next dream. On cancellation `host.progress`
+        holds the costs, and the file is as before, or its new version is durable and
         `MemoryStore.finish_write` completes it.
         """
         try:
@@ -162,9 +164,7 @@ class Dreamer:
                 outcome="unchanged",
                 reason="nothing was written down since the last dream that may change it",
             )
-        request = _MemoryRequest(
-            model, _DisabledTools(tools), host, agent, progress or TurnProgress()
-        )
+        request = _MemoryRequest(model, host, agent)
         after, done = await request.request_text(
             replace(brief, input_text=render_dream_prompt(before, found.notes, memory_chars)),
             memory_chars,
@@ -365,15 +365,14 @@ def _build_note(
     return DreamNote(seq=seq, at=entry.at, place=place, noted=noted, is_forgotten=forgotten)
 
 
-class _DisabledTools:
-    """The agent's tools, so that the cached prefix stays the same; every call is refused."""
+class DreamHost(TurnHost):
+    """Host of a dream. It has the agent's tools, so that the cached prefix stays the same; every
+    call is refused.
+    """
 
-    def __init__(self, tools: Toolset) -> None:
-        self._tools = tools
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        return self._tools.specs
+    def __init__(self, specs: tuple[ToolSpec, ...]) -> None:
+        super().__init__()
+        self.specs = specs
 
     async def call(self, call: ToolCall) -> ToolResult:
         return ToolResult(
@@ -388,10 +387,8 @@ class _MemoryRequest:
     """Requests to the model for the new text of MEMORY.md."""
 
     model: Model
-    tools: Toolset
-    host: TurnHost | None
+    host: TurnHost
     agent: str
-    progress: TurnProgress
 
     async def request_text(self, brief: PromptInput, max_chars: int) -> tuple[str, TurnOutcome]:
         """Return the file's new text and the outcome. Empty text: there is none, and the outcome
@@ -417,16 +414,14 @@ class _MemoryRequest:
             done = await take_turn(
                 brief,
                 self.model,
-                self.tools,
                 self.host,
                 key=self.agent,
                 max_tool_rounds=_MAX_TOOL_ROUNDS,
-                progress=self.progress,
             )
             return replace(done, outcome="failed", text="") if done.cause == "cut" else done
         except (PromptTooLong, RequestRefused) as error:
-            self.progress.record_lost(error.accounts)
-            return self.progress.finish(TurnOutcome(outcome="failed", reason=error.reason))
+            self.host.progress.record_lost(error.accounts)
+            return self.host.progress.finish(TurnOutcome(outcome="failed", reason=error.reason))
 
 
 def _notes_budget_tokens(brief: PromptInput, model: Model, before: str) -> int:
@@ -437,7 +432,7 @@ def _notes_budget_tokens(brief: PromptInput, model: Model, before: str) -> int:
             (brief.persona, brief.binding.prompt, brief.card, before, load_prompt("dreaming")),
         )
     )
-    return min(MAX_NOTES_TOKENS, view.budget_tokens(model.context_tokens, fixed))
+    return min(MAX_NOTES_TOKENS, budget_tokens(model.context_tokens, fixed))
 
 
 def _build_result(

@@ -1,389 +1,68 @@
-"""Evidence: results and turns that were shown in part, kept whole and read again by handle.
+"""The archive of tool results that are shown in part; `gateway.plugins.evidence` opens it.
 
-A handle is a log position with a letter, short because each summary shows some:
-
-- `e<seq>`: an `Evidence` entry.
-- `t<seq>.<n>`: result of the n-th call of the turn whose record stands there, counted from 1 over
-  all its steps.
-- `a<seq>.<n>`: text of the n-th attachment of the message that stands there, counted from 1 and on
-  through those of the message that it replies to, if it is a document.
-- `m<seq>`: a message with its present text, or a message of the agent.
-- `v<a>-<b>`: turns of the conversation where it is asked that ended at a <= seq < b, preceded by
-  the text that stood in front of the first of them in the view.
-
-What a handle names is shown only where its scope allows. For a handle that is not visible the error
-is the same as for one that does not exist. What has left the log is not opened any more; the answer
-says so.
+A turn keeps a result before the model sees a part of it, so that the handle beside the part names
+something.
 """
 
 import hashlib
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from agent.journal import to_single_line
 from agent.models.base import ToolResult
 from agent.prompt import MAX_SOURCE_CHARS
-from agent.view import result_source
-from gateway.core.clock import Clock
-from gateway.core.events import ConversationId, EvidenceRef, Message, MessageDeleted, MessageEdited
-from gateway.core.facts import Evidence, Seq, TurnId, TurnRecord, ViewFolded
-from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
-from gateway.core.media_types import is_document
-from gateway.core.scopes import Visibility
-from gateway.core.tool import ToolContext, ToolOutput
-from gateway.core.tool_spec import ResultExcerpt, ToolCall, ToolCallRefused
-from gateway.store import LogEntry, NewEntry, Store
-from gateway.store.archive import has_left
-from gateway.stream.media import AttachmentNotFetched, MediaStore, document_handle
-from gateway.stream.routing import PrivacyCache
+from gateway.core.events import ConversationId, EvidenceRef
+from gateway.core.facts import Evidence, TurnId
+from gateway.core.tool_spec import ToolCall
+from gateway.store import NewEntry
+from gateway.stream.handle import GatewayHandle
 
-MAX_TURNS: Final = 2_000
-"""Turns in one `v` handle."""
-UNKNOWN_HANDLE: Final = (
-    "There is nothing with that handle that may be shown here. Use a handle that stands beside a "
-    "shortened text, e.g. e12, t12.3 or v12-34, or search with recall."
-)
 LEFT_LOG: Final = (
     "That is so old that it has left the log: only an operator can read it, with "
     "`reverie log show FILE`."
 )
-_TURNS_LEFT: Final = "[older turns have left the log, and are missing here]"
-_HANDLE: Final = re.compile(r"([atemv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
-"""At most as many digits as a log position can have."""
-_QUOTES: Final = " \t\r\n\"'`()[]<>"
-_PAGE: Final = 200
-_FOLDS_PAGE: Final = 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandleContent:
-    """Content of a handle."""
+async def keep_result(
+    gateway: GatewayHandle,
+    turn: TurnId,
+    conversation: ConversationId,
+    call: ToolCall,
+    result: ToolResult,
+) -> EvidenceRef:
+    """Store the result of a call and return its reference. Raises StoreError.
 
-    source: EvidenceRef
-    text: str
-    """The whole text, exact and untrusted."""
-
-
-class EvidenceStore:
-    """Archive of results, for all agents, and the handles that open them."""
-
-    def __init__(self, store: Store, clock: Clock, places: PrivacyCache, media: MediaStore) -> None:
-        self._store = store
-        self._clock = clock
-        self._places = places
-        self._media = media
-
-    async def keep(
-        self, turn: TurnId, conversation: ConversationId, call: ToolCall, result: ToolResult
-    ) -> EvidenceRef:
-        """Store the result of a call and return its reference. Raises StoreError.
-
-        An equal result of the call is not stored twice. On cancellation it is stored or not, and
-        nothing refers to it.
-        """
-        origin = to_single_line(
-            result.origin[:MAX_SOURCE_CHARS], MAX_SOURCE_CHARS
-        ) or _describe_call(call)
-        fact = Evidence(
-            turn=turn,
-            call=call.id,
-            tool=call.name,
-            what=result.kind,
-            origin=origin,
-            text=result.text,
-        )
-        number = 0
-        while (
-            seq := await self._keep(fact, conversation, f"evidence:{turn}:{call.id}:{number}")
-        ) is None:
-            number += 1
-        return build_handle_content(f"e{seq}", fact.what, origin, fact.text).source
-
-    async def _keep(self, fact: Evidence, conversation: ConversationId, key: str) -> Seq | None:
-        """Return the log position. None: the key names another result, which the same call returned
-        before.
-        """
-        (written,) = await self._store.append(
-            [NewEntry(fact=fact, at=self._clock.now(), conversation=conversation, key=key)]
-        )
-        if written.is_new:
-            return written.seq
-        previous = await self._store.entry(written.seq)
-        same = previous is not None and (previous.conversation, previous.fact) == (
-            conversation,
-            fact,
-        )
-        return written.seq if same else None
-
-    async def fetch(
-        self, handle: str, offset: int, limit: int, find: str, context: ToolContext
-    ) -> ToolOutput:
-        """Return a header line and the exact text: `limit` characters from `offset` on.
-
-        `find`: words, regardless of case; the text begins with the line of their first place at or
-        after `offset`. Empty: at `offset`. Raises ToolCallRefused and StoreError.
-        """
-        content = await self.find(handle, context.visibility, context.at.conversation)
-        label = await self._label_of(content.source.handle, context)
-        here = await self._places.with_memberships(context.visibility, label.readers)
-        if not here.can_read(label.readers):
-            raise ToolCallRefused(UNKNOWN_HANDLE)
-        source = content.source
-        if find:
-            found = re.compile(re.escape(find), re.IGNORECASE).search(content.text, offset)
-            if found is None:
-                raise ToolCallRefused(
-                    f"These words do not occur in {source.handle} at or after offset {offset}."
-                )
-            offset = max(
-                offset, content.text.rfind("\n", 0, found.start()) + 1, found.start() - limit // 2
-            )
-        end = min(offset + limit, source.chars)
-        if offset >= source.chars > 0:
-            raise ToolCallRefused(
-                f"{source.handle} has {source.chars} characters: offset must be less."
-            )
-        more = f"; go on at offset {end}" if end < source.chars else "; that is its end"
-        origin = (
-            f", from {to_single_line(source.origin, MAX_SOURCE_CHARS)}" if source.origin else ""
-        )
-        head = (
-            f"[{source.handle}: {to_single_line(source.kind)}{origin}; characters {offset} to "
-            f"{end} of {source.chars}{more}; sha256 {source.sha256[:12]}]\n"
-        )
-        return ToolOutput(
-            text=head + content.text[offset:end],
-            kind=source.kind,
-            origin=source.origin,
-            excerpt=ResultExcerpt(source=source, offset=offset - len(head)),
-            is_untrusted=True,
-            label=label,
-        )
-
-    async def _label_of(self, handle: str, context: ToolContext) -> Label:
-        """Return the label: of a tool's result that of its turn. Anything else may be anybody's
-        words of its place.
-        """
-        if handle.startswith("v"):
-            return Label("outside", readers_of(await self._places.scope(context.at.conversation)))
-        entry = await self._store.entry(int(handle[1:].partition(".")[0]))
-        assert entry is not None
-        assert entry.conversation is not None
-        readers, fact = (
-            readers_of(await self._places.scope(entry.conversation, entry.seq)),
-            entry.fact,
-        )
-        if isinstance(fact, Evidence):
-            if fact.turn == context.turn:  # the turn's own requests hold a part of it already
-                return TRUSTED_LABEL
-            ended = await self._store.entry_by_key(f"turn:{fact.turn}")
-            fact = ended.fact if ended is not None else fact
-        if isinstance(fact, TurnRecord) and not handle.startswith("m"):
-            return fact.label | Label(readers=readers)
-        return Label("outside", readers)
-
-    async def find(
-        self, handle: str, visibility: Visibility, place: ConversationId
-    ) -> HandleContent:
-        """Return the content of a handle, as far as `visibility` and `place` allow.
-
-        Raises ToolCallRefused, with a hint for the model, if it names nothing visible there; and
-        StoreError.
-        """
-        match = _HANDLE.fullmatch(handle.strip(_QUOTES).lower())
-        content = await self._resolve(match, visibility, place) if match is not None else None
-        if content is None:
-            raise ToolCallRefused(UNKNOWN_HANDLE)
-        return content
-
-    async def _resolve(
-        self, handle: re.Match[str], visibility: Visibility, place: ConversationId
-    ) -> HandleContent | None:
-        kind, first, separator, second = handle.groups()
-        if kind == "v" and separator == "-" and second is not None:
-            return await self._render_turns(Seq(int(first)), Seq(int(second)), visibility, place)
-        if (separator == ".") != (kind in "at") or separator == "-":
-            return None
-        entry = await self._find_entry(Seq(int(first)), visibility, place)
-        if entry is None or entry.conversation is None:
-            return None
-        match entry.fact:
-            case Evidence(what=what, origin=origin, text=text) if kind == "e":
-                return build_handle_content(f"e{entry.seq}", what, origin, text)
-            case TurnRecord() as turn if kind == "t" and second is not None:
-                return await self._find_result(
-                    entry.seq, turn, int(second), visibility, entry.conversation
-                )
-            case TurnRecord() as turn if kind == "m" and (text := turn.text or turn.note):
-                return build_handle_content(
-                    f"m{entry.seq}", "message", to_single_line(f"you, {entry.conversation}"), text
-                )
-            case Message() as message if kind == "a" and second is not None:
-                return await self._read_document(
-                    entry.seq, message, int(second), entry.conversation
-                )
-            case Message() as message if kind == "m":
-                return await self._find_message(entry.seq, message, entry.conversation)
-        return None
-
-    async def _find_entry(
-        self, seq: Seq, visibility: Visibility, place: ConversationId
-    ) -> LogEntry | None:
-        """Return an entry of a conversation that may be told. Raises ToolCallRefused for one that
-        left the log.
-        """
-        entry = await self._store.entry(seq)
-        if entry is None and await has_left(self._store, seq):
-            raise ToolCallRefused(LEFT_LOG)
-        if entry is None or entry.conversation in (None, place):
-            return entry
-        scope = await self._places.scope(entry.conversation, seq)
-        visibility = await self._places.with_memberships(visibility, [scope])
-        return entry if visibility.can_see(scope, seq) else None
-
-    async def _find_result(
-        self, seq: Seq, turn: TurnRecord, number: int, visibility: Visibility, place: ConversationId
-    ) -> HandleContent | None:
-        calls = [called for step in turn.steps for called in step.calls]
-        if not 0 < number <= len(calls) or calls[number - 1].ended:
-            return None
-        called = calls[number - 1]
-        if called.source is not None:  # the turn recorded only a part of it
-            return await self.find(called.source.handle, visibility, place)
-        return HandleContent(source=result_source(seq, number, called), text=called.result)
-
-    async def _read_document(
-        self, seq: Seq, message: Message, number: int, place: ConversationId
-    ) -> HandleContent | None:
-        """Return the text of a document. None: there is none, or its message may not be told."""
-        if (
-            not 0 < number <= len(message.shown_attachments)
-            or await self._find_message(seq, message, place) is None
-        ):
-            return None
-        attachment = message.shown_attachments[number - 1]
-        if not is_document(attachment):
-            raise ToolCallRefused("This attachment is no document that can be read as text.")
-        try:
-            found = await self._media.read_document(message, number - 1)
-        except AttachmentNotFetched as error:
-            raise ToolCallRefused(f"This document cannot be read: {error}.") from None
-        origin = to_single_line(
-            f"{attachment.name or 'a file'} from {message.sender.name}, {place}"
-        )
-        text = (
-            f"{found.text}\n(There is more of it than is read of one document.)"
-            if found.cut
-            else found.text
-        )
-        return build_handle_content(document_handle(seq, number - 1), "document", origin, text)
-
-    async def _find_message(
-        self, seq: Seq, message: Message, place: ConversationId
-    ) -> HandleContent | None:
-        """Return a message with its newest text. None: it was deleted, or was not for the agent."""
-        judged = await self._store.find_judgement(seq)
-        if judged is None or judged.fate not in ("due", "context"):
-            return None
-        newest = await self._store.latest_message_change(message, seq)
-        if newest is not None and isinstance(newest.fact, MessageDeleted):
-            return None
-        text = (
-            newest.fact.text
-            if newest is not None and isinstance(newest.fact, MessageEdited)
-            else message.text
-        )
-        return build_handle_content(
-            f"m{seq}", "message", to_single_line(f"{message.sender.name}, {place}"), text
-        )
-
-    async def _render_turns(
-        self, first: Seq, end: Seq, visibility: Visibility, place: ConversationId
-    ) -> HandleContent | None:
-        if not first < end or not visibility.can_see(await self._places.scope(place)):
-            return None
-        more = await self._store.seq_after_turns(place, first, end, count=MAX_TURNS)
-        if more is not None:
-            raise ToolCallRefused(
-                f"v{first}-{end} has more than {MAX_TURNS:,} turns, the most that one handle "
-                f"opens. The first {MAX_TURNS:,} of them are v{first}-{more}, and the others are "
-                f"v{more}-{end}."
-            )
-        pieces, start = list[str](), first
-        while page := await self._store.turns_between(place, start, end, most=_PAGE):
-            pieces += [
-                render_turn_transcript(one.seq, one.at, one.fact)
-                for one in page
-                if isinstance(one.fact, TurnRecord)
-            ]
-            start = Seq(page[-1].seq + 1)
-        left = await has_left(self._store, first)
-        if not any(pieces):
-            if left:
-                raise ToolCallRefused(LEFT_LOG)
-            return None
-        head = await self._find_head(place, first)
-        text = "".join(
-            [f"{head}\n\n" if head else "", f"{_TURNS_LEFT}\n\n" if left else "", *pieces]
-        )
-        return build_handle_content(f"v{first}-{end}", "turns", place, text)
-
-    async def _find_head(self, place: ConversationId, first: Seq) -> str:
-        """Return the text that stood in front of the first turn at or after `first`."""
-        before: int | None = None
-        while page := await self._store.newest_entries(
-            _FOLDS_PAGE, before=before, kinds=["folded"], conversation=place
-        ):
-            for one in reversed(page):
-                if isinstance(one.fact, ViewFolded) and one.fact.start <= first:
-                    return one.fact.head
-            before = page[0].seq
-        return ""
-
-
-def build_handle_content(handle: str, kind: str, origin: str, text: str) -> HandleContent:
-    """Return the content of a text under a handle, with its hash."""
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return HandleContent(
-        source=EvidenceRef(handle=handle, kind=kind, origin=origin, chars=len(text), sha256=digest),
-        text=text,
-    )
-
-
-def render_turn_transcript(seq: Seq, at: datetime, turn: TurnRecord) -> str:
-    """Return a turn as text, word for word: its input, its tool calls with handles of their
-    results, its reply.
-
-    Ends with an empty line. Empty for a turn without input and without steps.
+    An equal result of the call is not stored twice. On cancellation it is stored or not, and
+    nothing refers to it.
     """
-    lines = [line for line in _transcript_lines(seq, turn) if line]
-    return "\n".join([f"== {at:%Y-%m-%d %H:%M} UTC ==", *lines, "", ""]) if lines else ""
+    origin = to_single_line(result.origin[:MAX_SOURCE_CHARS], MAX_SOURCE_CHARS) or _describe_call(
+        call
+    )
+    fact = Evidence(
+        turn=turn,
+        call=call.id,
+        tool=call.name,
+        what=result.kind,
+        origin=origin,
+        text=result.text,
+    )
+    store, number = gateway.store, 0
+    while True:
+        key = f"evidence:{turn}:{call.id}:{number}"
+        (written,) = await store.append(
+            [NewEntry(fact=fact, at=gateway.clock.now(), conversation=conversation, key=key)]
+        )
+        previous = None if written.is_new else await store.entry(written.seq)
+        if written.is_new or (
+            previous is not None and (previous.conversation, previous.fact) == (conversation, fact)
+        ):
+            return build_evidence_ref(f"e{written.seq}", fact.what, origin, fact.text)
+        number += 1  # the key names another result, which the same call returned before
 
 
-def _transcript_lines(seq: Seq, turn: TurnRecord) -> Iterator[str]:
-    yield turn.heard
-    number = 0
-    for step in turn.steps:
-        yield f"[you, meanwhile] {step.text}" if step.text else ""
-        for called in step.calls:
-            number += 1
-            call_text = f"[you called {called.name} {called.arguments}"
-            source = result_source(seq, number, called)
-            yield (
-                f"{call_text}]"
-                if called.ended
-                else f"{call_text} -> {source.handle}, {source.chars} characters]"
-            )
-        yield step.heard
-    if turn.text and turn.outcome != "failed":
-        yield f"[you] {turn.text}"
-    elif turn.outcome == "interrupted":
-        yield "[you were interrupted]"
-    elif turn.heard:
-        yield "[you said nothing]"
+def build_evidence_ref(handle: str, kind: str, origin: str, text: str) -> EvidenceRef:
+    """Return the reference of a text under a handle, with its hash."""
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return EvidenceRef(handle=handle, kind=kind, origin=origin, chars=len(text), sha256=digest)
 
 
 def _describe_call(call: ToolCall) -> str:

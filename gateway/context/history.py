@@ -13,14 +13,13 @@ from datetime import datetime
 from functools import cached_property
 from typing import Final, NamedTuple, Self
 
-from agent.prompt import NOTHING_NEW, PromptTurn
+from agent.prompt import NOTHING_NEW, PromptTurn, estimate_turn_size
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.tools import find_next_step
 from agent.view import (
     TurnForm,
     TurnSizes,
     ViewMarks,
-    estimate_turn_size,
     measure_turn,
     project_turns,
     turn_form,
@@ -30,9 +29,6 @@ from gateway.core.events import ConversationId, ToolImage
 from gateway.core.facts import (
     ConversationRewound,
     Fact,
-    MediaRef,
-    NoteWritten,
-    ReminderSet,
     Seq,
     ToolStarted,
     TurnId,
@@ -117,17 +113,12 @@ class HistoryTurn:
             exchange=exchange,
             measure=TurnMeasure(
                 turn=exchange,
-                image_tokens=estimate_media_tokens(ended.media),
+                image_tokens=estimate_media_tokens(ended.media) if ended.media else 0,
                 requests=ended.requests,
             ),
             record=ended,
             at=at,
         )
-
-    @property
-    def media(self) -> tuple[MediaRef, ...]:
-        """Images of its input."""
-        return self.record.media
 
     @property
     def is_addressed(self) -> bool:
@@ -199,7 +190,7 @@ class HistoryView:
     def label(self) -> Label:
         """Trust label of everyone whose words are in the view."""
         head = self.fold.label if self.fold is not None and self.fold.head else TRUSTED_LABEL
-        return head | join(turn.record.label for turn in self.turns)
+        return head | join([turn.record.label for turn in self.turns])
 
     @cached_property
     def head_tokens(self) -> int:
@@ -216,6 +207,16 @@ class HistoryView:
         """The newest turn that had any input was interrupted before it could answer."""
         newest = next((turn for turn in reversed(self.turns) if turn.raw.messages), None)
         return newest is not None and newest.record.outcome == "interrupted"
+
+    @property
+    def is_unfinished(self) -> bool:
+        """The newest turn was interrupted, or others may have been in front of it."""
+        newest = self.turns[-1].record if self.turns else None
+        return newest is not None and (
+            newest.outcome == "interrupted"
+            or newest.within is not None
+            or newest.cause == "compact"
+        )
 
     @property
     def next_step(self) -> str:
@@ -244,6 +245,11 @@ class HistoryView:
     def has_tool_steps(self) -> bool:
         """There are tool steps, which can be shortened before whole turns must leave."""
         return any(turn.raw.steps for turn in self.turns)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """There is nothing but text in it: only whole turns can leave it."""
+        return not any(turn.raw.steps or turn.record.media for turn in self.turns)
 
     def turns_since_fold(self) -> Iterator[HistoryTurn]:
         """Yield the turns after the newest fold, newest first."""
@@ -356,16 +362,17 @@ class HistoryStore:
         still exist.
         """
         exchanges = [turn.exchange for turn in view.turns]
-        if seeing:
+        if seeing and not view.is_plain:
             for index, turn in enumerate(view.turns):
-                if turn.media:
+                if turn.record.media:
                     exchanges[index] = replace(
-                        turn.exchange, images=await self.media.load_images(turn.media)
+                        turn.exchange, images=await self.media.load_images(turn.record.media)
                     )
                 if turn.tool_images:
                     found = await self.media.load_images_by_hash(turn.tool_images)
                     exchanges[index] = replace(exchanges[index], tool_images=tuple(found.items()))
-        return (*_head_exchanges(view.head), *exchanges)
+        head = [PromptTurn(input_text=view.head, reply="")] if view.head else []
+        return (*head, *exchanges)
 
 
 def fold_marks(fold: ViewFolded) -> ViewMarks:
@@ -382,10 +389,11 @@ async def find_write_of_cut_off_turn(
     reader: StoreReader,
     place: ConversationId,
     turn: TurnId | None,
-    same: Callable[[LogEntry, NoteWritten | ReminderSet], bool],
+    kind: str,
+    same: Callable[[LogEntry], bool],
 ) -> LogEntry | None:
-    """Return the entry that an unfinished earlier turn wrote there and `same` accepts. None: there
-    is none.
+    """Return the entry of that kind that an unfinished earlier turn wrote there and `same` accepts.
+    None: there is none. Facts of the kind name their `turn`.
 
     Only entries after the last ended turn count. `turn`: the turn that asks. One turn at a time
     runs in a conversation, so another that has not ended never will.
@@ -393,17 +401,10 @@ async def find_write_of_cut_off_turn(
     if turn is None:
         return None
     ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
-    for one in await reader.newest_entries(
-        RECENT_ENTRIES, kinds=["noted", "reminded"], conversation=place
-    ):
-        fact = one.fact
+    for one in await reader.newest_entries(RECENT_ENTRIES, kinds=[kind], conversation=place):
+        wrote: TurnId | None = getattr(one.fact, "turn", None)
         since = not ended or one.seq > ended[0].seq
-        if (
-            since
-            and isinstance(fact, NoteWritten | ReminderSet)
-            and fact.turn not in (None, turn)
-            and same(one, fact)
-        ):
+        if since and wrote not in (None, turn) and same(one):
             return one
     return None
 
@@ -426,10 +427,6 @@ async def was_begun_by_cut_off_turn(
         one.turn for one in found if (one.tool, one.arguments) == (started.tool, started.arguments)
     ]
     return bool(same) and started.turn not in same
-
-
-def _head_exchanges(head: str) -> Sequence[PromptTurn]:
-    return (PromptTurn(input_text=head, reply=""),) if head else ()
 
 
 def _tool_images(exchange: PromptTurn) -> tuple[ToolImage, ...]:

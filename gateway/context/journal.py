@@ -49,12 +49,11 @@ from gateway.core.private_files import (
     read_private,
     replace_private,
 )
-from gateway.core.redaction import Redactor
 from gateway.core.scopes import Visibility, scope_of_new_note
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, NewEntry, Store
-from gateway.stream.routing import PrivacyCache
+from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.notes")
 
@@ -250,8 +249,10 @@ class JournalStore:
                 self._store,
                 place,
                 noted.turn,
-                lambda _, fact: (
-                    isinstance(fact, NoteWritten) and _note_identity(fact) == _note_identity(noted)
+                "noted",
+                lambda one: (
+                    isinstance(one.fact, NoteWritten)
+                    and _note_identity(one.fact) == _note_identity(noted)
                 ),
             )
             if before is not None and before.key is not None:
@@ -359,22 +360,11 @@ class NoteForgetter:
     recovered.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        places: PrivacyCache,
-        notes: JournalStore,
-        memory: MemoryStore,
-        *,
-        redactor: Redactor,
-    ) -> None:
-        self._store = store
-        self._clock = clock
-        self._places = places
-        self._journal = notes
-        self._memory = memory
-        self._hits = HitBuilder(store, places, redactor)
+    def __init__(self, gateway: GatewayHandle, notes: JournalStore, memory: MemoryStore) -> None:
+        self._store, self._clock, self._places = gateway.store, gateway.clock, gateway.places
+        self.journal = notes
+        self.memory = memory
+        self._hits = HitBuilder(gateway.store, gateway.places, gateway.redactor)
         self._lock = asyncio.Lock()
 
     async def recover(self, agents: Iterable[str]) -> None:
@@ -529,8 +519,8 @@ class NoteForgetter:
         note = await self._store.entry(forgotten.note)
         if note is None or not isinstance(note.fact, NoteWritten):
             return
-        await self._journal.remove_note(forgotten.agent, note, at)
-        before, text = await self._memory.read(forgotten.agent), note.fact.text
+        await self.journal.remove_note(forgotten.agent, note, at)
+        before, text = await self.memory.read(forgotten.agent), note.fact.text
         after = remove_note_lines(before, text)
         if after == before:
             return
@@ -548,7 +538,7 @@ class NoteForgetter:
             and remove_note_lines(creating_dream.before, text) == creating_dream.before
         ):
             upto = newest_first[0].fact.upto if newest_first else Seq(0)
-            await self._memory.rewrite(
+            await self.memory.rewrite(
                 forgotten.agent, before=before, after=after, upto=upto, reason="forgotten"
             )
 

@@ -5,10 +5,10 @@ passed on without an observer.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Literal
 
 from gateway.core.events import ConversationId
 from gateway.core.facts import TurnId
@@ -40,20 +40,26 @@ class ToolProgress:
     error: bool = False
 
 
-class TurnObserver(Protocol):
-    """Receiver of changes as they happen. Each method returns at once."""
+@dataclass(frozen=True, slots=True)
+class AnswerGrew:
+    """An answer has grown."""
 
-    def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
-        """Receive the start or the end of a turn."""
+    text: str
+    """The whole text so far."""
 
-    def answer_grew(self, running: RunningTurn, text: str) -> None:
-        """Receive the whole text so far of an answer."""
 
-    def thinking_grew(self, running: RunningTurn, text: str) -> None:
-        """Receive the next piece of the model's thinking."""
+@dataclass(frozen=True, slots=True)
+class ThinkingGrew:
+    """A model has thought on."""
 
-    def tool_changed(self, running: RunningTurn, tool: ToolProgress) -> None:
-        """Receive the start or the end of a tool call."""
+    text: str
+    """The next piece."""
+
+
+Progress = Literal["started", "ended"] | AnswerGrew | ThinkingGrew | ToolProgress
+"""What happens in a turn: its start and its end, its answer, the calls of its tools."""
+ProgressListener = Callable[[RunningTurn, Progress], None]
+"""Returns at once."""
 
 
 class TurnTracker:
@@ -61,8 +67,8 @@ class TurnTracker:
 
     def __init__(self) -> None:
         self._running: dict[TurnId, RunningTurn] = {}
-        self.observer: TurnObserver | None = None
-        """None: nobody observes."""
+        self.listeners: list[ProgressListener] = []
+        """Who is told what happens in turns, in order."""
 
     @property
     def running(self) -> list[RunningTurn]:
@@ -73,33 +79,22 @@ class TurnTracker:
     def track(self, running: RunningTurn) -> Iterator[None]:
         """Record a turn as running inside the `with` block."""
         self._running[running.turn] = running
-        if self.observer is not None:
-            self.observer.turn_changed(running, "started")
+        self.tell(running.turn, "started")
         try:
             yield
         finally:
+            self.tell(running.turn, "ended")
             del self._running[running.turn]
-            if self.observer is not None:
-                self.observer.turn_changed(running, "ended")
 
-    def answer_grew(self, turn: TurnId, text: str) -> None:
-        """Report the whole text so far of a turn's answer."""
-        if self.observer is not None and turn in self._running:
-            self.observer.answer_grew(self._running[turn], text)
-
-    def thinking_grew(self, turn: TurnId, text: str) -> None:
-        """Report the next piece of a turn's thinking."""
-        if self.observer is not None and turn in self._running:
-            self.observer.thinking_grew(self._running[turn], text)
-
-    def tool_changed(self, turn: TurnId, tool: ToolProgress) -> None:
-        """Record the start or the end of a tool call of a turn."""
+    def tell(self, turn: TurnId, news: Progress) -> None:
+        """Tell the listeners what happens in a turn, and record the calls of its tools."""
         running = self._running.get(turn)
         if running is None:
             return
-        if tool.state == "started":
-            running.tools[tool.call] = tool.name
-        else:
-            running.tools.pop(tool.call, None)
-        if self.observer is not None:
-            self.observer.tool_changed(running, tool)
+        if isinstance(news, ToolProgress):
+            if news.state == "started":
+                running.tools[news.call] = news.name
+            else:
+                running.tools.pop(news.call, None)
+        for listener in self.listeners:
+            listener(running, news)

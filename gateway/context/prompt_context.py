@@ -1,49 +1,44 @@
 """Prompt context: the part of a prompt in front of the conversation: persona, binding and channel
 card.
 
-`PromptContextBuilder` builds it for each turn; `ChannelCards` pins the channel card of each
-conversation. The card stands in front of the cached history, so it must not change while that cache
-is worth anything: a changed topic is rendered as a line, and the card is written anew when the
-cache is cold anyway or at a fold.
+`PromptContextBuilder` builds it for each turn, and pins the channel card of each conversation. The
+card stands in front of the cached history, so it must not change while that cache is worth
+anything: a changed topic is rendered as a line, and the card is written anew when the cache is cold
+anyway or at a fold.
 """
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
+from functools import cached_property
 from typing import Final, Literal
 
-from agent.cache.client import CacheWarmer
+from agent.cache.warmer import CacheWarmer
 from agent.prompt import ChannelCard, PromptBinding, render_channel_card
 from agent.prompts import load_prompt
 from agent.tokens.counter import estimate_tokens
-from agent.workspace import default_workspace
+from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
-from channels.base import Capabilities, Channel
-from gateway.access.place_names import PlaceTitles
+from channels.base import Capabilities
 from gateway.access.policy import decide
-from gateway.config.reload import LiveSettings
 from gateway.context.history import HistoryTurn
 from gateway.context.memory import MEMORY_LABEL
-from gateway.core.clock import Clock
-from gateway.core.events import Address, ChannelName, ConversationId, Message, SenderId
-from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner, label_of_card
-from gateway.core.identity import AccessPolicy, role_of
-from gateway.core.labels import TRUSTED_LABEL, Label
-from gateway.core.redaction import Redactor
+from gateway.core.events import Address, ConversationId, Message, SenderId
+from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner
+from gateway.core.identity import identify
+from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role
 from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope
-from gateway.core.tool_spec import ToolSpec
-from gateway.store import NewEntry, Store, UnreadEntries
-from gateway.stream.routing import Bindings, PrivacyCache
+from gateway.store import NewEntry, UnreadEntries
+from gateway.stream.handle import GatewayHandle
 
 COLD_AFTER = timedelta(hours=1)
 """Longest time after the last turn that a provider keeps an unused prefix."""
 SCANNED_LINES = 100
 """Newest lines that are searched for notable people."""
 MAX_PEOPLE = 10
-MAX_PINNED_CARDS = 1_000
+_CARD_TOPIC: Final = "\nTopic, in the words of people there: "
+"""Start of the topic in a card (`agent.prompt.render_channel_card`)."""
 _SOME_PEOPLE: Final = ((31, "more than 30"), (16, "about 20"), (8, "about 10"), (4, "about 5"))
 UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
@@ -54,7 +49,7 @@ FULL_ACCESS_ROLE = "owner"
 others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PromptContext:
     """Part of a turn's prompt in front of the conversation."""
 
@@ -73,72 +68,160 @@ class PromptContext:
     label: Label = TRUSTED_LABEL
     """Label of USER and MEMORY."""
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Approximate size."""
-        texts = (self.persona, self.binding.prompt, self.binding.private)
-        return FRAME_TOKENS + self.tools_tokens + sum(estimate_tokens(text) for text in texts)
+        text = f"{self.persona}\n{self.binding.prompt}\n{self.binding.private}"
+        return FRAME_TOKENS + self.tools_tokens + estimate_tokens(text)
 
 
-class ChannelCards:
-    """Pinned channel cards of all conversations. They are in the log, so a restart does not change
-    them.
+def _describe_readers(scope: str, writers: int) -> str:
+    """Return who reads a room. The number of those who write is rounded: a card changes seldom."""
+    opened = "open to the server" if is_shared_scope(scope) else ""
+    readers = "public" if scope == PUBLIC else opened
+    number = next((some for least, some in _SOME_PEOPLE if writers >= least), "")
+    return ", ".join(filter(None, [readers, number and f"{number} people write here"]))
+
+
+def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
+    """Return why the card is to be written anew; empty: it stays. `last`: end of the newest turn in
+    view.
+    """
+    if not pinned:
+        return "there was none"
+    if folded:
+        return "the view was folded"
+    if last is None or now - last > COLD_AFTER:
+        return "the cache is cold"
+    return ""
+
+
+class PromptContextBuilder:
+    """Builds the prompt contexts of one agent, and pins the channel cards of its conversations.
+
+    These are in the log, so a restart does not change them.
     """
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
-        channels: Mapping[ChannelName, Channel],
-        access_policy: AccessPolicy,
-        redactor: Redactor,
+        agent: str,
+        gateway: GatewayHandle,
         *,
-        titles: PlaceTitles | None = None,
+        workspaces: WorkspaceCache,
+        family: str,
+        keep_warm: CacheWarmer,
     ) -> None:
-        """`titles`: titles of places. None: as the log has them."""
-        self._titles = titles or PlaceTitles(store, redactor)
-        self._store = store
-        self._clock = clock
-        self._channels = channels
-        self._access = access_policy
-        self._redactor = redactor
-        self._pinned: OrderedDict[ConversationId, ChannelCardPinned] = OrderedDict()
+        """`family`: of the agent's model, which the persona is written for."""
+        self._agent, self._family = agent, family
+        self._workspaces, self._keep_warm = workspaces, keep_warm
+        self._store, self._clock, self._live = gateway.store, gateway.clock, gateway.live
+        self._channels, self._access = gateway.channels, gateway.people
+        self._places, self._titles = gateway.places, gateway.places.titles
+        self._redactor = gateway.redactor
+        self._bindings = gateway.places.bindings.snapshot()
+        self._peers = tuple(sorted(one.id for one in self._live.settings.agents if one.id != agent))
 
-    async def card(
+    def own_names(self, place: Address) -> tuple[str, ...]:
+        """Return what the agent is called there."""
+        here = (self._titles.place_names(place).me or "").removeprefix("@")
+        return tuple(filter(None, (self._agent, here)))
+
+    async def load_persona(self, scope: PersonaScope) -> PersonaBundle:
+        """Load the present persona. Raises OSError."""
+        return await self._workspaces.get(
+            self._live.agents[self._agent].workspace or DEFAULT_WORKSPACE,
+            scope=scope,
+            family=self._family,
+            own=self._live.agent_directory(self._agent),
+            cached="workspace_cache" in self._live.enabled[self._agent],
+        )
+
+    async def build(
         self,
         place: Address,
-        *,
-        peer_name: str | None,
-        last: datetime | None,
-        folded: bool,
-        scope: str = "",
+        unread: UnreadEntries,
+        past: Sequence[HistoryTurn],
+        tools_tokens: int,
+    ) -> PromptContext:
+        """Return everything but the card, which waits for the fold. `tools_tokens`: size of the
+        tools that each request describes.
+        """
+        warmed_at = self._keep_warm.refreshed_at.get((self._agent, place.conversation))
+        last_active_at = max(past[-1].at, warmed_at or past[-1].at) if past else None
+        if is_inner(place.conversation):
+            return await self._build_inner(place, last_active_at, tools_tokens)
+        messages = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
+        direct = await self._places.is_direct(place.conversation) is True
+        if (
+            direct
+            and not messages
+            and (newest := await self._places.newest_message(place.conversation)) is not None
+        ):
+            messages = [newest]  # nobody wrote just now, but the reader is the same
+        is_owner_only = (
+            direct and bool(messages) and all(self._is_owner(message) for message in messages)
+        )
+        persona, bound = (
+            await self.load_persona("private" if is_owner_only else "public"),
+            self._bindings.find(place),
+        )
+        return PromptContext(
+            persona=persona.identity,
+            binding=PromptBinding(
+                prompt=bound.prompt,
+                language=bound.language,
+                answers_all=not direct and bound.listen == "all",
+                peers=self._peers,
+                skills=bound.skills,
+                private=persona.private,
+            ),
+            peer_name=messages[-1].sender.name if direct and messages else None,
+            last_active_at=last_active_at,
+            visibility=await self._places.visibility(place.conversation, everything=is_owner_only),
+            tools_tokens=tools_tokens,
+            label=MEMORY_LABEL if persona.private else TRUSTED_LABEL,
+        )
+
+    async def _build_inner(
+        self, place: Address, last_active_at: datetime | None, tools_tokens: int
+    ) -> PromptContext:
+        return PromptContext(
+            persona=(await self.load_persona("public")).identity,
+            binding=PromptBinding(peers=self._peers),
+            peer_name=None,
+            last_active_at=last_active_at,
+            visibility=await self._places.visibility(place.conversation),
+            card=load_prompt("inner"),
+            tools_tokens=tools_tokens,
+        )
+
+    def _is_owner(self, message: Message) -> bool:
+        return identify(self._access, message.at, message.sender).role == FULL_ACCESS_ROLE
+
+    async def card(
+        self, place: Address, prompt_context: PromptContext, *, folded: bool
     ) -> tuple[str, Label]:
         """Return the card of a place, durably pinned, and the label of its text.
 
-        `peer_name`: name of the other person in a direct chat; None: it is a room. `scope`: of its
-        readers; empty: not known.
+        `folded`: the view just lost its beginning, so a new card costs nothing more.
         """
+        if prompt_context.card:
+            return prompt_context.card, TRUSTED_LABEL
         conversation, now = place.conversation, self._clock.now()
-        pinned = self._pinned.get(conversation) or await self._store.pinned_card(conversation)
+        pinned = await self._store.pinned_card(conversation)
+        last = prompt_context.last_active_at
         if reason := refresh_reason(pinned=pinned is not None, last=last, now=now, folded=folded):
-            card = await self._describe_place(place, peer_name, scope)
-            written, role = (
-                self._redactor(render_channel_card(card)),
-                await self._least_role(place, card),
+            card = await self._describe_place(
+                place, prompt_context.peer_name, prompt_context.visibility.scope
             )
-            if pinned is None or (written, role) != (pinned.text, pinned.least_role):
-                pinned = ChannelCardPinned(text=written, reason=reason, least_role=role)
+            text = self._redactor(render_channel_card(card))
+            role = await self._least_role(place, card)
+            if pinned is None or (text, role) != (pinned.text, pinned.least_role):
+                pinned = ChannelCardPinned(text=text, reason=reason, least_role=role)
                 await self._store.append([NewEntry(fact=pinned, at=now, conversation=conversation)])
         assert pinned is not None
-        self._pinned[conversation] = pinned
-        self._pinned.move_to_end(conversation)
-        if len(self._pinned) > MAX_PINNED_CARDS:
-            self._pinned.popitem(last=False)
-        return pinned.text, label_of_card(pinned)
-
-    def own_name(self, place: Address) -> str:
-        """Return what the agent is called there, without a leading `@`. Empty: not known."""
-        return (self._titles.place_names(place).me or "").removeprefix("@")
+        source = "the topic" if _CARD_TOPIC in pinned.text else "the name of this thread or person"
+        return pinned.text, label_of_role(pinned.least_role, source)
 
     async def _describe_place(
         self, place: Address, peer_name: str | None, scope: str
@@ -193,7 +276,7 @@ class ChannelCards:
             )
             return next(
                 (
-                    role_of(self._access, place, one.fact.sender)
+                    identify(self._access, place, one.fact.sender).role
                     for one in newest
                     if isinstance(one.fact, Message)
                 ),
@@ -206,7 +289,7 @@ class ChannelCards:
         changed = await self._store.last_topic_change(place.conversation)
         if changed is None or self._redactor(changed.text or "") != card.topic:
             return "guest"
-        return role_of(self._access, changed.at, changed.sender)
+        return identify(self._access, changed.at, changed.sender).role
 
     async def _find_people(
         self, conversation: ConversationId
@@ -219,166 +302,9 @@ class ChannelCards:
         )
         found, writers = dict[str, tuple[str, str]](), set[SenderId]()
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:
-            role = role_of(self._access, message.at, message.sender)
+            role = identify(self._access, message.at, message.sender).role
             writers.add(message.sender.id)
             if role in {"owner", "admin"}:
                 found.pop(message.sender.id, None)
                 found[message.sender.id] = (message.sender.name, role)
         return tuple(found.values())[-MAX_PEOPLE:], len(writers)
-
-
-def _describe_readers(scope: str, writers: int) -> str:
-    """Return who reads a room. The number of those who write is rounded: a card changes seldom."""
-    opened = "open to the server" if is_shared_scope(scope) else ""
-    readers = "public" if scope == PUBLIC else opened
-    number = next((some for least, some in _SOME_PEOPLE if writers >= least), "")
-    return ", ".join(filter(None, [readers, number and f"{number} people write here"]))
-
-
-def refresh_reason(*, pinned: bool, last: datetime | None, now: datetime, folded: bool) -> str:
-    """Return why the card is to be written anew; empty: it stays. `last`: end of the newest turn in
-    view.
-    """
-    if not pinned:
-        return "there was none"
-    if folded:
-        return "the view was folded"
-    if last is None or now - last > COLD_AFTER:
-        return "the cache is cold"
-    return ""
-
-
-class PromptContextBuilder:
-    """Builds the prompt contexts of one agent."""
-
-    def __init__(
-        self,
-        agent: str,
-        live: LiveSettings,
-        *,
-        workspaces: WorkspaceCache,
-        own: Path,
-        family: str,
-        keep_warm: CacheWarmer,
-        bindings: Bindings,
-        access_policy: AccessPolicy,
-        cards: ChannelCards,
-        places: PrivacyCache,
-    ) -> None:
-        """`own`: directory of the agent's own files. `family`: of its model, which the persona is
-        written for.
-        """
-        self._agent = agent
-        self._live = live
-        self._workspaces = workspaces
-        self._own = own
-        self._family = family
-        self._keep_warm = keep_warm
-        self._peers = tuple(sorted(one.id for one in live.settings.agents if one.id != agent))
-        self._bindings = bindings
-        self._access = access_policy
-        self.cards = cards
-        self._places = places
-
-    def language(self, place: Address) -> str | None:
-        """Return the tag of the room's language. None: none is set."""
-        return self._bindings.find(place).language
-
-    async def load_persona(self, scope: PersonaScope) -> PersonaBundle:
-        """Load the present persona. Raises OSError."""
-        return await self._workspaces.get(
-            self._live.agent_config(self._agent).workspace or default_workspace(),
-            scope=scope,
-            family=self._family,
-            own=self._own,
-            cached=self._live.is_enabled("workspace_cache", self._agent),
-        )
-
-    async def build(
-        self,
-        place: Address,
-        unread: UnreadEntries,
-        past: Sequence[HistoryTurn],
-        tools: Sequence[ToolSpec],
-    ) -> PromptContext:
-        """Return everything but the card, which waits for the fold. `tools`: the tools that each
-        request describes.
-        """
-        if is_inner(place.conversation):
-            return await self._build_inner(place, past, tools)
-        messages = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
-        direct = await self._places.is_direct(place.conversation) is True
-        if (
-            direct
-            and not messages
-            and (newest := await self._places.newest_message(place.conversation)) is not None
-        ):
-            messages = [newest]  # nobody wrote just now, but the reader is the same
-        is_owner_only = (
-            direct and bool(messages) and all(self._is_owner(message) for message in messages)
-        )
-        persona, bound = (
-            await self.load_persona("private" if is_owner_only else "public"),
-            self._bindings.find(place),
-        )
-        return PromptContext(
-            persona=persona.identity,
-            binding=PromptBinding(
-                prompt=bound.prompt,
-                language=bound.language,
-                answers_all=not direct and bound.listen == "all",
-                peers=self._peers,
-                skills=bound.skills,
-                private=persona.private,
-            ),
-            peer_name=messages[-1].sender.name if direct and messages else None,
-            last_active_at=self._last_active_at(place, past),
-            visibility=await self._places.visibility(place.conversation, everything=is_owner_only),
-            tools_tokens=_estimate_tools_tokens(tools),
-            label=MEMORY_LABEL if persona.private else TRUSTED_LABEL,
-        )
-
-    async def _build_inner(
-        self, place: Address, past: Sequence[HistoryTurn], tools: Sequence[ToolSpec]
-    ) -> PromptContext:
-        return PromptContext(
-            persona=(await self.load_persona("public")).identity,
-            binding=PromptBinding(peers=self._peers),
-            peer_name=None,
-            last_active_at=self._last_active_at(place, past),
-            visibility=await self._places.visibility(place.conversation),
-            card=load_prompt("inner"),
-            tools_tokens=_estimate_tools_tokens(tools),
-        )
-
-    def _last_active_at(self, place: Address, past: Sequence[HistoryTurn]) -> datetime | None:
-        if not past:
-            return None
-        return max(
-            past[-1].at,
-            self._keep_warm.last_refresh(self._agent, place.conversation) or past[-1].at,
-        )
-
-    def _is_owner(self, message: Message) -> bool:
-        return role_of(self._access, message.at, message.sender) == FULL_ACCESS_ROLE
-
-    async def card(
-        self, place: Address, prompt_context: PromptContext, *, folded: bool
-    ) -> tuple[str, Label]:
-        """Return the pinned card and the label of its text.
-
-        `folded`: the view just lost its beginning, so a new card costs nothing more.
-        """
-        if prompt_context.card:
-            return prompt_context.card, TRUSTED_LABEL
-        return await self.cards.card(
-            place,
-            peer_name=prompt_context.peer_name,
-            last=prompt_context.last_active_at,
-            folded=folded,
-            scope=prompt_context.visibility.scope,
-        )
-
-
-def _estimate_tools_tokens(tools: Sequence[ToolSpec]) -> int:
-    return sum([estimate_tokens(one.name + one.description + one.schema) for one in tools])

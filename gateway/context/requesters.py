@@ -8,14 +8,14 @@ from typing import Final
 from gateway.access.policy import decide
 from gateway.context.conversation import is_addressed
 from gateway.context.history import HistoryTurn
-from gateway.core.events import Alarm, ConversationId, MembershipChanged, Message, Sender
-from gateway.core.facts import MESSAGE_KINDS, ReminderSet, Seq, TurnRecord
-from gateway.core.identity import AccessPolicy, author_role, role_of
+from gateway.core.events import Address, Alarm, ConversationId, MembershipChanged, Message, Sender
+from gateway.core.facts import MESSAGE_KINDS, Seq, TurnRecord
+from gateway.core.identity import AccessPolicy, author_role, identify, lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, rank_integrity
-from gateway.core.permissions import lowest_role
 from gateway.core.tool import Requester
 from gateway.store import LogEntry, StoreReader
 
+LAST_FRESH_START: Final = "SELECT fresh FROM view WHERE conversation = $1"
 MAX_MESSAGES: Final = 500
 """Newest messages of a conversation that are searched for a text."""
 MAX_TURNS: Final = 20
@@ -67,7 +67,7 @@ async def _collect_requesters(
     requesters, others = list[Requester](), ["owner"]
     covered = [await reader.entry(seq) for ended in turns for seq in ended.covers]
     entries = [one for one in covered if one is not None]
-    roles = await find_reminder_roles(reader, access_policy, entries)
+    roles = await find_alarm_roles(reader, access_policy, entries)
     for one in entries:
         if one.seq in roles:
             others.append(roles[one.seq] or "owner")
@@ -76,84 +76,68 @@ async def _collect_requesters(
             and is_addressed(one.fact)
             and not _was_in_digest(one, turns)
         ):
-            requesters.append(_to_requester(access_policy, one.fact))
+            sender = one.fact.sender
+            role = identify(access_policy, one.fact.at, sender).role
+            requesters.append(to_requester(sender, role))
         elif isinstance(one.fact, Message | MembershipChanged):
-            others.append(role_of(access_policy, one.fact.at, one.fact.sender))
+            others.append(identify(access_policy, one.fact.at, one.fact.sender).role)
     return InheritedRequesters(
         requesters=deduplicate_requesters(requesters), unasked_role=lowest_role(others)
     )
 
 
-async def find_reminder_roles(
-    reader: StoreReader, access_policy: AccessPolicy, entries: Sequence[LogEntry]
+async def find_alarm_roles(
+    reader: StoreReader, access_policy: AccessPolicy, entries: Iterable[LogEntry]
 ) -> Mapping[Seq, str]:
-    """Return the least role of those who may have caused each reminder, then and now. Empty: the
+    """Return the least role of those who may have caused each alarm, then and now. Empty: the
     agent's own.
     """
     return {
-        entry.seq: await _find_reminder_role(
-            await find_reminder(reader, entry.fact.reminder),
-            reader,
-            access_policy,
-            unknown="guest" if entry.fact.asked_by else "",
-        )
+        entry.seq: await _find_alarm_role(reader, access_policy, entry.fact)
         for entry in entries
         if isinstance(entry.fact, Alarm)
     }
 
 
-async def find_reminder(reader: StoreReader, reminder: str) -> ReminderSet | None:
-    """Return the fact that set a reminder. None: the log has not got it."""
-    found = await reader.entry_by_key(f"reminded:{reminder}")
-    return found.fact if found is not None and isinstance(found.fact, ReminderSet) else None
-
-
-async def label_reminders(
-    reader: StoreReader, access_policy: AccessPolicy, ids: Iterable[str], inner: ConversationId
+async def label_alarm(
+    reader: StoreReader, access_policy: AccessPolicy, alarm: Alarm, inner: ConversationId
 ) -> Label:
-    """Return the label of reminders in the inner conversation. Where nobody recorded who may read
+    """Return the label of an alarm in the inner conversation. Where nobody recorded who may read
     one that is not the agent's own alone, the agent may repeat it to itself only.
     """
-    label = TRUSTED_LABEL
-    for one in ids:
-        fact = await find_reminder(reader, one)
-        if role := await _find_reminder_role(fact, reader, access_policy):
-            known = fact.readers if fact is not None else None
-            readers = (inner,) if known is None else known
-            label |= label_of_role(role, "a reminder") | Label(readers=readers)
-    return label
+    role = await _find_alarm_role(reader, access_policy, alarm)
+    readers = alarm.readers if alarm.role is not None else (inner,)
+    return label_of_role(role, "a reminder") | Label(readers=readers) if role else TRUSTED_LABEL
 
 
-async def _find_reminder_role(
-    fact: ReminderSet | None,
-    reader: StoreReader,
-    access_policy: AccessPolicy,
-    *,
-    unknown: str = "guest",
-) -> str:
-    if fact is None:
-        return unknown
-    own = not fact.by and not fact.role
-    return "" if own else await _role_of_setter(reader, access_policy, fact)
+def find_setters(entries: Iterable[LogEntry]) -> dict[Seq, Sender]:
+    """Return the people who asked for the alarms among these entries."""
+    return {
+        entry.seq: Sender(id=alarm.by, name=alarm.asked_by, verified=True)
+        for entry in entries
+        if isinstance(alarm := entry.fact, Alarm) and alarm.by
+    }
 
 
-async def _role_of_setter(
-    reader: StoreReader, access_policy: AccessPolicy, fact: ReminderSet
-) -> str:
+async def _find_alarm_role(reader: StoreReader, access_policy: AccessPolicy, alarm: Alarm) -> str:
     """Return the lower of the roles when it was set and now. Ranks of a platform are those of their
     newest message.
     """
-    then, at = fact.role or "guest", fact.at
-    if not fact.by or at is None:
+    if alarm.attended:
+        return ""
+    then, at = "guest" if alarm.role is None else alarm.role, alarm.at
+    if not alarm.by or at is None:
         return then
-    now: str = role_of(access_policy, at, Sender(id=fact.by, name=fact.asked_by, verified=True))
+    now: str = identify(
+        access_policy, at, Sender(id=alarm.by, name=alarm.asked_by, verified=True)
+    ).role
     if rank_integrity(now) < rank_integrity(then) and now != "blocked":
         newest = await reader.newest_entries(
             MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=at.conversation
         )
         senders = (one.fact.sender for one in reversed(newest) if isinstance(one.fact, Message))
-        known = next((sender for sender in senders if sender.id == fact.by), None)
-        now = role_of(access_policy, at, known) if known is not None else now
+        known = next((sender for sender in senders if sender.id == alarm.by), None)
+        now = identify(access_policy, at, known).role if known is not None else now
     return lowest_role([then, now])
 
 
@@ -169,6 +153,13 @@ def deduplicate_requesters(requesters: Sequence[Requester]) -> tuple[Requester, 
     return tuple(found.values())
 
 
+def are_blocked(people: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
+    """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
+    return bool(requesters) and all(
+        identify(people, at, one).role == "blocked" for one in requesters
+    )
+
+
 async def was_written_by_member(
     reader: StoreReader, access_policy: AccessPolicy, place: ConversationId, text: str
 ) -> bool:
@@ -177,8 +168,9 @@ async def was_written_by_member(
 
     Searches the newest messages there. Quoted and forwarded text does not count. Raises StoreError.
     """
+    began = await reader.rows(LAST_FRESH_START, place)
     since, exact = (
-        await reader.last_fresh_start(place),
+        began[0][0] if began else 0,
         re.compile(rf"(?<![\w.@-]){re.escape(text)}(?![\w@-]|\.\w)"),
     )
     for one in await reader.newest_entries(
@@ -234,13 +226,13 @@ def _words_of(text: str) -> set[str]:
     return {*re.findall(r"\w+", text.casefold())}
 
 
-def _to_requester(access_policy: AccessPolicy, message: Message) -> Requester:
-    sender = message.sender
-    role = role_of(access_policy, message.at, sender)
+def to_requester(sender: Sender, role: str) -> Requester:
+    """Return the sender of a message as somebody who asks for something, in this role."""
     return Requester(
         id=sender.id,
         name=sender.name,
         role=role,
+        account=sender.account,
         verified=sender.verified,
         ranks=sender.ranks,
         is_bot=sender.is_bot,

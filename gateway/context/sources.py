@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from agent.journal import to_single_line
-from gateway.access.approval_texts import PLACE_CHARS, inline_code
 from gateway.core.events import ConversationId, MembershipChanged, Message, Sender
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_time
 from gateway.core.i18n import N_, _
-from gateway.core.identity import AccessPolicy, role_of
-from gateway.core.permissions import proven_role
+from gateway.core.identity import AccessPolicy, identify, proven_role
+from gateway.core.text_safety import PLACE_CHARS, inline_code
 from gateway.store import LogEntry, StoreReader
 
 SNIPPET_CHARS: Final = 80
@@ -101,7 +100,7 @@ class SourceFinder:
 
     def _role(self, written: Message | MembershipChanged) -> str:
         return proven_role(
-            role_of(self._access_policy, written.at, written.sender),
+            identify(self._access_policy, written.at, written.sender).role,
             verified=written.sender.verified,
         )
 

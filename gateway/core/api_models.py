@@ -391,6 +391,17 @@ class OutboxStatus(ApiModel):
     deliveries: tuple[DeliveryRecord, ...]
 
 
+class PluginEntry(ApiModel):
+    """A plugin in use."""
+
+    name: str
+    summary: str
+    problem: str
+    """What failed last. Empty: nothing did."""
+    panels: dict[str, str]
+    """Paths of the API whose answers are panels of the dashboard, by heading."""
+
+
 class AuditEntry(TitledModel):
     """An administrative act in the audit log."""
 

@@ -8,10 +8,11 @@ import itertools
 import secrets
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
 
 _ULID_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _ULID_CHARS = 26
+_ULID_SHIFTS: Final = range(125, -1, -5)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -35,8 +36,7 @@ class SystemClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     async def sleep(self, delay_s: float) -> None:
         await asyncio.sleep(max(0.0, delay_s))
@@ -91,7 +91,7 @@ def new_id(now: datetime) -> str:
     bits.
     """
     value = ((now - _EPOCH) // _MILLISECOND << 80) | secrets.randbits(80)
-    return "".join(_ULID_ALPHABET[(value >> shift) & 31] for shift in range(125, -1, -5))
+    return "".join([_ULID_ALPHABET[(value >> shift) & 31] for shift in _ULID_SHIFTS])
 
 
 def id_created_at(ulid: str) -> datetime | None:
@@ -101,8 +101,7 @@ def id_created_at(ulid: str) -> datetime | None:
     if len(ulid) != _ULID_CHARS or not all(char in _ULID_ALPHABET for char in ulid):
         return None
     value = sum(
-        _ULID_ALPHABET.index(char) << shift
-        for char, shift in zip(ulid, range(125, -1, -5), strict=True)
+        _ULID_ALPHABET.index(char) << shift for char, shift in zip(ulid, _ULID_SHIFTS, strict=True)
     )
     try:
         return _EPOCH + (value >> 80) * _MILLISECOND

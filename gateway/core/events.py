@@ -5,10 +5,10 @@ opaque: only the channel that made one interprets it. Text is Markdown, free of 
 of lone surrogates (adapters replace them, because they cannot be written as UTF-8).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Annotated, Final, Literal, NewType, Self
+from typing import Annotated, ClassVar, Final, Literal, NewType
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
@@ -25,6 +25,7 @@ ThreadId = NewType("ThreadId", str)
 SenderId = NewType("SenderId", str)
 """Stable for one person on one platform account. Never a display name or a bare nick."""
 MessageId = NewType("MessageId", str)
+"""Id of a message; only the adapter that made it looks inside."""
 EventId = NewType("EventId", str)
 """Id of one platform event; a repeat of the event has the same id."""
 PostKey = NewType("PostKey", str)
@@ -51,37 +52,42 @@ class Address:
     room: RoomId
     thread: ThreadId | None = None
     """None: the room itself."""
+    conversation: Annotated[ConversationId, Field(exclude=True)] = field(
+        init=False, repr=False, compare=False
+    )
+    """This address on one line: equal for equal addresses, different for different ones; `parse`
+    reverses it."""
 
     def __post_init__(self) -> None:
         if not self.channel or not self.room or self.thread == "":
             raise ValueError("an address has no empty parts")
-
-    @property
-    def conversation(self) -> ConversationId:
-        """This address on one line: equal for equal addresses, different for different ones;
-        `parse` reverses it.
-        """
-        return _format_conversation(self.channel, self.room, self.thread)
+        line = _format_conversation(self.channel, self.room, self.thread)
+        object.__setattr__(self, "conversation", line)
 
     @classmethod
-    def parse(cls, conversation: str) -> Self:
+    def parse(cls, conversation: str) -> "Address":
         """Reverse `conversation`. Raises ValueError for any text that `conversation` could not have
         returned.
         """
-        channel, _, rest = conversation.partition("/")
-        room, _, thread = rest.partition("/")
-        plain = [part.replace("%2F", "/").replace("%25", "%") for part in (channel, room, thread)]
-        if all(plain[:2]):
-            address = cls(
-                channel=ChannelName(plain[0]),
-                room=RoomId(plain[1]),
-                thread=ThreadId(plain[2]) if plain[2] else None,
-            )
-            if address.conversation == conversation:
-                return address
-        raise ValueError(
-            f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread"
+        return _parse_conversation(conversation)
+
+
+@lru_cache(maxsize=4096)
+def _parse_conversation(conversation: str) -> Address:
+    channel, _, rest = conversation.partition("/")
+    room, _, thread = rest.partition("/")
+    plain = [part.replace("%2F", "/").replace("%25", "%") for part in (channel, room, thread)]
+    if all(plain[:2]):
+        address = Address(
+            channel=ChannelName(plain[0]),
+            room=RoomId(plain[1]),
+            thread=ThreadId(plain[2]) if plain[2] else None,
         )
+        if address.conversation == conversation:
+            return address
+    raise ValueError(
+        f"not a conversation: {conversation!r}; expected channel/room or channel/room/thread"
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -143,6 +149,7 @@ class QuotedMessage:
 
 
 MAX_QUOTED_CHARS = 3_000
+"""Longest text that a `QuotedMessage` keeps, in characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +342,8 @@ class ConnectionChanged:
     sent: Time
     says: bool = False
     """True if the account is not up, but only cannot receive: posts may be tried all the same."""
+    at: ClassVar[None] = None
+    """It belongs to no place."""
     kind: Literal["link"] = "link"
 
 
@@ -355,6 +364,11 @@ class Alarm:
     """Id of the agent that set it."""
     reminder: str = ""
     """Id of the reminder that this is one occurrence of; empty: none."""
+    by: SenderId = SenderId("")
+    """Person who asked for it, who bears its costs. Empty: the agent itself."""
+    role: str | None = None
+    """Lowest role of the people who may have caused it, when it was set. Empty: only the agent
+    itself. None: it is not recorded."""
     asked_by: str = ""
     """Display name of the person who asked for it. Untrusted. Empty: the agent itself."""
     due: Time | None = None
@@ -372,7 +386,8 @@ class Alarm:
     """Title of the room with the line that it waited for, which is the cause of its entry. Empty:
     its time has come."""
     readers: tuple[str, ...] = ()
-    """`Label.readers` of that line."""
+    """`Label.readers` of that line; of an alarm to the agent itself, those of the request that set
+    it."""
     kind: Literal["alarm"] = "alarm"
 
 
@@ -555,7 +570,7 @@ class EvidenceRef:
     """Reference to the full version of a text of which the model was shown a part."""
 
     handle: str
-    """Argument of `fetch_evidence`: see `gateway.context.evidence`."""
+    """Argument of `fetch_evidence`: see `gateway.plugins.evidence`."""
     kind: str
     """Kind of text: `text`, `file`, `command`, `page`, `messages`, ..."""
     origin: str
@@ -617,7 +632,7 @@ class TurnStep:
     """Calls in the model's order; not empty."""
     heard: str = ""
     """Messages that arrived meanwhile and were shown after the results, as
-    `agent.prompt.render_prompt_lines` writes them."""
+    `agent.prompt.render_line` writes them."""
     thinking: str = ""
     """Thinking in front of the calls, in the form of the client of its model, which sends it back.
     Empty: not known."""

@@ -5,8 +5,11 @@ A `Fact` is the body of one log entry, tagged by `kind`. Facts are never changed
 the log is computed from them (`gateway.store.projections`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, NewType, get_args
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, ClassVar, Final, Literal, NewType, Union, get_args
 
 from pydantic import Field, TypeAdapter
 
@@ -28,7 +31,7 @@ from gateway.core.events import (
     TurnStep,
     Usage,
 )
-from gateway.core.labels import OUTSIDE_LABEL, Label, label_of_role
+from gateway.core.labels import OUTSIDE_LABEL, Label
 
 Seq = NewType("Seq", int)
 """Position in the log: grows, unique, may have gaps. Never 0."""
@@ -180,8 +183,8 @@ class TurnRecord:
     prompt_estimate: int = 0
     """Size of the same request as estimated for the view."""
     recalled: tuple[str, ...] = ()
-    """Ids of the texts recalled for it (`gateway.context.recall`): not repeated while this turn is
-    in view."""
+    """Names of the texts that plugins recalled for it (`gateway.plugin.Part.names`): not repeated
+    while this turn is in view."""
     nudged: bool = False
     """True if it was asked to write down what matters, because the window is nearly full."""
     label: Label = OUTSIDE_LABEL
@@ -415,57 +418,6 @@ class OwnerTold:
     post: PostKey | None = None
     """Key of the post that tells it, and id of its turn in the owner's chat. None: held."""
     kind: Literal["told"] = "told"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReminderSet:
-    """A new reminder, or an intention of the agent. Each occurrence is an `Alarm`, whose `next` is
-    the time of the following one.
-    """
-
-    reminder: str
-    """Id of the reminder."""
-    agent: str
-    at: Address | None
-    """The conversation where it is delivered; None: to the agent itself."""
-    text: str
-    by: SenderId
-    """The person who asked for it; empty: the agent itself."""
-    asked_by: str
-    """Their display name. Untrusted."""
-    schedule: str
-    """Schedule in the form of `gateway.context.schedule`. Empty: it has no time, and ends at
-    `due`."""
-    due: Time
-    """First occurrence."""
-    turn: TurnId | None = None
-    """The turn that set it. None: no turn did."""
-    role: str = ""
-    """Lowest role of the people who may have caused it: actions that follow from it have these
-    rights at most. Empty: only the agent itself."""
-    readers: tuple[str, ...] | None = None
-    """`Label.readers` of the request that set it. None: not recorded."""
-    intended: bool = False
-    """True: the agent means to do it. False: it is to be told."""
-    on: str = ""
-    """Address of the room whose talk it waits for, its threads included. Empty: it waits for its
-    time; without one it is work that is open now."""
-    word: str = ""
-    """With `on`: text that a line must contain, in any case. Empty: every line is meant."""
-    kind: Literal["reminded"] = "reminded"
-
-
-ReminderOutcome = Literal["dropped", "done", "expired"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReminderEnded:
-    """End of a reminder or intention that would have come again."""
-
-    reminder: str
-    reason: str
-    outcome: ReminderOutcome = "dropped"
-    kind: Literal["reminder_ended"] = "reminder_ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -831,6 +783,24 @@ class AuditRecord:
     kind: Literal["audited"] = "audited"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFact:
+    """Base of the kinds of entries that plugins add to the log.
+
+    A subclass is a frozen dataclass with `kind: Literal["NAME.what"] = "NAME.what"`, where NAME is
+    the plugin's. Pydantic reads and writes it, as all facts; a field once released keeps its
+    meaning and its default value.
+    """
+
+    kind: str
+    is_kept: ClassVar[bool] = False
+    """True: entries of the kind stay in the log, however old they are."""
+
+    def describe(self) -> str:
+        """Return one line about the entry for people, in English."""
+        return ""
+
+
 Fact = (
     Notification
     | Judgement
@@ -849,8 +819,6 @@ Fact = (
     | UnreadDismissed
     | RoomAttended
     | OwnerTold
-    | ReminderSet
-    | ReminderEnded
     | NoteWritten
     | MemoryConsolidated
     | DmnDirective
@@ -873,21 +841,72 @@ Fact = (
     | LimitReached
     | MonthArchived
     | AuditRecord
+    | PluginFact
 )
+"""Every kind of entry that the log can have, tagged by `kind`."""
 
 NOTIFICATION_CLASSES: Final[tuple[type[Notification], ...]] = get_args(Notification)
 """All types of notifications, to subscribe to them."""
 
-PRUNABLE_KINDS: Final = frozenset({
+_PRUNABLE_KINDS: Final = frozenset({
     "direct", "mention", "reply", "room", "edited", "deleted", "reacted", "membership", "command",
     "link", "alarm", "finished", "delivery", "judged", "turn_ended", "folded", "compaction_lock",
     "evidence", "carded", "post", "sending", "part", "previewed", "preview_ended", "cursor",
     "handled", "dmn", "tool_begun", "acted", "limited",
 })  # fmt: skip
-"""Kinds whose entries leave the log when they are old (`gateway.store.retention`)."""
 
-FACT: TypeAdapter[Fact] = TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
-"""Reads facts: `validate_json` is the inverse of `dump_fact`."""
+_OWN_FACTS: Final[tuple[type[Any], ...]] = tuple(set(get_args(Fact)) - {PluginFact})
+_PLUGIN_FACTS: Final[dict[str, type[PluginFact]]] = {}
+
+
+def register_facts(facts: Iterable[type[PluginFact]]) -> None:
+    """Let the log have entries of these types, and of no other ones of plugins."""
+    _PLUGIN_FACTS.clear()
+    _PLUGIN_FACTS.update({fact_kind(fact): fact for fact in facts})
+    fact_adapter.cache_clear()
+    fact_kinds.cache_clear()
+
+
+@cache
+def fact_adapter() -> TypeAdapter[Fact]:
+    """Return what reads facts, those of plugins too: `validate_json` is the inverse of
+    `dump_fact`.
+    """
+    # Plugins stand above the log; it has to know their facts before it is read.
+    import_module("gateway.plugins").find_plugins()
+    kinds: Any = Union[(*_OWN_FACTS, *_PLUGIN_FACTS.values())]
+    adapter: TypeAdapter[Fact] = TypeAdapter(Annotated[kinds, Field(discriminator="kind")])
+    return adapter
+
+
+def fact_kind(fact: type[PluginFact]) -> str:
+    """Return the kind of a type of facts."""
+    [kind] = _kinds_of(fact)
+    return kind
+
+
+def prunable_kinds() -> frozenset[str]:
+    """Return the kinds whose entries leave the log when they are old, see
+    `gateway.plugins.retention`.
+    """
+    fact_adapter()
+    added = (kind for kind, fact in _PLUGIN_FACTS.items() if not fact.is_kept)
+    return _PRUNABLE_KINDS.union(added)
+
+
+def event_kinds() -> frozenset[str]:
+    """Return the kinds of notifications."""
+    return frozenset(kind for one in NOTIFICATION_CLASSES for kind in _kinds_of(one))
+
+
+def _kinds_of(fact: type[Any]) -> tuple[str, ...]:
+    kinds: tuple[str, ...] = get_args(fact.__annotations__["kind"])
+    return kinds
+
+
+def has_trouble(turn: Fact) -> bool:
+    """Return whether it is a turn that failed, if only in part, or did the same again and again."""
+    return isinstance(turn, TurnRecord) and bool(turn.failure or turn.reason == REPEATED_TURN)
 
 
 def dump_fact(fact: Fact) -> str:
@@ -898,8 +917,8 @@ def dump_fact(fact: Fact) -> str:
     fields without a default only.
     """
     if not isinstance(fact, NOTIFICATION_CLASSES):
-        return FACT.dump_json(fact).decode()
-    body = FACT.dump_json(fact, exclude_defaults=True).decode()
+        return fact_adapter().dump_json(fact).decode()
+    body = fact_adapter().dump_json(fact, exclude_defaults=True).decode()
     return body if isinstance(fact, Message) else f'{body[:-1]},"kind":"{fact.kind}"}}'
 
 
@@ -921,20 +940,24 @@ def is_inner(conversation: ConversationId) -> bool:
     return conversation.startswith(f"{INNER_CHANNEL}/")
 
 
-def address_of(event: Notification) -> Address | None:
-    """Return the place of an event; None if it belongs to no place."""
-    return None if isinstance(event, ConnectionChanged) else event.at
+def is_direct_line(fact: Fact) -> bool:
+    """Return whether somebody wrote this in a direct chat."""
+    if isinstance(fact, Message):
+        return fact.kind == "direct"
+    return isinstance(fact, Command) and fact.direct
 
 
-def fact_kinds() -> list[str]:
+@cache
+def fact_kinds() -> frozenset[str]:
     """Return all kinds of entries."""
-    tags = (get_args(fact.__annotations__["kind"]) for fact in get_args(Fact))
-    return sorted({tag for group in tags for tag in group})
+    fact_adapter()
+    facts = (*_OWN_FACTS, *_PLUGIN_FACTS.values())
+    return frozenset(kind for fact in facts for kind in _kinds_of(fact))
 
 
 def dedup_key(event: Notification) -> str:
     """Return the deduplication key of a notification: equal exactly for repeats of one event."""
-    place = address_of(event)
+    place = event.at
     scope = (
         place.conversation
         if place
@@ -948,13 +971,3 @@ def dedup_key(event: Notification) -> str:
     )
     family = "message" if is_message else event.kind
     return f"{family}:{scope}:{event.id}"
-
-
-_CARD_TOPIC: Final = "\nTopic, in the words of people there: "
-"""Start of the topic in a card (`agent.prompt.render_channel_card`)."""
-
-
-def label_of_card(card: ChannelCardPinned) -> Label:
-    """Return the label of the people's words in a pinned channel card."""
-    source = "the topic" if _CARD_TOPIC in card.text else "the name of this thread or person"
-    return label_of_role(card.least_role, source)

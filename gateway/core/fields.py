@@ -1,4 +1,4 @@
-"""Types of configuration values: durations, time zones, and guarded regular expressions.
+"""Types of configuration values: durations, time zones, paths, and guarded regular expressions.
 
 Some regular expressions take exponential time on some texts
 (https://owasp.org/www-community/attacks/Regular_expression_Denial_of_Service_-_ReDoS), and a sender
@@ -8,11 +8,13 @@ texts costs little, too.
 """
 
 import logging
+import os
 import re
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 
 logger = logging.getLogger("reverie.fields")
 
@@ -61,6 +63,32 @@ Duration = Annotated[
     Field(ge=0, strict=True, allow_inf_nan=False, json_schema_extra={"format": "duration"}),
 ]
 """Seconds. Accepts `300`, `5m`, `1h`."""
+
+
+PathT = TypeVar("PathT", str, Path)
+
+
+def _resolve_path(path: PathT, info: ValidationInfo) -> PathT:
+    """Return the path, which starts at the directory that is the context of the validation. Raises
+    ValueError if the system does not accept it.
+    """
+    if "\0" in str(path):
+        raise ValueError("a path cannot contain the character NUL")
+    try:
+        os.fsencode(path)
+        expanded = Path(path).expanduser()
+    except UnicodeEncodeError as error:
+        why = f"the encoding of file names is {error.encoding} here, which lacks a character of it"
+        raise ValueError(f"{why}; set LC_ALL to a UTF-8 locale, e.g. C.UTF-8") from None
+    except RuntimeError:  # `~user` without a home here: keep the path
+        expanded = Path(path)
+    return type(path)(info.context / expanded) if info.context and str(path) else path
+
+
+LocalPath = Annotated[Path, Field(strict=False), AfterValidator(_resolve_path)]
+"""Path that is relative to the configuration directory when written, absolute when read."""
+LocalFile = Annotated[str, AfterValidator(_resolve_path)]
+"""Path of a file, as text: see `LocalPath`."""
 
 
 class ConfigSection(BaseModel):

@@ -26,7 +26,6 @@ could not look."""
 PROBE_TIMEOUT_S: Final = 10.0
 """Seconds for one probe as a whole."""
 _MAX_SENTENCE_CHARS: Final = 400
-"""Longest sentence; sentences may quote a server."""
 T = TypeVar("T")
 
 

@@ -30,7 +30,8 @@ def use_language(tag: str | None) -> Iterator[None]:
     """Translate into this language within the block, and in tasks started there. None or unknown:
     English.
     """
-    token = _language.set(find_language(tag or ""))
+    tag = (tag or "")[: _MAX_TAG_CHARS + 1].replace("_", "-").lower()
+    token = _language.set(_find_language(tag))
     try:
         yield
     finally:
@@ -60,8 +61,11 @@ def languages() -> frozenset[str]:
 
 
 @lru_cache(maxsize=256)
-def _known_language(tag: str) -> str:
-    parts = tag.split("-")
+def _find_language(tag: str) -> str:
+    """Return the catalog for a BCP 47 tag: its own, else that of the language without region.
+    Empty: English.
+    """
+    parts = tag.split("-") if len(tag) <= _MAX_TAG_CHARS else []
     while parts:
         for name in languages():
             if name.replace("_", "-").lower() == "-".join(parts):
@@ -70,15 +74,8 @@ def _known_language(tag: str) -> str:
     return ""
 
 
-def find_language(tag: str) -> str:
-    """Return the catalog for a BCP 47 tag: its own, else that of the language without region.
-    Empty: English.
-    """
-    return _known_language(tag.replace("_", "-").lower()) if len(tag) <= _MAX_TAG_CHARS else ""
-
-
 _MAX_TAG_CHARS: Final = 35
-"""https://www.rfc-editor.org/rfc/rfc5646#section-4.4.1; a longer one is not kept in the cache."""
+"""https://www.rfc-editor.org/rfc/rfc5646#section-4.4.1; a longer one has no catalog."""
 
 
 @cache

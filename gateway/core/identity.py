@@ -9,7 +9,7 @@ accepted is decided with that in `gateway.access.policy`.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
@@ -18,8 +18,10 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Final, Literal, NamedTuple
 
 from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, Sender
+from gateway.core.labels import rank_integrity
 
 Role = Literal["owner", "admin", "member", "guest", "blocked"]
+"""Rights of a person, in all places or in some."""
 DmPolicy = Literal["pairing", "allowlist", "open", "disabled"]
 RoomPolicy = Literal["approval", "listed"]
 
@@ -150,11 +152,15 @@ def stable_source(person: str) -> str:
     Of a mask only the host stays: nick and user can be chosen freely. All people behind one bridge
     are one source. All other keys are returned unchanged.
     """
-    if is_bridged(person):
-        return _bridge_of(person)
-    channel, mask, rest = person.partition(f":{MASK_PREFIX}")
-    nick, at, host = rest.rpartition("@")
-    return f"{channel}{mask}*!*{at}{host}" if mask and nick and host else person
+    return _bridge_of(person) if is_bridged(person) else hide_nick(person)
+
+
+def hide_nick(person: str) -> str:
+    """Return the `person_key` of a mask with its host alone, and all other keys unchanged."""
+    channel, _, sender_id = person.partition(":")
+    nick, _, host = sender_id.removeprefix(MASK_PREFIX).rpartition("@")
+    is_mask = sender_id.startswith(MASK_PREFIX) and nick and host
+    return f"{channel}:{MASK_PREFIX}*!*@{host}" if is_mask else person
 
 
 def is_bridged(person: str) -> bool:
@@ -183,11 +189,12 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
     """
     if at.channel == policy.operator_channel:
         return Identity("owner", "the operator's own channel", "owner")
-    found = list(_find_roles(policy, at, sender))
+    own_key = person_key(at.channel, sender.id)
+    found = list(_find_roles(policy, at, sender, own_key))
     for role, rule, _ in found:
         if role == "blocked":
             return Identity(role, rule, role)
-    if is_bridged(person_key(at.channel, sender.id)):
+    if sender.id.startswith(BRIDGE_PREFIX):
         return Identity("guest", "behind a bridge", "guest")
     allowed = [one for one in found if sender.verified or one[0] not in ADMIN_ROLES]
     if len(allowed) < len(found):
@@ -204,24 +211,23 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
     return Identity(best[0], best[1], max(global_roles, key=ROLE_ORDER.index))
 
 
-def role_of(policy: AccessPolicy, at: Address, sender: Sender) -> Role:
-    """Return the role alone, as `identify` finds it."""
-    return identify(policy, at, sender).role
-
-
 def author_role(policy: AccessPolicy, message: Message) -> Role:
     """Return the role with which the text of a message counts: that of its sender, or less
     (`Message.as_guest`).
     """
-    role = role_of(policy, message.at, message.sender)
+    return text_role(message, identify(policy, message.at, message.sender).role)
+
+
+def text_role(message: Message, role: Role) -> Role:
+    """Return the role with which the text of a message of somebody with this role counts."""
     return "guest" if message.as_guest and role != "blocked" else role
 
 
 def _find_roles(
-    policy: AccessPolicy, at: Address, sender: Sender
+    policy: AccessPolicy, at: Address, sender: Sender, own_key: str
 ) -> Iterator[tuple[Role, str, bool]]:
     """Yield every role of a sender in a place: role, rule, and whether it holds everywhere."""
-    roster, own_key = policy.roster_state(), person_key(at.channel, sender.id)
+    roster = policy.roster_state()
     linked = sorted(roster.links.get(own_key, ())) if sender.verified else ()
     for person in (own_key, *linked):
         via = f", as {person}" if person != own_key else ""
@@ -243,17 +249,18 @@ def _find_roles(
             yield rule.role, rule.rule, False
 
 
-def _matching_keys(person: str, mapping: Mapping[str, object]) -> Iterator[str]:
-    if person in mapping:
-        yield person
-    if is_bridged(person) and (bridge := _bridge_of(person)) != person and bridge in mapping:
-        yield bridge
+def _matching_keys(person: str, mapping: Mapping[str, object]) -> Sequence[str]:
+    if not mapping:
+        return ()
+    bridge = _bridge_of(person) if f":{BRIDGE_PREFIX}" in person and is_bridged(person) else person
+    keys = [key for key in dict.fromkeys([person, bridge]) if key in mapping]
     if f":{MASK_PREFIX}" in person:
-        yield from (
+        keys += (
             key
             for key in mapping
             if key != person and f":{MASK_PREFIX}" in key and _mask_pattern(key).fullmatch(person)
         )
+    return keys
 
 
 @lru_cache(maxsize=1_000)
@@ -308,3 +315,15 @@ def _role_holders(policy: AccessPolicy) -> Iterator[tuple[str, Role]]:
         for person, grants in by_person.items():
             for grant in grants:
                 yield person, grant.role
+
+
+def proven_role(role: str, *, verified: bool) -> str:
+    """Return the role that counts: without proof of identity, an owner or admin counts as a
+    member.
+    """
+    return "member" if role in ("owner", "admin") and not verified else role
+
+
+def lowest_role(roles: Iterable[str]) -> str:
+    """Return the role with the fewest rights. Raises ValueError for none."""
+    return min(roles, key=rank_integrity)

@@ -11,7 +11,7 @@ flow", 1976), as FIDES (arXiv:2505.23643) and CaMeL (arXiv:2503.18813) use it fo
 label allows is decided in `gateway.core.permissions`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -23,6 +23,7 @@ who they are."""
 
 INTEGRITIES: Final[tuple[Integrity, ...]] = ("outside", "guest", "member", "admin", "owner")
 """The lowest first."""
+_RANKS: Final[Mapping[str, int]] = {integrity: rank for rank, integrity in enumerate(INTEGRITIES)}
 MAX_READERS: Final = 16
 """Scopes that one label names. A text made of more places is for a verified owner in private
 alone."""
@@ -44,7 +45,7 @@ class Label:
 
     def __or__(self, other: "Label") -> "Label":
         """Return the label of both texts together."""
-        return join((self, other))
+        return self if self == other else join((self, other))
 
     @property
     def is_trusted(self) -> bool:
@@ -53,49 +54,45 @@ class Label:
 
 
 TRUSTED_LABEL: Final = Label()
+"""Label of text by owners, admins or the agent itself, which everybody may read."""
 OUTSIDE_LABEL: Final = Label("outside")
+"""Label of text from outside, whose author is not known, which everybody may read."""
 
 
+@dataclass(slots=True, eq=False)
 class RequestLabel:
     """Label of everything in a turn's requests so far. One object for all calls of a turn."""
 
-    def __init__(self, label: Label = TRUSTED_LABEL) -> None:
-        self.label = label
-
-    def add(self, label: Label) -> None:
-        """Record that from here on the requests hold a text with this label, too."""
-        self.label |= label
+    label: Label = TRUSTED_LABEL
 
 
 def join(labels: Iterable[Label]) -> Label:
     """Return the label of all these texts together."""
-    lowest, readers = TRUSTED_LABEL, set[tuple[str, ...]]()
+    lowest, readers = TRUSTED_LABEL, set[str]()
     for one in labels:
-        readers.add(one.readers)
+        readers.update(one.readers)
         if one.integrity != lowest.integrity:
-            lowest = (
-                one if rank_integrity(one.integrity) < rank_integrity(lowest.integrity) else lowest
-            )
+            is_lower = _RANKS.get(one.integrity, 0) < _RANKS.get(lowest.integrity, 0)
+            lowest = one if is_lower else lowest
         elif one.source and not lowest.source:
             lowest = one
     source = lowest.source if lowest.integrity != "owner" else ""
-    return Label(
-        lowest.integrity, _limit({scope for scopes in readers for scope in scopes}), source
-    )
+    limited = sorted(readers) if len(readers) <= MAX_READERS else [OWNER_SCOPE]
+    return Label(lowest.integrity, tuple(limited), source)
 
 
 def rank_integrity(integrity: str) -> int:
     """Return the rank of an integrity or of a role: higher means more rights. Anything unknown is
     `outside`.
     """
-    return INTEGRITIES.index(integrity) if integrity in INTEGRITIES else 0
+    return _RANKS.get(integrity, 0)
 
 
 def label_of_role(role: str, source: str = "") -> Label:
     """Return the label of a text whose author has this role. A blocked person counts as somebody
     outside.
     """
-    return Label(INTEGRITIES[rank_integrity(role)], source=source)
+    return Label(INTEGRITIES[_RANKS.get(role, 0)], source=source)
 
 
 def label_of_work(integrity: str, readers: tuple[str, ...], work: str) -> Label:
@@ -118,7 +115,3 @@ def describe_integrity(integrity: str) -> str:
 def readers_of(scope: str) -> tuple[str, ...]:
     """Return `Label.readers` for a text of one scope."""
     return () if scope == PUBLIC else (scope,)
-
-
-def _limit(readers: set[str]) -> tuple[str, ...]:
-    return tuple(sorted(readers)) if len(readers) <= MAX_READERS else (OWNER_SCOPE,)

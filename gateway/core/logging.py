@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, TextIO, cast
 
@@ -34,8 +33,6 @@ _Processor = Callable[[Any, str, _LogEvent], Any]
 logger = logging.getLogger("reverie")
 ReportProgress = Callable[[int, int], None]
 """Called with the done and the total amount. From any thread, as often as one likes."""
-MAX_SPARE_BYTES: Final = 10_000_000
-"""Size of the spare log file at which it is renamed; the one before is replaced."""
 PROGRESS_LINE_S: Final = 10.0
 """Interval between two lines."""
 
@@ -109,71 +106,23 @@ def start_logging(
     *,
     form: LogFormat = "auto",
     stream: TextIO | None = None,
-    spare: Path | None = None,
 ) -> None:
     """Log one line per event, to standard error if `stream` is None. `redactor`: None where no
     secrets are known.
 
-    `spare`: file for the lines that cannot be written there (it is closed, or its disk is full).
-    Nothing is raised for a line that cannot be written. Uncaught exceptions are logged, too: Python
+    A line that cannot be made or written is lost. Uncaught exceptions are logged, too: Python
     itself would print them unredacted.
     """
-    out = stream or (sys.stderr if sys.__stderr__ is not None else None)
-    handler, terminal = _LogHandler(out, spare), False
+    out, terminal = stream or sys.stderr, False
+    handler = logging.StreamHandler(out)
+    logging.raiseExceptions = False
     with suppress(ValueError):  # it was closed
-        terminal = out is not None and out.isatty()
+        terminal = out.isatty()
     handler.setFormatter(build_formatter(redactor or Redactor(), form, terminal=terminal))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     sys.excepthook = _log_uncaught
     for noisy in NOISY_LOGGERS:
         logging.getLogger(noisy).setLevel(logging.WARNING)
-
-
-class _LogHandler(logging.Handler):
-    """Handler that writes lines to a stream, or to a spare file, and never raises."""
-
-    def __init__(self, stream: TextIO | None, spare: Path | None) -> None:
-        super().__init__()
-        self._stream, self._spare = stream, spare
-        self._raw: io.FileIO | None = None
-        """The stream's file: a buffer would keep what cannot be written, and fail at the end of the
-        process."""
-        if stream is not None:
-            with suppress(OSError, ValueError):
-                self._raw = io.FileIO(stream.fileno(), "w", closefd=False)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            line = f"{self.format(record)}\n"
-        except Exception:  # noqa: BLE001 - e.g. arguments that do not fit: a bug, and no reason to stop
-            line = f"a log line could not be made: {record.pathname}, line {record.lineno}\n"
-        data = line.encode(errors="backslashreplace")
-        try:
-            if self._raw is not None:
-                is_written = self._raw.write(data) == len(data)
-            elif is_written := self._stream is not None:
-                self._stream.write(line)
-                self._stream.flush()
-        except (OSError, ValueError):  # ValueError: it was closed
-            is_written = False
-        if not is_written and self._spare is not None:
-            with suppress(OSError):
-                _append_line(self._spare, data)
-
-
-def _append_line(path: Path, line: bytes) -> None:
-    """Append a line to a file for its owner alone, which is renamed once it is large."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    opened = os.open(
-        path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-    )
-    try:
-        os.write(opened, line)
-        is_large = os.fstat(opened).st_size > MAX_SPARE_BYTES
-    finally:
-        os.close(opened)
-    if is_large:
-        path.replace(path.with_name(f"{path.name}.1"))
 
 
 def build_formatter(redactor: Redactor, form: LogFormat, *, terminal: bool) -> logging.Formatter:

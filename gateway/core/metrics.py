@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Final, Literal
 
 from pydantic import TypeAdapter
 
-from gateway.core.events import ChannelName, ConnectionChanged, Notification
+from gateway.core.events import ChannelName, ConnectionChanged
 
+OWN_KINDS: Final = frozenset({"alarm", "finished", "delivery"})
+"""Kinds of notifications that come from inside the gateway, and not from a channel."""
 ChannelState = Literal["connecting", "up", "down", "refused"]
 """`refused`: the platform rejected the account, and it stays off."""
 
@@ -104,18 +106,27 @@ class GatewayState:
         return self.kind in ("running", "hangs")
 
 
+Elsewhere = tuple[Sequence[ChannelStats], Sequence[HealthProblem]]
 SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
 """`dump_json` and `validate_json` are each other's inverse."""
 
 
-class OtherProcesses(Protocol):
-    """What a process knows of the others (`gateway.ops.processes`)."""
+@dataclass(frozen=True, slots=True)
+class EventCounts:
+    """Notifications that were taken in, as `gateway.ops.metrics` counts them."""
 
-    def list_elsewhere(self) -> Sequence[ChannelStats]:
-        """Return the channels that this process does not hold."""
+    by_fate: Counter[tuple[ChannelName, str, str]] = field(default_factory=Counter)
+    """Their number, by channel, kind and what was decided about them."""
+    last: dict[ChannelName, datetime] = field(default_factory=dict)
+    """Time of the last event of each channel, other than a connection change."""
 
-    def list_problems(self) -> Sequence[HealthProblem]:
-        """Return the problems of this process among the others."""
+    def count_by_kind(self, channel: ChannelName) -> dict[str, int]:
+        """Return the number of the channel's own events of each kind."""
+        found = Counter[str]()
+        for (name, kind, _), count in self.by_fate.items():
+            if name == channel and kind not in OWN_KINDS:
+                found[kind] += count
+        return dict(sorted(found.items()))
 
 
 class GatewayStats:
@@ -123,8 +134,15 @@ class GatewayStats:
     partial change.
     """
 
-    def __init__(self, platforms: Mapping[ChannelName, str], started: datetime) -> None:
-        """`platforms`: every channel and the name of its platform."""
+    def __init__(
+        self,
+        platforms: Mapping[ChannelName, str],
+        started: datetime,
+        events: "EventCounts | None" = None,
+    ) -> None:
+        """`platforms`: every channel and the name of its platform. `events`: what somebody else
+        counts. None: nobody does.
+        """
         self._started = started
         self._read: datetime | None = None
         self._later: tuple[str, ...] = ()
@@ -135,25 +153,24 @@ class GatewayStats:
         }
         self._was_up: set[ChannelName] = set()
         self._problems: dict[str, HealthProblem] = {}
-        self._counts: dict[ChannelName, Counter[str]] = {name: Counter() for name in platforms}
+        self._events = events or EventCounts()
         self.on_change: Callable[[], None] = lambda: None
         """Called after each change of a state."""
-        self.processes: OtherProcesses | None = None
-        """What is told of other processes. None: there are none."""
+        self.look_elsewhere: Callable[[], Elsewhere] | None = None
+        """Returns the channels that this process does not hold, and its problems among the other
+        processes. None: there are none."""
 
     def add_channel(self, channel: ChannelName, platform: str, now: datetime) -> None:
-        """Add a channel, or replace the one of that name and keep its counts."""
+        """Add a channel, or replace the one of that name."""
         new = ChannelStats(channel=channel, platform=platform, state="connecting", since=now)
         if (before := self._channels.get(channel)) is not None:
             new = replace(before, platform=platform, state="connecting", since=now, reason="")
         self._channels[channel] = new
-        self._counts.setdefault(channel, Counter())
         self.on_change()
 
     def remove_channel(self, channel: ChannelName) -> None:
-        """Remove a channel with its counts."""
+        """Remove a channel."""
         self._channels.pop(channel, None)
-        self._counts.pop(channel, None)
         self._was_up.discard(channel)
         self.on_change()
 
@@ -191,30 +208,19 @@ class GatewayStats:
         """Return the names of present problems that begin with one of these."""
         return [what for what in self._problems if what.startswith(prefixes)]
 
-    def count_events(
-        self, channel: ChannelName, events: Iterable[Notification], now: datetime
-    ) -> None:
-        """Count new events of a channel. Events of unknown channels are not counted."""
-        if channel not in self._channels:
+    def record_link(self, link: ConnectionChanged, now: datetime) -> None:
+        """Record that a channel came up or went down. One that is not known is left out."""
+        if (before := self._channels.get(link.channel)) is None:
             return
-        for event in events:
-            self._counts[channel][event.kind] += 1
-            if isinstance(event, ConnectionChanged):
-                self._link(channel, up=event.up, reason=event.reason, now=now)
-            else:
-                self._set(channel, last_event=now)
+        if link.up and before.state != "up":
+            if link.channel in self._was_up:
+                self._set(link.channel, reconnects=before.reconnects + 1)
+            self._was_up.add(link.channel)
+        self._change(link.channel, "up" if link.up else "down", link.reason, now)
 
     def mark_refused(self, channel: ChannelName, reason: str, now: datetime) -> None:
         """Record that the platform rejected the account."""
         self._change(channel, "refused", reason, now)
-
-    def _link(self, channel: ChannelName, *, up: bool, reason: str, now: datetime) -> None:
-        before = self._channels[channel]
-        if up and before.state != "up":
-            if channel in self._was_up:
-                self._set(channel, reconnects=before.reconnects + 1)
-            self._was_up.add(channel)
-        self._change(channel, "up" if up else "down", reason, now)
 
     def _change(
         self, channel: ChannelName, state: ChannelState, reason: str, now: datetime
@@ -234,15 +240,18 @@ class GatewayStats:
     def snapshot(self) -> GatewaySnapshot:
         """Return the present state; later changes do not affect it."""
         channels = tuple(
-            replace(one, events=dict(sorted(self._counts[name].items())))
+            replace(
+                one,
+                last_event=self._events.last.get(name),
+                events=self._events.count_by_kind(name),
+            )
             for name, one in self._channels.items()
         )
         problems = tuple(self._problems.values())
-        if self.processes is not None:
-            channels += tuple(
-                one for one in self.processes.list_elsewhere() if one.channel not in self._channels
-            )
-            problems += tuple(self.processes.list_problems())
+        if self.look_elsewhere is not None:
+            elsewhere, more = self.look_elsewhere()
+            channels += tuple(one for one in elsewhere if one.channel not in self._channels)
+            problems += tuple(more)
         return GatewaySnapshot(
             started=self._started,
             channels=channels,
@@ -250,5 +259,5 @@ class GatewayStats:
             later=self._later,
             broken=self._broken,
             problems=problems,
-            is_shared=self.processes is not None,
+            is_shared=self.look_elsewhere is not None,
         )

@@ -32,7 +32,6 @@ _NO_TLS = frozenset(
     {"WRONG_VERSION_NUMBER", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}
 )
 _DEFAULT_PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
-"""Port of a URL without one, by scheme."""
 
 
 def explain_connection_error(

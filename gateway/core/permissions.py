@@ -11,6 +11,7 @@ in view. All of it stands in `TABLE`; the first row that fits decides.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from gateway.core.fields import ConfigSection
@@ -53,8 +54,11 @@ class ToolPermit:
 
 
 ALLOW_ANYBODY: Final = ToolPermit()
+"""A tool that guests may use."""
 ALLOW_MEMBERS: Final = ToolPermit(role="member")
+"""A tool that members and those above them may use."""
 ALLOW_ADMINS: Final = ToolPermit(role="admin")
+"""A tool that admins and owners may use."""
 
 
 EffectKind = Literal["own", "tell", "out"]
@@ -83,7 +87,9 @@ class Effect(NamedTuple):
 
 
 OWN: Final = Effect("own")
+"""Nothing that could not be undone in the place where it was asked."""
 OUT: Final = Effect("out")
+"""It leaves the system, or changes what is trusted."""
 
 
 class Row(NamedTuple):
@@ -169,18 +175,10 @@ class PermissionDecision:
     """The role whose rights counted."""
     rule: str
     """The rule that decided, for people and for the model."""
-
-
-def proven_role(role: str, *, verified: bool) -> str:
-    """Return the role that counts: without proof of identity, an owner or admin counts as a
-    member.
-    """
-    return "member" if role in ("owner", "admin") and not verified else role
-
-
-def lowest_role(roles: Iterable[str]) -> str:
-    """Return the role with the fewest rights. Raises ValueError for none."""
-    return min(roles, key=_rank)
+    needs: str
+    """Lowest role that needs no approval for the tool."""
+    label: Label
+    """Label of everything in the request, as `PermissionRequest.label`."""
 
 
 def apply_rules(name: str, permit: ToolPermit, rules: Iterable[ToolRule]) -> ToolPermit:
@@ -202,14 +200,13 @@ def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> 
     """Decide whether a tool may be called: what the operator's rule says of the place, then the
     first row that fits.
     """
-    ranks = sorted(_rank(role) for role in now.roles) or [_rank(now.unasked_role)]
-    weakest, strongest, needed = ranks[0], ranks[-1], _rank(permit.role)
-    role = ROLE_ORDER[max(strongest if strongest < needed else weakest, 0)]
+    ranks = sorted(rank_integrity(role) for role in now.roles) or [rank_integrity(now.unasked_role)]
+    weakest, strongest, needed = ranks[0], ranks[-1], rank_integrity(permit.role)
+    role = ROLE_ORDER[strongest if strongest < needed else weakest]
+    decision = partial(PermissionDecision, role=role, needs=permit.role, label=now.label)
     if permit.scope not in ("any", "private" if now.here.is_private else "room"):
         places = "private places" if permit.scope == "private" else "rooms that are not private"
-        return PermissionDecision(
-            outcome="refused", role=role, rule=f"{name} may be used in {places} only"
-        )
+        return decision(outcome="refused", rule=f"{name} may be used in {places} only")
     is_high = permit.approval == "never" or rank_integrity(now.label.integrity) >= rank_integrity(
         permit.role
     )
@@ -228,9 +225,7 @@ def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> 
             if now.roles
             else "nobody asked, and by yourself you have"
         )
-        return PermissionDecision(
-            outcome=row.outcome, role=role, rule=f"{only}; {whose} the role {role}"
-        )
+        return decision(outcome=row.outcome, rule=f"{only}; {whose} the role {role}")
     if asks == "some":
         rule = f"{only}, and somebody with the role {role} asks here, too"
     elif row.outcome == "allowed":
@@ -245,10 +240,8 @@ def decide_permission(name: str, permit: ToolPermit, now: PermissionRequest) -> 
     else:
         rule = f"{only}, and {describe_cause(now.label)}"
     if row.outcome == "allowed" and permit.approval == "always":
-        return PermissionDecision(
-            outcome="approval", role=role, rule=f"each call of {name} has to be approved"
-        )
-    return PermissionDecision(outcome=row.outcome, role=role, rule=rule)
+        return decision(outcome="approval", rule=f"each call of {name} has to be approved")
+    return decision(outcome=row.outcome, rule=rule)
 
 
 def find_readers(now: PermissionRequest) -> Readers:
@@ -277,7 +270,3 @@ def describe_cause(label: Label) -> str:
         else f"words of a {label.integrity} are"
     )
     return f"{words} in view{f', in {label.source}' if label.source else ''}, whose idea it may be"
-
-
-def _rank(role: str) -> int:
-    return ROLE_ORDER.index(role) if role in ROLE_ORDER else -1

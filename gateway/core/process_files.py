@@ -1,5 +1,4 @@
-"""Files of the processes of a gateway: control socket, lock and spare log, each beside
-`process_path`.
+"""Files of the processes of a gateway: control socket and lock, both beside `process_path`.
 
 A gateway with its store in SQLite is one process, whose files stand beside the store:
 `reverie.db.sock`. The processes that share a store in PostgreSQL may share its directory as well,
@@ -69,11 +68,6 @@ def list_process_paths(store: Path) -> list[Path]:
         store.with_name(one[:-5]) for one in names if one.startswith(head) and one.endswith(".lock")
     ]
     return [store, *sorted(named)]
-
-
-def spare_log_file(process: Path) -> Path:
-    """Return the path of the log lines that could not be written to standard error."""
-    return process.with_name(f"{process.name}.log")
 
 
 @contextlib.contextmanager

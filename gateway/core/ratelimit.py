@@ -43,11 +43,6 @@ class Rate(NamedTuple):
     per_minute: float
     """Tokens a minute after the burst. 0 with a burst of 0: no limit."""
 
-    @property
-    def is_limited(self) -> bool:
-        """True if this limits anything."""
-        return self.burst > 0 or self.per_minute > 0
-
     def __str__(self) -> str:
         return f"{max(1, self.burst)} at once, then {self.per_minute:g} a minute"
 
@@ -74,18 +69,19 @@ class TokenBuckets:
     """
 
     def __init__(self, rate: Rate, max_size: int = MAX_REMEMBERED) -> None:
-        self.rate = rate
+        self._capacity = 0
         self._buckets = LruDict[str, _TokenBucket](max_size)
+        self.set_rate(rate)
 
     def set_rate(self, rate: Rate) -> None:
         """Use this rate from now on: taken tokens stay taken, and come back at the new rate."""
-        before, self.rate = self._capacity, rate
+        self.rate, before = rate, self._capacity
+        self._capacity = max(1, rate.burst) * _TOKEN
+        self._refill_rate = round(rate.per_minute * _MICRO)
+        """Millionths of a token a minute."""
+        self._is_limited = rate.burst > 0 or rate.per_minute > 0
         for bucket in self._buckets.values():
             bucket.level = max(0, bucket.level + self._capacity - before)
-
-    def has_token(self, key: str, now_s: float) -> bool:
-        """Return whether a token may be taken."""
-        return self.wait_s(key, now_s) == 0
 
     def wait_s(self, key: str, now_s: float, tokens: int = 1) -> float:
         """Return the time until the bucket has so many tokens; 0: it has them. Infinite: it never
@@ -94,21 +90,21 @@ class TokenBuckets:
         bucket = self._buckets.get(key)
         level = self._capacity if bucket is None else self._refill(bucket, now_s).level
         missing = tokens * _TOKEN - level
-        if missing <= 0 or not self.rate.is_limited:
+        if missing <= 0 or not self._is_limited:
             return 0.0
         return -(-missing // self._refill_rate) / _NANO if self._refill_rate else float("inf")
 
     def take(self, key: str, now_s: float) -> bool:
         """Take a token if there is one. Return whether it was taken."""
-        is_free = self.has_token(key, now_s)
+        is_free = self.wait_s(key, now_s) == 0
         if is_free:
             self.use(key, now_s)
         return is_free
 
     def use(self, key: str, now_s: float) -> None:
         """Take a token even if there is none: then it is owed, and later ones come later."""
-        if self.rate.is_limited:
-            bucket = self._buckets.get(key) or _TokenBucket(self._capacity, _to_ns(now_s))
+        if self._is_limited:
+            bucket = self._buckets.get(key) or _TokenBucket(self._capacity, round(now_s * _NANO))
             self._refill(bucket, now_s).level -= _TOKEN
             self._buckets.put(key, bucket)
 
@@ -122,29 +118,16 @@ class TokenBuckets:
             self._refill(bucket, now_s)
             # Without this token the bucket may have filled in a time in which it would have been
             # full already.
-            gone = max(0, bucket.at_ns - _to_ns(taken_s)) * self._refill_rate
+            gone = max(0, bucket.at_ns - round(taken_s * _NANO)) * self._refill_rate
             bucket.level = min(self._capacity, bucket.level + max(0, _TOKEN - gone))
 
-    @property
-    def _capacity(self) -> int:
-        return max(1, self.rate.burst) * _TOKEN
-
-    @property
-    def _refill_rate(self) -> int:
-        """Millionths of a token a minute."""
-        return round(self.rate.per_minute * _MICRO)
-
     def _refill(self, bucket: _TokenBucket, now_s: float) -> _TokenBucket:
-        now_ns = max(bucket.at_ns, _to_ns(now_s))
+        now_ns = max(bucket.at_ns, round(now_s * _NANO))
         bucket.level = min(
             self._capacity, bucket.level + (now_ns - bucket.at_ns) * self._refill_rate
         )
         bucket.at_ns = now_ns
         return bucket
-
-
-def _to_ns(at_s: float) -> int:
-    return round(at_s * _NANO)
 
 
 class SlidingWindows:

@@ -17,9 +17,13 @@ that it looks the same and notifies nobody.
 Names (`check_name`, used by `gateway.context.conversation`): two names look alike if they have the
 same skeleton (https://www.unicode.org/reports/tr39/#Confusable_Detection). The table is that of
 Unicode 15.0, as ICU 72 has it (`tests/checks/confusables.py` writes it).
+
+Code (`inline_code`, `escape_invisible`): untrusted text in a post stands in a code span that it
+cannot leave, with every invisible character written out.
 """
 
 import gzip
+import json
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable
@@ -313,3 +317,42 @@ def escape_unprintable(text: str) -> str:
     return "".join(
         char if _is_printable(char) else char.encode("unicode_escape").decode() for char in text
     )
+
+
+NAME_CHARS: Final = 40
+PLACE_CHARS: Final = 120
+_ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
+_BLANK_CHARS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Letters and marks that display nothing
+(https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
+_VARIATION_SELECTORS: Final = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
+"""Variation selectors, which are invisible too: text can be hidden in them."""
+
+
+def escape_invisible(text: str) -> str:
+    """Return the text with nothing hidden in it, and nothing that ends the code or line around
+    it.
+    """
+    if text.isascii() and text.isprintable() and "`" not in text:
+        return text
+    return "".join(
+        char if _is_visible(char) else json.dumps(char)[1:-1] if char != "`" else "\\u0060"
+        for char in text
+    )
+
+
+def _is_visible(char: str) -> bool:
+    if char == " ":
+        return True
+    hidden = (
+        unicodedata.category(char) in _ESCAPED_CATEGORIES or char in _BLANK_CHARS or char == "`"
+    )
+    return not hidden and not any(
+        first <= ord(char) <= last for first, last in _VARIATION_SELECTORS
+    )
+
+
+def inline_code(text: str, max_chars: int = NAME_CHARS) -> str:
+    """Return untrusted text as code."""
+    escaped = escape_invisible(text.strip())
+    return f"`{shorten(escaped, max_chars)}`" if escaped else "`?`"

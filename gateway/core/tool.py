@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import create_model
 
-from gateway.core.events import Address, SenderId, ToolImage
+from gateway.core.events import Address, Sender, ToolImage
 from gateway.core.facts import TurnId
 from gateway.core.labels import TRUSTED_LABEL, Label, RequestLabel, role_of_integrity
 from gateway.core.permissions import ALLOW_ANYBODY, OUT, Effect, ToolPermit
@@ -34,18 +34,11 @@ ending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requester:
+class Requester(Sender):
     """A person whose message a turn answers."""
 
-    id: SenderId
-    name: str
-    """Display name. Anybody can take it."""
     role: str
     """Their role when they wrote it."""
-    verified: bool
-    ranks: tuple[str, ...] = ()
-    """Like `Sender.ranks`. The same for `is_bot`."""
-    is_bot: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +112,8 @@ class Tool:
     effect: Effect | EffectFinder = OUT
     """What a call can do outside of its place; a function is called as the handler, and raises
     StoreError."""
+    note: Callable[[], str] = lambda: ""
+    """Returns the last sentence of its description, from the settings. Empty: there is none."""
 
     def parse(self, call: ToolCall) -> dict[str, Any]:
         """Return the arguments of a call by name. Raises ToolCallRefused if they are not valid."""
@@ -154,17 +149,21 @@ def build_tool(
     `name`: empty for the function's own. `effect`: as in `Tool`. The other options are those of
     `ToolSpec`.
     """
-    fields: dict[str, Any] = {
-        one.name: (one.annotation, ... if one.default is one.empty else one.default)
-        for one in signature(handler).parameters.values()
-        if one.kind is one.KEYWORD_ONLY
-    }
     name = name or handler.__name__
-    arguments = create_model(name, __base__=ToolArguments, **fields)
+    arguments = create_model(name, __base__=ToolArguments, **keyword_fields(handler))
     spec = define_tool(
         name, description, arguments, ephemeral=ephemeral, parallel=parallel, polls=polls
     )
     return Tool(spec, arguments, handler, permit, effect=effect)
+
+
+def keyword_fields(handler: Callable[..., Any]) -> dict[str, Any]:
+    """Return the keyword-only parameters of a function, as `pydantic.create_model` takes them."""
+    return {
+        one.name: (one.annotation, ... if one.default is one.empty else one.default)
+        for one in signature(handler).parameters.values()
+        if one.kind is one.KEYWORD_ONLY
+    }
 
 
 def tool(
@@ -173,13 +172,14 @@ def tool(
     *,
     effect: Effect | EffectFinder,
     timeout_s: Callable[[Any], float] = lambda _: DEFAULT_TIMEOUT_S,
+    note: Callable[[Any], str] = lambda _: "",
     ephemeral: bool = False,
     parallel: bool = False,
     polls: bool = False,
 ) -> Callable[[HandlerT], HandlerT]:
     """Declare a method as the tool of its name; `tools_of` binds it to its object.
 
-    `timeout_s` and `effect`: as in `Tool`, called with the object first. The others: as in
+    `timeout_s`, `note` and `effect`: as in `Tool`, called with the object first. The others: as in
     `build_tool`.
     """
 
@@ -193,7 +193,7 @@ def tool(
             parallel=parallel,
             polls=polls,
         )
-        method.__dict__[_DECLARATION] = (built, timeout_s)
+        method.__dict__[_DECLARATION] = (built, timeout_s, note)
         return method
 
     return declare
@@ -206,28 +206,24 @@ def tools_of(*owners: object) -> list[Tool]:
             built,
             handler=partial(built.handler, owner),
             timeout_s=partial(timeout_s, owner),
+            note=partial(note, owner),
             effect=built.effect
             if isinstance(built.effect, Effect)
             else partial(built.effect, owner),
         )
         for owner in owners
-        for built, timeout_s in _declared_tools(type(owner))
+        for built, timeout_s, note in _declared_tools(type(owner))
     ]
-
-
-def specs_of(*owners: type) -> list[ToolSpec]:
-    """Return the specifications of the tools declared by these classes."""
-    return [built.spec for owner in owners for built, _ in _declared_tools(owner)]
 
 
 def permits_of(*owners: type) -> dict[str, ToolPermit]:
     """Return the requirements of the tools declared by these classes, by name."""
     return {
-        built.spec.name: built.permit for owner in owners for built, _ in _declared_tools(owner)
+        built.spec.name: built.permit for owner in owners for built, *_ in _declared_tools(owner)
     }
 
 
-def _declared_tools(owner: type) -> list[tuple[Tool, Callable[[Any], float]]]:
+def _declared_tools(owner: type) -> list[tuple[Tool, Callable[[Any], float], Callable[[Any], str]]]:
     return [
         one.__dict__[_DECLARATION]
         for one in vars(owner).values()

@@ -22,14 +22,11 @@ from starlette.exceptions import HTTPException
 
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
-from channels.base import Channel
 from gateway.access.place_names import PlaceTitles
-from gateway.cluster.cluster import Cluster
 from gateway.cluster.status import describe_cluster
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.context.observer import RunningTurn, TurnTracker
 from gateway.core import api_models as models
-from gateway.core.clock import Clock
 from gateway.core.control_messages import CommandRequest, ControlResponse, DmnStatus
 from gateway.core.events import (
     Address,
@@ -42,14 +39,16 @@ from gateway.core.events import (
 from gateway.core.facts import OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
+from gateway.core.route import routes_of
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
+from gateway.hooks import Plugins
 from gateway.ops.processes import ProcessMonitor
 from gateway.runtime.agents import Agents
-from gateway.store import Store
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.ledger import read_share
 from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.trace import find_outcome
 
@@ -63,26 +62,19 @@ class ApiBackend:
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
+        gateway: GatewayHandle,
         stats: GatewayStats,
         turn_tracker: TurnTracker,
         *,
         agents: Agents,
-        channels: Mapping[ChannelName, Channel],
-        titles: PlaceTitles,
-        redactor: Redactor,
         dispatcher: CommandDispatcher,
-        cluster: Cluster | None = None,
+        plugins: Plugins,
         processes: ProcessMonitor | None = None,
     ) -> None:
-        """`channels`: with the operator's own. `cluster` and `processes`: if others share the
-        store. Close it.
-        """
-        self.cluster, self.processes = cluster or Cluster(), processes
-        self.store, self.clock, self.stats, self.turn_tracker = store, clock, stats, turn_tracker
-        self.agents, self.channels, self.titles, self.redactor = agents, channels, titles, redactor
-        self.dispatcher = dispatcher
+        """`processes`: if others share the store. Close it."""
+        self.gateway, self.stats, self.turn_tracker = gateway, stats, turn_tracker
+        self.agents, self.processes = agents, processes
+        self.dispatcher, self.plugins = dispatcher, plugins
         self._reader: OverviewReader | None = None
         self._opening = asyncio.Lock()
 
@@ -90,7 +82,7 @@ class ApiBackend:
         """Return the reader of the store; open it at the first call. Raises StoreError."""
         async with self._opening:
             if self._reader is None:
-                self._reader = await OverviewReader.open(self.store.location)
+                self._reader = await OverviewReader.open(self.gateway.store.location)
             return self._reader
 
     def list_turns(self) -> list[models.TurnSummary]:
@@ -146,7 +138,7 @@ MAX_MODES = 2_000
 
 async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.GatewayStatus:
     """Return the state of the gateway."""
-    now, snapshot = backend.clock.now().astimezone(UTC), backend.stats.snapshot()
+    now, snapshot = backend.gateway.clock.now().astimezone(UTC), backend.stats.snapshot()
     reader = await backend.open_reader()
     spent, growth = (
         await reader.spending_sums("all", since=now.date().isoformat()),
@@ -160,17 +152,17 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
         now=now,
         ready=snapshot.is_ready,
         model=backend.agents.model_labels,
-        agents=tuple(backend.agents.dmn_status),
+        agents=tuple(backend.agents.dmn_status()),
         today=build_usage(
             sum(one.requests for one in spent), usage, sum(one.cost_usd for one in spent)
         ),
         store=models.StoreSize(
             size_bytes=growth.size_bytes,
             bytes_per_day=growth.bytes_per_day,
-            full_on=growth.full_on(now, shutil.disk_usage(backend.store.path.parent).free),
+            full_on=growth.full_on(now, shutil.disk_usage(backend.gateway.store.path.parent).free),
         ),
         activity=tuple(sorted(backend.list_turns(), key=lambda one: one.at)),
-        processes=describe_cluster(backend.cluster, lag),
+        processes=describe_cluster(backend.gateway.channels.cluster, lag),
     )
 
 
@@ -181,14 +173,14 @@ async def list_channels(backend: ApiBackend, _query: models.ApiQuery) -> models.
 
 async def list_minds(backend: ApiBackend, _query: models.ApiQuery) -> models.Page[DmnStatus]:
     """Return the DMN status of all agents."""
-    return models.Page(items=tuple(backend.agents.dmn_status))
+    return models.Page(items=tuple(backend.agents.dmn_status()))
 
 
 async def get_dmn_history(
     backend: ApiBackend, query: models.HoursQuery
 ) -> models.Page[models.DmnModeChange]:
     """Return the changes of DMN modes, oldest first."""
-    since = backend.clock.now() - timedelta(hours=query.hours)
+    since = backend.gateway.clock.now() - timedelta(hours=query.hours)
     modes, states = dict[str, str](), list[models.DmnModeChange]()
     for at, agent, mode in await (await backend.open_reader()).dmn_modes(since):
         if modes.get(agent) != mode:
@@ -336,14 +328,16 @@ def _build_summary(
     backend: ApiBackend, one: ConversationRow, running: set[str]
 ) -> models.ConversationSummary:
     place, last = Address.parse(one.conversation), one.last
-    channel = backend.channels.get(ChannelName(place.channel))
+    channel = backend.gateway.channels.get(ChannelName(place.channel))
     return models.ConversationSummary(
         conversation=one.conversation,
         agent=find_agent(backend, one.conversation),
         platform=channel.capabilities.platform if channel is not None else "",
         last_at=last.at if last is not None else one.at,
         last_seq=last.seq if last is not None else one.seq,
-        last_text=shorten(backend.redactor(describe_contents(last.fact)), MAX_LAST_TEXT_CHARS)
+        last_text=shorten(
+            backend.gateway.redactor(describe_contents(last.fact)), MAX_LAST_TEXT_CHARS
+        )
         if last is not None
         else "",
         last_who=actor_name(last.fact) if last is not None else "",
@@ -476,7 +470,7 @@ def _parse_filter(query: models.PageQuery) -> ConversationId | None:
 async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> models.CacheReport:
     """Return usage and cost, by hour or by day, and the share read from the cache."""
     since, daily = (
-        backend.clock.now() - timedelta(hours=query.hours),
+        backend.gateway.clock.now() - timedelta(hours=query.hours),
         query.hours > MAX_HOURLY_BUCKETS,
     )
     found = await (await backend.open_reader()).spending_over_time(query.by, since, daily=daily)
@@ -572,9 +566,33 @@ async def carry_out(backend: ApiBackend, request: CommandRequest) -> ControlResp
 
 async def say(backend: ApiBackend, request: models.SayRequest) -> models.SayReceipt:
     """Post a text as the operator, in the operator's own conversation."""
-    operator = backend.channels[OPERATOR_CHANNEL]
+    operator = backend.gateway.channels[OPERATOR_CHANNEL]
     assert isinstance(operator, OperatorChannel)
-    return models.SayReceipt(seq=await operator.receive(request.text, backend.store))
+    return models.SayReceipt(seq=await operator.receive(request.text, backend.gateway.store))
+
+
+PLUGINS_PATH: Final = "/api/plugins"
+
+
+async def list_plugins(
+    backend: ApiBackend, _query: models.ApiModel
+) -> models.Page[models.PluginEntry]:
+    """List the plugins in use, in their order."""
+    return models.Page(
+        items=tuple(
+            models.PluginEntry(
+                name=one.name,
+                summary=one.summary,
+                problem=str(backend.plugins.problems.get(one.name, "")),
+                panels={
+                    declared.panel: f"{PLUGINS_PATH}/{one.name}/{declared.path}"
+                    for declared in routes_of(one)
+                    if declared.panel
+                },
+            )
+            for one in backend.plugins.all
+        )
+    )
 
 
 View = Callable[[ApiBackend, Any], Awaitable[BaseModel]]
@@ -590,6 +608,7 @@ PAGES: Final[Mapping[str, View]] = {
     "/api/dmn/history": get_dmn_history,
     "/api/outbox": get_outbox,
     "/api/audit": list_audit,
+    PLUGINS_PATH: list_plugins,
 }
 """Views of `GET`, whose input is the query."""
 COMMANDS: Final[Mapping[str, View]] = {"/api/orders": carry_out, "/api/say": say}
@@ -607,16 +626,15 @@ MAX_TEXT_CHARS: Final = 16_000
 MAX_PROMPT_CHARS: Final = 2_000_000
 """Longest text of a prompt block: more than any context window."""
 _CONVERSATION_KEYS: Final = ("conversation", "place")
-"""Keys whose value is a conversation."""
 
 
-async def serialize_answer(backend: ApiBackend, answer: BaseModel) -> bytes:
+async def serialize_answer(backend: ApiBackend, answer: object) -> bytes:
     """Serialize an answer to JSON in UTF-8, with titles, redacted and cut."""
-    tree, titles = to_jsonable_python(answer), backend.titles
+    tree, titles = to_jsonable_python(answer), backend.gateway.places.titles
     await titles.load([ConversationId(named) for _, named in find_untitled(tree)])
     add_titles(tree, titles)
     chars = MAX_PROMPT_CHARS if isinstance(answer, models.ConversationDetail) else MAX_TEXT_CHARS
-    redacted = redact_tree(tree, backend.redactor, chars)
+    redacted = redact_tree(tree, backend.gateway.redactor, chars)
     return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "replace"
     )

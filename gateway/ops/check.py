@@ -1,22 +1,18 @@
-"""Checks of the gateway process, of its HTTP port, and of memory and open files.
+"""Checks of the gateway process, of its packages and of its HTTP port.
 
 The gateway is detected by its control socket, which is asked for nothing that it would do.
 """
 
 import errno
-import resource
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 from gateway.config.check_registry import CheckContext, check
-from gateway.config.model_check import list_used_models
-from gateway.config.models import Settings
 from gateway.core.addresses import is_loopback_host
 from gateway.core.findings import Finding, bad, ok, run_in_thread, warning
-from gateway.core.format import format_bytes
 from gateway.core.metrics import GatewaySnapshot
+from gateway.core.name_clash import find_name_clashes
 from gateway.core.redaction import looks_random
 from gateway.ops.health import HUNG_REMEDY
 
@@ -88,6 +84,15 @@ def _try_bind(host: str, port: int) -> str:
     except OSError as error:
         return PORT_TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
     return ""
+
+
+@check("packages", timed=False)
+def check_packages(_: CheckContext) -> Iterator[Finding]:
+    """Check whether other packages have the names of ours."""
+    for clash in (clashes := find_name_clashes()):
+        yield bad("versions.clash", clash.what, clash.fix)
+    if not clashes:
+        yield ok("versions.clash", "no other distribution has packages of our names")
 
 
 @check("gateway")
@@ -162,52 +167,3 @@ def _judge_channels(wanted: Iterable[str], snapshot: GatewaySnapshot) -> list[Fi
             what = f"it is {one.state}: {one.reason or 'no reason is known'}"
             found.append(judge("gateway.channel", what, fix, name))
     return found or [ok("gateway.channel", "all channels of the running gateway are connected")]
-
-
-BASE_BYTES: Final = 160_000_000
-"""Memory of a gateway with three platforms, with a margin (README, figures)."""
-EMBEDDED_BYTES: Final = 300_000_000
-"""Additional memory of the embedded model (facts, section 10)."""
-MIN_OPEN_FILES: Final = 256
-"""Open files of a gateway: sockets of channels, models and readers, files of the store and of
-tools."""
-
-
-@check("machine")
-def check_machine(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the resources suffice."""
-    need = BASE_BYTES + (EMBEDDED_BYTES if _uses_embedded_model(context.settings) else 0)
-    available = _read_available_memory(context.environment.root)
-    if available is not None and available < need:
-        what = (
-            f"{format_bytes(available)} of memory are free, but a gateway like this needs about "
-            f"{format_bytes(need)}"
-        )
-        yield warning("machine.memory", what, "end other programs, or add memory")
-    elif available is not None:
-        yield ok("machine.memory", f"{format_bytes(available)} of memory are free")
-    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if open_files < MIN_OPEN_FILES:
-        what = (
-            f"a process may have {open_files} files open, and a gateway may need {MIN_OPEN_FILES}"
-        )
-        yield warning("machine.files", what, "raise it (ulimit -n 1024; systemd: LimitNOFILE=1024)")
-
-
-def _read_available_memory(root: Path) -> int | None:
-    if not (root / "proc/meminfo").exists():
-        return None
-    for row in (root / "proc/meminfo").read_text().splitlines():
-        name, _, rest = row.partition(":")
-        words = rest.split()
-        if name == "MemAvailable" and words and words[0].isdigit():
-            return int(words[0]) * 1024
-    return None
-
-
-def _uses_embedded_model(settings: Settings) -> bool:
-    llm = settings.llm
-    return any(
-        llm.providers[llm.models[key].provider].kind == "local"
-        for key in list_used_models(settings)
-    )

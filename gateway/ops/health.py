@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from agent.cache.client import CachingModel, describe_cut_prompt
+from agent.cache.prompt_cache import describe_cut_prompt
 from agent.models.config import fallback_chain
 from channels.base import Channel, CountsDropped, KnowsAccountProblem, KnowsJoinRefusals
 from gateway.cluster.cluster import UPKEEP, Cluster, MemberStatus, channel_lease
@@ -35,8 +35,14 @@ from gateway.core.control_socket import (
     ask_state,
     socket_path,
 )
-from gateway.core.events import Address, ChannelName, ConversationId, RoomId
-from gateway.core.facts import REPEATED_TURN, TurnRecord
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    ConversationId,
+    RoomId,
+)
+from gateway.core.facts import REPEATED_TURN, TurnRecord, has_trouble
 from gateway.core.format import (
     describe_problem,
     format_time,
@@ -62,6 +68,7 @@ from gateway.store import (
 if TYPE_CHECKING:
     from gateway.access.owners import OwnerNotifier
     from gateway.access.place_names import PlaceTitles
+    from gateway.runtime.models import ModelPool
     from gateway.stream.mute import MutePlaces
     from gateway.stream.outbox import Outbox
 
@@ -187,75 +194,41 @@ def _merge_snapshots(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayReport:
-    """State of a gateway and its channels, running or stopped."""
-
-    running: bool
-    finding: str
-    """One sentence about the gateway."""
-    snapshot: GatewaySnapshot
-    """What it answered."""
-    channels: Collection[ChannelName]
-    """Configured channels."""
-    storage: str
-    """How much the store holds. Empty: it cannot be read."""
-    unreadable: str
-    """Why the store cannot be read. Empty: it can."""
-
-    def judge(self) -> tuple[bool, list[str]]:
-        """Return whether it does its work, and one line each: what keeps it, else what is up; what
-        it lacks.
-        """
-        if not self.running:
-            return False, [self.finding]
-        bad = [describe_problem(one) for one in self.snapshot.problems if not one.partial]
-        less = [describe_problem(one) for one in self.snapshot.problems if one.partial]
-        known = {one.channel: one for one in self.snapshot.channels}
-        for name in self.channels:
-            if (one := known.get(name)) is None or one.state == "connecting":
-                bad.append(f"{name} has not connected yet")
-            elif one.state != "up":
-                bad.append(f"{name} is {one.state}: {one.reason}")
-        bad += [self.unreadable] if self.unreadable else []
-        less += [f"the store has {self.storage}"] if self.storage else []
-        return not bad, [*(bad or [f"{one} is up" for one in self.channels]), *less]
-
-
-async def read_gateway_report(
+async def judge_gateway(
     location: StoreLocation, channels: Collection[ChannelName], now: datetime, name: str = ""
-) -> GatewayReport:
-    """Read the state of the gateway that uses this store. `channels`: those of the configuration.
+) -> tuple[bool, list[str]]:
+    """Return whether the gateway that uses this store does its work, and one line each: what keeps
+    it, else what is up; what it lacks. `channels`: those of the configuration.
 
     `name`: of one of its processes.
     """
     store = local_path(location)
     state = await find_gateway_state(store, name)
-    snapshot = state.snapshot or GatewaySnapshot(started=now, channels=())
-    storage, unreadable = "", ""
+    bad, less = list[str](), list[str]()
     try:
         async with await Store.open_readonly(location) as reader:
-            storage = (await reader.growth(now)).describe(now, shutil.disk_usage(store.parent).free)
+            growth = await reader.growth(now)
+        storage = growth.describe(now, shutil.disk_usage(store.parent).free)
+        less.append(f"the store has {storage}")
     except StoreError as error:
-        unreadable = str(error)
-    if state.kind == "running":
-        finding = f"running since {format_time(snapshot.started)}"
-    elif state.kind == "hangs":
-        finding = f"{state.reason}: {HUNG_REMEDY}"
-    else:
-        finding = (
-            f"no {f'process named {name}' if name else 'gateway'} is running with the store {store}"
-        )
-        finding += ": the last one was killed or crashed" if state.kind == "died" else ""
-        finding += f" ({unreadable})" if unreadable else ""
-    return GatewayReport(
-        running=state.kind == "running",
-        finding=finding,
-        snapshot=snapshot,
-        channels=channels,
-        storage=storage,
-        unreadable=unreadable,
-    )
+        bad.append(str(error))
+    if state.kind == "hangs":
+        return False, [f"{state.reason}: {HUNG_REMEDY}"]
+    if state.snapshot is None:
+        whom = f"process named {name}" if name else "gateway"
+        killed = ": the last one was killed or crashed" if state.kind == "died" else ""
+        why = f" ({bad[0]})" if bad else ""
+        return False, [f"no {whom} is running with the store {store}{killed}{why}"]
+    known = {one.channel: one for one in state.snapshot.channels}
+    for place, channel in enumerate(channels):
+        if (one := known.get(channel)) is None or one.state == "connecting":
+            bad.insert(place, f"{channel} has not connected yet")
+        elif one.state != "up":
+            bad.insert(place, f"{channel} is {one.state}: {one.reason}")
+    problems = state.snapshot.problems
+    bad = [*(describe_problem(one) for one in problems if not one.partial), *bad]
+    less = [*(describe_problem(one) for one in problems if one.partial), *less]
+    return not bad, [*(bad or [f"{one} is up" for one in channels]), *less]
 
 
 STORE_OUTAGE_TOLD_S: Final = 10.0
@@ -339,7 +312,10 @@ def _render_failure(
 
 
 class OutageMonitor:
-    """Reports outages of rooms and models of one gateway. `on_appended` listens to the store."""
+    """Reports outages of rooms and models of one gateway.
+
+    It hears of the turns that fail; while something is wrong, of all.
+    """
 
     def __init__(
         self,
@@ -354,17 +330,18 @@ class OutageMonitor:
         mute: "MutePlaces",
         store: Store,
         room_language: Callable[[Address], str | None],
-        models: Callable[[], Iterable[CachingModel]] = tuple,
+        pool: "ModelPool | None" = None,
         cluster: Cluster | None = None,
     ) -> None:
         """`room_language`: returns the tag of the language that is set for a place. None: none is
         set.
 
-        `models`: returns those in use. `cluster`: of several processes, which all see what is
-        wrong, the one that cares for the store tells owners. None: this is the only one.
+        `pool`: the models in use. None: there are none. `cluster`: of several processes, which all
+        see what is wrong, the one that cares for the store tells owners. None: this is the only
+        one.
         """
         self._cluster = cluster or Cluster()
-        self._models = models
+        self._pool = pool
         self._room_language = room_language
         self._store = store
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
@@ -376,6 +353,11 @@ class OutageMonitor:
         """True if owners were told of the outage while it lasts."""
         self._waiting: dict[str, set[ConversationId | None]] = {}
         """By agent, the conversations in which somebody waits for a model."""
+        self._unanswered = set[str]()
+        """Agents that no model answered, and owners may have been told of it."""
+        self._hears_all = False
+        store.subscribe(self._on_links, ConnectionChanged, own=True)
+        self._unsubscribe = store.subscribe(self._on_ended, TurnRecord, where=has_trouble)
         self.store_given_up = asyncio.Event()
         """Set once the log could not be written for `store.exit_after`."""
 
@@ -506,7 +488,7 @@ class OutageMonitor:
                 room = self._titles.label(mute.at.conversation)
                 reason = f"cannot post in {room}: {mute.reason}"
                 yield _Trouble(what=f"mute:{mute.at.conversation}", reason=reason, since=mute.since)
-        for model in self._models():
+        for model in self._pool.caches if self._pool is not None else ():
             if model.cut_prompt is not None:
                 reason = "; ".join(describe_cut_prompt(model.label, *model.cut_prompt))
                 yield _Trouble(what=f"window:{model.name}", reason=reason)
@@ -531,8 +513,13 @@ class OutageMonitor:
                         what=f"room:{at}", reason=f"cannot enter {room}: {why}", notice=notice
                     )
 
-    def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Update the state of the models from the turns that ended. Subscribes to `TurnRecord`."""
+    def _on_links(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(entry.fact, ConnectionChanged):
+                self._stats.record_link(entry.fact, entry.at)
+
+    def _on_ended(self, entries: Sequence[LogEntry]) -> None:
+        """Update the state of the models from the turns that ended."""
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
                 where = (
@@ -548,12 +535,21 @@ class OutageMonitor:
                 else:
                     waiting.discard(entry.conversation)
                 self._on_turn_ended(entry.fact, where, is_over=not waiting)
+        is_wrong = bool(self._unanswered) or any(self._waiting.values())
+        if is_wrong is not self._hears_all:
+            self._hears_all = is_wrong
+            self._unsubscribe()
+            self._unsubscribe = self._store.subscribe(
+                self._on_ended, TurnRecord, where=None if is_wrong else has_trouble
+            )
 
     def _on_turn_ended(self, turn: TurnRecord, where: str, *, is_over: bool) -> None:
         """Tell owners. `is_over`: nobody waits for a model any more."""
         what, remedy = f"model:{turn.agent}", FAILURE_REMEDIES.get(turn.failure, "")
-        tells, fallbacks = self._cluster.holds(UPKEEP), self._list_fallbacks(turn.agent)
+        tells = self._cluster.holds(UPKEEP)
+        fallbacks = self._list_fallbacks(turn.agent) if turn.failure else ""
         if turn.failure in MODEL_FAILURES:
+            self._unanswered.add(turn.agent)
             text = f"No model answers {turn.agent}: {turn.reason}"
             self._stats.report_problem(what, text, self._clock.now())
             told = N_(
@@ -591,6 +587,7 @@ class OutageMonitor:
         if is_answering:
             self._stats.clear_problem(what)
         if is_answering and is_over:
+            self._unanswered.discard(turn.agent)
             again = N_("A model answers {agent} again.")
             self._owners.end_trouble(f"{what}:", partial(_render, again, agent=turn.agent))
 

@@ -18,7 +18,7 @@ import contextlib
 import hmac
 import logging
 import re
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
@@ -49,9 +49,12 @@ from gateway.core.clock import Clock
 from gateway.core.format import describe_problem
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
+from gateway.core.route import Route as PluginRoute
+from gateway.core.route import routes_of
 from gateway.ops.api_views import (
     COMMANDS,
     PAGES,
+    PLUGINS_PATH,
     View,
     find_input_type,
     release_version,
@@ -185,6 +188,7 @@ class OpsSite:
                 *(Route(path, self._asset) for path in load_assets()),
                 *(self._build_route(path, view, "GET") for path, view in PAGES.items()),
                 *(self._build_route(path, view, "POST") for path, view in COMMANDS.items()),
+                *(self._build_plugin_route(name, one) for name, one in self._list_plugin_routes()),
                 Route(EVENTS_PATH, self._listen),
             ],
             exception_handlers={
@@ -299,6 +303,31 @@ class OpsSite:
             return Response(text, media_type=JSON_TYPE)
 
         return Route(path, answer, methods=[method])
+
+    def _list_plugin_routes(self) -> Iterator[tuple[str, PluginRoute]]:
+        for one in self._stream.backend.plugins.all if self._stream is not None else ():
+            for declared in routes_of(one):
+                yield one.name, declared
+
+    def _build_plugin_route(self, plugin: str, declared: PluginRoute) -> Route:
+        """Return the route that a plugin answers."""
+        input_type: TypeAdapter[Any] = TypeAdapter(declared.arguments)
+        path = f"{PLUGINS_PATH}/{plugin}/{declared.path}"
+
+        async def answer(request: Request) -> Response:
+            assert self._stream is not None
+            is_get, backend = declared.method == "GET", self._stream.backend
+            sent = dict(request.query_params) if is_get else await _read_body(request)
+            given = dict(_validate(input_type, sent))
+            text = b""
+            with backend.plugins.guard(plugin, path):
+                async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                    text = await serialize_answer(backend, await declared.answer(**given))
+            if not text:
+                raise HTTPException(500, f"the plugin {plugin} has failed; the log says more")
+            return Response(text, media_type=JSON_TYPE)
+
+        return Route(path, answer, methods=[declared.method])
 
     async def _listen(self, request: Request) -> Response:
         assert self._stream is not None

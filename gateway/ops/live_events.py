@@ -20,13 +20,19 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
 from agent.turn import presentable_text
 from gateway.config.reload import ReloadResult
-from gateway.context.observer import RunningTurn, ToolProgress
+from gateway.context.observer import (
+    AnswerGrew,
+    Progress,
+    RunningTurn,
+    ThinkingGrew,
+    ToolProgress,
+)
 from gateway.core import api_models as models
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import DeliveryReport
@@ -149,7 +155,7 @@ class SseEncoder:
     def __init__(self, backend: ApiBackend) -> None:
         self._backend = backend
         self._growing: dict[TurnId, _GrowingAnswer] = {}
-        self._minds = {one.agent: _without_countdown(one) for one in backend.agents.dmn_status}
+        self._minds = {one.agent: _without_countdown(one) for one in backend.agents.dmn_status()}
         self._channels = {one.channel: one for one in backend.stats.snapshot().channels}
 
     def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
@@ -199,7 +205,7 @@ class SseEncoder:
     def encode_lost(self, count: int) -> bytes:
         """Serialize a `LostEvent`."""
         return self._encode_frame(
-            [models.LostEvent(at=self._backend.clock.now(), count=count)]
+            [models.LostEvent(at=self._backend.gateway.clock.now(), count=count)]
         ).data
 
     def _encode_frame(self, events: Sequence[models.ApiEvent], seq: int = 0) -> SseFrame:
@@ -213,10 +219,10 @@ class SseEncoder:
                 lines.append(f"id: {seq}\n")
             is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
             dumped = to_jsonable_python(event)
-            add_titles(dumped, self._backend.titles)
+            add_titles(dumped, self._backend.gateway.places.titles)
             redacted = redact_tree(
                 dumped,
-                self._backend.redactor,
+                self._backend.gateway.redactor,
                 MAX_LONG_TEXT_CHARS if is_long else MAX_EVENT_TEXT_CHARS,
             )
             data = json.dumps(
@@ -248,7 +254,7 @@ class SseEncoder:
         if one.text:
             answer.text = one.text
             text = _LAST_WORD.sub("", presentable_text(one.text)).rstrip()
-            yield from self._build_text_events(answer, one.at, self._backend.redactor(text))
+            yield from self._build_text_events(answer, one.at, self._backend.gateway.redactor(text))
 
     def _build_closing_events(self, entry: LogEntry) -> Iterator[models.ApiEvent]:
         """Yield the last text of the turn that ends in this entry."""
@@ -260,7 +266,7 @@ class SseEncoder:
         answer = self._growing.pop(turn, None)
         if answer is not None:
             yield from _build_thinking_events(answer.running, at, answer.word)
-            text = self._backend.redactor(presentable_text(answer.text)).rstrip()
+            text = self._backend.gateway.redactor(presentable_text(answer.text)).rstrip()
             yield from self._build_text_events(answer, at, text)
 
     def _build_text_events(
@@ -281,10 +287,10 @@ class SseEncoder:
 
     def _build_mind_events(self) -> list[models.ApiEvent]:
         agents = self._backend.agents
-        found = agents.dmn_status
+        found = agents.dmn_status()
         minds = {one.agent: _without_countdown(one) for one in found}
         changed = {agent for agent, one in minds.items() if self._minds.get(agent) != one}
-        self._minds, now = minds, self._backend.clock.now()
+        self._minds, now = minds, self._backend.gateway.clock.now()
         return [
             models.DmnEvent(at=now, **one.model_dump()) for one in found if one.agent in changed
         ]
@@ -395,11 +401,11 @@ SSE_KEEPALIVE: Final = b": nothing happens\n\n"
 
 
 class EventBroadcaster:
-    """Distributes events to all subscribers. Implements `gateway.context.observer.TurnObserver`."""
+    """Distributes events to all subscribers."""
 
     def __init__(self, backend: ApiBackend) -> None:
-        """It subscribes to the store, and observes turns while a client listens."""
-        self.backend, self._clock = backend, backend.clock
+        """It subscribes to the store, and observes turns, while a client listens."""
+        self.backend, self._clock = backend, backend.gateway.clock
         self._encoder: SseEncoder | None = None
         self._subscribers: set[EventSubscriber] = set()
         self._pending: list[GatewayEvent] = []
@@ -409,24 +415,23 @@ class EventBroadcaster:
         self._has_news = asyncio.Event()
         self._flushing: asyncio.Task[None] | None = None
         self._log_handler: WarningLogHandler | None = None
-        backend.store.subscribe(self._enqueue)
+        self._unsubscribe: Callable[[], None] | None = None
 
-    def turn_changed(self, running: RunningTurn, state: Literal["started", "ended"]) -> None:
-        self._growing.pop(running.turn, None)
-        if state == "started":  # its end is told by the log, with its cost
-            self._enqueue(build_running_turn(running, self._clock.now()))
-
-    def answer_grew(self, running: RunningTurn, text: str) -> None:
-        self._find_growing(running).text = text
-
-    def thinking_grew(self, running: RunningTurn, text: str) -> None:
-        self._find_growing(running).thinking += text
-
-    def tool_changed(self, running: RunningTurn, tool: ToolProgress) -> None:
-        self._growing.pop(running.turn, None)
-        self._enqueue(
-            models.ToolEvent(**_turn_fields(running), at=self._clock.now(), **asdict(tool))
-        )
+    def on_progress(self, running: RunningTurn, news: Progress) -> None:
+        """Take what happens in a turn, as `gateway.context.observer.ProgressListener`."""
+        match news:
+            case AnswerGrew(text):
+                self._find_growing(running).text = text
+            case ThinkingGrew(text):
+                self._find_growing(running).thinking += text
+            case ToolProgress():
+                self._growing.pop(running.turn, None)
+                fields = _turn_fields(running)
+                self._enqueue(models.ToolEvent(**fields, at=self._clock.now(), **asdict(news)))
+            case _:
+                self._growing.pop(running.turn, None)
+                if news == "started":  # its end is told by the log, with its cost
+                    self._enqueue(build_running_turn(running, self._clock.now()))
 
     def on_status_changed(self) -> None:
         """Have connections and DMN status compared with what was sent last."""
@@ -485,16 +490,20 @@ class EventBroadcaster:
         if self._encoder is None:
             self._encoder = SseEncoder(self.backend)
         if self._flushing is None:
-            self.backend.turn_tracker.observer = self
+            self.backend.turn_tracker.listeners.append(self.on_progress)
+            self._unsubscribe = self.backend.gateway.store.subscribe(self._enqueue)
             self._log_handler = WarningLogHandler(self.on_warning)
             logging.getLogger("reverie").addHandler(self._log_handler)
             self._flushing = asyncio.create_task(self._flush(self._encoder))
         return self._encoder
 
     def _stop(self) -> None:
-        self.backend.turn_tracker.observer = None
+        if self.on_progress in self.backend.turn_tracker.listeners:
+            self.backend.turn_tracker.listeners.remove(self.on_progress)
         if self._log_handler is not None:
             logging.getLogger("reverie").removeHandler(self._log_handler)
+        if self._unsubscribe is not None:
+            self._unsubscribe()
         if self._flushing is not None:
             self._flushing.cancel()
         self._flushing, self._encoder = None, None

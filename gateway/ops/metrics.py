@@ -11,13 +11,12 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from agent.signals import DmnMode
-from agent.tokens.counter import drift_percent
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import Address, ConnectionChanged, RequestUsage, Usage
-from gateway.core.facts import INNER_CHANNEL, Fact, Judgement, TurnRecord
+from gateway.core.facts import INNER_CHANNEL, Judgement, TurnRecord
 from gateway.core.format import age_s
-from gateway.core.metrics import ChannelStats, GatewayStats
+from gateway.core.metrics import OWN_KINDS, ChannelStats, EventCounts, GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import LogEntry
 
@@ -212,12 +211,7 @@ class AgentStats:
             ["agent", "cause", "outcome"],
             registry=self.metrics,
         )
-        self._notifications = Counter(
-            "reverie_notifications",
-            "Notifications that were taken in, by channel, kind, and what was decided about them.",
-            ["channel", "kind", "fate"],
-            registry=self.metrics,
-        )
+        self.events = EventCounts()
         self.metrics.register(self)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
@@ -226,7 +220,13 @@ class AgentStats:
         for entry in entries:
             if isinstance(entry.fact, Judgement) and entry.cause in facts:
                 event = facts[entry.cause]
-                self._notifications.labels(_find_channel(event), event.kind, entry.fact.fate).inc()
+                at: Address | None = getattr(event, "at", None)
+                channel = at.channel if at is not None else INNER_CHANNEL
+                if isinstance(event, ConnectionChanged):
+                    channel = event.channel
+                elif event.kind not in OWN_KINDS:
+                    self.events.last[channel] = entry.at
+                self.events.by_fate[channel, event.kind, entry.fact.fate] += 1
             elif isinstance(entry.fact, TurnRecord):
                 if entry.fact.within is None:  # a turn within another one is counted with it
                     self._turns.labels(entry.fact.agent, entry.fact.cause, entry.fact.outcome).inc()
@@ -252,7 +252,7 @@ class AgentStats:
         if estimated > 0:
             self._estimated.labels(*labels).set(estimated)
             if billed > 0:
-                self._drift.labels(*labels).observe(drift_percent(estimated, billed))
+                self._drift.labels(*labels).observe(100.0 * abs(estimated - billed) / billed)
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is asked at each scrape."""
@@ -292,14 +292,21 @@ _DMN_GAUGES: Final[tuple[tuple[str, str, Callable[[DmnStatus], float]], ...]] = 
         lambda one: one.spent_today_usd,
     ),
 )
-"""Name, help text and value of each gauge."""
 _WORKSPACE_COUNTERS: Final = (
     ("hits", "Persona files answered from memory, by workspace."),
     ("misses", "Persona files read from the disk, by workspace."),
     ("invalidations", "Changes of persona files that were noticed, by workspace."),
 )
-"""Name and help text of each of `WorkspaceCounts`."""
+
+
 _AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
+    (
+        CounterMetricFamily,
+        "reverie_notifications",
+        "Notifications that were taken in, by channel, kind, and what was decided about them.",
+        ["channel", "kind", "fate"],
+        lambda own: own.events.by_fate.items(),
+    ),
     (
         GaugeMetricFamily,
         "llm_cache_hit_ratio",
@@ -334,10 +341,3 @@ _AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
         for name, text, value in _DMN_GAUGES
     ),
 )
-
-
-def _find_channel(event: Fact) -> str:
-    if isinstance(event, ConnectionChanged):
-        return event.channel
-    at: Address | None = getattr(event, "at", None)
-    return at.channel if at is not None else INNER_CHANNEL

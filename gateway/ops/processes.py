@@ -76,8 +76,13 @@ class ProcessMonitor:
                 since = before[2] if before is not None and before[0] == fact.up else entry.at
                 self._links[fact.channel] = fact.up, fact.reason, since
 
-    def list_elsewhere(self) -> list[ChannelStats]:
-        """Return the channels whose lease this process does not hold."""
+    def look(self) -> tuple[list[ChannelStats], list[HealthProblem]]:
+        """Return the channels whose lease this process does not hold, and what keeps it from its
+        work, and in part what nobody does.
+        """
+        return self._list_elsewhere(), self._list_problems()
+
+    def _list_elsewhere(self) -> list[ChannelStats]:
         found = list[ChannelStats]()
         platforms = self._platforms()
         for lease in self._cluster.describe()[1]:
@@ -101,8 +106,7 @@ class ProcessMonitor:
             )
         return found
 
-    def list_problems(self) -> list[HealthProblem]:
-        """Return what keeps this process from its work, and in part what nobody does."""
+    def _list_problems(self) -> list[HealthProblem]:
         _, leases = self._cluster.describe()
         now, me = self._clock.now(), self._find_me()
         found = [

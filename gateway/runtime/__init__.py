@@ -1,12 +1,11 @@
-"""Runtime: the agents at work, their loops, turns and models.
+"""Runtime: the agents at work, their turns and models.
 
-- `agents.py`: the agents, which services they share, and routing of arrivals to them; `/stop`.
-- `loop.py`: outer loop of an agent, which carries out what `agent.dmn` decides. `dmn_admin.py`: its
-  state, and orders.
-- `turn.py`: a turn from unread entries to its record and post. `turn_input.py`: what it needs, and
-  what is new to it.
-- `delegation.py`: turns on other processes than the one that leads the agent, and what processes
-  ask each other.
+- `agent.py`: one agent, which carries out what `agent.dmn` decides, and takes its turns.
+  `turn_handle.py`: how a running turn is steered and ended. `dmn_admin.py`: state and orders.
+- `agents.py`: whose a conversation is, and where arrivals go. `recovery.py`: what an earlier
+  process left undone. `stop.py`: `/stop`.
+- `turn.py`: a turn from top to bottom. `turn_input.py`: what it needs, and what is new to it.
+  `turn_record.py`: its record and post.
 - `dream_turn.py`: a dream as a turn.
 - `models.py`: models and counters. `model_choice.py`: `/model`.
 - `rewind.py`: `/new`, `/rewind`, `/retry` and `/compact`.

@@ -1,27 +1,29 @@
 """Administration of the agents' Default Mode Networks: their state for people, and orders to them.
 
-Pure, but for `load_dmn_states`, which reads what the last run left. The running gateway and the
-command line beside a stopped one share this.
+Pure, but for `load_dmn_states`, which reads what the last run left.
 """
 
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol, get_args
+from typing import TYPE_CHECKING, Final, get_args
 from zoneinfo import ZoneInfo
 
 from agent import dmn, signals
-from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, load_state
-from gateway.config.models import Settings
+from agent.dmn import load_state
+from agent.signals import Directive, DmnMode, DmnState
 from gateway.context.schedule import parse_moment
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import PresenceLevel
-from gateway.core.facts import DmnDirective, DmnStateSaved, inner_conversation
+from gateway.core.facts import DmnDirective, DmnStateSaved
 from gateway.core.format import format_duration
 from gateway.core.i18n import _
 from gateway.store import StoreReader
+
+if TYPE_CHECKING:
+    from gateway.runtime.agent import Agent
 
 logger = logging.getLogger("reverie.dmn")
 
@@ -37,44 +39,10 @@ _DIRECTIVE_ORDERS: Final[Mapping[str, signals.DmnOrder]] = {
     "off": "off",
 }
 _CENT: Final = 0.01
-LANES: Final = 100
-"""Turns at the same time, where a provider asks for a pause if that is too many."""
-LANES_OF_OWN_MODEL: Final = 8
-"""The same for a model on this machine or a server of one's own, which only becomes slower."""
 
 
 PRESENCE_ORDER: Final = "presence "
 """Beginning of `DmnDirective.what` where the presence of people is set by hand."""
-
-
-class DmnSource(Protocol):
-    """Network of one agent: a running `gateway.runtime.loop.AgentLoop`, or a `SavedDmn`."""
-
-    @property
-    def id(self) -> str:
-        """Id of the agent."""
-
-    @property
-    def state(self) -> DmnState:
-        """The present state."""
-
-    @property
-    def policy(self) -> DmnPolicy:
-        """The operator's policy."""
-
-    @property
-    def next_tick_s(self) -> float | None:
-        """Seconds until its timer fires. None: none is armed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedDmn:
-    """Network of a stopped agent."""
-
-    id: str
-    state: DmnState
-    policy: DmnPolicy
-    next_tick_s: float | None = None
 
 
 async def load_dmn_states(
@@ -89,7 +57,7 @@ async def load_dmn_states(
         except ValueError:  # written by another version
             logger.warning("the saved state of %s's DMN cannot be read; it begins at rest", agent)
             state = DmnState()
-        turns, cost_usd = await store.autonomous_usage(agent, today)
+        turns, _cost_usd = await store.autonomous_usage(agent, today)
         known = state.turns_today if state.day == today else 0
         spent_up = state.spent_up and state.day == today
         states[agent] = replace(
@@ -97,7 +65,6 @@ async def load_dmn_states(
             day=today,
             turns_today=max(turns, known),
             foraged_today=state.foraged_today if state.day == today else 0,
-            spent_today_usd=cost_usd,
             spent_up=spent_up,
         )
     return states
@@ -134,7 +101,7 @@ def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | No
 
 def direct_agents(
     what: str,
-    sources: Iterable[DmnSource],
+    agents: Iterable["Agent"],
     now: datetime,
     *,
     by: str,
@@ -151,43 +118,38 @@ def direct_agents(
     if what == "quiet" and until is None:
         until = now + DEFAULT_QUIET
     lines, statuses, facts = [], [], list[tuple[DmnDirective, DmnStateSaved]]()
-    for source in sources:
+    for agent in agents:
         wake_on = on if what == "sleep" else ()
         directive = Directive(at=now, order=_DIRECTIVE_ORDERS[what], until=until, on=wake_on)
-        after = dmn.step(source.state, directive, source.policy)[0]
-        one = snapshot_dmn(
-            SavedDmn(
-                id=source.id, state=after, policy=source.policy, next_tick_s=source.next_tick_s
-            ),
-            now,
-        )
-        if what in ("sleep", "rest") and source.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
+        after = dmn.step(agent.state, directive, agent.policy)[0]
+        one = snapshot_dmn(agent, now, after)
+        if what in ("sleep", "rest") and agent.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
             lines.append(
                 _("{agent} is {mode}; write `dmn wake` first").format(
-                    agent=source.id, mode=source.state.mode
+                    agent=agent.id, mode=agent.state.mode
                 )
             )
         else:
-            directed = DmnDirective(agent=source.id, what=what, by=by, until=until, on=wake_on)
-            saved = DmnStateSaved(state=signals.dump_state(after), agent=source.id)
+            directed = DmnDirective(agent=agent.id, what=what, by=by, until=until, on=wake_on)
+            saved = DmnStateSaved(state=dmn.dump_state(after), agent=agent.id)
             facts.append((directed, saved))
             lines.append(
-                _("{agent} is {mode}").format(agent=source.id, mode=one.mode)
+                _("{agent} is {mode}").format(agent=agent.id, mode=one.mode)
                 + _format_rest(one, now)
             )
         statuses.append(one)
     return lines, statuses, facts
 
 
-def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
-    """Return the state of one agent's network, for programs."""
-    state, policy = source.state, source.policy
+def snapshot_dmn(agent: "Agent", now: datetime, state: DmnState | None = None) -> DmnStatus:
+    """Return the state of one agent's network, for programs. `state`: None: the present one."""
+    state, policy = state or agent.state, agent.policy
     today = state.day == now.astimezone(UTC).date().isoformat()
     quiet = state.quiet_until is not None and state.quiet_until > now
     return DmnStatus(
-        agent=source.id,
+        agent=agent.id,
         mode=state.mode.value,
-        next_tick_s=source.next_tick_s,
+        next_tick_s=agent.next_tick_s,
         running=state.running,
         waiting=tuple(owed.conversation for owed in state.waiting),
         wanted=tuple(
@@ -202,7 +164,7 @@ def snapshot_dmn(source: DmnSource, now: datetime) -> DmnStatus:
         daily_turns=policy.daily_turns,
         foraged_today=state.foraged_today if today else 0,
         forage_per_day=policy.forage_per_day,
-        spent_today_usd=state.spent_today_usd if today else 0.0,
+        spent_today_usd=agent.spent_today_usd,
         daily_cost_usd=policy.daily_cost_usd,
         errors=state.errors,
         quiet=quiet,
@@ -302,27 +264,3 @@ def _finite_until(until: datetime | None) -> datetime | None:
 
 def _format_dollars(amount: float) -> str:
     return f"${amount:.2f}" if amount >= _CENT or amount == 0 else f"${amount:.4f}"
-
-
-def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
-    """Build the policy of an agent's DMN loop."""
-    dmn, llm = settings.dmn, settings.llm
-    own = next(one.model for one in settings.agents if one.id == agent)
-    is_here = own in llm.models and llm.providers[llm.models[own].provider].kind in (
-        "llamacpp",
-        "local",
-    )
-    return DmnPolicy(
-        inner=inner_conversation(agent),
-        engaged_s=dmn.engaged,
-        working_s=dmn.working,
-        foraging_s=dmn.foraging,
-        resting_s=dmn.resting,
-        max_autonomous_turns=dmn.max_autonomous_turns,
-        daily_turns=dmn.daily_turns,
-        daily_cost_usd=dmn.daily_cost_usd,
-        forage_per_day=dmn.forage_per_day if dmn.forage else 0,
-        lanes=dmn.parallel_turns or (LANES_OF_OWN_MODEL if is_here else LANES),
-        dream_every_s=dmn.dream_every,
-        dream_tokens=dmn.dream_tokens,
-    )

@@ -4,32 +4,36 @@ text.
 
 from agent.models.base import ModelRequest
 from agent.prompt import PromptInput
-from agent.turn_context import TurnHost, TurnOutcome, TurnProgress
-from gateway.context.dream import MEMORY_CHARS, Dreamer, DreamResult
+from agent.turn_context import TurnOutcome
+from gateway.access.limits import Payers
+from gateway.context.dream import MEMORY_CHARS, Dreamer, DreamHost, DreamResult
 from gateway.context.journal import JournalStore
 from gateway.core.clock import new_id
 from gateway.core.events import Address, EventId, TaskFinished
 from gateway.core.facts import Seq, TurnId, TurnRecord
 from gateway.core.labels import TRUSTED_LABEL
-from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import ToolContext
-from gateway.runtime.loop import TurnHandle, TurnInterrupted, TurnResult
-from gateway.runtime.turn import PUT_OFF_TEXTS
+from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted, TurnResult
 from gateway.runtime.turn_input import NO_UNREAD, AgentContext
-from gateway.store import NewEntry, total_cost_usd
+from gateway.runtime.turn_record import PUT_OFF_TEXTS
+from gateway.store import NewEntry
+from gateway.store.spending import budgeted_usd
 from gateway.stream.internal import InternalIntake
 
 
-class _DreamHost(TurnHost):
-    """Host of a dream's requests, which the day's budget of autonomous turns pays."""
+class _PaidDream(DreamHost):
+    """A dream that the day's budget of autonomous turns pays."""
 
-    def __init__(self, context: AgentContext, place: Address) -> None:
+    def __init__(self, context: AgentContext, turn: TurnId, place: Address) -> None:
+        super().__init__(context.tools.specs)
         self._context = context
-        self._place = place
+        self._turn = turn
+        self._payers = Payers(place, context.agent.id, autonomous=True)
 
     async def can_afford(self, request: ModelRequest) -> bool:
-        cost_usd = self._context.model.ceiling_usd(request)
-        return self._context.agent.reserve(self._place.conversation, cost_usd)
+        ceiling_usd = self._context.model.ceiling_usd(request)
+        spent_usd = budgeted_usd(self.progress.current.accounts)
+        hit = await self._context.limits.reserve(self._turn, self._payers, ceiling_usd, spent_usd)
+        return hit is None
 
 
 class DreamRunner:
@@ -46,8 +50,16 @@ class DreamRunner:
 
     async def run(self, context: AgentContext, place: Address, handle: TurnHandle) -> TurnResult:
         """Run a dream. Interrupted, it has changed nothing or everything: see `Dreamer.dream`."""
-        agent, turn = context.agent.id, TurnId(new_id(context.clock.now()))
-        prompt_context = await context.prompt_context.build(place, NO_UNREAD, (), context.specs)
+        turn = TurnId(new_id(context.gateway.clock.now()))
+        try:
+            return await self._run(context, turn, place, handle)
+        finally:  # its record has counted what it cost
+            context.limits.settle(turn)
+
+    async def _run(
+        self, context: AgentContext, turn: TurnId, place: Address, handle: TurnHandle
+    ) -> TurnResult:
+        prompt_context = await context.prompts.build(place, NO_UNREAD, (), context.specs_tokens)
         prompt_input = PromptInput(
             persona=prompt_context.persona,
             binding=prompt_context.binding,
@@ -56,25 +68,18 @@ class DreamRunner:
             input_text="",
             conversation=place.conversation,
         )
-        visibility = Visibility(scope=PUBLIC)
-        progress = TurnProgress()
+        host = _PaidDream(context, turn, place)
         try:
             with handle.interruptible():
                 result = await self._dreamer.dream(
                     prompt_input,
                     context.model.model,
-                    context.tools.for_turn(
-                        ToolContext(
-                            turn=turn, agent=agent, at=place, visibility=visibility, autonomous=True
-                        )
-                    ),
-                    agent=agent,
+                    host,
+                    agent=context.agent.id,
                     memory_chars=MEMORY_CHARS,
-                    host=_DreamHost(context, place),
-                    progress=progress,
                 )
         except TurnInterrupted:
-            return await self._record_interrupted(context, turn, place, progress.current)
+            return await self._record_interrupted(context, turn, place, host.progress.current)
         await self._record(context, turn, place, result)
         has_failed, no_model = result.outcome == "failed", None
         if has_failed and result.cause in PUT_OFF_TEXTS:
@@ -83,7 +88,6 @@ class DreamRunner:
             has_failed=has_failed,
             has_yielded=True,
             autonomous=True,
-            cost_usd=total_cost_usd(result.accounts),
             put_off=no_model,
             model="answered" if no_model is None else "failed",
         )
@@ -109,15 +113,18 @@ class DreamRunner:
                 model=done.model,
             )
             await self._record(context, turn, place, spent)
-        cost_usd = total_cost_usd(done.accounts)
-        return TurnResult(was_interrupted=True, autonomous=True, cost_usd=cost_usd)
+        return TurnResult(was_interrupted=True, autonomous=True)
 
     async def _record(
         self, context: AgentContext, turn: TurnId, place: Address, result: DreamResult
     ) -> None:
         if not result.requests and result.outcome != "failed":  # there was nothing to dream of
             return
-        now, failed, agent = context.clock.now(), result.outcome == "failed", context.agent.id
+        now, failed, agent = (
+            context.gateway.clock.now(),
+            result.outcome == "failed",
+            context.agent.id,
+        )
         ended = TurnRecord(
             turn=turn,
             covers=(),
@@ -136,7 +143,7 @@ class DreamRunner:
             cause="dream",
             label=TRUSTED_LABEL,  # it holds no text
         )
-        await context.store.append(
+        await context.gateway.store.append(
             [NewEntry(fact=ended, at=now, conversation=place.conversation, key=f"turn:{turn}")]
         )
         text = result.reason if failed else f"MEMORY.md has changed in {result.changed} lines"

@@ -20,10 +20,12 @@ from gateway.config.models import Settings
 from gateway.core.events import Address, MessageId, Post, PostKey
 from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversation
 from gateway.core.i18n import _
-from gateway.runtime.agents import Agent, Agents
-from gateway.runtime.models import AgentModel
-from gateway.store import LogEntry, NewEntry
+from gateway.runtime.agent import Agent
+from gateway.runtime.agents import Agents
+from gateway.runtime.models import AgentModel, ModelServices
+from gateway.store import LogEntry, NewEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact, done
+from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.choosing")
 
@@ -53,19 +55,27 @@ class ConfiguredModel:
 class ModelSelector:
     """Chooses models, for all agents."""
 
-    def __init__(self, agents: Agents, chosen: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        gateway: GatewayHandle,
+        agents: Agents,
+        models: ModelServices,
+        chosen: Mapping[str, str],
+    ) -> None:
         """`chosen`: choices at the start."""
-        self._agents = agents
-        self._live = agents.live
-        self._store = agents.store
-        self._models = agents.models
+        self._agents, self._models = agents, models
+        self._live, self._store, self._clock = gateway.live, gateway.store, gateway.clock
+        self._tasks = gateway.tasks
         self._chosen = dict(chosen)
         """Choices by agent."""
         self._running = set[asyncio.Task[None]]()
         self._closed = False
-        self._turn_settings = _turn_settings_key(agents.live.settings)
-        agents.live.on_change(self.prepare)
-        agents.store.subscribe(self._on_selected, ModelSelected)
+        self._turn_settings = _turn_settings_key(gateway.live.settings)
+        for agent in agents.agents:
+            if chosen.get(agent.id, agent.agent_model.name) != agent.agent_model.name:
+                agent.use_model(models.pool.get(agent.id, chosen[agent.id]))
+        gateway.live.on_change(self.prepare)
+        gateway.store.subscribe(self._on_selected, ModelSelected)
 
     def _on_selected(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
@@ -162,7 +172,7 @@ class ModelSelector:
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
             return work.close()
-        self._running.add(task := self._agents.tasks.create_task(work))
+        self._running.add(task := self._tasks.create_task(work))
         return task.add_done_callback(self._running.discard)
 
     async def _start_and_warm_up(self, agent: Agent, agent_model: AgentModel) -> None:
@@ -202,7 +212,7 @@ class ModelSelector:
             logger.exception("making %s ready broke", chosen.name)
         if self._chosen[agent.id] != choice.model:
             return None
-        now = self._agents.clock.now()
+        now = self._clock.now()
         reversal = replace(choice, model=before, by=GATEWAY_NAME)
         key = PostKey(hashlib.sha256(f"chosen:{seq}".encode()).hexdigest()[:26])
         text = _("I cannot use `{model}`: {reason}. `{agent}` stays with `{used}`.").format(
@@ -234,9 +244,29 @@ def _turn_settings_key(settings: Settings) -> object:
     unchanged.
     """
     agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
-    return settings.tools, settings.recall, agents
+    return settings.tools, agents
 
 
 def _inline_code(text: str) -> str:
     """Return a reason, which may hold a server's text, as one line of code that it cannot end."""
     return f"`{' '.join(text.split())[:200].replace('`', chr(39))}`"
+
+
+async def load_chosen_models(reader: StoreReader, settings: Settings) -> dict[str, str]:
+    """Return the chosen models that are still configured: by agent, a key of `llm.models`. Raises
+    StoreError.
+    """
+    configured, found = {agent.id: agent.model for agent in settings.agents}, dict[str, str]()
+    for one in await reader.current_facts("model_chosen"):
+        fact = one.fact
+        if not isinstance(fact, ModelSelected) or fact.agent not in configured:
+            continue
+        if fact.model in settings.llm.models:
+            found[fact.agent] = fact.model
+        else:
+            args = fact.agent, fact.by, fact.model, configured[fact.agent]
+            logger.warning(
+                "%s was to think with what %s chose, %s, which is not in llm.models: %s is used",
+                *args,
+            )
+    return found

@@ -14,19 +14,22 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal, NamedTuple
 
-from agent.cache.client import CacheWarmer, CachingModel
 from agent.cache.plan import CachePolicy, CacheProfile
+from agent.cache.prompt_cache import PromptCache
 from agent.cache.state import LIFETIME_S, Cadence
+from agent.cache.warmer import CacheWarmer
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import Model, ModelRequest
+from agent.models.client import Candidate
 from agent.models.config import (
     AnthropicConfig,
+    CacheFactory,
     ModelConfig,
-    ModelWrapper,
     ProviderConfig,
     ScriptedConfig,
     build_model,
@@ -40,13 +43,14 @@ from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.facts import TurnRecord
-from gateway.core.media_types import identify_image
 from gateway.store import StoreReader
 
 logger = logging.getLogger("reverie.cache")
 
 _CACHING: Mapping[str, Literal["marks", "automatic", "none"]] = {
     "openai": "automatic",
+    "minimax": "automatic",
+    "gemini": "automatic",
     "llamacpp": "automatic",
     "local": "automatic",
 }
@@ -63,18 +67,26 @@ class AgentModel:
     """A key of `llm.models`."""
     model: Model
     """With its fallbacks."""
-    primary: Model
-    """Without its fallbacks."""
-    caching_models: frozenset[CachingModel]
-    """Caching models among all that may answer."""
-    models: Sequence[Model]
-    """All models that may answer, first those of `model`, in their order."""
+    candidates: Sequence[Candidate]
+    """All that may answer, first those of `model`, in their order."""
     summarizer: Model | None
     """Model for summaries of conversations. None: `model`."""
+    caches: frozenset[PromptCache]
+    """Prompt caches of all that may answer."""
+
+    @property
+    def primary(self) -> Model:
+        """Model without its fallbacks."""
+        return self.candidates[0].model
+
+    @property
+    def cache(self) -> PromptCache | None:
+        """Prompt cache of `primary`. None: it has none."""
+        return self.candidates[0].cache
 
     def ceiling_usd(self, request: ModelRequest) -> float:
         """Return the highest possible cost of a request in US dollars, whichever model answers."""
-        return max((model.max_cost_usd(request) for model in self.caching_models), default=0.0)
+        return max([cache.max_cost_usd(request) for cache in self.caches], default=0.0)
 
 
 class _ModelKey(NamedTuple):
@@ -91,18 +103,18 @@ class ModelPool:
         self,
         settings: Settings,
         clock: Clock,
-        wrap: ModelWrapper,
+        make_cache: CacheFactory,
         warmer: CacheWarmer,
         *,
         override: Model | None = None,
     ) -> None:
-        """`wrap`: see `build_model`. `warmer` keeps the caches of models warm as long as these are
-        used.
+        """`make_cache`: see `build_model`. `warmer` keeps the caches of models warm as long as
+        these are used.
 
         `override`: model of every agent, in place of the configured one.
         """
         self._clock = clock
-        self._wrap = wrap
+        self._make_cache = make_cache
         self._overrides = (
             {agent.id: (agent.model, override) for agent in settings.agents}
             if override is not None
@@ -110,19 +122,19 @@ class ModelPool:
         )
         self._warmer = warmer
         self._closing = set[asyncio.Task[None]]()
-        self._pool: dict[_ModelKey, Model] = {}
+        self._pool: dict[_ModelKey, Candidate] = {}
         self._holds: dict[AgentModel, int] = {}
         self._settings = settings
         self._agent_models: dict[tuple[str, str], AgentModel] = {}
-        self._summarizer: tuple[Model | None, Sequence[Model]]
+        self._summarizer: tuple[Model | None, Sequence[Candidate]]
         """Model for summaries, and all models that may answer in its place. None: each agent's
         own."""
         self._summarizer, self._agent_models = self._build_all(settings)
 
     @property
-    def caching_models(self) -> list[CachingModel]:
-        """Caching models among all models."""
-        return [one for one in self._pool.values() if isinstance(one, CachingModel)]
+    def caches(self) -> list[PromptCache]:
+        """Prompt caches of all models."""
+        return [one.cache for one in self._pool.values() if one.cache is not None]
 
     def get(self, agent: str, name: str) -> AgentModel:
         """Return an agent's model by its key in `llm.models`. It is built on first use, without
@@ -169,17 +181,17 @@ class ModelPool:
 
     def close_unused(self) -> None:
         """Close what nothing uses any more."""
-        used = {id(one) for one in self._summarizer[1]}
+        used = {id(one.model) for one in self._summarizer[1]}
         used |= {
-            id(one)
+            id(one.model)
             for agent_model in (*self._agent_models.values(), *self._holds)
-            for one in agent_model.models
+            for one in agent_model.candidates
         }
-        for key, model in list(self._pool.items()):
+        for key, (model, cache, _) in list(self._pool.items()):
             if id(model) not in used:
                 del self._pool[key]
-                if isinstance(model, CachingModel):
-                    self._warmer.forget_model(model)
+                if cache is not None:
+                    self._warmer.forget_cache(cache)
                 self.close_later(model.aclose())
 
     def close_later(self, closing: Coroutine[None, None, None]) -> None:
@@ -190,20 +202,20 @@ class ModelPool:
     async def aclose(self) -> None:
         """Close all models, and return once everything is closed."""
         override = {id(model): model for _, model in self._overrides.values()}
-        for model in (*self._pool.values(), *override.values()):
+        for model in (*[one.model for one in self._pool.values()], *override.values()):
             await model.aclose()
         if self._closing:
             await asyncio.wait(self._closing)
 
     def _build_all(
         self, settings: Settings
-    ) -> tuple[tuple[Model | None, Sequence[Model]], dict[tuple[str, str], AgentModel]]:
+    ) -> tuple[tuple[Model | None, Sequence[Candidate]], dict[tuple[str, str], AgentModel]]:
         """Return the summarizer and each agent's configured model; others are built on demand."""
         names = [(agent.id, agent.model) for agent in settings.agents]
         for agent, name in names:  # before the summarizer, which shares models of the agents
             if name not in self._overrides.get(agent, ()):
                 self._build_chain(settings, name)
-        summarizer: tuple[Model | None, Sequence[Model]] = None, ()
+        summarizer: tuple[Model | None, Sequence[Candidate]] = None, ()
         if wanted := settings.llm.context_optimization.compaction.summarizer_model:
             summarizer = self._build_chain(settings, wanted)
         return summarizer, {
@@ -214,7 +226,7 @@ class ModelPool:
     def _build_agent_model(
         self,
         settings: Settings,
-        summarizer: tuple[Model | None, Sequence[Model]],
+        summarizer: tuple[Model | None, Sequence[Candidate]],
         agent: str,
         name: str,
     ) -> AgentModel:
@@ -222,21 +234,20 @@ class ModelPool:
         if override is None or known != name:
             model, chain = self._build_chain(settings, name)
         else:
-            model, chain = override, [override]
-        all_models, before = (*chain, *summarizer[1]), self._agent_models.get((agent, name))
-        if before is not None and [*map(id, all_models)] == [*map(id, before.models)]:
+            model, chain = override, [Candidate(override)]
+        candidates, before = (*chain, *summarizer[1]), self._agent_models.get((agent, name))
+        if before is not None and candidates == before.candidates:
             return before
         return AgentModel(
             name=name,
             model=model,
-            primary=chain[0],
-            caching_models=frozenset(one for one in all_models if isinstance(one, CachingModel)),
-            models=all_models,
+            candidates=candidates,
             summarizer=summarizer[0],
+            caches=frozenset(one.cache for one in candidates if one.cache is not None),
         )
 
-    def _build_chain(self, settings: Settings, name: str) -> tuple[Model, Sequence[Model]]:
-        """Return the model with its fallbacks, and the list of these models."""
+    def _build_chain(self, settings: Settings, name: str) -> tuple[Model, Sequence[Candidate]]:
+        """Return the model with its fallbacks, and the list of these."""
         llm = settings.llm
         names = fallback_chain(name, llm.models)
         keys = {key: _model_key(settings, key) for key in names}
@@ -249,7 +260,7 @@ class ModelPool:
             llm.providers,
             self._clock,
             made=built,
-            around=self._wrap,
+            cache=self._make_cache,
         )
         self._pool |= {model_key: built[key] for key, model_key in keys.items()}
         return model, [built[key] for key in names]
@@ -277,20 +288,12 @@ class TokenCounters:
     """
 
     def __init__(self, live: LiveSettings, clock: Clock) -> None:
-        self._live = live
+        self.live = live
         self._clock = clock
         self._tokenizer = OfflineCounter()
-        self.fine, self.rough = (
-            TokenMeter(self._tokenizer, look=identify_image),
-            TokenMeter(look=identify_image),
-        )
+        self.fine, self.rough = TokenMeter(self._tokenizer), TokenMeter()
         self._endpoints: dict[tuple[str, AnthropicConfig, int], EndpointCounter] = {}
         """By key of the provider, its configuration, and the size of the cache."""
-
-    @property
-    def live(self) -> LiveSettings:
-        """The present settings."""
-        return self._live
 
     def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> RequestMeter:
         """Return the counter for one model, which its provider calls `name`."""
@@ -301,7 +304,7 @@ class TokenCounters:
 
         None: the settings do not want it, or the provider cannot count.
         """
-        settings = self._live.optimization.token_counter
+        settings = self.live.optimization.token_counter
         if (
             not settings.enabled
             or settings.backend == "tiktoken"
@@ -323,7 +326,7 @@ class TokenCounters:
         """Remove and return the counters that these providers do not use; the caller closes
         them.
         """
-        capacity = self._live.optimization.token_counter.cache_capacity
+        capacity = self.live.optimization.token_counter.cache_capacity
         unused = [
             one for one in self._endpoints if one != (one[0], providers.get(one[0]), capacity)
         ]
@@ -350,24 +353,23 @@ class _ModelGauge:
         self._name = name
         self._key = key
         self._provider = provider
+        self._can_count = isinstance(provider, AnthropicConfig)
         self._counted_requests: dict[str, ModelRequest] = {}
         """The one request by agent that the provider was asked to count: its prefix is the same in
         all others."""
 
     @property
     def _endpoint(self) -> EndpointCounter | None:
-        return self._counting.endpoint(self._key, self._provider)
+        return self._counting.endpoint(self._key, self._provider) if self._can_count else None
 
-    def estimate(
-        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
-    ) -> tuple[TokenMeter, TokenEstimate]:
+    def estimate(self, model: str, request: ModelRequest) -> tuple[TokenMeter, TokenEstimate]:
         counters, endpoint = self._counting, self._endpoint
-        is_enabled = counters.live.is_enabled("token_counter", request.shared_key)
+        is_enabled = "token_counter" in counters.live.enabled[request.shared_key]
         is_counted = isinstance(self._provider, ScriptedConfig) or (
             endpoint is not None and endpoint.is_exact
         )
         meter = counters.fine if is_enabled and not is_counted else counters.rough
-        estimate = meter.estimate(model, request, before)
+        estimate = meter.estimate(model, request)
         if is_enabled and endpoint is not None and request.shared_key not in self._counted_requests:
             self._counted_requests[request.shared_key] = request
             endpoint.request_count(
@@ -413,9 +415,9 @@ class ModelServices:
 
         def apply() -> None:
             apply_pool()
-            for model in self.pool.caching_models:
-                price = self.live.prices.find(model.dialect.model, provider=model.dialect.provider)
-                model.dialect = replace(model.dialect, price=price)
+            for cache in self.pool.caches:
+                price = self.live.prices.find(cache.dialect.model, provider=cache.dialect.provider)
+                cache.dialect = replace(cache.dialect, price=price)
             self.workspaces.reconfigure(
                 watch_debounce_ms=workspace_config.watch_debounce_ms,
                 max_age_seconds=workspace_config.max_age_seconds,
@@ -428,7 +430,6 @@ class ModelServices:
     async def aclose(self) -> None:
         """Close all of them."""
         await self.pool.aclose()
-        await self.workspaces.aclose()
         await self._counters.aclose()
 
     async def restore_cadences(self, reader: StoreReader) -> None:
@@ -445,9 +446,9 @@ class ModelServices:
                 cadences.setdefault(one.fact.agent, Cadence()).observe_request(
                     one.conversation, one.at.timestamp()
                 )
-        for model in self.pool.caching_models:
+        for cache in self.pool.caches:
             for agent, cadence in cadences.items():
-                model.restore_cadence(agent, Cadence.restore(cadence.dump()))
+                cache.restore_cadence(agent, deepcopy(cadence))
 
 
 @contextlib.asynccontextmanager
@@ -466,9 +467,9 @@ async def open_model_services(
     )
     counters = TokenCounters(live, clock)
     warmer = CacheWarmer(clock, budget_usd=lambda: live.optimization.prompt_cache.keep_warm_usd)
-    wrap = _CachingWrapper(clock, live, counters, warmer)
+    make_cache = _CacheFactory(clock, live, counters, warmer)
     live.prices  # noqa: B018 - read now, so that a broken table ends the start
-    pool = ModelPool(live.settings, clock, wrap, warmer, override=model)
+    pool = ModelPool(live.settings, clock, make_cache, warmer, override=model)
     services = ModelServices(live, pool, workspaces, counters, warmer)
     live.on_change(services.prepare)
     try:
@@ -477,8 +478,8 @@ async def open_model_services(
         await services.aclose()
 
 
-class _CachingWrapper:
-    """Wraps each model in a `CachingModel` (an `agent.models.config.ModelWrapper`)."""
+class _CacheFactory:
+    """Makes the prompt cache of each model (an `agent.models.config.CacheFactory`)."""
 
     def __init__(
         self, clock: Clock, live: LiveSettings, counters: TokenCounters, warmer: CacheWarmer
@@ -488,9 +489,11 @@ class _CachingWrapper:
         self._counters = counters
         self._warmer = warmer
 
-    def __call__(self, model: Model, config: ModelConfig, provider: ProviderConfig) -> Model:
+    def __call__(
+        self, model: Model, config: ModelConfig, provider: ProviderConfig
+    ) -> PromptCache | None:
         if isinstance(provider, ScriptedConfig):
-            return model
+            return None
         name = config.name or provider.kind
         price = self._live.prices.find(name, provider=provider.kind)
         if not price.known:
@@ -501,7 +504,7 @@ class _CachingWrapper:
             "marks" if takes_breakpoints(config, provider) else _CACHING.get(provider.kind, "none")
         )
         dialect = CacheProfile(provider=provider.kind, model=name, price=price, caching=caching)
-        return CachingModel(
+        return PromptCache(
             model,
             dialect,
             clock=self._clock,
@@ -512,7 +515,7 @@ class _CachingWrapper:
 
     def _policy(self, provider: frozenset[str], agent_id: str) -> CachePolicy:
         cache_config = self._live.optimization.prompt_cache
-        if not self._live.is_enabled("prompt_cache", agent_id):
+        if "prompt_cache" not in self._live.enabled[agent_id]:
             return CachePolicy(kind="off")
         long = cache_config.long_ttl >= LIFETIME_S["1h"] and not provider.isdisjoint(
             cache_config.long_ttl_providers

@@ -19,7 +19,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from gateway.cluster.cluster import HELD_ELSEWHERE
 from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks, is_addressed
@@ -38,6 +38,7 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.i18n import N_, _, ngettext
+from gateway.runtime.agents import Agents
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, StoreError
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.inbox import ReadyConversation
@@ -116,19 +117,6 @@ class RewindRequest:
     """Message that the later result of `compact` replies to."""
 
 
-class RewindAgents(Protocol):
-    """All agents: `gateway.runtime.agents.Agents`, or none beside a stopped gateway."""
-
-    def notice(self, arrival: ReadyConversation) -> None:
-        """Announce a conversation that is ready for a turn."""
-
-    def holds(self, conversation: ConversationId) -> bool:
-        """Return whether this process takes the turns of a conversation."""
-
-    async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view of a place, while no turn runs there. Return the result in words."""
-
-
 class Rewinder:
     """Carries out rewinds, for all agents."""
 
@@ -138,7 +126,7 @@ class Rewinder:
         store: Store,
         clock: Clock,
         room_locks: ConversationLocks,
-        agents: RewindAgents,
+        agents: Agents,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._store = store
@@ -398,16 +386,6 @@ def plan_retry(view: Sequence[TurnInView], by: str, conversation: ConversationId
         text=text.format(count=len(again)),
         fact=ConversationRewound(first=leaving[0].seq, last=leaving[-1].seq, by=by, again=again),
     )
-
-
-def parse_count(text_given: str) -> int | None:
-    """Parse a number of exchanges; an empty text: one. None: it is no such number."""
-    text = text_given.strip()
-    if not text:
-        return 1
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST_EXCHANGES))):
-        return None
-    return count if 1 <= (count := int(text)) <= MOST_EXCHANGES else None
 
 
 def _find_exchanges(view: Sequence[TurnInView], count: int) -> tuple[int, int]:

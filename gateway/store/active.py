@@ -6,7 +6,7 @@ tests/gateway/store/test_rebuild.py proves that both give the same answers.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,15 +17,14 @@ from gateway.core.facts import (
     MESSAGE_KINDS,
     ChannelCardPinned,
     ConversationRewound,
+    Fact,
     Judgement,
     Seq,
     TurnRecord,
     UnreadDismissed,
-    ViewFolded,
 )
 from gateway.store import queries
 from gateway.store.log import Log
-from gateway.store.reader import ViewEntries, read_view_entries
 from gateway.store.types import LogEntry, UnreadEntries
 
 MAX_CONVERSATIONS: Final = 32
@@ -53,37 +52,34 @@ class ActiveConversation:
     """Positions and senders of the newest messages, oldest first."""
     has_all_senders: bool
     """There is no older message than these."""
-    view: ViewEntries | None
-    """Entries of its view, until they are asked for or change. None: the tables have them."""
     card: ChannelCardPinned | None
     """The card that is pinned there. None: none is."""
 
     def unread_entries(self, *, most: int, after: int) -> UnreadEntries:
         """Return what `queries.UNREAD_ENTRIES` finds: the order of choice is described there."""
-        rows = sorted(
-            [row for row in self.unread.values() if row[1].seq > after], key=lambda row: row[1].seq
-        )
+        rows = {seq: self.unread[seq] for seq in sorted(self.unread) if seq > after}
         spoken = [
-            entry for urgency, entry in rows if urgency > AMBIENT and entry.kind in _SPOKEN_KINDS
+            seq
+            for seq, (urgency, entry) in rows.items()
+            if urgency > AMBIENT and entry.kind in _SPOKEN_KINDS
         ]
         chosen, reactions_left = spoken[: max(most, 1)], most // 5
         if len(spoken) > most:
-            rows = [row for row in rows if row[1].seq <= chosen[-1].seq]
-        for urgency, entry in sorted(rows, key=_rank_overheard):
+            rows = {seq: row for seq, row in rows.items() if seq <= chosen[-1]}
+        overheard = [rows[seq] for seq in rows.keys() - spoken]
+        for urgency, entry in sorted(overheard, key=_rank_overheard):
             is_reaction = urgency == LOW and entry.kind == "reacted"
             if len(chosen) >= most:
                 break
-            if (urgency > AMBIENT and entry.kind in _SPOKEN_KINDS) or (
-                is_reaction and not reactions_left
-            ):
+            if is_reaction and not reactions_left:
                 continue
             reactions_left -= is_reaction
-            chosen.append(entry)
+            chosen.append(entry.seq)
         return UnreadEntries(
-            messages=tuple(sorted(chosen, key=lambda entry: entry.seq)),
+            messages=tuple([rows[seq][1] for seq in sorted(chosen)]),
             omitted=len(rows) - len(chosen),
-            upto=rows[-1][1].seq if rows else Seq(0),
-            has_changes=bool(rows) and self.changed > rows[0][1].seq,
+            upto=max(rows, default=Seq(0)),
+            has_changes=bool(rows) and self.changed > min(rows),
         )
 
     def unread_urgency(self) -> int:
@@ -98,10 +94,13 @@ class ActiveConversation:
         return found[-most:] if len(found) >= most or self.has_all_senders else None
 
     def apply(self, conversation: ConversationId, entries: Sequence[LogEntry]) -> bool:
-        """Apply the new entries of one append. False: there is too much."""
+        """Apply the new entries of one append, unless they were read. False: there is too much."""
+        if entries[-1].seq <= self.as_of:
+            return True
         for entry in entries:
-            if isinstance(entry.fact, TurnRecord) and entry.conversation is not None:
-                for upto in [upto for place, upto in entry.fact.looked if place == conversation]:
+            fact = entry.fact
+            if isinstance(fact, TurnRecord) and entry.conversation is not None:
+                for upto in [upto for place, upto in fact.looked if place == conversation]:
                     self.unread |= {
                         seq: (AMBIENT, row[1]) for seq, row in self.unread.items() if seq <= upto
                     }
@@ -113,27 +112,21 @@ class ActiveConversation:
         fact = entry.fact
         match fact:
             case Message():
-                self._add_sender(entry.seq, fact.sender)
+                if len(self.senders) == MAX_SENDERS:
+                    self.senders.popleft()
+                    self.has_all_senders = False
+                self.senders.append((entry.seq, fact.sender))
             case MessageEdited() | MessageDeleted():
                 self.changed = entry.seq
-            case Judgement() if is_made_unread(entry):
+            case Judgement() if _is_made_unread(entry):
                 caused = next(one for one in entries if one.seq == entry.cause)
                 self.unread[caused.seq] = (fact.urgency, caused)
-            case ViewFolded():
-                self.view = None
             case ChannelCardPinned():
                 self.card = fact
             case TurnRecord() | UnreadDismissed():
-                self.view = None
                 self.unread = {seq: row for seq, row in self.unread.items() if seq > fact.upto}
             case _:
                 pass
-
-    def _add_sender(self, seq: Seq, sender: Sender) -> None:
-        if len(self.senders) == MAX_SENDERS:
-            self.senders.popleft()
-            self.has_all_senders = False
-        self.senders.append((seq, sender))
 
 
 def _rank_overheard(row: tuple[int, LogEntry]) -> tuple[int, int]:
@@ -143,24 +136,11 @@ def _rank_overheard(row: tuple[int, LogEntry]) -> tuple[int, int]:
     return 0 if urgency > LOW else 3, -entry.seq
 
 
-def is_made_unread(entry: LogEntry) -> bool:
+def _is_made_unread(entry: LogEntry) -> bool:
     """Return whether the entry is a judgement that makes its cause unread."""
     fact = entry.fact
     has_place = entry.cause is not None and entry.conversation is not None
     return isinstance(fact, Judgement) and fact.fate in ("due", "context") and has_place
-
-
-def _are_consequences_known(entries: Sequence[LogEntry]) -> bool:
-    """Return whether an append makes nothing unread but its own entries, each in one
-    conversation.
-    """
-    seqs, places = {entry.seq for entry in entries}, dict[int | None, ConversationId | None]()
-    return not any(isinstance(entry.fact, ConversationRewound) for entry in entries) and all(
-        entry.cause in seqs
-        and places.setdefault(entry.cause, entry.conversation) == entry.conversation
-        for entry in entries
-        if is_made_unread(entry)
-    )
 
 
 class ActiveConversations:
@@ -171,21 +151,13 @@ class ActiveConversations:
     def __init__(self, last: Seq) -> None:
         """`last`: the log's last position."""
         self._last = last
-        self._kept: OrderedDict[ConversationId, ActiveConversation] = OrderedDict()
+        self.kept: OrderedDict[ConversationId, ActiveConversation] = OrderedDict()
         self._under_read: dict[ConversationId, list[Sequence[LogEntry]]] = {}
         """Appends since the read of a conversation began."""
 
-    def get(self, conversation: ConversationId) -> ActiveConversation | None:
-        """Return its state. None: it is not kept."""
-        return self._kept.get(conversation)
-
     def begin_read(self, conversation: ConversationId) -> list[Sequence[LogEntry]] | None:
-        """Return what `end_read` needs. None: the conversation is kept, or is being read
-        already.
-        """
-        if conversation in self._kept:
-            self._kept.move_to_end(conversation)
-        if conversation in self._kept or conversation in self._under_read:
+        """Return what `end_read` needs. None: the conversation is being read already."""
+        if conversation in self._under_read:
             return None
         return self._under_read.setdefault(conversation, [])
 
@@ -201,46 +173,38 @@ class ActiveConversations:
         if self._under_read.get(conversation) is not appends:
             return  # it was dropped meanwhile
         del self._under_read[conversation]
-        if found is None:
+        if found is None or not all(found.apply(conversation, entries) for entries in appends):
             return
-        self._kept[conversation] = found
-        for entries in appends:
-            self._apply(conversation, entries)
-        if len(self._kept) > MAX_CONVERSATIONS:
-            self._kept.popitem(last=False)
+        self.kept[conversation] = found
+        if len(self.kept) > MAX_CONVERSATIONS:
+            self.kept.popitem(last=False)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Apply the new entries of one append."""
-        is_whole = [one.seq for one in entries] == [
-            *range(self._last + 1, self._last + 1 + len(entries))
-        ]
-        self._last = entries[-1].seq
-        if not is_whole or not _are_consequences_known(entries):
-            self._kept.clear()
+        """Apply the new entries of one append. If it makes anything unread but its own entries,
+        each in one conversation, all that is kept is dropped.
+        """
+        first, self._last = self._last + 1, entries[-1].seq
+        unread_in = dict[Seq, ConversationId | None]([(entry.seq, None) for entry in entries])
+        is_known, places = [*unread_in] == [*range(first, first + len(entries))], set()
+        for entry in entries:
+            places.add(entry.conversation)
+            if isinstance(entry.fact, TurnRecord):
+                places.update([place for place, _ in entry.fact.looked])
+            elif isinstance(entry.fact, ConversationRewound):
+                is_known = False
+            elif entry.cause is not None and _is_made_unread(entry):
+                before = unread_in.get(entry.cause, ConversationId(""))
+                is_known = is_known and before in (None, entry.conversation)
+                unread_in[entry.cause] = entry.conversation
+        if not is_known:
+            self.kept.clear()
             self._under_read.clear()
             return
         for appends in self._under_read.values():
             appends.append(entries)
-        looked = [
-            place
-            for one in entries
-            if isinstance(one.fact, TurnRecord)
-            for place, _ in one.fact.looked
-        ]
-        for conversation in {
-            *looked,
-            *[one.conversation for one in entries if one.conversation is not None],
-        }:
-            self._apply(conversation, entries)
-
-    def _apply(self, conversation: ConversationId, entries: Sequence[LogEntry]) -> None:
-        kept = self._kept.get(conversation)
-        if (
-            kept is not None
-            and entries[-1].seq > kept.as_of
-            and not kept.apply(conversation, entries)
-        ):
-            del self._kept[conversation]
+        for conversation in self.kept.keys() & places:
+            if not self.kept[conversation].apply(conversation, entries):
+                del self.kept[conversation]
 
 
 def read_conversation(log: Log, conversation: ConversationId) -> ActiveConversation | None:
@@ -252,7 +216,6 @@ def read_conversation(log: Log, conversation: ConversationId) -> ActiveConversat
             return None
         changed = next(iter(log.fetch(queries.MESSAGE_CHANGES, (conversation, 0, 1))), None)
         first = unread[0][1] if unread else queries.LAST
-        view = read_view_entries(log, conversation, as_of)
         carded = next(iter(log.fetch(queries.PINNED_CARD, (conversation,))), None)
         older = _read_messages(log, conversation, before=first, newest=READ_SENDERS)
         newer = _read_messages(
@@ -270,7 +233,6 @@ def read_conversation(log: Log, conversation: ConversationId) -> ActiveConversat
         changed=Seq(changed[0] if changed is not None else 0),
         senders=deque(messages),
         has_all_senders=len(older) < READ_SENDERS,
-        view=view,
         card=card if isinstance(card, ChannelCardPinned) else None,
     )
 
@@ -294,3 +256,14 @@ def _read_messages(
         newest=True,
     )
     return [LogEntry.from_row(row) for row in log.fetch(sql, params)]
+
+
+def judged_events(entries: Iterable[LogEntry]) -> Iterator[tuple[Fact, LogEntry, Judgement]]:
+    """Yield the events of one append that were judged in it, each with the entry of its judgement,
+    and that itself.
+    """
+    events = dict[Seq, Fact]()
+    for entry in entries:
+        if isinstance(entry.fact, Judgement) and entry.cause in events:
+            yield events[entry.cause], entry, entry.fact
+        events[entry.seq] = entry.fact

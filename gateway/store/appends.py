@@ -5,7 +5,7 @@ statements.
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import NamedTuple, Self
 
 from gateway.core.facts import Seq, dump_fact
@@ -16,6 +16,7 @@ from gateway.store.projections import (
     group_statements,
     project_fact,
 )
+from gateway.store.tables import fold_entry
 from gateway.store.types import AppendResult, LogEntry, NewEntry
 
 _INSERT_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES {}"
@@ -36,24 +37,24 @@ class NewLogRow(NamedTuple):
     body: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryDraft:
+class EntryDraft(NamedTuple):
     """An entry that is complete except for its position."""
 
     entry: NewEntry
-    at: str
+    at: datetime
+    """UTC."""
     body: str
 
 
 @dataclass(slots=True, kw_only=True)
 class AppendPlan:
-    """Rows and statements of one transaction, and the results for each append in it."""
+    """Rows and statements of one transaction, and what comes of each append in it."""
 
     rows: list[NewLogRow] = field(default_factory=list)
     answers: list[tuple[AppendResult, ...]] = field(default_factory=list)
+    written: list[list[LogEntry]] = field(default_factory=list)
+    """New entries of each append, as the log holds them."""
     statements: list[Statement] = field(default_factory=list)
-    has_text: bool = False
-    """True if there is text for the search index."""
     before: Sequence[tuple[Seq, list[LogEntry]]] = ()
     """Entries of other processes before it: those of one transaction together, each with the
     position of its last one.
@@ -65,34 +66,38 @@ class AppendPlan:
         """Return the plan with the answers for a part of the batch that it was made of. None: it is
         no part of it.
         """
-        answers = {id(one): answer for one, answer in zip(drafted, self.answers, strict=True)}
-        if not all(id(one) in answers for one in batch):
+        places = {id(one): place for place, one in enumerate(drafted)}
+        if not all(id(one) in places for one in batch):
             return None
-        return replace(self, answers=[answers[id(one)] for one in batch])
+        chosen = [places[id(one)] for one in batch]
+        return replace(
+            self,
+            answers=[self.answers[place] for place in chosen],
+            written=[self.written[place] for place in chosen],
+        )
 
 
 def draft_entries(entries: Sequence[NewEntry]) -> tuple[EntryDraft, ...]:
     """Serialise the entries. Raises ValueError for one that could never be stored or read back."""
-    earlier: set[int] = set()
+    earlier = set[NewEntry]()
     drafts = []
     for entry in entries:
         if entry.at.tzinfo is None:
             raise ValueError("an entry's time needs a time zone")
-        if isinstance(entry.cause, NewEntry) and id(entry.cause) not in earlier:
+        if isinstance(entry.cause, NewEntry) and entry.cause not in earlier:
             raise ValueError("an entry's cause must stand before it in the same append")
         for text in (entry.key, entry.conversation):
             if text is not None:
                 # a lone surrogate cannot be stored; UnicodeEncodeError is a ValueError
                 text.encode()
-        earlier.add(id(entry))
-        at = entry.at.astimezone(UTC).isoformat(timespec="microseconds")
-        drafts.append(EntryDraft(entry=entry, at=at, body=dump_fact(entry.fact)))
+        earlier.add(entry)
+        drafts.append(EntryDraft(entry, entry.at.astimezone(UTC), dump_fact(entry.fact)))
     return tuple(drafts)
 
 
-def dedup_keys(batch: Sequence[Sequence[EntryDraft]]) -> Iterator[str]:
-    """Yield every key that must be looked up before `plan_append`."""
-    return (draft.entry.key for drafts in batch for draft in drafts if draft.entry.key is not None)
+def dedup_keys(batch: Sequence[Sequence[EntryDraft]]) -> list[str | None]:
+    """Return every key that must be looked up before `plan_append`."""
+    return [draft.entry.key for drafts in batch for draft in drafts if draft.entry.key is not None]
 
 
 def plan_append(
@@ -100,78 +105,52 @@ def plan_append(
 ) -> AppendPlan:
     """Plan one transaction for a batch. `known`: keys already in the log; `last`: the log's last
     seq.
+
+    Raises ValueError for a cause beyond the log's end.
     """
-    plan = AppendPlan()
-    known = dict(known)
+    plan, known = AppendPlan(), dict(known)
     for drafts in batch:
-        results: dict[int, AppendResult] = {}
-        for draft in drafts:
-            last = _place_draft(draft, results, known, last, plan)
-        plan.answers.append(tuple(results[id(draft.entry)] for draft in drafts))
+        results, written = dict[NewEntry, AppendResult](), list[LogEntry]()
+        for entry, at, body in drafts:
+            cause, key, fact = entry.cause, entry.key, entry.fact
+            if isinstance(cause, NewEntry):
+                if not results[cause].is_new:
+                    results[entry] = results[cause]
+                    continue
+                cause = results[cause].seq
+            elif cause is not None and cause > last:
+                raise ValueError(f"an entry's cause must precede it, and {cause} is not in the log")
+            if key is not None and (first := known.get(key)) is not None:
+                results[entry] = AppendResult(first, is_new=False)
+                continue
+            last, place = Seq(last + 1), entry.conversation
+            if key is not None:
+                known[key] = last
+            told = at.isoformat(timespec="microseconds")
+            plan.rows.append(NewLogRow(last, told, fact.kind, place, key, cause, body))
+            plan.statements.extend(project_fact(last, told, place, cause, fact))
+            results[entry] = AppendResult(last, is_new=True)
+            row = LogEntry(
+                seq=last,
+                at=at,
+                kind=fact.kind,
+                conversation=place,
+                key=key,
+                cause=cause,
+                fact=fact,
+            )
+            plan.statements.extend(fold_entry(row))
+            written.append(row)
+        plan.answers.append(tuple(results[draft.entry] for draft in drafts))
+        plan.written.append(written)
     return plan
-
-
-def _place_draft(
-    draft: EntryDraft,
-    results: dict[int, AppendResult],
-    known: dict[str, Seq],
-    last: Seq,
-    plan: AppendPlan,
-) -> Seq:
-    """Add the draft to the plan, unless it or its cause is in the log already; return the last seq
-    after it.
-
-    Adds to `results`, by entry, and to `known`.
-    """
-    entry = draft.entry
-    cause = entry.cause
-    if isinstance(cause, NewEntry):
-        cause_result = results[id(cause)]
-        if not cause_result.is_new:
-            results[id(entry)] = cause_result
-            return last
-        cause = cause_result.seq
-    if entry.key is not None:
-        first_seq = known.get(entry.key)
-        if first_seq is not None:
-            results[id(entry)] = AppendResult(first_seq, is_new=False)
-            return last
-    seq = Seq(last + 1)
-    if entry.key is not None:
-        known[entry.key] = seq
-    kind = entry.fact.kind
-    plan.rows.append(
-        NewLogRow(seq, draft.at, kind, entry.conversation, entry.key, cause, draft.body)
-    )
-    plan.statements.extend(project_fact(seq, draft.at, entry.conversation, cause, entry.fact))
-    plan.has_text = plan.has_text or kind in SEARCHABLE_KINDS
-    results[id(entry)] = AppendResult(seq, is_new=True)
-    return seq
-
-
-def list_written(entries: Sequence[NewEntry], results: Sequence[AppendResult]) -> list[LogEntry]:
-    """Return the entries of one append that are new in the log, as it holds them."""
-    seqs = {id(entry): result.seq for entry, result in zip(entries, results, strict=True)}
-    return [
-        LogEntry(
-            seq=result.seq,
-            at=entry.at.astimezone(UTC),
-            kind=entry.fact.kind,
-            conversation=entry.conversation,
-            key=entry.key,
-            cause=seqs[id(entry.cause)] if isinstance(entry.cause, NewEntry) else entry.cause,
-            fact=entry.fact,
-        )
-        for entry, result in zip(entries, results, strict=True)
-        if result.is_new
-    ]
 
 
 def append_statements(plan: AppendPlan) -> Iterator[tuple[str, Sequence[Params]]]:
     """Yield the SQL of a transaction, in order, each with its rows."""
     yield _INSERT_LOG, plan.rows
     yield from group_statements(plan.statements)
-    if plan.has_text:
+    if any(row.kind in SEARCHABLE_KINDS for row in plan.rows):
         yield _INSERT_SEARCH, [(plan.rows[0].seq, plan.rows[-1].seq)]
 
 

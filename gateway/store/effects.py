@@ -1,7 +1,8 @@
-"""Effects of a command: facts that become durable together with its answer, and what follows once
+"""Effects: facts that become durable together with an event and its answer, and what follows once
 they are.
 
-A message past a limit, and a stranger's request, have effects of the same form.
+`CommandEffect` is that of a command; a message past a limit, and a stranger's request, have effects
+of the same form. `Decision` is all that was decided about an event.
 """
 
 import hashlib
@@ -27,6 +28,13 @@ class EffectFact(NamedTuple):
     """Judgement of the fact, if that is an event."""
 
 
+def queue_post(post: Post) -> EffectFact:
+    """Return the fact that has a post delivered: once for each key, however often it is
+    appended.
+    """
+    return EffectFact(PostQueued(post=post), post.to.conversation, f"post:{post.key}")
+
+
 def build_notice_end(notice: Post | None, outcome: str) -> Sequence[EffectFact]:
     """Return the post that takes the buttons from a notice and adds a line with the outcome. Empty:
     it has none.
@@ -39,7 +47,7 @@ def build_notice_end(notice: Post | None, outcome: str) -> Sequence[EffectFact]:
     ended = replace(
         notice, key=key, text=f"{notice.text}\n\n{outcome}", buttons=(), replaces=notice.key
     )
-    return (EffectFact(PostQueued(post=ended), notice.to.conversation, f"post:{key}"),)
+    return (queue_post(ended),)
 
 
 def _settle_nothing(_result: AppendResult | None) -> None:
@@ -104,6 +112,24 @@ class CommandEffect:
         return build_effect_entries(
             self.facts, keys, at=command.at, place=command.conversation, cause=command
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What is decided about an event, so far."""
+
+    judgement: Judgement
+    post: Post | None = None
+    """Answers it. None: nothing does."""
+    effect: CommandEffect | None = None
+    """Facts to append with it, settled then. None: none."""
+
+    def with_facts(self, facts: Sequence[EffectFact]) -> "Decision":
+        """Return the decision with more facts to append."""
+        if not facts:
+            return self
+        more = CommandEffect(answer="", facts=tuple(facts))
+        return replace(self, effect=more if self.effect is None else self.effect + more)
 
 
 def done(

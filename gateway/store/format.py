@@ -48,11 +48,10 @@ from gateway.core.facts import (
     PartSendEnded,
     PartSendStarted,
     PlatformAction,
+    PluginFact,
     PostQueued,
     PreviewEnded,
     PreviewShown,
-    ReminderEnded,
-    ReminderSet,
     RoleAssigned,
     RoomAccessChanged,
     RoomAttended,
@@ -265,6 +264,8 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
         case AuditRecord():
             how = "" if fact.ok else "not done: "
             return f"{fact.by} ({fact.role}): {fact.what} {fact.args}: {how}{fact.result}"
+        case PluginFact():
+            return fact.describe()
         case _:
             return _TEXTS[type(fact)].format(fact).rstrip()
 
@@ -285,8 +286,6 @@ _TEXTS: Final[Mapping[type[Fact], str]] = {
     CursorMoved: "{0.channel} at {0.value}",
     UnreadDismissed: "no turn is needed for what came up to {0.upto}: it was deleted, or the view "
     "was begun afresh",
-    ReminderSet: "{0.reminder}, {0.schedule}: {0.text}",
-    ReminderEnded: "{0.reminder} is over: {0.reason}",
     MemoryConsolidated: "memory of {0.agent} up to {0.upto}: {0.reason}",
     DmnDirective: "{0.agent} {0.what}, by {0.by}",
     NoteForgotten: "note {0.note} is to be forgotten, by {0.by}",
@@ -313,10 +312,9 @@ def _describe_dmn_state(state: str) -> str:
     """
     try:
         saved = json.loads(state)
-        summary = (
+        return (
             f"is {saved['mode']}, people are {saved['presence']}, {saved['turns_today']:d} "
             "turns unasked today"
         )
-        return f"{summary} (${saved['spent_today_usd']:.2f})"
     except (ValueError, TypeError, KeyError):
         return state

@@ -8,12 +8,21 @@ or are in the files of the two.
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, TypeVarTuple
 
 from gateway.core.facts import Seq
-from gateway.store.appends import AppendPlan, EntryDraft, append_statements, dedup_keys, key_digest
+from gateway.store.appends import (
+    AppendPlan,
+    EntryDraft,
+    append_statements,
+    dedup_keys,
+    key_digest,
+    plan_append,
+)
 from gateway.store.queries import LAST_POSITION, Dialect
+from gateway.store.tables import plugin_tables, stop_following
+from gateway.store.types import LogError
 
 if TYPE_CHECKING:
     from gateway.store.mark import HighWaterMark
@@ -23,10 +32,10 @@ Arguments = TypeVarTuple("Arguments")
 Role = Literal["writer", "sharer", "reader", "visitor", "other"]
 """`writer` is the only one that writes, `sharer` shares that with others of its kind; a `reader`
 changes nothing, and a `visitor` does not stay, and leaves no file behind."""
-ROWS_PER_STATEMENT: Final = tuple(2**power for power in range(11, -1, -1))
+ROWS_PER_STATEMENT: Final = (*(2**power for power in range(11, 3, -1)), *range(8, 0, -1))
 """Rows per statement. SQLite releases Python's global lock once per statement step, and in a busy
 event loop it takes up to 5 ms (sys.getswitchinterval) each time to get it back; so many rows are
-one step. Few sizes, so that the prepared statements stay cached."""
+one step. Few sizes above the usual ones, so that the prepared statements stay cached."""
 
 
 class Log(ABC):
@@ -166,23 +175,67 @@ class Log(ABC):
 
     def find_known(self, batch: Sequence[Sequence[EntryDraft]]) -> dict[str, Seq]:
         """Return those keys of a batch that are in the log already, with their positions."""
-        wanted = list[str | None](dedup_keys(batch))
+        wanted = dedup_keys(batch)
         if not wanted:
             return {}
         size = next(
             (size for size in reversed(ROWS_PER_STATEMENT) if size >= len(wanted)), len(wanted)
         )
-        sql = f"SELECT key, seq FROM log WHERE key IN {self.placeholders(1, size)}"  # noqa: S608 - placeholders only
-        known = {
-            key: Seq(seq) for key, seq in self.fetch(sql, wanted + [None] * (size - len(wanted)))
-        }
-        if len(known) < len(wanted) and self.fetch("SELECT 1 FROM archived_key LIMIT 1"):
+        sql = (
+            f"SELECT key, seq FROM log WHERE key IN {self.placeholders(1, size)} "  # noqa: S608 - placeholders only
+            "UNION ALL SELECT * FROM (SELECT NULL, seq FROM archived_key LIMIT 1) AS left_the_log"
+        )
+        found = self.fetch(sql, wanted + [None] * (size - len(wanted)))
+        known = {key: Seq(seq) for key, seq in found if key is not None}
+        if len(found) > len(known) and len(known) < len(wanted):
             for key in filter(None, wanted):
                 for (seq,) in self.fetch(
                     "SELECT seq FROM archived_key WHERE digest = $1", (key_digest(key),)
                 ):
                     known.setdefault(key, Seq(seq))
         return known
+
+    def append_without_refused(
+        self, batch: Sequence[Sequence[EntryDraft]], last: Seq
+    ) -> AppendPlan:
+        """See `append`. No table of a plugin keeps a batch out of the log: one for which the
+        database refuses a statement follows the log no more, until the next opening makes it anew.
+        """
+        try:
+            return self.append(batch, last)
+        except LogError as error:
+            refused = () if error.reason else self._find_refused_tables(batch)
+            if not refused:
+                raise
+            stop_following(refused, str(error))
+        with self.transaction():
+            self.write("DELETE FROM plugin_table WHERE name = $1", [(name,) for name in refused])
+        return self.append(batch, last)
+
+    def _find_refused_tables(self, batch: Sequence[Sequence[EntryDraft]]) -> list[str]:
+        """Return the tables of plugins without which the batch could be written."""
+        tables = [table.name for table in plugin_tables()]
+        if not self._can_write(batch, without=tables):
+            return []
+        others = {name: [one for one in tables if one != name] for name in tables}
+        return [name for name in tables if not self._can_write(batch, without=others[name])]
+
+    def _can_write(self, batch: Sequence[Sequence[EntryDraft]], without: Collection[str]) -> bool:
+        """Return whether the database takes a batch, without the changes in these tables. Nothing
+        is written.
+        """
+        self.rollback()
+        try:
+            self.begin()
+            plan = plan_append(batch, self.find_known(batch), self.last_seq())
+            plan.statements = [one for one in plan.statements if one.table not in without]
+            self.write_plan(plan)
+            self.last_seq()  # a pipeline tells now what was refused
+        except LogError:
+            return False
+        finally:
+            self.rollback()
+        return True
 
     def write_plan(self, plan: AppendPlan) -> None:
         """Write what an append adds, within its transaction."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from gateway.core.api_models import TurnSummary, token_fields
 from gateway.core.clock import id_created_at
 from gateway.core.events import ConversationId, Usage
-from gateway.core.facts import FACT, Fact, Judgement, Seq
+from gateway.core.facts import Fact, Judgement, Seq, fact_adapter
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
 from gateway.store.reader import StoreReader, open_reading, to_log_time
 from gateway.store.schema import StoreLocation
@@ -232,12 +232,12 @@ class NotificationRow:
             then,
         ) = row
         after, after_within, after_seq = then.split() if then is not None else ("", "0", "0")
-        judgement = FACT.validate_json(judged)
+        judgement = fact_adapter().validate_json(judged)
         assert isinstance(judgement, Judgement)
         return cls(
             seq=Seq(seq),
             at=datetime.fromisoformat(at),
-            fact=FACT.validate_json(body),
+            fact=fact_adapter().validate_json(body),
             conversation=conversation,
             judged=judgement,
             place=place,
@@ -268,7 +268,7 @@ class SpokenRow:
     def from_row(cls, row: Sequence[Any]) -> Self:
         """Make it of a row of `SPOKEN_ENTRIES`."""
         seq, at, body, delivered = row
-        fact = FACT.validate_json(body)
+        fact = fact_adapter().validate_json(body)
         return cls(
             seq=Seq(seq), at=datetime.fromisoformat(at), fact=fact, delivered=delivered or ""
         )
@@ -351,21 +351,21 @@ class OverviewReader(StoreReader):
         sql = NOTIFICATIONS_IN if conversation is not None else NOTIFICATIONS
         params = [] if conversation is None else [conversation]
         end = LAST if before is None else before
-        rows = await self._rows(sql["oldest" if oldest else "newest"], after, end, limit, *params)
+        rows = await self.rows(sql["oldest" if oldest else "newest"], after, end, limit, *params)
         return [NotificationRow.from_row(row) for row in rows]
 
     async def notifications_at(self, seqs: Sequence[int]) -> list[NotificationRow]:
         """Return the notifications at these positions, in their order; other entries are left
         out.
         """
-        rows = await self._rows(NOTIFICATIONS_AT, json.dumps(sorted(set(seqs))))
+        rows = await self.rows(NOTIFICATIONS_AT, json.dumps(sorted(set(seqs))))
         return [NotificationRow.from_row(row) for row in rows]
 
     async def spoken_entries(self, conversation: ConversationId, limit: int) -> list[SpokenRow]:
         """Return the last messages there, the oldest first."""
         return [
             SpokenRow.from_row(row)
-            for row in reversed(await self._rows(SPOKEN_ENTRIES, conversation, limit))
+            for row in reversed(await self.rows(SPOKEN_ENTRIES, conversation, limit))
         ]
 
     async def recent_conversations(self, limit: int) -> list[ConversationRow]:
@@ -378,7 +378,7 @@ class OverviewReader(StoreReader):
                 at=datetime.fromisoformat(at),
                 unread=unread,
             )
-            for place, seq, at, unread, *last in await self._rows(RECENT_CONVERSATIONS, limit)
+            for place, seq, at, unread, *last in await self.rows(RECENT_CONVERSATIONS, limit)
         ]
 
     async def recent_turns(
@@ -392,9 +392,9 @@ class OverviewReader(StoreReader):
         """Return the newest turns with `after` < seq < `before`, the newest first."""
         end = LAST if before is None else before
         if conversation is None:
-            rows = await self._rows(RECENT_TURNS, after, end, limit)
+            rows = await self.rows(RECENT_TURNS, after, end, limit)
         else:
-            rows = await self._rows(RECENT_TURNS_IN, after, end, limit, conversation)
+            rows = await self.rows(RECENT_TURNS_IN, after, end, limit, conversation)
         return [_turn_of_row(row) for row in rows]
 
     async def count_missed(self, after: int, upto: int) -> int:
@@ -403,7 +403,7 @@ class OverviewReader(StoreReader):
 
         A notification has the position of its event, not of the decision behind that.
         """
-        return int((await self._rows(COUNT_MISSED, after, upto))[0][0])
+        return int((await self.rows(COUNT_MISSED, after, upto))[0][0])
 
     async def spending_over_time(
         self, by: OverviewSpendingKey, since: datetime, *, daily: bool
@@ -412,16 +412,16 @@ class OverviewReader(StoreReader):
         if daily:
             return [
                 SpendingBucket.from_row(row)
-                for row in await self._rows(DAILY_SPENDING[by], since.date().isoformat())
+                for row in await self.rows(DAILY_SPENDING[by], since.date().isoformat())
             ]
         return [
             SpendingBucket.from_row(row)
-            for row in await self._rows(HOURLY_SPENDING[by], to_log_time(since))
+            for row in await self.rows(HOURLY_SPENDING[by], to_log_time(since))
         ]
 
     async def dmn_modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
         """Return each saved state of an agent from then on, oldest first: time, agent, and mode."""
         return [
             (datetime.fromisoformat(at), agent, mode)
-            for at, agent, mode in await self._rows(DMN_MODES, to_log_time(since))
+            for at, agent, mode in await self.rows(DMN_MODES, to_log_time(since))
         ]

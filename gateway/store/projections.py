@@ -20,7 +20,6 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from gateway.core.events import (
-    Alarm,
     ConnectionChanged,
     ConversationId,
     DeliveryReport,
@@ -48,8 +47,6 @@ from gateway.core.facts import (
     PostQueued,
     PreviewEnded,
     PreviewShown,
-    ReminderEnded,
-    ReminderSet,
     RoleAssigned,
     RoomAccessChanged,
     Seq,
@@ -82,7 +79,6 @@ PROJECTED_TABLES = (
     "spending",
     "notification_type",
     "autonomous",
-    "reminder",
     "forgotten",
     "holds",
 )
@@ -227,12 +223,6 @@ _DMN = (
     "INSERT INTO dmn_state (agent, state) VALUES {} ON CONFLICT (agent) DO UPDATE SET state = "
     "excluded.state"
 )
-_REMINDED = (
-    "INSERT INTO reminder (id, agent, conversation, due, schedule, text, sender, asked_by, "
-    "intended, awaited, word) VALUES {} ON CONFLICT DO NOTHING"
-)
-_REMINDS_AGAIN = "UPDATE reminder SET due = $1 WHERE id = $2"
-_REMINDER_OVER = "DELETE FROM reminder WHERE id = $1"
 _LINK = (
     "INSERT INTO link (channel, up, reason, at) VALUES {} "
     "ON CONFLICT (channel) DO UPDATE SET up = excluded.up, reason = excluded.reason, at = "
@@ -256,7 +246,7 @@ _KEY_WIDTHS: Final = {_UNREAD: 1, _CURSOR: 1, _DMN: 1, _LINK: 1, _HOLDS: 2}
 """Number of key columns, the first ones, of statements whose rows take the place of others."""
 
 
-def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best in one piece
+def project_fact(  # noqa: C901, PLR0912 - a decision table reads best in one piece
     seq: Seq, at: str, conversation: ConversationId | None, cause: Seq | None, fact: Fact
 ) -> Iterator[Statement]:
     """Yield the changes that one entry makes in the derived tables.
@@ -318,19 +308,6 @@ def project_fact(  # noqa: C901, PLR0912, PLR0915 - a decision table reads best 
             yield Statement("cursor", _CURSOR, (fact.channel, fact.value))
         case DmnStateSaved():
             yield Statement("dmn_state", _DMN, (fact.agent, fact.state))
-        case ReminderSet():
-            place = fact.at.conversation if fact.at is not None else ""
-            details = (fact.schedule, fact.text, fact.by, fact.asked_by)
-            waits = (int(fact.intended), fact.on, fact.word)
-            yield Statement(
-                "reminder",
-                _REMINDED,
-                (fact.reminder, fact.agent, place, _to_utc_text(fact.due), *details, *waits),
-            )
-        case Alarm() if fact.reminder and fact.next is not None:
-            yield Statement("reminder", _REMINDS_AGAIN, (_to_utc_text(fact.next), fact.reminder))
-        case Alarm() | ReminderEnded() if fact.reminder:
-            yield Statement("reminder", _REMINDER_OVER, (fact.reminder,))
         case ConnectionChanged():
             yield Statement("link", _LINK, (fact.channel, int(fact.up), fact.reason, at))
         case NoteForgotten():

@@ -123,11 +123,6 @@ POSTGRESQL = Dialect(
 
 ENTRY = f"SELECT {COLUMNS} FROM log WHERE seq = $1"  # noqa: S608 - constants only
 ENTRY_BY_KEY = f"SELECT {COLUMNS} FROM log WHERE key = $1"  # noqa: S608 - constants only
-ENTRIES_BY_KEY = (
-    f"SELECT {_LOG_COLUMNS} FROM json_each($1) AS span CROSS JOIN log "  # noqa: S608 - constants only
-    "WHERE log.key >= json_extract(span.value, '$[0]') AND log.key <= json_extract(span.value, "
-    "'$[1]') ORDER BY log.seq"
-)
 CAUSED_BY = f"SELECT {COLUMNS} FROM log WHERE cause = $1 ORDER BY seq"  # noqa: S608 - constants only
 _COVERS_EVENT = (
     "conversation = $1 AND seq > $2 AND CAST(json_extract(body, '$.upto') AS bigint) "
@@ -139,21 +134,6 @@ HANDLED_BY = (
     f"'handled' AND {_COVERS_EVENT}) AS by_decision ORDER BY 1 LIMIT 1"
 )
 """Parameters: a conversation, the position of the judgement, and the position of the event."""
-FIRST_LOOKED_AT_BY = (
-    f"SELECT {COLUMNS} FROM log {using('log_turn')} "  # noqa: S608 - constants only
-    "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > "
-    "$1 AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') WHERE json_extract(value, '$[0]') = "
-    "$2 AND CAST(json_extract(value, '$[1]') AS bigint) >= $3) ORDER BY seq LIMIT 1"
-)
-"""Parameters: the position of the judgement, the conversation, and the position of the event. Inner
-conversations have names that begin with `agent/`; 0 is the character after the slash."""
-NEXT_FINISHED_TURN = (
-    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 AND seq > $2 "  # noqa: S608 - the same
-    "AND json_extract(body, '$.outcome') <> 'interrupted' "
-    "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers') > 0) ORDER "
-    "BY seq LIMIT 1"
-)
-
 DUE_CONVERSATIONS = (
     "SELECT conversation, max(urgency) FROM unread WHERE urgency >= 1 AND urgency >= $1 "
     "GROUP BY conversation ORDER BY conversation"
@@ -246,44 +226,9 @@ NEWEST_FOLD = (
     f"SELECT {_LOG_COLUMNS} FROM view CROSS JOIN log WHERE log.seq = view.fold AND "  # noqa: S608 - the same
     "view.conversation = $1"
 )
-LAST_FRESH_START = "SELECT fresh FROM view WHERE conversation = $1"
-COMPACTION_LOCK = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = $1"
 NEWEST_TURNS = (
     f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 AND seq < $2 "  # noqa: S608 - the same
     "ORDER BY seq DESC LIMIT $3"
-)
-_BETWEEN = (
-    f"FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = $1 AND seq "
-    ">= $2 AND seq < $3"
-)
-TURNS_BETWEEN = (
-    f"SELECT {COLUMNS} {_BETWEEN} AND NOT EXISTS (SELECT 1 FROM view_cut WHERE "  # noqa: S608 - the same
-    "view_cut.conversation = $1 "
-    "AND first <= log.seq AND last >= log.seq) ORDER BY seq LIMIT $4"
-)
-SEQ_AFTER_TURNS = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET $4"
-
-COUNT_LINES = f"""
-WITH judged AS (
-    SELECT cause, json_extract(body, '$.role') AS role, json_extract(body, '$.fate') AS fate
-    FROM log {using("log_kind")} WHERE kind = 'judged' AND seq > $1 ORDER BY seq DESC LIMIT $2
-)
-SELECT said.conversation, json_extract(said.body, '$.sender.name'), judged.role, count(*),
-    count(*) FILTER (WHERE said.kind <> 'room'), min(said.seq), max(said.seq),
-    (SELECT count(*) FROM judged)
-FROM judged CROSS JOIN log AS said WHERE said.seq = judged.cause
-    AND said.kind IN ('direct', 'mention', 'reply', 'room') AND judged.fate IN ('due', 'context')
-GROUP BY said.conversation, json_extract(said.body, '$.sender.name'), judged.role
-ORDER BY max(said.seq) DESC
-"""  # noqa: S608 - constants only
-TURNS_SINCE = (
-    "SELECT seq, conversation, json_extract(body, '$.turn'), json_extract(body, '$.agent'), "  # noqa: S608 - the same
-    "json_extract(body, '$.cause'), json_extract(body, '$.outcome'), json_extract(body, "
-    "'$.within') IS NOT NULL, substr(json_extract(body, '$.text'), 1, 400), coalesce("
-    "json_extract(body, '$.note'), ''), json_extract(body, '$.label') FROM log "
-    f"{using('log_kind')} WHERE kind = 'turn_ended' AND conversation IS NOT NULL AND seq > $1 AND "
-    "NOT EXISTS (SELECT 1 FROM view_cut WHERE view_cut.conversation = log.conversation AND "
-    "log.seq BETWEEN first AND last) ORDER BY seq DESC LIMIT $2"
 )
 
 ENTRY_LOCATIONS = """
@@ -307,16 +252,6 @@ FORGOTTEN_NOTES = (
 PINNED_CARD = (
     f"SELECT {COLUMNS} FROM log {using('log_carded')} "  # noqa: S608 - constants only
     "WHERE kind = 'carded' AND conversation = $1 ORDER BY seq DESC LIMIT 1"
-)
-LAST_COME_OR_GONE = (
-    f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
-    "WHERE conversation = $1 AND kind = 'membership' AND json_extract(body, '$.change') IN "
-    "('join', 'part') AND json_extract(body, '$.sender.id') = $2 ORDER BY seq DESC LIMIT 1"
-)
-FIRST_MESSAGE_OF = (
-    f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
-    "WHERE conversation = $1 AND kind IN ('direct', 'mention', 'reply', 'room') "
-    "AND json_extract(body, '$.sender.id') = $2 AND seq > $3 ORDER BY seq LIMIT 1"
 )
 LAST_TOPIC_CHANGE = (
     f"SELECT {COLUMNS} FROM log {using('log_topic')} "  # noqa: S608 - constants only
@@ -359,11 +294,6 @@ WHERE post.key = 'post:' || json_extract(part.body, '$.post')
 
 OPEN_PREVIEWS = "SELECT conversation, message FROM preview ORDER BY conversation, message"
 
-NEWEST_POSTS = (
-    f"SELECT {COLUMNS} FROM log WHERE kind = 'post' AND conversation = $1 ORDER BY seq "  # noqa: S608 - the same
-    "DESC LIMIT $2"
-)
-
 UNDELIVERED_POSTS = """
 SELECT outbox.seq, log.at, log.body, part.part, part.body, part.state, part.reason, part.attempts,
     part.first_at
@@ -372,46 +302,14 @@ WHERE log.seq = outbox.seq
 ORDER BY outbox.seq, part.part
 """
 
-NOTIFICATION_TYPES = "SELECT type, count, first_at, last_at FROM notification_type ORDER BY type"
-PENDING_COUNTS = """
-WITH told AS (
-    SELECT conversation, count(*) FILTER (WHERE urgency = 3) AS urgent,
-        count(*) FILTER (WHERE urgency = 2) AS normal,
-        count(*) FILTER (WHERE urgency = 1) AS low, count(*) FILTER (WHERE urgency < 1) AS ambient,
-        min(seq) AS oldest, max(urgency) AS highest
-    FROM unread GROUP BY conversation
-)
-SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
-FROM told CROSS JOIN log WHERE log.seq = (SELECT min(seq) FROM log WHERE seq >= told.oldest)
-ORDER BY highest DESC, oldest
-"""
 
 CONNECTION_STATES = "SELECT channel, up, reason, at FROM link ORDER BY channel"
 SAVED_CURSOR = "SELECT value FROM cursor WHERE channel = $1"
 DMN_STATE = "SELECT state FROM dmn_state WHERE agent = $1"
-PENDING_REMINDERS = """
-SELECT id, agent, conversation, due, schedule, text, sender, asked_by, intended, awaited, word
-FROM reminder
-WHERE (CAST($1 AS text) IS NULL OR conversation = $1) ORDER BY due, id
-"""
 CURRENT_FACTS = (
     f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING "  # noqa: S608
     "(seq) "
     "WHERE holds.kind = $1 ORDER BY log.seq"
-)
-NEWEST_CURRENT_FACTS = (
-    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} FROM holds JOIN log USING "  # noqa: S608
-    "(seq) "
-    "WHERE holds.kind = $1 ORDER BY holds.seq DESC LIMIT $2"
-)
-CURRENT_FACTS_FOR = (
-    f"SELECT {', '.join(f'log.{name}' for name in COLUMNS.split(', '))} "  # noqa: S608 - constants only
-    "FROM json_each($2) AS asked CROSS JOIN holds CROSS JOIN log "
-    "WHERE holds.kind = $1 AND holds.key = asked.value AND log.seq = holds.seq"
-)
-UNDECIDED = (
-    f"SELECT {COLUMNS} FROM log WHERE kind = 'approval_asked' AND NOT EXISTS ("  # noqa: S608 - constants only
-    "SELECT 1 FROM log AS ended WHERE ended.key = log.key || ':ended') ORDER BY seq"
 )
 
 

@@ -18,7 +18,6 @@ from gateway.core.events import (
     Post,
     PostKey,
     Sender,
-    SenderId,
 )
 from gateway.core.facts import (
     MESSAGE_KINDS,
@@ -51,19 +50,14 @@ from gateway.store.sqlite_log import SqliteLog
 from gateway.store.types import (
     BadSearchQuery,
     ConnectionState,
-    LineCount,
     LogEntry,
     LogError,
-    NotificationTypeCount,
     OutboxPart,
     OutboxPost,
-    PendingCounts,
-    PendingReminder,
     StatementRefused,
     StoreError,
     StoreGrowth,
     StoreUnreadable,
-    TurnEnd,
     UnreadEntries,
     read_entries,
 )
@@ -204,20 +198,19 @@ class ViewEntries(NamedTuple):
 
 def _read_view_entries(log: Log, conversation: ConversationId) -> ViewEntries:
     with log.snapshot():
-        return read_view_entries(log, conversation, log.last_seq())
-
-
-def read_view_entries(log: Log, conversation: ConversationId, as_of: Seq) -> ViewEntries:
-    """Read what the view of a conversation is made of, in the connection's thread, inside of one
-    snapshot.
-    """
-    turns = log.fetch(queries.TURNS_IN_VIEW, (conversation,))
-    fold = next(iter(log.fetch(queries.NEWEST_FOLD, (conversation,))), None)
+        as_of = log.last_seq()
+        turns = log.fetch(queries.TURNS_IN_VIEW, (conversation,))
+        fold = next(iter(log.fetch(queries.NEWEST_FOLD, (conversation,))), None)
     return ViewEntries(
         [LogEntry.from_row(turn) for turn in turns],
         LogEntry.from_row(fold) if fold is not None else None,
         as_of,
     )
+
+
+def first_entry(rows: Iterable[Sequence[object]]) -> LogEntry | None:
+    """Return the first of these rows of the log. None: there is none."""
+    return next(iter(read_entries(rows)), None)
 
 
 def search_terms(text: str) -> str:
@@ -307,11 +300,11 @@ class StoreReader:
         """Return the position of the first entry not older than that; after all of them if there is
         none.
         """
-        return Seq((await self._rows(queries.FIRST_ENTRY_SINCE, to_log_time(at)))[0][0])
+        return Seq((await self.rows(queries.FIRST_ENTRY_SINCE, to_log_time(at)))[0][0])
 
     async def last_position(self) -> Seq:
         """Return the log's last position; 0 if it is empty."""
-        return Seq((await self._rows(LAST_POSITION))[0][0])
+        return Seq((await self.rows(LAST_POSITION))[0][0])
 
     async def entry_rows(
         self,
@@ -346,28 +339,22 @@ class StoreReader:
 
     async def entry(self, seq: int) -> LogEntry | None:
         """Return the entry at this position."""
-        return self._first_entry(await self._rows(queries.ENTRY, seq))
+        return first_entry(await self.rows(queries.ENTRY, seq))
 
     async def entry_by_key(self, key: str) -> LogEntry | None:
         """Return the entry with this deduplication key."""
-        return self._first_entry(await self._rows(queries.ENTRY_BY_KEY, key))
-
-    async def entries_by_key(self, spans: Sequence[tuple[str, str]]) -> list[LogEntry]:
-        """Return the entries whose keys are between the ends of a span, both included, oldest
-        first.
-        """
-        return read_entries(await self._rows(queries.ENTRIES_BY_KEY, json.dumps(spans)))
+        return first_entry(await self.rows(queries.ENTRY_BY_KEY, key))
 
     async def caused_by(self, seq: int) -> list[LogEntry]:
         """Return the entries directly caused by this one, oldest first."""
-        return read_entries(await self._rows(queries.CAUSED_BY, seq))
+        return read_entries(await self.rows(queries.CAUSED_BY, seq))
 
     async def handled_by(self, judgement: LogEntry) -> LogEntry | None:
         """Return the turn or decision that dealt with a judged entry, shown or not; None if none
         has yet.
         """
-        return self._first_entry(
-            await self._rows(
+        return first_entry(
+            await self.rows(
                 queries.HANDLED_BY,
                 judgement.conversation,
                 judgement.seq,
@@ -375,37 +362,14 @@ class StoreReader:
             )
         )
 
-    async def first_looked_at_by(self, judgement: LogEntry) -> LogEntry | None:
-        """Return the first turn of an inner conversation that looked at a judged entry; None if
-        none did.
-
-        Reads all inner turns since then: it takes longer the longer ago that is.
-        """
-        return self._first_entry(
-            await self._rows(
-                queries.FIRST_LOOKED_AT_BY,
-                judgement.seq,
-                judgement.conversation,
-                judgement.cause or judgement.seq,
-            )
-        )
-
-    async def next_finished_turn(self, turn: LogEntry) -> LogEntry | None:
-        """Return the next turn there that dealt with something and was not interrupted; None if
-        none has yet.
-        """
-        return self._first_entry(
-            await self._rows(queries.NEXT_FINISHED_TURN, turn.conversation, turn.seq)
-        )
-
     async def due_conversations(self, urgency: int) -> list[tuple[ConversationId, int]]:
         """Return conversations with unread entries of at least this urgency, and the highest one;
         by name.
         """
         rows = await (
-            self._rows(queries.DUE_CONVERSATIONS, urgency)
+            self.rows(queries.DUE_CONVERSATIONS, urgency)
             if urgency >= 1
-            else self._rows(queries.DUE_OR_AMBIENT_CONVERSATIONS)
+            else self.rows(queries.DUE_OR_AMBIENT_CONVERSATIONS)
         )
         return [(ConversationId(conversation), highest) for conversation, highest in rows]
 
@@ -413,7 +377,7 @@ class StoreReader:
         """Return the rules by which unread entries there are due, the most urgent first, each with
         their highest urgency and their number; of the `MAX_DUE_REASONS_OF` most urgent entries.
         """
-        rows = await self._rows(queries.DUE_REASONS, conversation, MAX_DUE_REASONS_OF)
+        rows = await self.rows(queries.DUE_REASONS, conversation, MAX_DUE_REASONS_OF)
         return [DueReason(*row) for row in rows]
 
     async def unread_entries(
@@ -425,7 +389,7 @@ class StoreReader:
         the rest stays unread. Overheard ones fill the remaining room, the newest first, ambient
         talk last.
         """
-        rows = await self._rows(queries.UNREAD_ENTRIES, conversation, most, after)
+        rows = await self.rows(queries.UNREAD_ENTRIES, conversation, most, after)
         count, upto, changed, *_ = rows[0]
         messages = tuple(LogEntry.from_row(row[3:]) for row in rows if row[3] is not None)
         return UnreadEntries(
@@ -439,7 +403,7 @@ class StoreReader:
         """Return the highest urgency of an unread entry there; 0 if there is none, or only ambient
         talk.
         """
-        ((urgency,),) = await self._rows(queries.UNREAD_URGENCY, conversation)
+        ((urgency,),) = await self.rows(queries.UNREAD_URGENCY, conversation)
         return int(urgency)
 
     async def newest_senders(
@@ -462,7 +426,7 @@ class StoreReader:
         return [
             LogEntry.from_row(row)
             for row in reversed(
-                await self._rows(queries.MESSAGE_CHANGES, conversation, after, newest)
+                await self.rows(queries.MESSAGE_CHANGES, conversation, after, newest)
             )
         ]
 
@@ -472,64 +436,37 @@ class StoreReader:
         Only its author's edits count, and only those that access did not refuse.
         """
         place = message.at.conversation
-        return self._first_entry(
-            await self._rows(
+        return first_entry(
+            await self.rows(
                 queries.LATEST_MESSAGE_CHANGE, place, message.id, seq, message.sender.id
             )
         )
 
     async def pinned_card(self, conversation: ConversationId) -> ChannelCardPinned | None:
         """Return the card that is pinned there; None: none is."""
-        entry = self._first_entry(await self._rows(queries.PINNED_CARD, conversation))
+        entry = first_entry(await self.rows(queries.PINNED_CARD, conversation))
         return (
             entry.fact if entry is not None and isinstance(entry.fact, ChannelCardPinned) else None
         )
 
-    async def count_lines(self, after: int, *, most: int) -> tuple[list[LineCount], bool]:
-        """Return the accepted messages after a position, counted by place and person, and whether
-        older ones were left out. Reads the newest `most` judgements.
-        """
-        rows = await self._rows(queries.COUNT_LINES, after, most)
-        return [LineCount(*row[:-1]) for row in rows], bool(rows) and rows[0][-1] >= most
-
-    async def turns_since(self, after: int, *, most: int) -> list[TurnEnd]:
-        """Return what the newest turns after a position did, oldest first, without those that were
-        rewound.
-        """
-        rows = await self._rows(queries.TURNS_SINCE, after, most)
-        return [TurnEnd.from_row(row) for row in reversed(rows)]
-
     async def last_topic_change(self, conversation: ConversationId) -> MembershipChanged | None:
         """Return the last change of the topic, with its author; None: none was reported."""
-        entry = self._first_entry(await self._rows(queries.LAST_TOPIC_CHANGE, conversation))
+        entry = first_entry(await self.rows(queries.LAST_TOPIC_CHANGE, conversation))
         return (
             entry.fact if entry is not None and isinstance(entry.fact, MembershipChanged) else None
         )
 
-    async def present_since(self, conversation: ConversationId, person: SenderId) -> Seq | None:
-        """Return where the log first shows that person in a room: their newest joining, else their
-        first message.
-
-        That is after the last time they left by themselves. None: it does not show them there.
-        """
-        changed = self._first_entry(
-            await self._rows(queries.LAST_COME_OR_GONE, conversation, person)
-        )
-        if (
-            changed is not None
-            and isinstance(changed.fact, MembershipChanged)
-            and changed.fact.change == "join"
-        ):
-            return changed.seq
-        gone = changed.seq if changed is not None else 0
-        spoke = self._first_entry(
-            await self._rows(queries.FIRST_MESSAGE_OF, conversation, person, gone)
-        )
-        return spoke.seq if spoke is not None else None
+    async def find_post(self, key: PostKey) -> tuple[Post | None, LogEntry | None]:
+        """Return a post, and the entry that caused it. None: there is none."""
+        queued = await self.entry_by_key(f"post:{key}")
+        if queued is None or not isinstance(queued.fact, PostQueued):
+            return None, None
+        cause = None if queued.cause is None else await self.entry(queued.cause)
+        return queued.fact.post, cause
 
     async def find_own_post(self, conversation: ConversationId, message: MessageId) -> Post | None:
         """Return the post that the platform shows as this message; None if it is not ours."""
-        entry = self._first_entry(await self._rows(queries.OWN_POST, conversation, message))
+        entry = first_entry(await self.rows(queries.OWN_POST, conversation, message))
         return entry.fact.post if entry is not None and isinstance(entry.fact, PostQueued) else None
 
     async def message_ids(self, place: ConversationId, post: PostKey) -> list[MessageId]:
@@ -554,7 +491,7 @@ class StoreReader:
         """Return the preview messages of growing answers that have not been deleted."""
         return [
             (ConversationId(place), MessageId(message))
-            for place, message in await self._rows(queries.OPEN_PREVIEWS)
+            for place, message in await self.rows(queries.OPEN_PREVIEWS)
         ]
 
     async def view_entries(self, conversation: ConversationId) -> ViewEntries:
@@ -566,48 +503,14 @@ class StoreReader:
         except LogError as error:
             raise self._read_error(error) from error
 
-    async def last_fresh_start(self, conversation: ConversationId) -> Seq:
-        """Return the position of the last fresh start of the conversation; 0 if there was none."""
-        rows = await self._rows(queries.LAST_FRESH_START, conversation)
-        return Seq(rows[0][0] if rows else 0)
-
-    async def compaction_lock(self, conversation: ConversationId) -> tuple[str, datetime] | None:
-        """Return the holder of the lock for summaries there, and its end; None: there never was
-        one.
-        """
-        rows = await self._rows(queries.COMPACTION_LOCK, conversation)
-        return (rows[0][0], datetime.fromisoformat(rows[0][1])) if rows else None
-
     async def newest_turns(
         self, conversation: ConversationId, *, before: int | None, newest: int
     ) -> list[LogEntry]:
         """Return the newest turns there before this position (None: the end), oldest first."""
-        rows = await self._rows(
+        rows = await self.rows(
             queries.NEWEST_TURNS, conversation, queries.LAST if before is None else before, newest
         )
         return [LogEntry.from_row(row) for row in reversed(rows)]
-
-    async def turns_between(
-        self, conversation: ConversationId, first: int, end: int, *, most: int
-    ) -> list[LogEntry]:
-        """Return the first turns with `first` <= seq < `end` that were not rewound, oldest
-        first.
-        """
-        return [
-            LogEntry.from_row(row)
-            for row in await self._rows(queries.TURNS_BETWEEN, conversation, first, end, most)
-        ]
-
-    async def seq_after_turns(
-        self, conversation: ConversationId, first: int, end: int, *, count: int
-    ) -> Seq | None:
-        """Return the position of the turn after `count` turns with `first` <= seq < `end`, rewound
-        or not.
-
-        None: there are no more turns. Reads no records.
-        """
-        rows = await self._rows(queries.SEQ_AFTER_TURNS, conversation, first, end, count)
-        return Seq(rows[0][0]) if rows else None
 
     async def find_word_uses(
         self, terms: Sequence[str], *, newest: int, notes_after: int
@@ -616,7 +519,7 @@ class StoreReader:
         position.
         """
         queries_json = json.dumps([search_terms(term) for term in terms])
-        (last, notes), *rows = await self._rows(
+        (last, notes), *rows = await self.rows(
             self._reading.dialect.word_uses, queries_json, newest, notes_after
         )
         return WordUses(
@@ -629,18 +532,18 @@ class StoreReader:
         """Return the location of these entries, without their texts, in any order."""
         return [
             EntryLocation.from_row(row)
-            for row in await self._rows(queries.ENTRY_LOCATIONS, json.dumps(seqs))
+            for row in await self.rows(queries.ENTRY_LOCATIONS, json.dumps(seqs))
         ]
 
     async def forgotten_notes(self, seqs: Iterable[int]) -> set[int]:
         """Return those of these notes that are forgotten."""
-        return {seq for (seq,) in await self._rows(queries.FORGOTTEN_NOTES, json.dumps(list(seqs)))}
+        return {seq for (seq,) in await self.rows(queries.FORGOTTEN_NOTES, json.dumps(list(seqs)))}
 
     async def undelivered_posts(self) -> list[OutboxPost]:
         """Return the posts whose delivery has not ended, in log order."""
         posts = []
         for (seq, at, body), group in groupby(
-            await self._rows(queries.UNDELIVERED_POSTS), key=lambda row: row[:3]
+            await self.rows(queries.UNDELIVERED_POSTS), key=lambda row: row[:3]
         ):
             entry = LogEntry.from_row((seq, at, "post", None, None, None, body))
             assert isinstance(entry.fact, PostQueued)
@@ -648,60 +551,25 @@ class StoreReader:
             posts.append(OutboxPost(seq=entry.seq, at=entry.at, post=entry.fact.post, parts=parts))
         return posts
 
-    async def newest_posts(self, conversation: ConversationId, *, newest: int) -> list[Post]:
-        """Return the newest posts to a conversation, delivered or not, oldest first."""
-        rows = await self._rows(queries.NEWEST_POSTS, conversation, newest)
-        facts = [LogEntry.from_row(row).fact for row in reversed(rows)]
-        return [fact.post for fact in facts if isinstance(fact, PostQueued)]
-
     async def dmn_state(self, agent: str) -> str | None:
         """Return an agent's last saved state; None if there is none."""
-        rows = await self._rows(queries.DMN_STATE, agent)
+        rows = await self.rows(queries.DMN_STATE, agent)
         return rows[0][0] if rows else None
 
     async def autonomous_usage(self, agent: str, day: str) -> tuple[int, float]:
         """Return the number of autonomous turns of a day (YYYY-MM-DD, UTC), and their cost in US
         dollars.
         """
-        rows = await self._rows(AUTONOMOUS_USAGE, agent, day)
+        rows = await self.rows(AUTONOMOUS_USAGE, agent, day)
         return (rows[0][0], rows[0][1] / NANO_PER_USD) if rows else (0, 0.0)
-
-    async def pending_reminders(
-        self, conversation: ConversationId | None = None
-    ) -> list[PendingReminder]:
-        """Return the reminders that are still to come, the next first. None: of all
-        conversations.
-        """
-        return [
-            PendingReminder.from_row(row)
-            for row in await self._rows(queries.PENDING_REMINDERS, conversation)
-        ]
-
-    async def undecided(self) -> list[LogEntry]:
-        """Return open approval requests, oldest first. Reads all there ever were: for a start."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.UNDECIDED)]
 
     async def current_facts(self, kind: str) -> list[LogEntry]:
         """Return the current facts of a kind, oldest first: see `gateway.store.projections`."""
-        return [LogEntry.from_row(row) for row in await self._rows(queries.CURRENT_FACTS, kind)]
-
-    async def newest_current_facts(self, kind: str, *, newest: int) -> list[LogEntry]:
-        """Return the newest current facts of a kind, newest first."""
-        return [
-            LogEntry.from_row(row)
-            for row in await self._rows(queries.NEWEST_CURRENT_FACTS, kind, newest)
-        ]
-
-    async def current_facts_for(self, kind: str, keys: Sequence[str]) -> list[LogEntry]:
-        """Return the current facts of a kind about one of `keys`, in any order."""
-        return [
-            LogEntry.from_row(row)
-            for row in await self._rows(queries.CURRENT_FACTS_FOR, kind, json.dumps(keys))
-        ]
+        return [LogEntry.from_row(row) for row in await self.rows(queries.CURRENT_FACTS, kind)]
 
     async def saved_cursor(self, channel: ChannelName) -> str | None:
         """Return the cursor of a platform's queue; None if none was saved."""
-        rows = await self._rows(queries.SAVED_CURSOR, channel)
+        rows = await self.rows(queries.SAVED_CURSOR, channel)
         return rows[0][0] if rows else None
 
     async def connection_states(self) -> list[ConnectionState]:
@@ -713,7 +581,7 @@ class StoreReader:
                 reason=reason,
                 at=datetime.fromisoformat(at),
             )
-            for channel, up, reason, at in await self._rows(queries.CONNECTION_STATES)
+            for channel, up, reason, at in await self.rows(queries.CONNECTION_STATES)
         ]
 
     async def spending_sums(
@@ -731,13 +599,13 @@ class StoreReader:
         """
         return [
             SpendingSum.from_row(row)
-            for row in await self._rows(SPENDING_SUMS[by], since, conversation, int(threads))
+            for row in await self.rows(SPENDING_SUMS[by], since, conversation, int(threads))
         ]
 
     async def growth(self, now: datetime) -> StoreGrowth:
         """Return the size of the store and how it grew in the last days."""
         since = now - timedelta(days=GROWTH_DAYS)
-        ((last, first, left, oldest, whole, free),) = await self._rows(
+        ((last, first, left, oldest, whole, free),) = await self.rows(
             self._reading.dialect.growth, to_log_time(since)
         )
         days = (
@@ -752,26 +620,16 @@ class StoreReader:
         )
         return StoreGrowth(size_bytes=whole, unused_bytes=free, bytes_per_day=per_day)
 
-    async def notification_types(self) -> list[NotificationTypeCount]:
-        """Return the counters of notification types, by name. Bounded: see
-        `gateway.store.projections`.
-        """
-        return [
-            NotificationTypeCount.from_row(row)
-            for row in await self._rows(queries.NOTIFICATION_TYPES)
-        ]
-
-    async def pending_counts(self) -> list[PendingCounts]:
-        """Return the conversations with unread entries, the most urgent first, then the oldest."""
-        return [PendingCounts.from_row(row) for row in await self._rows(queries.PENDING_COUNTS)]
-
     async def find_judgement(self, seq: int) -> Judgement | None:
         """Return the judgement of this entry by access and attention; None if it was not judged."""
         return next(
             (one.fact for one in await self.caused_by(seq) if isinstance(one.fact, Judgement)), None
         )
 
-    async def _rows(self, sql: str, *params: str | int | None) -> list[Any]:
+    async def rows(self, sql: str, *params: str | int | None) -> list[Any]:
+        """Return the rows of one statement. For queries that stand beside the feature that asks
+        them.
+        """
         try:
             return await self._read(self._reading.fetch, sql, clamp_params(params))
         except LogError as error:
@@ -783,7 +641,3 @@ class StoreReader:
 
     def _read_error(self, error: LogError) -> StoreError:
         return StoreUnreadable(f"cannot read {self.location}: {error}")
-
-    @staticmethod
-    def _first_entry(rows: Iterable[Any]) -> LogEntry | None:
-        return next(iter(read_entries(rows)), None)

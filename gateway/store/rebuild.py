@@ -1,16 +1,23 @@
-"""Rebuild of the derived tables from the log. Blocks."""
+"""Rebuild of the derived tables from the log, and making of those of plugins. Blocks."""
 
 import asyncio
 import contextlib
+import heapq
+import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
+from typing import Final
 
 from gateway.core.clock import Clock, SystemClock
-from gateway.store.archive import insert_archived
+from gateway.core.facts import fact_kinds
+from gateway.store import queries
+from gateway.store.archive import insert_archived, list_month_files, read_rows
 from gateway.store.log import Log
 from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
 from gateway.store.queries import COLUMNS, LAST
+from gateway.store.reader import LogRow
 from gateway.store.schema import (
     ServerStore,
     StoreLocation,
@@ -24,7 +31,15 @@ from gateway.store.schema import (
     unreadable_error,
 )
 from gateway.store.sqlite_log import SqliteLog
-from gateway.store.types import LogEntry, LogError, StoreUnreadable, TableDifference
+from gateway.store.tables import Table, fold_entry, plugin_tables, stop_following
+from gateway.store.types import (
+    LogEntry,
+    LogError,
+    ServerInUse,
+    StoreUnreadable,
+    TableDifference,
+    read_entries,
+)
 
 logger = logging.getLogger("reverie.store")
 
@@ -62,8 +77,9 @@ def rebuild_blocking(
     try:
         with contextlib.closing(connect_writer(location)) as log, log.transaction():
             _include_archived(log, local_path(location))
-            _replay(log, progress)
-            repaired = [_repair_table(log, table) for table in PROJECTED_TABLES]
+            tables = (*PROJECTED_TABLES, *(table.name for table in plugin_tables()))
+            _replay(log, progress, tables)
+            repaired = [_repair_table(log, table) for table in tables]
             repaired.append(repair_search(log))
     except LogError as error:
         raise unreadable_error(location, error) from error
@@ -75,16 +91,121 @@ def rebuild_blocking(
 def connect_writer(location: StoreLocation) -> Log:
     """Migrate the store, and open it for writing. The caller holds the lock of the files."""
     if isinstance(location, ServerStore):
-        server = connect_server(location, "writer")
+        log: Log = (server := connect_server(location, "writer"))
         migrate_server(server, location)
-        return server
-    migrate_schema(location)
-    return SqliteLog(sqlite_uri(location, "rw"))
+    else:
+        migrate_schema(location)
+        log = SqliteLog(sqlite_uri(location, "rw"))
+    prepare_tables(log, local_path(location))
+    return log
 
 
-def _replay(log: Log, progress: RebuildProgress) -> None:
+MAX_PREPARE_TRIES: Final = 3
+"""How often a process tries to make tables of plugins beside others that start."""
+KEEP_TABLE: Final = "INSERT INTO plugin_table (name, definition) VALUES {}"
+
+
+def prepare_tables(
+    log: Log,
+    store: Path,
+    alone: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+) -> None:
+    """Make the tables of plugins that are new, changed, or were away while others appended, from
+    the log and its archives, in one transaction.
+
+    A table of a plugin that is gone stays as it is, until that plugin comes back; one that cannot
+    be made follows the log no more. `alone`: keeps other processes out of the store. Raises
+    LogError.
+    """
+    for tries_left in reversed(range(MAX_PREPARE_TRIES)):
+        tables = plugin_tables()
+        wanted = {table.name: table.definition for table in tables}
+        if followed_tables(log) == wanted:
+            return
+        try:
+            with alone(), log.transaction():
+                known = followed_tables(log)
+                made = [one for one in tables if known.get(one.name) not in ("", one.definition)]
+                _make_tables(log, store, made)
+                log.write("DELETE FROM plugin_table")
+                log.write(KEEP_TABLE, list(wanted.items()))
+            return
+        except ServerInUse as error:
+            if not tries_left:
+                raise ServerInUse(
+                    "the other processes that use it have other plugins: stop them first"
+                ) from error
+        except LogError as error:
+            refused = [] if error.reason else _find_unmakeable(log, store, tables)
+            if not refused or not tries_left:
+                raise
+            stop_following(refused, str(error))
+
+
+def _find_unmakeable(log: Log, store: Path, tables: Sequence[Table]) -> list[str]:
+    """Return the tables that the database refuses, each tried alone and undone."""
+    refused = list[str]()
+    for table in tables:
+        try:
+            log.begin()
+            _make_tables(log, store, [table])
+            log.last_seq()  # a pipeline tells now what was refused
+        except LogError:
+            refused.append(table.name)
+        finally:
+            log.rollback()
+    return refused
+
+
+def followed_tables(log: Log) -> dict[str, str]:
+    """Return the tables of plugins that hold all of the log, with their definitions."""
+    return dict(log.fetch("SELECT name, definition FROM plugin_table"))
+
+
+def _make_tables(log: Log, store: Path, tables: Sequence[Table]) -> None:
+    for table in tables:
+        log.write(f"DROP TABLE IF EXISTS {table.name}")
+        log.write(f"CREATE TABLE {table.name} ({table.columns})")
+    names, kinds = {one.name for one in tables}, {kind for one in tables for kind in one.kinds}
+    if not kinds:
+        return
+    try:
+        archived = [read_rows(path) for path in list_month_files(store)]
+    except OSError as error:
+        raise _files_error(store, error) from error
+    rows = heapq.merge(*archived, _iter_kinds(log, kinds), key=itemgetter(0))
+    wanted = (
+        row for _, (row, *_) in itertools.groupby(rows, itemgetter(0)) if row[2] in kinds
+    )  # an entry may be in a file and in the log
+    while chunk := list(itertools.islice(wanted, _CHUNK)):
+        statements = (one for entry in read_entries(chunk) for one in fold_entry(entry))
+        for sql, params in group_statements(one for one in statements if one.table in names):
+            log.write(sql, params)
+
+
+def _iter_kinds(log: Log, kinds: Collection[str]) -> Iterator[LogRow]:
+    """Yield the rows of the log of these kinds, in its order."""
+    last = 0
+    while True:
+        sql, params = queries.browse(
+            log.dialect,
+            after=last,
+            before=None,
+            kinds=sorted(kinds),
+            conversation=None,
+            match=None,
+            limit=_CHUNK,
+            newest=False,
+        )
+        if not (rows := log.fetch(sql, params)):
+            return
+        yield from rows
+        last = rows[-1][0]
+
+
+def _replay(log: Log, progress: RebuildProgress, tables: Sequence[str]) -> None:
     """Fold the log into temporary tables of the same names, which hide the real ones."""
-    for table in PROJECTED_TABLES:
+    for table in tables:
         log.hide_table(table)
     ((whole,),) = log.fetch("SELECT count(*) FROM log")
     page = f"SELECT {COLUMNS} FROM log WHERE seq > $1 ORDER BY seq LIMIT {_CHUNK}"  # noqa: S608 - constants only
@@ -111,9 +232,7 @@ def _include_archived(log: Log, store: Path) -> None:
     try:
         insert_archived(log, store, hiding)
     except OSError as error:
-        raise StoreUnreadable(
-            f"cannot read the files of old months in {store.parent}: {error.strerror}"
-        ) from error
+        raise _files_error(store, error) from error
     if missing := _count_missing(log):
         what = (
             f"{missing:,} of {left:,} entries that have left the log are in no file beside {store}"
@@ -121,6 +240,12 @@ def _include_archived(log: Log, store: Path) -> None:
         raise StoreUnreadable(
             f"{what}: put the files of old months back; without them nothing can be compared"
         )
+
+
+def _files_error(store: Path, error: OSError) -> StoreUnreadable:
+    return StoreUnreadable(
+        f"cannot read the files of old months in {store.parent}: {error.strerror}"
+    )
 
 
 def _count_missing(log: Log) -> int:
@@ -132,10 +257,14 @@ def _project_row(row: tuple[object, ...]) -> Iterator[Statement]:
     try:
         entry = LogEntry.from_row(row)
     except ValueError as error:
+        kind = str(row[2])
+        if "." in kind and kind not in fact_kinds():  # of a plugin that is gone
+            return
         raise StoreUnreadable(
             f"log entry {row[0]} is not a fact of this reverie: {error}"
         ) from error
-    return project_fact(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)
+    yield from project_fact(entry.seq, str(row[1]), entry.conversation, entry.cause, entry.fact)
+    yield from fold_entry(entry)
 
 
 def _repair_table(log: Log, table: str) -> TableDifference | None:

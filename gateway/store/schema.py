@@ -9,6 +9,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ WRITER_PRAGMAS = (
 )
 
 _SERVER_FOLDER = "migrations/postgresql"
+_FOLDERS = ("migrations", _SERVER_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,13 @@ def migrations(folder_name: str = "migrations") -> tuple[tuple[int, str], ...]:
         key=lambda file: file.name,
     )
     return tuple((int(file.name[:4]), file.read_text(encoding="utf-8")) for file in files)
+
+
+@cache
+def table_names() -> frozenset[str]:
+    """Return the names of all tables and views that the migrations make, on either engine."""
+    made = (sql for folder in _FOLDERS for _, sql in migrations(folder))
+    return frozenset(re.findall(r"CREATE (?:VIRTUAL )?(?:TABLE|VIEW) (\w+)", "\n".join(made)))
 
 
 def newest_schema(store: StoreLocation | None = None) -> int:

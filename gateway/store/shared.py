@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from channels.aio import with_timeout
 from gateway.core.clock import Clock
-from gateway.core.facts import Seq
 from gateway.core.ratelimit import Rate, TokenBuckets
-from gateway.store.appends import AppendPlan, EntryDraft
 from gateway.store.log import Arguments, Result
+from gateway.store.rebuild import prepare_tables
 from gateway.store.schema import (
     ServerStore,
     StoreLock,
@@ -49,8 +48,9 @@ class SharedStore(Store):
         super().__init__(*args, **named)
         self._server: Final = cast("PostgresLog", self._writing)
         self._is_following = False
+        self._looking: asyncio.Task[None] | None = None
+        """Reads every `FOLLOW_S`."""
         self._is_behind = True
-        """Others may have appended what was not read yet."""
         self._announced_rate: Final = TokenBuckets(ANNOUNCED_RATE)
         self._late_reading: asyncio.TimerHandle | None = None
         """For what was announced since the last reading. None: nothing was, or it is read now."""
@@ -67,6 +67,8 @@ class SharedStore(Store):
             migrate_server(server, location, is_shared=is_shared)
             if not is_shared:
                 server.join(None)
+            alone = server.alone if is_shared else contextlib.nullcontext
+            prepare_tables(server, local_path(location), alone)
 
         def take_lock() -> StoreLock:
             create_store_file(local_path(location), only_directory=True)
@@ -90,6 +92,8 @@ class SharedStore(Store):
 
     async def follow(self) -> None:
         """See `Store.follow`. Raises StoreClosed once the store is given up."""
+        if not self._is_following and self._retry_clock is not None:
+            self._looking = asyncio.create_task(self._look_in_time(self._retry_clock))
         self._is_following = True
         upto = await self.last_position()
         self._look()
@@ -100,6 +104,8 @@ class SharedStore(Store):
 
     def give_up(self) -> None:
         super().give_up()
+        if self._looking is not None:
+            self._looking.cancel()
         self._published.set()  # nothing follows any more
 
     def follow_soon(self) -> None:
@@ -140,48 +146,35 @@ class SharedStore(Store):
                     raise StoreClosed(f"given up before this was read: {error}") from error
             wait_s = MAX_LOCKED_RETRY_S
 
-    async def _wait_for_work(self) -> None:
-        if not self._is_following or self._retry_clock is None or self.given_up:
-            await super()._wait_for_work()
+    async def _look_in_time(self, clock: Clock) -> None:
+        while not self.given_up:
+            await clock.sleep(FOLLOW_S)
+            self._look()
+
+    async def _read_news(self) -> None:
+        if not self._is_following or self.given_up or self._failing is not None:
             return
-        try:
-            await with_timeout(self._retry_clock, FOLLOW_S, super()._wait_for_work())
-        except TimeoutError:
-            self._is_behind = True
-
-    async def _work(self) -> None:
-        await super()._work()
-        if self._is_behind and self._is_following and not self.given_up and self._failing is None:
-            self._is_behind = False
-            try:
-                news = await self._writing.run(self._server.read_news, self.last)
-            except LogError:
-                self._is_behind = True
-                self._begin_probing()
-            else:
-                self._publish_news(news)
-
-    async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> AppendPlan:
         self._is_behind = False
         try:
-            plan = await super()._commit(batch)
-        except ProcessRemoved as error:
+            news = await self._writing.run(self._server.read_news, self.last)
+        except LogError:
+            self._is_behind = True
+            self._begin_probing()
+        else:
+            self._publish_news(news)
+
+    def _explain_failure(self, error: Exception) -> Exception:
+        if isinstance(error, ProcessRemoved):
             clock = self._retry_clock
             self.outage = StoreOutage(
                 clock.now() if clock is not None else datetime.now(UTC), str(error)
             )
             self.give_up()
-            raise StoreClosed(f"not written: {error}") from error
-        except LogError:
-            self._is_behind = True
-            raise
-        self._publish_news(plan.before)
-        return plan
-
-    def _publish_news(self, news: Sequence[tuple[Seq, list[LogEntry]]]) -> None:
-        for last, written in news:
-            self.last = last
-            self._publish(written, is_own=False)
+            closed = StoreClosed(f"not written: {error}")
+            closed.__cause__ = error
+            return closed
+        self._is_behind = self._is_behind or isinstance(error, LogError)
+        return error
 
     def _publish(self, written: Sequence[LogEntry], *, is_own: bool = True) -> None:
         published, self._published = self._published, asyncio.Event()

@@ -9,7 +9,7 @@ asked before each request.
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Self
@@ -37,6 +37,18 @@ def to_nano_usd(usd: float) -> int:
 def total_cost_usd(accounts: Iterable[RequestUsage]) -> float:
     """Return the cost of the requests whose price is known."""
     return sum(account.cost_usd or 0.0 for account in accounts)
+
+
+def budgeted_usd(accounts: Iterable[RequestUsage]) -> float:
+    """Return the cost of the requests as budgets count it: at `ASSUMED_PRICE` where none is
+    known.
+    """
+    return sum(
+        ASSUMED_PRICE.cost_usd(one.usage) or 0.0
+        if one.cost_usd is None or not math.isfinite(one.cost_usd)
+        else one.cost_usd
+        for one in accounts
+    )
 
 
 class SpendingShare(NamedTuple):
@@ -296,9 +308,9 @@ class WindowCosts:
 
     def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
         self._max_size = max_size
-        self._windows = LruDict[str, dict[str, int]](KEPT_WINDOWS)
+        self._windows = LruDict[str, dict[tuple[str, str], int]](KEPT_WINDOWS)
 
-    def add(self, window: str, subject: str, nano_usd: int) -> None:
+    def add(self, window: str, subject: tuple[str, str], nano_usd: int) -> None:
         """Add a cost. Above the bound, the subjects with the smallest sums are forgotten."""
         sums = self._windows.get(window, {})
         sums[subject] = sums.get(subject, 0) + nano_usd
@@ -306,10 +318,9 @@ class WindowCosts:
             sums = dict(heapq.nlargest(self._max_size, sums.items(), key=lambda one: one[1]))
         self._windows.put(window, sums)
 
-    def total(self, window: str, subjects: Iterable[str]) -> int:
-        """Return the sum of these subjects in that window."""
-        sums = self._windows.get(window)
-        return 0 if sums is None else sum(sums.get(one, 0) for one in subjects)
+    def sums(self, window: str) -> Mapping[tuple[str, str], int]:
+        """Return the sums of that window, by subject."""
+        return self._windows.get(window, {})
 
 
 def budget_costs(turn: TurnRecord) -> Iterator[tuple[SenderId, int]]:
@@ -317,11 +328,9 @@ def budget_costs(turn: TurnRecord) -> Iterator[tuple[SenderId, int]]:
 
     Requests without a known price count at `ASSUMED_PRICE`.
     """
-    for one in spending_shares(turn):
-        yield one.sender, one.cost_nano_usd
-    unpriced = sum(_assumed_nano_usd(one.usage) for one in turn.accounts if one.cost_usd is None)
-    for sender in turn.senders:
-        yield sender, unpriced // len(turn.senders)
+    whole = to_nano_usd(budgeted_usd(turn.accounts))
+    for sender, messages in Counter(turn.senders).items():
+        yield sender, whole * messages // len(turn.senders)
 
 
 def budget_cost(share: SpendingSum, provider: str) -> int:
@@ -329,8 +338,5 @@ def budget_cost(share: SpendingSum, provider: str) -> int:
     requests.
     """
     is_unpriced = share.unpriced > 0 and share.unpriced == share.requests and bool(provider)
-    return _assumed_nano_usd(share.usage) if is_unpriced else round(share.cost_usd * NANO_PER_USD)
-
-
-def _assumed_nano_usd(usage: Usage) -> int:
-    return round((ASSUMED_PRICE.cost_usd(usage) or 0.0) * NANO_PER_USD)
+    usd = ASSUMED_PRICE.cost_usd(share.usage) or 0.0 if is_unpriced else share.cost_usd
+    return round(usd * NANO_PER_USD)

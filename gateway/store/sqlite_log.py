@@ -2,7 +2,7 @@
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -62,11 +62,13 @@ class SqliteLog(Log):
     async def start(self) -> None:
         self._thread = await aiosqlite.Connection(lambda: self.connection, 64)
 
-    async def run(self, function: Callable[[*Arguments], Result], *args: *Arguments) -> Result:
+    def run(
+        self, function: Callable[[*Arguments], Result], *args: *Arguments
+    ) -> Coroutine[Any, Any, Result]:
         assert self._thread is not None
         # aiosqlite has no public name for this.
-        result: Result = await self._thread._execute(function, *args)  # type: ignore[no-untyped-call]  # noqa: SLF001 - see above
-        return result
+        run: Coroutine[Any, Any, Result] = self._thread._execute(function, *args)  # type: ignore[no-untyped-call]  # noqa: SLF001 - see above
+        return run
 
     async def aclose(self) -> None:
         if self._thread is not None:

@@ -8,6 +8,7 @@ done twice. What a log in PostgreSQL has beside that is in `gateway.store.shared
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
@@ -15,18 +16,19 @@ from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import ChannelCardPinned, Fact, Seq
 from gateway.store.active import ActiveConversations, read_conversation
-from gateway.store.appends import AppendPlan, EntryDraft, draft_entries, key_digest, list_written
+from gateway.store.appends import EntryDraft, draft_entries, key_digest
 from gateway.store.files import adopt_rescued
 from gateway.store.log import Log, Role
 from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
-from gateway.store.reader import LogRow, StoreReader, ViewEntries, open_log
+from gateway.store.reader import LogRow, StoreReader, open_log
+from gateway.store.rebuild import prepare_tables
 from gateway.store.schema import (
     ServerStore,
     StoreLocation,
@@ -36,6 +38,7 @@ from gateway.store.schema import (
     migrate_schema,
     unreadable_error,
 )
+from gateway.store.sqlite_log import SqliteLog
 from gateway.store.types import (
     AppendFailed,
     AppendResult,
@@ -54,6 +57,8 @@ logger = logging.getLogger("reverie.store")
 
 Subscriber = Callable[[Sequence[LogEntry]], None]
 
+AppendExtension = Callable[[Sequence[NewEntry]], Sequence[NewEntry]]
+"""Returns what is appended with these entries, in their transaction."""
 MAX_BATCH_ENTRIES = 2_000
 """Entries in one transaction at most (one append of more is one transaction all the same)."""
 KEEP_KEY = "INSERT INTO archived_key (digest, seq) VALUES {} ON CONFLICT DO NOTHING"
@@ -70,6 +75,13 @@ once."""
 class _PendingAppend:
     drafts: tuple[EntryDraft, ...]
     done: asyncio.Future[tuple[AppendResult, ...]]
+
+
+class _Subscription(NamedTuple):
+    subscriber: Subscriber
+    fact_types: tuple[type[Fact], ...]
+    own: bool | None
+    where: Callable[[Fact], bool] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +138,15 @@ class Store(StoreReader):
         self._queue = deque[_PendingAppend]()
         self._wake = asyncio.Event()
         self._closing = False
-        self._subscriptions = list[tuple[Subscriber, tuple[type[Fact], ...], bool | None]]()
+        self._is_writing = False
+        self._extension: AppendExtension | None = None
+        self._is_behind = False
+        """Other processes may have appended what was not read yet."""
+        self._subscriptions = dict[int, _Subscription]()
+        """By a number that grows."""
+        self._subscribed = itertools.count()
+        self._wanting = dict[type[Fact], list[int]]()
+        """The subscriptions for a kind, in their order; asked again after each change of them."""
         self._active = ActiveConversations(last)
         self.subscribe(self._active.on_appended)
         self._task = asyncio.create_task(self._run(), name="store writer")
@@ -159,14 +179,13 @@ class Store(StoreReader):
                 location, clock, retry_clock, is_shared=is_shared
             )
             return cast("Self", shared)
+
+        def prepare(log: SqliteLog) -> None:
+            log.prepare_writing(location, locked_s if patient else None)
+            prepare_tables(log, location)
+
         lock = await asyncio.to_thread(_prepare_file, location, clock)
-        return await cls._connect(
-            location,
-            lock,
-            retry_clock,
-            "writer",
-            lambda log: log.prepare_writing(location, locked_s if patient else None),
-        )
+        return await cls._connect(location, lock, retry_clock, "writer", prepare)
 
     @classmethod
     async def _connect(
@@ -221,9 +240,12 @@ class Store(StoreReader):
     async def activate(self, conversation: ConversationId) -> None:
         """Keep in memory what the turns of a conversation ask for, if there is not too much of it.
 
-        `unread_entries`, `unread_urgency`, `newest_senders`, `pinned_card` and the first
-        `view_entries` cost no trip to the database then.
+        `unread_entries`, `unread_urgency`, `newest_senders` and `pinned_card` cost no trip to the
+        database then.
         """
+        if conversation in self._active.kept:
+            self._active.kept.move_to_end(conversation)
+            return
         if (appends := self._active.begin_read(conversation)) is None:
             return
         found = None
@@ -238,28 +260,19 @@ class Store(StoreReader):
         self, conversation: ConversationId, *, most: int, after: int = 0
     ) -> UnreadEntries:
         """See `StoreReader.unread_entries`."""
-        if (active := self._active.get(conversation)) is not None:
+        if (active := self._active.kept.get(conversation)) is not None:
             return active.unread_entries(most=most, after=after)
         return await super().unread_entries(conversation, most=most, after=after)
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
         """See `StoreReader.unread_urgency`."""
-        if (active := self._active.get(conversation)) is not None:
+        if (active := self._active.kept.get(conversation)) is not None:
             return active.unread_urgency()
         return await super().unread_urgency(conversation)
 
-    async def view_entries(self, conversation: ConversationId) -> ViewEntries:
-        """See `StoreReader.view_entries`. What `activate` has read is given away once: whoever asks
-        keeps it.
-        """
-        if (active := self._active.get(conversation)) is not None and active.view is not None:
-            found, active.view = active.view, None
-            return found
-        return await super().view_entries(conversation)
-
     async def pinned_card(self, conversation: ConversationId) -> ChannelCardPinned | None:
         """See `StoreReader.pinned_card`."""
-        if (active := self._active.get(conversation)) is not None:
+        if (active := self._active.kept.get(conversation)) is not None:
             return active.card
         return await super().pinned_card(conversation)
 
@@ -267,7 +280,7 @@ class Store(StoreReader):
         self, conversation: ConversationId, *, before: int, most: int
     ) -> list[Sender]:
         """See `StoreReader.newest_senders`."""
-        active = self._active.get(conversation)
+        active = self._active.kept.get(conversation)
         if (
             active is not None
             and (found := active.newest_senders(before=before, most=most)) is not None
@@ -283,45 +296,71 @@ class Store(StoreReader):
         """Write the entries in one transaction, all or none; return once they are on the disk.
 
         The results are in the order of the entries. Concurrent callers share commits, in the order
-        of their calls. Raises ValueError at once for an entry that can never be stored (a time
-        without zone, a lone surrogate, a cause that does not precede it); AppendFailed if the
-        database refuses: nothing of this append is written, others are not affected; StoreClosed
-        after `close`. A patient store does not raise for temporary failures (disk full, locked,
-        ...): the append waits until it is written, or until `give_up`, and then raises StoreClosed.
-        Cancelled, the entries are completely written or not at all. `lazily`: with the next commit,
-        whoever causes it.
+        of their calls. Raises ValueError for an entry that can never be stored (a time without
+        zone, a lone surrogate, a cause that does not precede it in the append or in the log);
+        AppendFailed if the database refuses: nothing of this append is written, others are not
+        affected; StoreClosed after `close`. A patient store does not raise for temporary failures
+        (disk full, locked, ...): the append waits until it is written, or until `give_up`, and then
+        raises StoreClosed. Cancelled, the entries are completely written or not at all. `lazily`:
+        with the next commit, whoever causes it.
         """
         if self._closing or (self.outage is not None and self.given_up):
             raise StoreClosed("the store is closed")
-        drafts = draft_entries(entries)
+        more: Sequence[NewEntry] = ()
+        is_busy = self._queue or self._is_writing or self._failing is not None or lazily
+        if self._extension is not None and not is_busy:
+            more = self._extension(entries)
+        drafts = draft_entries([*entries, *more])
         if not drafts:
             return ()
         call = _PendingAppend(drafts, asyncio.get_running_loop().create_future())
         self._queue.append(call)
         if not lazily:
             self._wake.set()
-        return await call.done
+        return (await call.done)[: len(entries)]
+
+    def extend_appends(self, extension: AppendExtension) -> None:
+        """Append with the entries of an append, in its transaction, those that `extension` returns
+        for them.
+
+        It is called on the event loop as `append` is, if that is written at once, and not while
+        another one is being written. It must return at once.
+        """
+        self._extension = extension
 
     def flush(self) -> None:
         """Write now what waits for the next commit. Returns at once."""
         self._wake.set()
 
     def subscribe(
-        self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None
-    ) -> None:
+        self,
+        subscriber: Subscriber,
+        *fact_types: type[Fact],
+        own: bool | None = None,
+        where: Callable[[Fact], bool] | None = None,
+    ) -> Callable[[], None]:
         """Call this from now on with the new entries of each append whose facts are of these types;
-        none given: of all.
+        none given: of all. Returns a function that ends it, at once.
 
         With those that other processes append to the same log, too; those of kinds that only a
         newer version knows are left out. `own`: with this process's alone, or (False) with those of
-        the others alone.
+        the others alone. `where`: with those of which it is true alone.
 
         It is called on the event loop once the append has succeeded, in the order of the log,
         before the caller of `append` continues, and also if that caller was cancelled. It must
         return at once. Subscribers are called in the order of their subscriptions; an exception is
-        logged, and keeps nothing from the others or the append's caller.
+        logged, and keeps nothing from the others or the append's caller. One that subscribes while
+        an append is published sees those after it.
         """
-        self._subscriptions.append((subscriber, fact_types, own))
+        number = next(self._subscribed)
+        self._subscriptions[number] = _Subscription(subscriber, fact_types, own, where)
+        self._wanting.clear()
+
+        def unsubscribe() -> None:
+            self._subscriptions.pop(number, None)
+            self._wanting.clear()
+
+        return unsubscribe
 
     async def follow(self) -> None:
         """Publish from now on what other processes append, and return once all that they have
@@ -344,9 +383,19 @@ class Store(StoreReader):
         try:
             while self._queue or not self._closing:
                 if self._failing is None or self.given_up:
-                    await self._wait_for_work()
+                    await self._wake.wait()
                 self._wake.clear()
-                await self._work()
+                while self._queue:
+                    batch = [self._queue.popleft()]
+                    room = MAX_BATCH_ENTRIES - len(batch[0].drafts)
+                    while self._queue and len(self._queue[0].drafts) <= room:
+                        batch.append(self._queue.popleft())
+                        room -= len(batch[-1].drafts)
+                    self._is_writing = True
+                    await self._write(batch)
+                    self._is_writing = False
+                if self._is_behind:
+                    await self._read_news()
                 if (
                     self._failing is not None
                     and self._retry_clock is not None
@@ -357,84 +406,104 @@ class Store(StoreReader):
             self._closing = True
             self._refuse([], StoreClosed("the store was closed before this was written"))
 
-    async def _wait_for_work(self) -> None:
-        await self._wake.wait()
-
-    async def _work(self) -> None:
-        while batch := self._take_batch():
-            await self._write(batch)
-
-    def _take_batch(self) -> list[_PendingAppend]:
-        batch: list[_PendingAppend] = []
-        room = MAX_BATCH_ENTRIES
-        while self._queue and (not batch or len(self._queue[0].drafts) <= room):
-            call = self._queue.popleft()
-            if not call.done.done():  # an append cancelled before this is not written at all
-                batch.append(call)
-                room -= len(call.drafts)
-        return batch
-
     async def _write(self, batch: list[_PendingAppend]) -> None:
-        """Write the batch; a patient store retries. An append that cannot be written is refused
-        alone.
+        """Write the batch, without appends that were cancelled before; a patient store retries. One
+        that cannot be written is refused alone.
         """
         while batch := [call for call in batch if not call.done.done()]:
+            self._is_behind = False
             try:
-                plan = await self._commit([call.drafts for call in batch])
+                plan = await self._writing.run(
+                    self._writing.append_without_refused,
+                    [call.drafts for call in batch],
+                    self.last,
+                )
             except asyncio.CancelledError:
                 self._refuse(
                     batch, StoreClosed("the store was closed while this was being written")
                 )
                 raise
-            except StoreClosed as error:
-                self._refuse(batch, error)
-                return
             except Exception as error:  # noqa: BLE001 - any error is the caller's result, and others are written
-                if self._retry_clock is not None and isinstance(error, LogError) and error.reason:
-                    await self._wait_for_retry(self._retry_clock, error, batch)
+                if await self._may_retry(self._explain_failure(error), batch):
                     continue
-                if len(batch) == 1:
-                    refusal = AppendFailed(f"not written to the log: {error}")
-                    refusal.__cause__ = error
-                    batch[0].done.set_exception(refusal)
-                    return
-                middle = len(batch) // 2  # bisects to the entry that fails, in few more commits
-                await self._write(batch[:middle])
-                await self._write(batch[middle:])
                 return
-            self._mark_working()
+            if plan.before:
+                self._publish_news(plan.before)
+            if self._failing is not None or self.outage is not None:
+                self._mark_working()
             if plan.rows:
                 self.commits += 1
                 self.last = plan.rows[-1].seq
-            for call, answer in zip(batch, plan.answers, strict=True):
+            for call, answer, written in zip(batch, plan.answers, plan.written, strict=True):
                 if not call.done.done():
-                    call.done.set_result(
-                        answer
-                    )  # its waiter goes on only after this task has paused
-                self._publish(list_written([draft.entry for draft in call.drafts], answer))
+                    # its waiter goes on only after this task has paused
+                    call.done.set_result(answer)
+                self._publish(written)
             return
 
-    async def _commit(self, batch: list[tuple[EntryDraft, ...]]) -> AppendPlan:
-        return await self._writing.run(self._writing.append, batch, self.last)
+    async def _may_retry(self, error: Exception, batch: list[_PendingAppend]) -> bool:
+        """Return True, after a while, if the batch is to be written again. Otherwise all of it is
+        written or refused.
+        """
+        if isinstance(error, StoreClosed):
+            self._refuse(batch, error)
+        elif self._retry_clock is not None and isinstance(error, LogError) and error.reason:
+            await self._wait_for_retry(self._retry_clock, error, batch)
+            return True
+        elif len(batch) == 1:
+            refusal = error
+            if not isinstance(error, ValueError):
+                refusal = AppendFailed(f"not written to the log: {error}")
+                refusal.__cause__ = error
+            if not batch[0].done.done():  # its caller may have gone meanwhile
+                batch[0].done.set_exception(refusal)
+        else:
+            middle = len(batch) // 2  # bisects to the entry that fails, in few more commits
+            await self._write(batch[:middle])
+            await self._write(batch[middle:])
+        return False
+
+    async def _read_news(self) -> None:
+        """Publish what other processes have appended. A file has none."""
+
+    def _explain_failure(self, error: Exception) -> Exception:
+        """Return the error of an append that could not be committed, as it is treated."""
+        return error
+
+    def _publish_news(self, news: Sequence[tuple[Seq, list[LogEntry]]]) -> None:
+        for last, written in news:
+            self.last = last
+            self._publish(written, is_own=False)
 
     def _publish(self, written: Sequence[LogEntry], *, is_own: bool = True) -> None:
         """Call the subscribers with the new entries of one append, if it has any that this version
         knows.
         """
-        for subscriber, fact_types, own in self._subscriptions:
-            if own is not None and own is not is_own:
-                continue
-            wanted = (
-                [one for one in written if type(one.fact) in fact_types] if fact_types else written
-            )
-            if not wanted:
+        wanted = dict[int, list[LogEntry]]()
+        for entry in written:
+            kind = type(entry.fact)
+            for number in self._wanting.get(kind) or self._find_wanting(kind):
+                where = self._subscriptions[number].where
+                if where is None or where(entry.fact):
+                    wanted.setdefault(number, []).append(entry)
+        for number in sorted(wanted):
+            found = self._subscriptions.get(number)
+            if found is None or found.own is (not is_own):
                 continue
             try:
-                subscriber(wanted)
+                found.subscriber(wanted[number])
             except (
                 Exception
             ):  # a bug: the entries are written, and their caller must get the result
                 logger.exception("a subscriber of the log failed")
+
+    def _find_wanting(self, kind: type[Fact]) -> list[int]:
+        found = self._wanting[kind] = [
+            number
+            for number, one in self._subscriptions.items()
+            if not one.fact_types or kind in one.fact_types
+        ]
+        return found
 
     def _refuse(self, batch: Sequence[_PendingAppend], error: StoreClosed) -> None:
         """Refuse these appends, and all that wait."""

@@ -8,7 +8,7 @@ character). Blocks.
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, cast
 
@@ -18,7 +18,7 @@ from gateway.store.log import Log
 from gateway.store.projections import PROJECTED_TABLES
 from gateway.store.queries import COLUMNS, LAST
 from gateway.store.reader import connect
-from gateway.store.rebuild import connect_writer, repair_search
+from gateway.store.rebuild import connect_writer, followed_tables, repair_search
 from gateway.store.schema import (
     ServerStore,
     StoreLocation,
@@ -28,10 +28,10 @@ from gateway.store.schema import (
     local_path,
     unreadable_error,
 )
+from gateway.store.tables import plugin_tables
 from gateway.store.types import LogError, StoreUnreadable
 
 _PAGE_ROWS: Final = 1_000
-_TABLES: Final = (*PROJECTED_TABLES, "archived_key")
 CopyProgress = Callable[[int, int], None]
 """Called now and then with the entries copied and their total."""
 
@@ -58,12 +58,15 @@ def transfer_store(
     check_current_schema(source)
     try:
         with contextlib.closing(connect(source, "reader")) as reading, reading.snapshot():
-            report = _copy_log(reading, target, clock, progress)
-            expected = [_digest_table(reading, table) for table in _TABLES]
+            followed = followed_tables(reading).items()
+            current = [one for one in plugin_tables() if (one.name, one.definition) in followed]
+            tables = (*PROJECTED_TABLES, "archived_key", *(one.name for one in current))
+            report = _copy_log(reading, target, clock, progress, tables)
+            expected = [_digest_table(reading, table) for table in tables]
         copy_month_files(local_path(source), local_path(target))
         with contextlib.closing(connect(target, "reader")) as written:
             found = _digest_log(written)
-            pairs = zip(_TABLES, expected, strict=True)
+            pairs = zip(tables, expected, strict=True)
             different = [
                 table for table, digest in pairs if _digest_table(written, table) != digest
             ]
@@ -81,9 +84,15 @@ def transfer_store(
 
 
 def _copy_log(
-    reading: Log, target: StoreLocation, clock: Clock, progress: CopyProgress
+    reading: Log,
+    target: StoreLocation,
+    clock: Clock,
+    progress: CopyProgress,
+    tables: Sequence[str],
 ) -> CopyReport:
-    """Copy the log and its tables."""
+    """Copy the log and these tables. Those of plugins that are not among them are made from the
+    log when the copy is opened.
+    """
     path = local_path(target)
     create_store_file(path, only_directory=isinstance(target, ServerStore))
     lock = StoreLock(path, clock.now())
@@ -99,11 +108,13 @@ def _copy_log(
                 done += len(rows)
                 progress(done, whole)
             with writing.transaction():
-                for table in _TABLES:
+                for table in tables:
                     writing.write(
                         f"INSERT INTO {table} VALUES {{}}",  # noqa: S608 - names of ours
                         reading.fetch(f"SELECT * FROM {table}"),  # noqa: S608 - the same
                     )
+                for table in followed_tables(writing).keys() - set(tables):
+                    writing.write("DELETE FROM plugin_table WHERE name = $1", [(table,)])
                 repair_search(writing)
     finally:
         lock.release()

@@ -14,21 +14,16 @@ nothing on disk was changed
 
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
-from pydantic import TypeAdapter
-
-from gateway.core.events import ChannelName, ConversationId, Post, SenderId
-from gateway.core.facts import FACT, Fact, Judgement, Seq, TurnId, fact_kinds
-from gateway.core.labels import Label
+from gateway.core.events import ChannelName, ConversationId, Post
+from gateway.core.facts import Fact, Seq, fact_adapter, fact_kinds
 
 logger = logging.getLogger("reverie.store")
-_LABEL: Final = TypeAdapter(Label)
-_KNOWN_KINDS = frozenset(fact_kinds())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,7 +79,7 @@ class LogEntry:
             conversation=None if conversation is None else ConversationId(str(conversation)),
             key=None if key is None else str(key),
             cause=None if cause is None else Seq(int(str(cause))),
-            fact=FACT.validate_json(str(body)),
+            fact=fact_adapter().validate_json(str(body)),
         )
 
 
@@ -93,9 +88,9 @@ def read_entries(rows: Iterable[Sequence[object]]) -> list[LogEntry]:
 
     Raises ValueError if a body is not a fact.
     """
-    found = list[LogEntry]()
+    found, known = list[LogEntry](), fact_kinds()
     for row in rows:
-        if row[2] in _KNOWN_KINDS:
+        if row[2] in known:
             found.append(LogEntry.from_row(row))
         else:
             _tell_unknown(str(row[2]))
@@ -107,17 +102,6 @@ def _tell_unknown(kind: str) -> None:
     logger.warning(
         "the log has entries of a kind that only a newer version knows: %s; they are left out", kind
     )
-
-
-def judged_events(entries: Iterable[LogEntry]) -> Iterator[tuple[Fact, LogEntry, Judgement]]:
-    """Yield the events of one append that were judged in it, each with the entry of its judgement,
-    and that itself.
-    """
-    events = dict[Seq, Fact]()
-    for entry in entries:
-        if isinstance(entry.fact, Judgement) and entry.cause in events:
-            yield events[entry.cause], entry, entry.fact
-        events[entry.seq] = entry.fact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,134 +168,6 @@ class ConnectionState(NamedTuple):
     up: bool
     reason: str
     at: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotificationTypeCount:
-    """Counter of one notification type, of all places together."""
-
-    type: str
-    count: int
-    first_at: datetime
-    """UTC, like `last_at`."""
-    last_at: datetime
-
-    @classmethod
-    def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make a counter of the table's columns in their order."""
-        dotted, count, first, last = row
-        return cls(
-            type=dotted,
-            count=count,
-            first_at=datetime.fromisoformat(first),
-            last_at=datetime.fromisoformat(last),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCounts:
-    """Number of unread entries of one conversation, by urgency."""
-
-    conversation: ConversationId
-    urgent: int
-    normal: int
-    low: int
-    ambient: int
-    """Number of entries by urgency, in these four fields."""
-    oldest: Seq
-    """Position of the first unread entry."""
-    since: datetime
-    """Time of that entry, UTC."""
-
-    @classmethod
-    def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of a row of `queries.PENDING_COUNTS`."""
-        conversation, urgent, normal, low, ambient, oldest, since = row
-        return cls(
-            conversation=ConversationId(conversation),
-            urgent=urgent,
-            normal=normal,
-            low=low,
-            ambient=ambient,
-            oldest=Seq(oldest),
-            since=datetime.fromisoformat(since),
-        )
-
-
-class LineCount(NamedTuple):
-    """Messages of one person in one place."""
-
-    conversation: ConversationId
-    name: str
-    """Display name of the person. Untrusted."""
-    role: str
-    """Their role when they wrote."""
-    lines: int
-    addressed: int
-    """Number of those to the agent."""
-    oldest: Seq
-    newest: Seq
-
-
-class TurnEnd(NamedTuple):
-    """What a turn did: fields of its `TurnRecord`, and their meaning."""
-
-    seq: Seq
-    conversation: ConversationId
-    turn: TurnId
-    agent: str
-    cause: str
-    outcome: str
-    is_within: bool
-    """True: it belongs to a turn of another conversation (`TurnRecord.within`)."""
-    text: str
-    """The beginning."""
-    note: str
-    label: Label
-
-    @classmethod
-    def from_row(cls, row: Sequence[Any]) -> Self:
-        """Make it of a row of `queries.TURNS_SINCE`."""
-        *fields, label = row
-        return cls._make([*fields, _LABEL.validate_json(label)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingReminder:
-    """A reminder or intention that is still to come: see `gateway.core.facts.ReminderSet`."""
-
-    id: str
-    agent: str
-    conversation: ConversationId | None
-    """The conversation where it is delivered; None: to the agent itself."""
-    due: datetime
-    """Next occurrence, UTC."""
-    schedule: str
-    text: str
-    sender: SenderId
-    """The person who asked for it; empty: the agent itself."""
-    asked_by: str
-    intended: bool = False
-    on: str = ""
-    word: str = ""
-
-    @classmethod
-    def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make a reminder of the table's columns in their order."""
-        name, agent, place, due, schedule, text, sender, asked_by, intended, awaited, word = row
-        return cls(
-            id=name,
-            agent=agent,
-            conversation=ConversationId(place) if place else None,
-            due=datetime.fromisoformat(due),
-            schedule=schedule,
-            text=text,
-            sender=SenderId(sender),
-            asked_by=asked_by,
-            intended=bool(intended),
-            on=awaited,
-            word=word,
-        )
 
 
 MAX_GROWTH_DAYS = 3_650.0

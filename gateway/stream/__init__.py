@@ -7,8 +7,9 @@
   by command; `presence`: how present people are; `inbox`: windows that collect messages of a
   conversation.
 - `routing`: bindings, and who can read a place.
-- `outbox`: posts to deliveries, with retries; `preview`: typing and growing answers; `media`:
-  attachments.
+- `outbox`: posts to deliveries, by the rules of `delivery_policy` (pure); `again`: answers that may
+  not have arrived; `outgoing_files`: files of posts; `preview`: typing and growing answers;
+  `media`: attachments.
 - `trace`: what happened to an event, from the log.
 
 Posts and events are durable before anybody acts on them, so that a crash loses none: inbox, outbox,

@@ -10,34 +10,32 @@ question is normal, and other talk of people is low. `gateway.stream.inbox` anno
 writes there any more: a flood of questions makes one turn, not hundreds. In any room that the agent
 hears, a line is normal that names an owner who has not written there lately: it may be for them.
 
-Loops with bots are broken in two ways. A bot that the operator listed is answered, but after some
-exchanges without a person's message in between its messages are only context (`break_loop`). A
-program without a bot mark is recognised by the number of its answers in a row that came faster than
-a person reads or types (`BotLoopGuard`).
-
 `LiveAttention` holds the thresholds set by command in memory. The log has each
 (`AttentionThresholdSet`), and the newest fact about a type holds.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
-from math import inf
 from typing import Final, Literal
 
 from channels.text import fold_words
-from gateway.access.policy import AccessDecision
+from gateway.access.policy import AccessDecision, ListenMode, Routed, SpeaksUp
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
+from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
     Alarm,
+    ChannelName,
     ConnectionChanged,
     ConversationId,
     DeliveryReport,
     MembershipChanged,
     Message,
+    MessageEdited,
     Notification,
     PlaceRenamed,
     PresenceLevel,
@@ -52,15 +50,16 @@ from gateway.core.facts import (
     AttentionThresholdSet,
     Fact,
     Judgement,
-    address_of,
+    TurnRecord,
+    inner_conversation,
 )
 from gateway.core.fields import GuardedRegex
 from gateway.core.identity import ROLE_ORDER, Role
 from gateway.core.ratelimit import LruDict
 from gateway.store import DueReason, LogEntry, Store
+from gateway.store.effects import Decision
+from gateway.stream.presence import PresenceTracker
 
-ListenMode = Literal["mention", "ambient", "all", "off"]
-SpeaksUp = Literal["never", "when_useful", "sometimes"]
 SPEAKS_UP: Final = "speaks_up: "
 """Beginning of the rules by which room talk is due because the agent may speak unasked there."""
 TALK_RULE: Final = f"{SPEAKS_UP}talk of people"
@@ -78,7 +77,7 @@ PRESENCE_OFFSETS: Final[Mapping[PresenceLevel, int]] = {"focused": 1, "idle": -1
 While people sleep, events below urgent are noticed, and held back by `agent.dmn`.
 """
 
-
+PRESENT: Final[PresenceLevel] = "present"
 _URGENCIES: Final[Mapping[str, Urgency]] = {
     "ambient": AMBIENT,
     "low": LOW,
@@ -150,7 +149,7 @@ def build_attention_policy(settings: Settings) -> AttentionPolicy:
 
 def format_event_type(event: Notification) -> str:
     """Return the dotted type, e.g. `irc.libera.mention.#python`."""
-    place = address_of(event)
+    place = event.at
     word = "reaction" if isinstance(event, ReactionChanged) else event.kind
     if place is None:
         return (
@@ -160,7 +159,7 @@ def format_event_type(event: Notification) -> str:
     return f"{place.channel}.{word}.{place.room}{thread}"
 
 
-def judge(
+def assess(
     policy: AttentionPolicy,
     event: Notification,
     decision: AccessDecision,
@@ -170,19 +169,17 @@ def judge(
     level: PresenceLevel = "present",
     names_owner: bool = False,
 ) -> Judgement:
-    """Judge an event. Refused events are never shown to the model.
+    """Return the judgement of an event that access allows.
 
     `level` shifts the operator's thresholds. An event that is held back only by this shift becomes
     context, so that a later turn shows it. `names_owner`: room talk names an owner who is not
     there, so that the agent may tell them.
     """
     dotted = format_event_type(event)
-    if not decision.allowed:
-        return Judgement(
-            type=dotted, urgency=AMBIENT, fate="refused", rule=decision.rule, role=decision.role
-        )
-    fate: Literal["due", "context", "noted"]
-    urgency, rule = _match_rules(policy, event, dotted, decision.role)
+    fate: Literal["due", "context", "noted"] = "noted"
+    urgency, rule = None, ""
+    if policy.rules:
+        urgency, rule = _match_rules(policy, event, dotted, decision.role)
     if isinstance(event, Message) and event.history:
         urgency, rule = (
             AMBIENT,
@@ -191,15 +188,14 @@ def judge(
     if urgency is None:
         urgency, rule = _default_urgency(event, listen, speaks_up, names_owner=names_owner)
     if isinstance(event, MembershipChanged) and event.change == "invite":
-        fate, rule = "noted", decision.rule
-    elif listen == "off" and _is_reportable(event):
-        fate, rule = "noted", "listen: off"
-    elif not _is_reportable(event):
-        fate = "noted"
-    else:
-        fate, urgency, because = _apply_threshold(
-            event, urgency, listen, level, find_effective_threshold(policy, dotted)
-        )
+        rule = decision.rule
+    elif _is_reportable(event) and listen == "off":
+        rule = "listen: off"
+    elif _is_reportable(event):
+        bar = AMBIENT, ""
+        if policy.thresholds or policy.set_thresholds:
+            bar = find_effective_threshold(policy, dotted)
+        fate, urgency, because = _apply_threshold(event, urgency, listen, level, bar)
         rule = because or rule
     return Judgement(type=dotted, urgency=urgency, fate=fate, rule=rule, role=decision.role)
 
@@ -295,29 +291,19 @@ def names_any(text: str, names: Iterable[str]) -> bool:
     return any(f" {name} " in said for name in names)
 
 
-def find_threshold(thresholds: Mapping[str, int], dotted: str) -> tuple[int, str]:
-    """Return the lowest urgency that passes, and the longest prefix that sets it; empty: none
-    does.
+def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int, str]:
+    """Return the threshold that holds now, the lowest urgency that passes, and its name for
+    reasons, by the longest prefix that is set; empty: none is.
     """
-    prefix = dotted
+    here, prefix = policy.set_thresholds, dotted
+    thresholds = {**policy.thresholds, **here} if here else policy.thresholds
     while prefix:
-        value = thresholds.get(prefix, INHERIT)
-        if value != INHERIT:
-            return value, prefix
+        level = thresholds.get(prefix, INHERIT)
+        if level != INHERIT:
+            given = "notify threshold " if prefix in here else "attention.thresholds."
+            return level, f"{given}{prefix}"
         prefix = prefix.rpartition(".")[0]
     return AMBIENT, ""
-
-
-def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int, str]:
-    """Return the threshold that holds now, and its name for reasons; empty: none is set."""
-    here = policy.set_thresholds
-    level, prefix = find_threshold(
-        {**policy.thresholds, **here} if here else policy.thresholds, dotted
-    )
-    return (
-        level,
-        prefix and f"{'notify threshold ' if prefix in here else 'attention.thresholds.'}{prefix}",
-    )
 
 
 _QUESTION_MARKS: Final = ("?", "\uff1f", "\u061f")
@@ -366,123 +352,50 @@ _REASONS: Final = {
     "reacted is low": "a reaction to your message",
     "a delivery report is low": "a delivery that failed",
 }
-MAX_LOOP_CONVERSATIONS = 1_000
-"""Conversations remembered at once; the others are counted again from the log."""
-EXCHANGE_LOOK_BACK = 50
-"""Messages of the log that are counted again; a larger `access.max_bot_exchanges` counts as
-this."""
 
 
-def count_exchanges(exchanges: int, message: Message, judged: Judgement) -> int:
-    """Return the exchanges with bots in a row, with this message."""
-    if judged.fate == "refused":
-        return exchanges
-    if not message.sender.is_bot:
-        return 0
-    return exchanges + (judged.fate == "due")
-
-
-def break_loop(judged: Judgement, exchanges: int, limit: int) -> Judgement:
-    """Return the judgement of a bot's message, turned into context above the limit. `exchanges`:
-    with this message.
-    """
-    if judged.fate != "due" or exchanges <= min(limit, EXCHANGE_LOOK_BACK):
-        return judged
-    rule = f"loop broken: {limit} exchanges with bots (access.max_bot_exchanges)"
-    return replace(judged, fate="context", urgency=AMBIENT, rule=rule)
-
-
-def recount_exchanges(messages: Iterable[Message], judge: Callable[[Message], Judgement]) -> int:
-    """Count again from the log's newest messages, oldest first."""
-    exchanges = 0
-    for message in messages:
-        exchanges = count_exchanges(exchanges, message, judge(message))
-    return exchanges
-
-
-LOOP_ROUNDS: Final = 120
-"""Rounds in a row that no person could have written at which a sender is taken for a program,
-whatever its platform says."""
-LOOP_PAUSE_S: Final = 3_600.0
-"""Time for which a program is not answered then."""
-REACTION_S: Final = 0.7
-"""Shortest time, in seconds, in which a person reads a line and answers it."""
-MAX_TYPING_CHARS_S: Final = 20.0
-"""Fastest typing of a person over a longer text: 240 words a minute."""
-LONG_CHARS: Final = 40
-"""Length below which a line says nothing about the pace of typing."""
-
-
-@dataclass(slots=True)
-class _SenderTalk:
-    rounds: int = 0
-    """Their last answers in a row that no person could have written in that time."""
-    last_said_s: float = -inf
-    paused_until_s: float = -inf
-
-
-class BotLoopGuard:
-    """Recognises senders that answer line after line of ours faster than a person reads or
-    types.
-    """
-
-    def __init__(self) -> None:
-        self._posted = LruDict[ConversationId, float](MAX_LOOP_CONVERSATIONS)
-        """Time of our last post."""
-        self._talks = LruDict[tuple[ConversationId, str], _SenderTalk](MAX_LOOP_CONVERSATIONS)
-
-    def record_sending(self, conversation: ConversationId, now_s: float) -> None:
-        """Record that the first part of a post is handed to the platform."""
-        self._posted.put(conversation, now_s)
-
-    def check_line(
-        self, conversation: ConversationId, sender: str, text: str, now_s: float
-    ) -> float:
-        """Check a line that would be answered. Return the seconds for which its sender is not: all
-        of `LOOP_PAUSE_S` with the line that shows it, 0 for a person.
-
-        A round is our line followed by theirs. Further lines of theirs without one of ours belong
-        to the same round.
-        """
-        talk = self._talks.get((conversation, sender)) or _SenderTalk()
-        self._talks.put((conversation, sender), talk)
-        ours_s, before_s, talk.last_said_s = (
-            self._posted.get(conversation, -inf),
-            talk.last_said_s,
-            now_s,
-        )
-        if now_s < talk.paused_until_s:
-            return talk.paused_until_s - now_s
-        if ours_s > before_s:  # else it continues what they wrote before
-            typed_s = len(text) / MAX_TYPING_CHARS_S if len(text) >= LONG_CHARS else 0.0
-            is_fast = now_s - ours_s <= REACTION_S or now_s - before_s < typed_s
-            talk.rounds = talk.rounds + 1 if is_fast else 0
-        if talk.rounds < LOOP_ROUNDS:
-            return 0.0
-        talk.rounds, talk.paused_until_s = 0, now_s + LOOP_PAUSE_S
-        return LOOP_PAUSE_S
-
-
+MAX_PLACES: Final = 1_000
+"""Places of which something is remembered."""
 MAX_THRESHOLDS: Final = 200
 """Most thresholds that are set by command."""
+OWNER_STAYS: Final = timedelta(minutes=30)
+"""Time after an owner's line in a room in which they are taken to read what names them there."""
+_LOOK_BACK_TURNS: Final = 200
+"""Turns of an inner conversation that are searched for the looks of a day: `dmn.daily_turns`."""
 
 
 class LiveAttention:
-    """Attention policy of the settings in force, with the thresholds of the log. Call `load` before
-    the first use.
+    """Attention by the settings in force, the thresholds of the log, and what happened in a place.
+    Call `load` before the first use.
     """
 
-    def __init__(self, store: Store, live: LiveSettings) -> None:
-        self._reader = store
-        self._live = live
+    policy: AttentionPolicy
+    """The policy at this moment."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        live: LiveSettings,
+        presence: PresenceTracker,
+        owner_names: Collection[str] = (),
+    ) -> None:
+        """`owner_names`: see `OwnerNotifier.names`; may change."""
+        self._reader, self._clock, self._presence = store, clock, presence
+        self._owner_names = owner_names
         self.thresholds: Mapping[str, int] = {}
         """Thresholds set by command, by prefix; replaced when one changes."""
-        store.subscribe(self._on_appended, AttentionThresholdSet)
+        self._looked_enough = LruDict[ConversationId, date](MAX_PLACES)
+        """Day on which much talk asks for no other look there."""
+        self._owner_there = LruDict[ConversationId, datetime](MAX_PLACES)
+        """Time of an owner's newest line in each room."""
+        self._links_up = dict[ChannelName, bool]()
+        """Newest state of each channel's link to its platform in the log, as far as it was read."""
+        live.follow(self._use)
+        store.subscribe(self._on_appended, AttentionThresholdSet, ConnectionChanged)
 
-    @property
-    def policy(self) -> AttentionPolicy:
-        """The policy at this moment."""
-        return replace(self._live.derive(build_attention_policy), set_thresholds=self.thresholds)
+    def _use(self, settings: Settings) -> None:
+        self.policy = replace(build_attention_policy(settings), set_thresholds=self.thresholds)
 
     async def load(self) -> None:
         """Read the thresholds. Raises StoreError."""
@@ -494,8 +407,123 @@ class LiveAttention:
             self._apply(entry.fact)
 
     def _apply(self, fact: Fact) -> None:
-        if isinstance(fact, AttentionThresholdSet):
+        if isinstance(fact, ConnectionChanged):  # whichever process holds the channel
+            self._links_up[fact.channel] = fact.up
+        elif isinstance(fact, AttentionThresholdSet):
             others = {
                 prefix: value for prefix, value in self.thresholds.items() if prefix != fact.type
             }
             self.thresholds = others if fact.value is None else {**others, fact.type: fact.value}
+            self.policy = replace(self.policy, set_thresholds=self.thresholds)
+
+    def assess(
+        self,
+        event: Notification,
+        decision: AccessDecision,
+        listen: ListenMode,
+        speaks_up: SpeaksUp = "never",
+        *,
+        names_owner: bool = False,
+    ) -> Judgement:
+        """Return the judgement of an event by the policy and the presence of this moment, which
+        counts only where there are thresholds that it could shift.
+        """
+        policy, level = self.policy, PRESENT
+        if policy.thresholds or policy.set_thresholds:
+            level = self._presence.level
+        return assess(
+            policy, event, decision, listen, speaks_up, level=level, names_owner=names_owner
+        )
+
+    async def judge(self, routed: Routed, decided: Decision) -> Decision | None:
+        """Judge an event that is no command and that access allows. Raises StoreError."""
+        event, binding, names_owner = routed.event, routed.binding, False
+        if isinstance(event, Message):
+            if routed.role == "owner":
+                self._owner_there.put(event.at.conversation, self._clock.now())
+            names_owner = event.kind == "room" and self._names_absent_owner(event)
+        judged = self.assess(
+            event, routed.access, binding.listen, binding.speaks_up, names_owner=names_owner
+        )
+        if isinstance(event, Message):
+            is_talk = judged.rule == TALK_RULE and binding.speaks_up == "sometimes"
+            if is_talk and await self._is_much_talk(event.at.conversation, routed.agent):
+                judged = replace(judged, urgency=NORMAL, rule=MUCH_TALK_RULE)
+        elif isinstance(event, ConnectionChanged):
+            judged = await self._judge_link(routed, event, judged)
+        elif isinstance(event, ReactionChanged):
+            judged = await self._judge_reaction(event, judged)
+        elif isinstance(event, MessageEdited):
+            judged = await self._judge_edit(event, judged)
+        return replace(decided, judgement=judged)
+
+    def _names_absent_owner(self, message: Message) -> bool:
+        """Return whether a line of a room names an owner who has not written there lately."""
+        seen = self._owner_there.get(message.at.conversation)
+        is_there = seen is not None and self._clock.now() - seen < OWNER_STAYS
+        return not is_there and names_any(message.text, self._owner_names)
+
+    async def _is_much_talk(self, conversation: ConversationId, agent: str) -> bool:
+        """Return whether one more line makes the agent look there, although no question is open."""
+        today = self._clock.now().date()
+        if self._looked_enough.get(conversation) == today:
+            return False
+        due = await self._reader.due_reasons(conversation)
+        if any(one.urgency > LOW for one in due):
+            return False  # it looks there anyway
+        if sum(one.entries for one in due) < MUCH_TALK_LINES - 1:
+            return False
+        turns = [
+            one.fact
+            for place in (inner_conversation(agent), conversation)
+            for one in await self._reader.newest_entries(
+                _LOOK_BACK_TURNS, kinds=["turn_ended"], conversation=place
+            )
+            if isinstance(one.fact, TurnRecord) and one.at.date() == today
+        ]
+        looks = sum(one.cause == "noticed" or conversation in dict(one.looked) for one in turns)
+        if looks >= MAX_TALK_LOOKS:
+            self._looked_enough.put(conversation, today)
+        return looks < MAX_TALK_LOOKS
+
+    async def _judge_link(
+        self, routed: Routed, link: ConnectionChanged, judged: Judgement
+    ) -> Judgement:
+        """Only note a repeated report, and a change of an account without an agent."""
+        if (was_up := self._links_up.get(link.channel)) is None:
+            states = await self._reader.connection_states()
+            was_up = next((one.up for one in states if one.channel == link.channel), True)
+        is_change, self._links_up[link.channel] = link.up != was_up, link.up
+        if judged.fate not in ("due", "context") or (is_change and routed.agent):
+            return judged
+        rule = "no agent is bound to this account" if is_change else "it was known"
+        return replace(judged, fate="noted", rule=rule)
+
+    async def _judge_reaction(self, reaction: ReactionChanged, judged: Judgement) -> Judgement:
+        """Only note a reaction, unless it is to a message of the agent: one look into an index
+        tells that.
+        """
+        if judged.fate in ("due", "context"):
+            ours = await self._reader.find_own_post(reaction.at.conversation, reaction.message)
+            if ours is None:
+                judged = replace(judged, fate="noted", rule="a reaction to what somebody else said")
+        return judged
+
+    async def _judge_edit(self, edit: MessageEdited, judged: Judgement) -> Judgement:
+        """Make the new text of a message that is for the model context for the next turn. Other
+        edits are only noted.
+
+        Platforms report edits that leave the text as it is, too: a link got a preview.
+        """
+        first = await self._reader.entry_by_key(f"message:{edit.at.conversation}:{edit.message}")
+        if first is None or not isinstance(first.fact, Message):
+            return judged
+        before = await self._reader.latest_message_change(first.fact, first.seq) or first
+        is_new = isinstance(before.fact, Message | MessageEdited) and before.fact.text != edit.text
+        known = await self._reader.find_judgement(first.seq)
+        is_heard = known is not None and known.fate in ("due", "context")
+        if not is_new or not is_heard or first.fact.sender.id != edit.sender.id:
+            return judged
+        return replace(
+            judged, fate="context", urgency=AMBIENT, rule="a new text of an earlier message"
+        )

@@ -9,10 +9,10 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.access.limits import UsageLimiter
-from gateway.cluster.cluster import Cluster, lease_of
+from gateway.cluster.cluster import Cluster
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import (
@@ -30,7 +30,7 @@ from gateway.core.facts import NORMAL, URGENT, TurnRecord
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.ratelimit import LruDict, SlidingWindows
 from gateway.store import LogEntry
-from gateway.store.types import judged_events
+from gateway.store.active import judged_events
 from gateway.stream.attention import SPEAKS_UP
 
 FLOOD_S: Final = 10.0
@@ -99,20 +99,12 @@ def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversati
         )
 
 
-class ReadyListener(Protocol):
-    """Whoever starts turns: `gateway.runtime.agents.Agents`."""
-
-    def notice(self, arrival: ReadyConversation) -> None:
-        """Announce entries that are ready for attention. Returns at once."""
+def _refuse(arrival: ReadyConversation) -> None:
+    raise AssertionError(arrival)
 
 
 class ConversationInbox:
-    """Announces a conversation to its `listener` when its window ends, with the event that opened
-    it.
-    """
-
-    listener: ReadyListener
-    """To be set before the first event."""
+    """Announces a conversation when its window ends, with the event that opened it."""
 
     def __init__(
         self,
@@ -144,16 +136,23 @@ class ConversationInbox:
         self._looked_s = LruDict[ConversationId, float](MAX_RESTING_ROOMS)
         """Time at which an agent has looked there unasked."""
         self._closed = False
+        self._announce: Callable[[ReadyConversation], None] = _refuse
+
+    def subscribe(self, handler: Callable[[ReadyConversation], None]) -> None:
+        """Announce to this handler what is ready for attention. It must return at once. To be
+        called once, before the first event.
+        """
+        self._announce = handler
 
     def on_judged(self, entries: Sequence[LogEntry]) -> None:
         """Add the conversations in which an event is due. Subscribes to `Judgement` and all
         notifications.
         """
         for arrival in ready_conversations(entries):
-            if arrival.awaits_quiet or self._cluster.holds(lease_of(arrival.conversation)):
+            if arrival.awaits_quiet or self._cluster.takes_turns_of(arrival.conversation):
                 self.add(arrival)
             else:
-                self.listener.notice(arrival)
+                self._announce(arrival)
 
     def add(self, arrival: ReadyConversation) -> None:
         """Open or shorten the window of a conversation with durable unread events; below urgent,
@@ -164,23 +163,21 @@ class ConversationInbox:
         if arrival.awaits_quiet:
             self._await_quiet(arrival)
             return
-        place, wait_s, sender, limits = (
-            arrival.conversation,
-            self._window_s(arrival),
-            arrival.sender,
-            self._limits,
-        )
         if arrival.urgency < URGENT:
-            self.listener.notice(arrival)
+            self._announce(arrival)
             return
-        if limits is not None and sender is not None:
-            wait_s = max(wait_s, limits.turn_wait_s(Address.parse(place), sender))
-        until_s = self._clock.monotonic() + wait_s
+        place, sender = arrival.conversation, arrival.sender
+        wait_s, now_s = self._live.settings.attention.coalesce, self._clock.monotonic()
+        if arrival.is_room_talk:
+            self._room_lines.add(place, now_s)
+            if self._room_lines.count(place, now_s) >= FLOOD_LINES:
+                wait_s = max(FLOOD_WINDOW_S, wait_s)
         before_s, first, waiting = self._windows.get(place, (math.inf, arrival, None))
-        if before_s > until_s and limits is not None and sender is not None:
-            limits.count_turn(Address.parse(place), sender)
+        if self._limits is not None and sender is not None and not arrival.trusted:
+            wait_s = self._limits.plan_turn(Address.parse(place), sender, wait_s, before_s - now_s)
+        until_s = now_s + wait_s
         if wait_s <= 0:
-            self.listener.notice(arrival)
+            self._announce(arrival)
             return
         trusted, authors = first.trusted or arrival.trusted, {**first.authors, **arrival.authors}
         opened = replace(first, trusted=trusted, authors=authors)
@@ -201,7 +198,7 @@ class ConversationInbox:
     async def _notify_when_quiet(self, place: ConversationId) -> None:
         while (left_s := self._quiet_in_s(place)) > 0:
             await self._clock.sleep(min(left_s, TALK_QUIET_S))
-        self.listener.notice(self._talks.pop(place)[1])
+        self._announce(self._talks.pop(place)[1])
 
     def _quiet_in_s(self, place: ConversationId) -> float:
         last_s, arrival, _ = self._talks[place]
@@ -226,15 +223,6 @@ class ConversationInbox:
         """Return whether a window is open there."""
         return conversation in self._windows
 
-    def _window_s(self, arrival: ReadyConversation) -> float:
-        coalesce_s = self._live.settings.attention.coalesce
-        if not arrival.is_room_talk or arrival.urgency < URGENT:
-            return coalesce_s
-        now_s = self._clock.monotonic()
-        self._room_lines.add(arrival.conversation, now_s)
-        is_flood = self._room_lines.count(arrival.conversation, now_s) >= FLOOD_LINES
-        return max(FLOOD_WINDOW_S, coalesce_s) if is_flood else coalesce_s
-
     async def close(self) -> None:
         """Close all windows without a word, and open none any more; the events stay unread in the
         store.
@@ -256,4 +244,4 @@ class ConversationInbox:
 
     async def _notify_after(self, place: ConversationId, wait_s: float) -> None:
         await self._clock.sleep(wait_s)
-        self.listener.notice(self._windows.pop(place)[1])
+        self._announce(self._windows.pop(place)[1])

@@ -39,7 +39,7 @@ from gateway.core.media_types import (
     sound_suffix,
     transcribe,
 )
-from gateway.core.tool_spec import Image
+from gateway.core.tool_spec import Image, ToolCallRefused
 
 logger = logging.getLogger("reverie.media")
 
@@ -316,15 +316,9 @@ class MediaStore:
                 words = await self._transcribe(data)
         except AttachmentNotFetched as error:
             return DescribedAttachment(describe_attachment(attachment, note=str(error)))
-        except TimeoutError:
-            logger.warning(
-                "a voice note is not written out: it took longer than media.transcribe_timeout"
-            )
-            return DescribedAttachment(
-                describe_attachment(attachment, note="could not be written out")
-            )
-        except (TranscriptionError, OSError) as error:
-            logger.warning("a voice note is not written out: %s", error)
+        except (TranscriptionError, TimeoutError, OSError) as error:
+            why = str(error) or "it took longer than media.transcribe_timeout"
+            logger.warning("a voice note is not written out: %s", why)
             return DescribedAttachment(
                 describe_attachment(attachment, note="could not be written out")
             )
@@ -423,6 +417,58 @@ class MediaStore:
                 logger.info("%s is not removed: %s", path, error.strerror)
 
 
+async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[ToolImage, Image]:
+    """Save an image, ready for a model. `name` (untrusted): its name.
+
+    Raises ToolCallRefused if models do not take it.
+    """
+    found = identify_image(data)
+    if found is None:
+        raise ToolCallRefused(
+            f"{name} is not a picture that can be shown: PNG, JPEG, GIF and WebP can."
+        )
+    if len(data) > MAX_IMAGE_BYTES:
+        raise ToolCallRefused(
+            f"{name} has {len(data):,} bytes, and a picture may have {MAX_IMAGE_BYTES:,}: make it "
+            "smaller."
+        )
+    if not found.width or not found.height or not _is_complete_image(data, found.media_type):
+        raise ToolCallRefused(
+            f"{name} is damaged: it is not a whole "
+            f"{found.media_type.removeprefix('image/').upper()} file."
+        )
+    if max(found.width, found.height) > MAX_IMAGE_SIDE:
+        raise ToolCallRefused(
+            f"{name} has {found.width}x{found.height} pixels, and {MAX_IMAGE_SIDE:,} a side are "
+            "shown: make it smaller."
+        )
+    attachment = Attachment(id=name, name=name, content_type=found.media_type, form="image")
+    about = describe_attachment(
+        attachment, size_bytes=len(data), pixels=(found.width, found.height)
+    )
+    try:
+        kept = await media.save_picture(data, found, about)
+    except OSError as error:
+        logger.warning("a picture cannot be kept: %s", error.strerror)
+        raise ToolCallRefused(
+            f"{name} could not be kept to be shown: an admin has to look at the disk."
+        ) from error
+    return kept, Image(media_type=found.media_type, data=data, description=about)
+
+
+def _is_complete_image(data: bytes, media_type: str) -> bool:
+    """Return True if the end of the file is there: a provider refuses a whole request because of
+    half an image.
+    """
+    if media_type == "image/webp":
+        return int.from_bytes(data[4:8], "little") + 8 <= len(
+            data
+        )  # the length in RIFF's header leaves out 8 bytes
+    if media_type == "image/gif":
+        return data.rstrip(b"\0\r\n").endswith(b";")
+    return (b"IEND" if media_type == "image/png" else b"\xff\xd9") in data[len(data) // 2 :]
+
+
 def _fit_pdfs(described: Sequence[DescribedAttachment]) -> list[DescribedAttachment]:
     """Return the attachments without the PDFs for which one request has no room beside the
     images.
@@ -430,14 +476,12 @@ def _fit_pdfs(described: Sequence[DescribedAttachment]) -> list[DescribedAttachm
     bytes_left = MAX_IMAGES_BYTES - sum(
         one.image.size_bytes for one in described if one.image and not one.image.pages
     )
-    fitting = []
-    for one in described:
-        if one.image and one.image.pages:
-            is_shown = one.image.size_bytes <= bytes_left
-            bytes_left -= one.image.size_bytes if is_shown else 0
-            fitting.append(one if is_shown else one._replace(image=None))
-        else:
-            fitting.append(one)
+    fitting = list(described)
+    for number, one in enumerate(described):
+        if one.image and one.image.pages and one.image.size_bytes > bytes_left:
+            fitting[number] = one._replace(image=None)
+        elif one.image and one.image.pages:
+            bytes_left -= one.image.size_bytes
     return fitting
 
 

@@ -13,6 +13,7 @@ owners are told here.
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -39,12 +40,13 @@ from gateway.core.facts import (
     PartSendEnded,
     PostQueued,
     TurnRecord,
+    is_direct_line,
 )
 from gateway.core.i18n import N_, _, language_for, use_language
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_markdown
 from gateway.store import LogEntry, NewEntry, Store
-from gateway.store.types import judged_events
+from gateway.store.active import judged_events
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 
 if TYPE_CHECKING:
@@ -92,48 +94,41 @@ class MutePlaces:
         self._store, self._clock, self._channels, self._tasks = store, clock, channels, tasks
         self._owners, self._titles, self._inbox = owners, titles, inbox
         self.places = dict[ConversationId, MutePlace]()
-        store.subscribe(self._on_delivery, PartSendEnded, DeliveryReport)
-        store.subscribe(self._on_asked, Judgement, Message, Command, own=True)
-        store.subscribe(self._on_refused, DeliveryReport, own=True)
+        self._unsubscribe = ExitStack()
+        """Ends the subscriptions, which last while any place is mute."""
 
     async def load(self) -> None:
         """Find the places that were mute when the last process ended. Raises StoreError."""
         for item in await self._store.undelivered_posts():
-            place, key = item.post.to.conversation, item.post.key
+            post = item.post
             if not any(part.attempts for part in item.parts):
                 continue
             ends = await self._store.newest_entries(
-                MAX_ATTEMPTS, after=item.seq, kinds=["part"], conversation=place
+                MAX_ATTEMPTS, after=item.seq, kinds=["part"], conversation=post.to.conversation
             )
-            mine = [
-                one for one in ends if isinstance(one.fact, PartSendEnded) and one.fact.post == key
-            ]
-            for mute in self._begin(mine):
-                if mute.since.date() == self._clock.now().date():  # it may not have been told
-                    self._tasks.create_task(self._tell_begin(mute))
+            for one in ends:
+                fact = one.fact
+                if isinstance(fact, PartSendEnded) and fact.post == post.key and fact.may_not_post:
+                    self.begin(post, fact.reason, since=one.at)
+                    break
 
-    def is_mute(self, conversation: ConversationId) -> bool:
-        """Return whether nothing can be posted there now."""
-        return conversation in self.places
-
-    def _begin(self, entries: Sequence[LogEntry]) -> list[MutePlace]:
-        new = list[MutePlace]()
-        for entry in entries:
-            fact, place = entry.fact, entry.conversation
-            if (
-                isinstance(fact, PartSendEnded)
-                and fact.may_not_post
-                and place is not None
-                and place not in self.places
-            ):
-                at = Address.parse(place)
-                new.append(MutePlace(at=at, post=fact.post, reason=fact.reason, since=entry.at))
-                self.places[place] = new[-1]
-        return new
+    def begin(self, post: Post, reason: str, *, since: datetime | None = None) -> None:
+        """Count a place as mute where this post waits until the bot may post. `since` None: since
+        now.
+        """
+        place, now = post.to.conversation, self._clock.now()
+        if place in self.places:
+            return
+        if not self.places:
+            subscribe, ends = self._store.subscribe, self._unsubscribe.callback
+            ends(subscribe(self._on_delivery, PartSendEnded, DeliveryReport))
+            ends(subscribe(self._on_asked, Judgement, Message, Command, own=True))
+        mute = MutePlace(at=post.to, post=post.key, reason=reason, since=since or now)
+        self.places[place] = mute
+        if mute.since.date() == now.date():  # else it was told
+            self._tasks.create_task(self._tell_begin(mute))
 
     def _on_delivery(self, entries: Sequence[LogEntry]) -> None:
-        for mute in self._begin(entries):
-            self._tasks.create_task(self._tell_begin(mute))
         for entry in entries:
             known = self.places.get(entry.conversation) if entry.conversation is not None else None
             is_sent = getattr(entry.fact, "state", "") == "sent"
@@ -143,6 +138,8 @@ class MutePlaces:
             ):
                 del self.places[known.at.conversation]
                 self._tasks.create_task(self._tell_end(known, is_well=is_sent))
+        if not self.places:
+            self._unsubscribe.close()
 
     def _others(self, mute: MutePlace) -> list[MutePlace]:
         same = (one for one in self.places.values() if one != mute and one.reason == mute.reason)
@@ -153,12 +150,7 @@ class MutePlaces:
     async def _tell_begin(self, mute: MutePlace) -> None:
         if not self._is_held(mute.at):
             return
-        queued = await self._store.entry_by_key(f"post:{mute.post}")
-        cause = (
-            await self._store.entry(queued.cause)
-            if queued is not None and queued.cause is not None
-            else None
-        )
+        _post, cause = await self._store.find_post(mute.post)
         heard = [cause.fact] if cause is not None else []
         if cause is not None and isinstance(cause.fact, TurnRecord):
             heard = [
@@ -167,7 +159,7 @@ class MutePlaces:
                 if (one := await self._store.entry(seq)) is not None
             ]
         if not self._others(mute):
-            is_direct = any(map(_is_direct, heard))
+            is_direct = any(map(is_direct_line, heard))
             text = N_(
                 "I cannot post in {room}: {reason}. I try again and again, and tell you when it "
                 "works."
@@ -182,21 +174,15 @@ class MutePlaces:
             if mute is not None and judged.fate != "refused":
                 self._tasks.create_task(self._tell_asker(mute, fact))
 
-    def _on_refused(self, entries: Sequence[LogEntry]) -> None:
-        for entry in entries:
-            if isinstance(entry.fact, DeliveryReport) and entry.fact.state == "failed":
-                self._tasks.create_task(self._tell_refused(entry.fact))
+    def tell_refused(self, report: DeliveryReport) -> None:
+        """Tell owners of an answer that was refused. Returns at once."""
+        self._tasks.create_task(self._tell_refused(report))
 
     async def _tell_refused(self, report: DeliveryReport) -> None:
         """Tell owners once a day of each reason for which answers are refused in a room: e.g. a
         filter of words.
         """
-        queued = await self._store.entry_by_key(f"post:{report.post}")
-        cause = (
-            await self._store.entry(queued.cause)
-            if queued is not None and queued.cause is not None
-            else None
-        )
+        _post, cause = await self._store.find_post(report.post)
         if cause is not None and isinstance(cause.fact, TurnRecord):
             text = N_("My answer in {room} was refused: {reason}.")
             render = partial(self._render, text, report.at, report.reason)
@@ -212,7 +198,7 @@ class MutePlaces:
         channel: object = self._channels.get(mute.at.channel)
         if (
             not is_asked
-            or _is_direct(fact)
+            or is_direct_line(fact)
             or not isinstance(channel, CanOpenDirect)
             or not self._is_held(mute.at)
         ):
@@ -260,9 +246,3 @@ class MutePlaces:
     def _render(self, text: str, at: Address, reason: str, to: Address | None) -> str:
         shown = REDACT(reason) if to is None else escape_markdown(REDACT(reason), MAX_REASON_CHARS)
         return _(text).format(room=self._titles.label(at.conversation), reason=shown)
-
-
-def _is_direct(fact: Fact) -> bool:
-    return (isinstance(fact, Message) and fact.kind == "direct") or (
-        isinstance(fact, Command) and fact.direct
-    )

@@ -5,20 +5,20 @@ is accepted. Only messages to the agent count, and none of bots, so neither the 
 nor its notes to itself keep anybody present.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, time
 from math import inf
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
 
-from gateway.config.models import PresenceConfig
+from gateway.config.models import PresenceConfig, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import Message, PresenceLevel
 from gateway.core.facts import Seq
-from gateway.core.identity import AccessPolicy, Role, has_administrator, role_of
+from gateway.core.identity import ADMIN_ROLES, AccessPolicy, has_administrator, identify
 from gateway.store import LogEntry, StoreReader
-from gateway.store.types import judged_events
+from gateway.store.active import judged_events
 
 
 def is_night(config: PresenceConfig, at: datetime) -> bool:
@@ -40,22 +40,10 @@ def level_by_silence(config: PresenceConfig, silent_s: float, at: datetime) -> P
     return "idle" if silent_s < config.away else "away"
 
 
-def shows_presence(message: Message, role: Role, *, named: bool) -> bool:
-    """Return whether a message shows that the agent's people are present.
-
-    `named`: the operator named owners or admins.
-    """
-    if message.sender.is_bot or message.kind == "room":
-        return False
-    return role in ("owner", "admin") if named else role != "blocked"
-
-
 ADDRESSED_KINDS: Final = ("direct", "mention", "reply")
 PAGE: Final = 300
 PAGES: Final = 10
 """At most this many pages of this size of earlier messages are read at the start."""
-RECHECK_S: Final = 300.0
-"""Time between two looks at what the passing of time has changed."""
 
 
 class Return(NamedTuple):
@@ -76,18 +64,12 @@ class PresenceTracker:
         clock: Clock,
         access_policy: AccessPolicy,
     ) -> None:
-        self._live, self._clock, self._policy = live, clock, access_policy
+        self._clock, self._policy = clock, access_policy
         self._fixed_level: PresenceLevel | None = None
         self._last_spoken: datetime | None = None
         self.last_return: Return | None = None
         """When they last came back. None: not lately."""
-        self._reported_level: PresenceLevel = "present"
-        self._listeners = list[Callable[[PresenceLevel], None]]()
-        live.on_change(lambda _: self._refresh)
-
-    def add_listener(self, listener: Callable[[PresenceLevel], None]) -> None:
-        """Call this with each new level. It must return at once."""
-        self._listeners.append(listener)
+        live.follow(self._use)
 
     @property
     def level(self) -> PresenceLevel:
@@ -96,27 +78,22 @@ class PresenceTracker:
         silent_s = inf if last is None else (now - last).total_seconds()
         return self._fixed_level or level_by_silence(self._config, silent_s, now)
 
-    @property
-    def _config(self) -> PresenceConfig:
-        return self._live.settings.attention.presence
+    def _use(self, settings: Settings) -> None:
+        self._config = settings.attention.presence
 
     def on_judged(self, entries: Sequence[LogEntry]) -> None:
-        """Record accepted messages. Subscribes to `Judgement` and `Message`."""
-        for event, entry, judged in judged_events(entries):
-            if isinstance(event, Message) and not event.history and judged.fate != "refused":
-                self.record_message(event, entry.cause or entry.seq)
-
-    def record_message(self, message: Message, seq: Seq) -> None:
-        """Record a message if it shows that people are present. One older than the newest counts as
-        sent together with it.
+        """Record accepted messages that show that people are present. One older than the newest
+        counts as sent together with it. Subscribes to `Judgement` and `Message`.
         """
-        if not self._shows_presence(message):
-            return
-        at, last = min(message.sent, self._clock.now()), self._last_spoken
-        if last is not None and (at - last).total_seconds() >= self._config.idle:
-            self.last_return = Return(seq, at, last)
-        self._last_spoken = at if last is None else max(at, last)
-        self._refresh()
+        for event, entry, judged in judged_events(entries):
+            if not isinstance(event, Message) or event.history or judged.fate == "refused":
+                continue
+            if not self._shows_presence(event, judged.role):
+                continue
+            at, last = min(event.sent, self._clock.now()), self._last_spoken
+            if last is not None and (at - last).total_seconds() >= self._config.idle:
+                self.last_return = Return(entry.cause or entry.seq, at, last)
+            self._last_spoken = at if last is None else max(at, last)
 
     def is_recent(self, back: Return, at: datetime) -> bool:
         """Return whether people had come back only lately then."""
@@ -125,19 +102,17 @@ class PresenceTracker:
     def set_level(self, level: PresenceLevel | None) -> None:
         """Fix the level. None: estimate it from messages."""
         self._fixed_level = level
-        self._refresh()
 
     async def load(self, reader: StoreReader) -> None:
         """Read from the log when people wrote last, and whether they had just come back then."""
-        await self._read_last_spoken(reader)
-        self._refresh()
-
-    async def _read_last_spoken(self, reader: StoreReader) -> None:
         before, now, later = None, self._clock.now(), None
         for _ in range(PAGES):
             page = await reader.newest_entries(PAGE, before=before, kinds=ADDRESSED_KINDS)
             for one in reversed(page):
-                if not isinstance(one.fact, Message) or not self._shows_presence(one.fact):
+                if not isinstance(one.fact, Message):
+                    continue
+                role = identify(self._policy, one.fact.at, one.fact.sender).role
+                if not self._shows_presence(one.fact, role):
                     continue
                 judged = await reader.find_judgement(one.seq)
                 if judged is None or judged.fate == "refused":
@@ -157,19 +132,8 @@ class PresenceTracker:
                 return  # anybody who wrote before that is away
             before = page[0].seq
 
-    async def run(self) -> None:
-        """Report changes of the level that the passing of time brings, until cancelled."""
-        while True:
-            await self._clock.sleep(RECHECK_S)
-            self._refresh()
-
-    def _shows_presence(self, message: Message) -> bool:
-        role = role_of(self._policy, message.at, message.sender)
-        return shows_presence(message, role, named=has_administrator(self._policy))
-
-    def _refresh(self) -> None:
-        level = self.level
-        if level != self._reported_level:
-            self._reported_level = level
-            for listener in self._listeners:
-                listener(level)
+    def _shows_presence(self, message: Message, role: str) -> bool:
+        """Return whether a message of somebody with this role shows that people are present."""
+        if message.sender.is_bot or message.kind == "room":
+            return False
+        return role in ADMIN_ROLES or (role != "blocked" and not has_administrator(self._policy))

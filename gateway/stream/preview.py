@@ -1,5 +1,6 @@
-"""Previews of a running turn: the typing indicator, the answer as it grows, tools at work, and word
-of a slow model.
+"""Previews of a running turn: the typing indicator, the answer as it grows, and tools at work.
+
+A turn on a platform that can neither show typing nor edit has none.
 
 Best effort: nothing here delays or fails a turn. A preview that is a message of its own is half a
 reply, so none may stay: it is in the log before it is shown. It becomes the answer by an edit
@@ -13,9 +14,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import math
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Self, cast
 
@@ -25,7 +25,6 @@ from channels.aio import with_timeout
 from channels.base import (
     CanPreview,
     CanType,
-    Channel,
     Denied,
     RateLimited,
     Rejected,
@@ -35,13 +34,12 @@ from channels.base import (
     is_provisional,
 )
 from gateway.core.addresses import AllowedHosts, check_target, display_host, parse_url
-from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ChannelName, MessageId, Post, PostKey
-from gateway.core.facts import PostQueued, PreviewEnded, PreviewShown, Seq
+from gateway.core.facts import PreviewEnded, PreviewShown
 from gateway.core.i18n import N_, _
-from gateway.core.redaction import Redactor
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
-from gateway.store import NewEntry, Store, StoreError
+from gateway.store import NewEntry, StoreError
+from gateway.stream.outbox import Outbox
 
 logger = logging.getLogger("reverie.preview")
 
@@ -58,13 +56,6 @@ PARKED_SETTLE_S = 0.5
 """Time for a call under way to end where a turn is cut off because the process ends."""
 GOODBYE_S = 2.0
 """Time limit for ending the typing indicator."""
-SLOW_S = 20.0
-"""Seconds that people wait for a model without a word."""
-SLOW_TEXT = N_("My model is slow right now. I am still waiting for its answer.")
-QUEUED_TEXT = N_(
-    "I have a lot of questions to answer right now. I will answer as soon as it is your turn."
-)
-"""Posted where a turn waits for others to end."""
 TAKE_OVER_S = 10.0
 """Time for which a preview of a turn that was cut off waits for the next turn there."""
 DRAFT_S = 20.0
@@ -118,27 +109,11 @@ def describe_tool_call(call: ToolCall) -> str:
 class TurnPreviews:
     """Creates the preview of each turn, and deletes what is left of them."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        channels: Mapping[ChannelName, Channel],
-        tasks: asyncio.TaskGroup,
-        redactor: Redactor,
-        *,
-        teach: Callable[[Channel], Awaitable[None]] | None = None,
-    ) -> None:
-        """`redactor` is applied to every text.
-
-        `teach` tells a channel of the messages in the log, before it looks for one of its own
-        (`Outbox.teach`).
-        """
-        self.redactor = redactor
-        self._store = store
-        self.clock = clock
-        self.tasks = tasks
-        self.channels = channels
-        self._teach = teach
+    def __init__(self, outbox: Outbox) -> None:
+        """`outbox` delivers the answers."""
+        self.redactor, self.clock, self.tasks = outbox.redactor, outbox.clock, outbox.tasks
+        self.channels = outbox.channels
+        self._store, self._outbox = outbox.store, outbox
         self._clearing_tasks: set[asyncio.Task[None]] = set()
         self._heard = dict[Address, asyncio.Task[None]]()
         """Typing indicators where people wait for a turn to begin."""
@@ -148,8 +123,8 @@ class TurnPreviews:
     def start(
         self, at: Address, *, reply_to: MessageId | None = None, grows: bool = True
     ) -> "TurnPreview":
-        """Start the preview of a turn that begins to ask the model, as far as the platform can show
-        it.
+        """Start the preview of a turn that begins to ask the model, as far as the platform can
+        show it.
 
         `reply_to`: what the answer replies to. Without `grows` there is only the typing indicator:
         what is to notify somebody whom it does not reply to is posted as a whole, for an edit
@@ -208,8 +183,7 @@ class TurnPreviews:
             if unsure:
                 await self.record(PreviewEnded(at=at, message=message, reason=unsure))
             elif channel is not None and shows and only in (None, at.channel):
-                if self._teach is not None:
-                    await self._teach(channel)
+                await self._outbox.teach(channel)
                 self.leave(at, message)
 
     def leave(self, at: Address, message: MessageId) -> None:
@@ -225,17 +199,6 @@ class TurnPreviews:
         now = self.clock.now()
         await self._store.append(
             [NewEntry(fact=fact, at=now, conversation=fact.at.conversation) for fact in facts]
-        )
-
-    async def post_notice(self, at: Address, text: str, cause: Seq | None) -> None:
-        """Append a post that belongs to no turn, so that no model reads it. `cause`: the message
-        that waits.
-        """
-        now = self.clock.now()
-        post = Post(key=PostKey(new_id(now)), to=at, text=text, style="notice")
-        fact, key = PostQueued(post=post), f"post:{post.key}"
-        await self._store.append(
-            [NewEntry(fact=fact, at=now, conversation=at.conversation, key=key, cause=cause)]
         )
 
     async def clear(self, at: Address, message: MessageId) -> None:
@@ -326,10 +289,6 @@ class TurnPreview:
             None if typing is None else previews.tasks.create_task(previews.run_typing(typing, at))
         )
         self._preview_task: asyncio.Task[None] | None = None
-        self._slow_task: asyncio.Task[None] | None = None
-        self._waits_since_s = math.inf
-        """Time (monotonic) of the last piece of the answer, or since when it is waited for. inf: it
-        is not."""
         self._call_lock = asyncio.Lock()
         """Held from a preview's call until its id is recorded."""
         self._newest_text = ""
@@ -358,16 +317,13 @@ class TurnPreview:
 
         Returns at once; of several in a short time only the newest is shown.
         """
-        if text and not text.isspace():
-            self._waits_since_s = self._previews.clock.monotonic()
-            self._newest_text, self._status = text, ""
-            self._show_newest()
+        self._newest_text, self._status = text, ""
+        self._show_newest()
 
-    def show_tool(self, call: ToolCall) -> None:
-        """Show what the agent does now, in a line under the answer so far. Returns at once."""
-        if status := describe_tool_call(call):
-            self._status = f"*{status}*"
-            self._show_newest()
+    def show_status(self, text: str) -> None:
+        """Show what goes on now, in a line under the answer so far. Returns at once."""
+        self._status = text
+        self._show_newest()
 
     def _show_newest(self) -> None:
         if self._preview is None or self._ended:
@@ -375,33 +331,6 @@ class TurnPreview:
         self._updated.set()
         if self._preview_task is None:
             self._preview_task = self._previews.tasks.create_task(self._run_preview(self._preview))
-
-    def expect_answer(self, cause: Seq | None = None) -> None:
-        """Say once that the model is slow if nothing more of its answer comes for `SLOW_S`. Returns
-        at once.
-
-        It is said in the preview, which the answer replaces; where the platform has none, in a post
-        of its own. `cause`: the message that waits for it.
-        """
-        self._waits_since_s = self._previews.clock.monotonic()
-        if self._slow_task is None and not self._ended:
-            self._slow_task = self._previews.tasks.create_task(self._tell_slow(cause))
-
-    def expect_nothing(self) -> None:
-        """Take back `expect_answer`: the answer is there, or it is not the model that people wait
-        for.
-        """
-        self._waits_since_s = math.inf
-
-    async def _tell_slow(self, cause: Seq | None) -> None:
-        clock = self._previews.clock
-        while (left_s := self._waits_since_s + SLOW_S - clock.monotonic()) > 0:
-            await clock.sleep(min(left_s, SLOW_S))
-        if self._preview is not None:
-            self._status = _(SLOW_TEXT)
-            self._show_newest()
-        else:
-            await self._previews.post_notice(self._at, _(SLOW_TEXT), cause)
 
     @property
     def grows(self) -> bool:
@@ -422,7 +351,7 @@ class TurnPreview:
                 self._call_lock,
             ):  # a late edit would show the half again
                 # Where the first of several is gone, its text would come after the others.
-                if len(self._shown) == 1 or not self._is_refused:
+                if self._shown and (len(self._shown) == 1 or not self._is_refused):
                     count = len(
                         self._split(replace(post, text=self._previews.redactor(post.text)))
                     ) or len(self._shown)
@@ -487,9 +416,8 @@ class TurnPreview:
 
     def _stop(self) -> None:
         self._ended = True
-        for task in (self._slow_task, self._typing_task):  # typing ends the indicator itself
-            if task is not None:
-                task.cancel()
+        if self._typing_task is not None:
+            self._typing_task.cancel()  # it ends the indicator itself
 
     async def _run_preview(self, channel: CanPreview) -> None:
         seen = list[str]()

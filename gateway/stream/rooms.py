@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
-from typing import Final, Literal
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Literal
 
 from channels.base import CanJoin, CanLeave, HasRooms, SendError
 from gateway.access.channels import Channels
@@ -14,15 +14,12 @@ from gateway.core.events import (
     ChannelName,
     ConnectionChanged,
     ConversationId,
-    DeliveryReport,
     MembershipChanged,
-    PostKey,
 )
-from gateway.core.facts import Judgement, PostQueued, RoomAccessChanged
+from gateway.core.facts import RoomAccessChanged, Seq
 from gateway.core.i18n import N_, _
 from gateway.core.identity import AccessPolicy
 from gateway.store import LogEntry, Store
-from gateway.store.types import judged_events
 from gateway.stream.outbox import Outbox
 
 logger = logging.getLogger("reverie.travels")
@@ -31,19 +28,6 @@ RoomAction = Literal["enter", "leave"]
 LEAVE_GRACE_S = 2.0
 """Real seconds in which queued posts to a room are delivered before it is left."""
 FAILED_TEXT = N_("an error in my program; my operator can find it in the log")
-
-_MAX_ROOMS_LEAVING: Final = 1_000
-
-
-def accepted_invitations(entries: Iterable[LogEntry]) -> Iterator[Address]:
-    """Yield the rooms to which the bot was invited by somebody who may."""
-    for event, __, judged in judged_events(entries):
-        if (
-            isinstance(event, MembershipChanged)
-            and event.change == "invite"
-            and judged.fate != "refused"
-        ):
-            yield event.at
 
 
 class RoomMembership:
@@ -65,11 +49,10 @@ class RoomMembership:
         self._running: set[asyncio.Task[None]] = set()
         self._left: set[ConversationId] = set()
         """Rooms that this process was told to leave."""
-        self._leaving: dict[PostKey, Address] = {}
-        """Rooms to leave once this post was delivered there."""
+        self._store = store
         store.subscribe(self._on_link, ConnectionChanged)
-        store.subscribe(self._on_invited, Judgement, MembershipChanged)
-        store.subscribe(self._on_access_changed, PostQueued, RoomAccessChanged, DeliveryReport)
+        store.subscribe(self._on_invited, MembershipChanged)
+        store.subscribe(self._on_access_changed, RoomAccessChanged)
 
     def _on_link(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
@@ -77,9 +60,15 @@ class RoomMembership:
                 self.rejoin(entry.fact.channel)
 
     def _on_invited(self, entries: Sequence[LogEntry]) -> None:
-        for at in accepted_invitations(entries):
-            if self._channels.holds(at.channel):
-                self.accept_invite(at)
+        for entry in entries:
+            if isinstance(entry.fact, MembershipChanged) and entry.fact.change == "invite":
+                self._start_task(self._accept_judged(entry.seq, entry.fact.at))
+
+    async def _accept_judged(self, invitation: Seq, at: Address) -> None:
+        """Join because of an invitation by somebody who may."""
+        judged = await self._store.find_judgement(invitation)
+        if judged is not None and judged.fate != "refused" and self._channels.holds(at.channel):
+            self.accept_invite(at)
 
     def _on_access_changed(self, entries: Sequence[LogEntry]) -> None:
         """Join or leave the rooms of these entries, whoever decided it. The process that holds the
@@ -92,29 +81,9 @@ class RoomMembership:
                 case RoomAccessChanged(open=True, room=room):
                     self.accept_invite(room)
                 case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
-                    self._leave_after_notice(room, entries)
-                case DeliveryReport(post=key) if key in self._leaving:
-                    self.leave_closed(self._leaving.pop(key))
+                    self.leave_closed(room)
                 case _:
                     pass
-
-    def _leave_after_notice(self, room: Address, entries: Sequence[LogEntry]) -> None:
-        """Leave the room at once, or once the notice that was appended with the change has been
-        delivered.
-        """
-        posts = [entry.fact.post for entry in entries if isinstance(entry.fact, PostQueued)]
-        last = next(
-            (
-                post
-                for post in reversed(posts)
-                if (post.to.channel, post.to.room) == (room.channel, room.room)
-            ),
-            None,
-        )
-        if last is None or len(self._leaving) >= _MAX_ROOMS_LEAVING:
-            self.leave_closed(room)
-        else:
-            self._leaving[last.key] = room
 
     def can_join(self, channel: ChannelName) -> bool:
         """Return whether the bot can join rooms of that channel by itself."""
@@ -196,7 +165,7 @@ class RoomMembership:
         if not self._channels.holds(at.channel):
             return _(HELD_ELSEWHERE)
         self._left.add(at.conversation)
-        await self._outbox.wait_until_sent(at.conversation, LEAVE_GRACE_S)
+        await self._outbox.wait_until_sent(at, LEAVE_GRACE_S)
         if reason := await _explain_failure(channel.leave(at), f"leaving {at.conversation}"):
             self._left.discard(at.conversation)
         return reason
@@ -215,6 +184,7 @@ class RoomMembership:
             logger.info("invited, and entered %s", at.conversation)
 
     async def _leave_closed(self, at: Address) -> None:
+        await self._outbox.wait_until_sent(at, None)  # e.g. the notice of it
         if reason := await self.leave(at):
             logger.warning("cannot leave %s: %s", at.conversation, reason)
 

@@ -1,8 +1,8 @@
 """Routing of conversations: which agent's binding applies to a place, and who can read what is
 written there.
 
-Of the bindings the operator's first matching pattern wins. `LiveBindings` and `LiveAccessPolicy`
-read the settings in force at each use.
+Of the bindings the operator's first matching pattern wins. A reload of the settings replaces the
+contents of `LiveBindings` and `LiveAccessPolicy`.
 
 `PrivacyCache` knows who can read a place: from the platform or the operator, and private if neither
 says. The platform's answer is asked of its channel at the moment of use; its last answer is in the
@@ -13,20 +13,28 @@ them, and for those rooms only (`PrivacyCache.with_memberships`).
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from agent.signals import ArrivalPolicy
 from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
+from gateway.access.policy import UNBOUND, ConversationBinding
 from gateway.access.roster import Roster
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
-from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, Sender
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConversationId,
+    MembershipChanged,
+    Message,
+    RoomId,
+    SenderId,
+)
 from gateway.core.facts import (
+    INNER_CHANNEL,
     MESSAGE_KINDS,
     OPERATOR_CHANNEL,
     AudienceReported,
@@ -38,11 +46,9 @@ from gateway.core.identity import (
     AGENT_SCOPE_PREFIX,
     ROLE_ORDER,
     AccessPolicy,
-    DmPolicy,
     PlatformRoleRule,
     Role,
     RoleGrant,
-    RoomPolicy,
     RosterState,
     normalize_person_key,
 )
@@ -58,36 +64,23 @@ from gateway.core.scopes import (
     space_scope,
 )
 from gateway.store import LogEntry, StoreReader
-from gateway.stream.attention import ListenMode, SpeaksUp
+from gateway.store.queries import COLUMNS, using
+from gateway.store.reader import first_entry
 
+LAST_COME_OR_GONE = (
+    f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
+    "WHERE conversation = $1 AND kind = 'membership' AND json_extract(body, '$.change') IN "
+    "('join', 'part') AND json_extract(body, '$.sender.id') = $2 ORDER BY seq DESC LIMIT 1"
+)
+FIRST_MESSAGE_OF = (
+    f"SELECT {COLUMNS} FROM log {using('log_conversation')} "  # noqa: S608 - constants only
+    "WHERE conversation = $1 AND kind IN ('direct', 'mention', 'reply', 'room') "
+    "AND json_extract(body, '$.sender.id') = $2 AND seq > $3 ORDER BY seq LIMIT 1"
+)
 _MAX_CACHED_PLACES: Final = 10_000
 MAX_ASKED_SCOPES: Final = 20
 """Scopes about which platforms are asked at most, for all that one tool call shows. More are not
 shown."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationBinding:
-    """Agent of a conversation, and its behaviour there."""
-
-    listen: ListenMode
-    speaks_up: SpeaksUp = "never"
-    """Whether the agent may speak there without being asked."""
-    agent: str = ""
-    """Agent that owns the conversation."""
-    addressing: Literal["anywhere", "start"] = "anywhere"
-    """Place of our nick in a line that speaks to the agent."""
-    prompt: str = ""
-    language: str | None = None
-    private: bool | None = None
-    """True: its messages are not used elsewhere. False: everybody may read them. None: as the
-    platform says."""
-    group: str = ""
-    """Group of rooms whose people may know what is said in each of them. Empty: none."""
-    arrivals: ArrivalPolicy = "steer"
-    """Effect of a message to the agent on a running turn."""
-    skills: tuple[str, ...] | None = None
-    """Skills available there. None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,10 +95,6 @@ class BindingPattern:
     binding: ConversationBinding
 
 
-UNBOUND: Final = ConversationBinding(listen="off")
-"""Where no pattern applies."""
-
-
 class Bindings:
     """Bindings of all agents, in the operator's order."""
 
@@ -114,14 +103,9 @@ class Bindings:
         self._found = LruDict[Address, ConversationBinding]()
         """Bindings of the places that were asked for last."""
 
-    @property
-    def patterns(self) -> Sequence[BindingPattern]:
-        """Patterns in force."""
-        return self._patterns
-
     def snapshot(self) -> "Bindings":
         """Return a copy that does not change."""
-        return Bindings(self.patterns)
+        return Bindings(self._patterns)
 
     def find(self, place: Address) -> ConversationBinding:
         """Return the first binding that matches; without one, the agent listens to nothing
@@ -139,10 +123,16 @@ class Bindings:
             self._found.put(place, found)
         return found
 
+    def language(self, place: Address) -> str | None:
+        """Return the tag of the language that is set there. None: none is set."""
+        return self.find(place).language
+
     def find_agent(self, channel: ChannelName) -> str:
         """Return the agent of the first pattern for that channel, whatever its rooms. "": none."""
         found = (
-            pattern.binding.agent for pattern in self.patterns if _matches(channel, pattern.channel)
+            pattern.binding.agent
+            for pattern in self._patterns
+            if _matches(channel, pattern.channel)
         )
         return next(found, "")
 
@@ -152,18 +142,14 @@ class LiveBindings(Bindings):
 
     def __init__(self, live: LiveSettings) -> None:
         super().__init__(())
-        self._live = live
+        live.follow(self._use)
 
-    @property
-    def patterns(self) -> Sequence[BindingPattern]:
-        return self._live.derive(build_bindings).patterns
-
-    def find(self, place: Address) -> ConversationBinding:
-        return self._live.derive(build_bindings).find(place)
+    def _use(self, settings: Settings) -> None:
+        super().__init__(build_patterns(settings))
 
 
-def build_bindings(settings: Settings) -> Bindings:
-    """Build the bindings of all agents.
+def build_patterns(settings: Settings) -> Sequence[BindingPattern]:
+    """Return the bindings of all agents, in their order.
 
     The first agent gets what matches nothing else in the operator's own channel.
     """
@@ -195,7 +181,7 @@ def build_bindings(settings: Settings) -> Bindings:
         patterns.append(
             BindingPattern(channel=OPERATOR_CHANNEL, room="*", thread=None, binding=own)
         )
-    return Bindings(patterns)
+    return patterns
 
 
 class LiveAccessPolicy(AccessPolicy):
@@ -206,39 +192,29 @@ class LiveAccessPolicy(AccessPolicy):
     def __init__(
         self, live: LiveSettings, roster: Roster, channels: Channels, bindings: Bindings
     ) -> None:
-        self._live, self._roster, self._channels, self._bindings = live, roster, channels, bindings
+        self._roster, self._channels, self._bindings = roster, channels, bindings
+        live.follow(self._use)
 
-    @property
-    def dm_policy(self) -> DmPolicy:
-        return self._live.settings.access.dm
-
-    @property
-    def roles(self) -> Mapping[str, Role]:
-        return self._live.derive(build_roles)
-
-    @property
-    def open_rooms(self) -> Mapping[ChannelName, frozenset[RoomId]]:
-        return self._live.derive(build_open_rooms)
-
-    @property
-    def grants(self) -> Mapping[str, Sequence[RoleGrant]]:
-        return self._live.derive(build_grants)
-
-    @property
-    def platform_roles(self) -> Sequence[PlatformRoleRule]:
-        return self._live.derive(build_platform_roles)
-
-    @property
-    def room_policy(self) -> RoomPolicy:
-        return self._live.settings.access.rooms
-
-    @property
-    def allow_masks(self) -> bool:
-        return self._live.settings.access.masks
-
-    @property
-    def operator_channel(self) -> ChannelName | None:
-        return OPERATOR_CHANNEL if self._live.settings.ops.token is not None else None
+    def _use(self, settings: Settings) -> None:
+        access = settings.access
+        super().__init__(
+            dm_policy=access.dm,
+            roles=build_roles(settings),
+            open_rooms={
+                ChannelName(name): frozenset(map(RoomId, one.rooms))
+                for name, one in settings.channels.items()
+            },
+            grants=build_grants(settings),
+            platform_roles=[
+                PlatformRoleRule(
+                    one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]"
+                )
+                for number, one in enumerate(access.platform_roles)
+            ],
+            room_policy=access.rooms,
+            allow_masks=access.masks,
+            operator_channel=OPERATOR_CHANNEL if settings.ops.token is not None else None,
+        )
 
     def space_of(self, at: Address) -> RoomId | None:
         return self._channels.space_of(at)
@@ -247,7 +223,15 @@ class LiveAccessPolicy(AccessPolicy):
         return self._bindings.find(at).agent
 
     def roster_state(self) -> RosterState:
-        return self._roster.known
+        return self._roster.state or self._roster.known
+
+
+def find_agent(bindings: Bindings, at: Address, agents: Collection[str]) -> str:
+    """Return which of the agents a place belongs to: the first where none of them is bound, because
+    a place that no binding matches any more may still hold older messages.
+    """
+    name = at.room if at.channel == INNER_CHANNEL else bindings.find(at).agent
+    return name if name in agents else next(iter(agents))
 
 
 def build_roles(settings: Settings) -> Mapping[str, Role]:
@@ -261,14 +245,6 @@ def build_roles(settings: Settings) -> Mapping[str, Role]:
     return roles
 
 
-def build_open_rooms(settings: Settings) -> Mapping[ChannelName, frozenset[RoomId]]:
-    """Return the configured rooms of each channel."""
-    return {
-        ChannelName(name): frozenset(map(RoomId, one.rooms))
-        for name, one in settings.channels.items()
-    }
-
-
 def build_grants(settings: Settings) -> Mapping[str, Sequence[RoleGrant]]:
     """Return the roles that hold in some places only, by person."""
     grants: dict[str, list[RoleGrant]] = {}
@@ -277,16 +253,6 @@ def build_grants(settings: Settings) -> Mapping[str, Sequence[RoleGrant]]:
         grant = RoleGrant(given.role, scope, f"access.grants[{number}]")
         grants.setdefault(normalize_person_key(given.who), []).append(grant)
     return grants
-
-
-def build_platform_roles(settings: Settings) -> Sequence[PlatformRoleRule]:
-    """Return the roles of people with a rank on their platform."""
-    return [
-        PlatformRoleRule(
-            one.channel, one.room, one.has, one.role, f"access.platform_roles[{number}]"
-        )
-        for number, one in enumerate(settings.access.platform_roles)
-    ]
 
 
 def _matches(name: str, pattern: str) -> bool:
@@ -317,9 +283,10 @@ class PrivacyCache:
     ) -> None:
         self.titles = titles
         self._reader = reader
-        self._bindings = bindings
+        self.bindings = bindings
         self.channels = channels
-        self._direct: OrderedDict[ConversationId, bool] = OrderedDict()
+        self.direct = LruDict[ConversationId, bool](_MAX_CACHED_PLACES)
+        """Places of which is known whether they are direct chats, as their platforms say."""
         self._known_scopes: dict[ConversationId, _KnownScope] = {}
 
     async def load(self) -> None:
@@ -362,29 +329,13 @@ class PrivacyCache:
             return None
         return AudienceReported(at=message.at, scope=scope, space=space, since=known.since)
 
-    def record_direct(self, conversation: ConversationId, *, direct: bool) -> None:
-        """Record whether a place is a direct chat, as its platform says."""
-        self._direct[conversation] = direct
-        self._direct.move_to_end(conversation)
-        if len(self._direct) > _MAX_CACHED_PLACES:
-            self._direct.popitem(last=False)
-
     async def is_direct(self, conversation: ConversationId) -> bool | None:
         """Return whether it is a direct chat. None: no message was ever recorded there."""
-        known = self._direct.get(conversation)
-        if known is None:
-            newest = await self.newest_message(conversation)
-            if newest is None:
-                return None
+        known = self.direct.get(conversation)
+        if known is None and (newest := await self.newest_message(conversation)) is not None:
             known = newest.kind == "direct"
-            self.record_direct(conversation, direct=known)
+            self.direct.put(conversation, known)
         return known
-
-    def is_known_direct(self, conversation: ConversationId) -> bool:
-        """Return whether a place is known as a direct chat, without reading the log: False if
-        nobody asked lately.
-        """
-        return self._direct.get(conversation, False)
 
     async def newest_message(self, conversation: ConversationId) -> Message | None:
         """Return the newest message there; None: there is none."""
@@ -399,7 +350,7 @@ class PrivacyCache:
         """
         if is_inner(conversation):
             return False
-        if self._bindings.find(Address.parse(conversation)).private:
+        if self.bindings.find(Address.parse(conversation)).private:
             return True
         return await self.is_direct(conversation) is not False
 
@@ -415,13 +366,17 @@ class PrivacyCache:
         """
         if is_inner(conversation) or await self.is_private(conversation):
             return conversation
-        place = Address.parse(conversation)
+        return self._scope(Address.parse(conversation), seq)
+
+    def _scope(self, place: Address, seq: Seq | None = None) -> str:
+        """Return the scope of messages in a room that is not private."""
+        conversation = place.conversation
         known, reported = self._known_scopes.get(conversation), self.channels.scope_of(place)
         current = reported if reported is not None or known is None else known.scope
         is_closed_thread = (
             place.thread is not None and current == conversation
         )  # a room's binding does not open it
-        bound = self._bindings.find(place)
+        bound = self.bindings.find(place)
         if bound.private is False and not is_closed_thread:
             return PUBLIC
         if current in (None, conversation) and bound.group and not is_closed_thread:
@@ -439,12 +394,6 @@ class PrivacyCache:
         if not noted.label.is_trusted:
             return conversation
         return noted.scope if is_inner(conversation) else await self.scope(conversation, seq)
-
-    async def is_logged_in(self, at: Address, person: Sender) -> bool:
-        """Return whether the login that proves who a person is holds still, as their platform
-        says.
-        """
-        return await self.channels.is_logged_in(at, person)
 
     async def with_memberships(self, here: Visibility, scopes: Iterable[str]) -> Visibility:
         """Return `here` with those of the scopes that `here.alone_with` can read as a member, as
@@ -475,14 +424,14 @@ class PrivacyCache:
         they cannot.
         """
         for at in self._places_of_scope(scope, person.channel):
-            if self._bindings.find(at).private or await self.is_direct(at.conversation):
+            if self.bindings.find(at).private or await self.is_direct(at.conversation):
                 continue
             match await self.channels.membership(at, person.id):
                 case "reads_all":
                     return 0
                 case "reads_new":
                     room = Address(channel=at.channel, room=at.room).conversation
-                    return await self._reader.present_since(room, person.id)
+                    return await _find_presence(self._reader, room, person.id)
         return None
 
     def _places_of_scope(self, scope: str, channel: ChannelName) -> Sequence[Address]:
@@ -498,7 +447,7 @@ class PrivacyCache:
             places = [
                 at
                 for at in known
-                if group_scope(self._bindings.find(at).group) == scope and at.thread is None
+                if group_scope(self.bindings.find(at).group) == scope and at.thread is None
             ]
         else:
             places = [Address.parse(scope)]
@@ -514,10 +463,11 @@ class PrivacyCache:
         """
         if is_inner(conversation):
             return Visibility(scope=PUBLIC, other_scopes=frozenset([conversation]))
-        scope, is_private = await self.scope(conversation), await self.is_private(conversation)
-        other_scopes, place = {str(conversation)}, Address.parse(conversation)
-        is_shared, alone_with = await self.is_direct(conversation) is False, None
-        if await self.is_direct(conversation) and not everything:
+        place, direct = Address.parse(conversation), await self.is_direct(conversation)
+        is_private = bool(self.bindings.find(place).private) or direct is not False
+        scope = str(conversation) if is_private else self._scope(place)
+        other_scopes, is_shared, alone_with = {str(conversation)}, direct is False, None
+        if direct and not everything:
             newest = await self.newest_message(conversation)
             if newest is not None and newest.sender.verified:
                 alone_with = PlatformUser(newest.at.channel, newest.sender.id)
@@ -539,3 +489,18 @@ class PrivacyCache:
             sees_everything=everything,
             alone_with=alone_with,
         )
+
+
+async def _find_presence(reader: StoreReader, room: ConversationId, person: SenderId) -> Seq | None:
+    """Return where the log first shows that person in a room: their newest joining, else their
+    first message.
+
+    That is after the last time they left by themselves. None: it does not show them there.
+    """
+    changed = first_entry(await reader.rows(LAST_COME_OR_GONE, room, person))
+    fact = changed.fact if changed is not None else None
+    if changed is not None and isinstance(fact, MembershipChanged) and fact.change == "join":
+        return changed.seq
+    gone = changed.seq if changed is not None else 0
+    spoke = first_entry(await reader.rows(FIRST_MESSAGE_OF, room, person, gone))
+    return spoke.seq if spoke is not None else None

@@ -1,59 +1,55 @@
-"""Channel supervisor: runs each channel in a task of its own, restarts it, and follows the
-configuration.
+"""Channel supervisor: one loop that brings the channels of this process to what is desired.
+
+Desired are the channels of the settings whose lease this process holds; a process alone holds all.
+`decide` compares that with what runs, and names the next step of each channel. The loop begins
+these steps, each in a task of its own, so that no channel waits for another. It is woken by a
+reload, by a lease that is acquired or ends, by an operator's restart, by the end of a step or of a
+connection, and by the end of a wait.
 
 A channel that its platform refuses, or that fails, is tried again by itself; the others go on, and
 owners are notified.
 
-A channel that is restarted is reported down before it is cut, so that nothing is handed to it
-meanwhile. It runs again only after it has closed its connection: with the same object, which knows
-what it has reported already, or with a new one in its place.
+A channel that is cut is reported down before, so that nothing is handed to it meanwhile. It runs
+again only after it has closed its connection: with the same object, which knows what it has
+reported already, or with a new one in its place, which starts from its cursor in the log: nothing
+is lost, and nothing received twice.
 
-`ChannelReconciler` adds, removes and replaces channels when the configuration changes. The new
-target is set at once for all channels; each then follows by itself, and the others are not touched.
-A removed channel closes its connection first; a changed one does so before it starts again from its
-cursor in the log: nothing is lost, and nothing received twice.
-
-Where several processes share the store, each runs the channels whose lease it holds; adapters that
-never run are in the place of the others. A lease that is acquired or ends changes the target as the
-configuration does. A channel that is taken over goes on from its cursor in the log, and its posts
-are recovered as after a crash.
+In the place of a channel that another process holds is an adapter that never runs. A channel that
+is taken over goes on from its cursor in the log, and its posts are recovered as after a crash.
 """
 
 import asyncio
+import contextlib
 import logging
+import math
 import random as _random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib import import_module
 from typing import Final, Literal, Protocol
 
-from channels.aio import Backoff, cancel_and_wait, with_timeout
-from channels.base import CanApplyConfig, Channel, Denied
+from channels.aio import Backoff, with_timeout
+from channels.base import CanApplyConfig, Channel, ChannelConfig, Denied
 from gateway.access.owners import OwnerNotifier
 from gateway.cluster.cluster import CHANNEL_PREFIX, LeaseName
 from gateway.config.loader import ConfigError
-from gateway.config.models import ChannelConfig, Settings
+from gateway.config.models import Settings
 from gateway.config.source import ConfigProblem, format_key
-from gateway.config.validation import account_key, explain_unconnectable, find_unrunnable
+from gateway.config.validation import find_unrunnable
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.i18n import N_, _
 from gateway.core.metrics import GatewayStats
-from gateway.store import Store, StoreError
+from gateway.store import StoreError
+from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import Outbox
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 
 logger = logging.getLogger("reverie.runner")
-
-_ADAPTER_MODULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "irc": ("channels.irc.channel", "channels.irc.connection"),
-    "telegram": ("channels.telegram.channel",),
-    "discord": ("channels.discord.channel", "channels.discord.session"),
-}
-"""Modules of each adapter, with the libraries that it imports only once it connects."""
 
 
 def find_ranked_rooms(name: ChannelName, settings: Settings) -> frozenset[str]:
@@ -67,7 +63,7 @@ def import_adapter(config: ChannelConfig) -> None:
     """Import an adapter's modules. Takes up to a second the first time: use a thread where people
     wait.
     """
-    for module in _ADAPTER_MODULES.get(config.platform, ()):
+    for module in config.adapter_modules:
         import_module(module)
 
 
@@ -87,6 +83,9 @@ RESTART_TIMEOUT_S = 30.0
 RESTART_CALL_S: Final = 45.0
 """Seconds in which another process surely reports that: with what it delivers and its goodbye
 before."""
+REMOVED_TEXT: Final = "it is no longer configured"
+CHANGED_TEXT: Final = "its configuration has changed"
+MOVED_TEXT: Final = "another process of the gateway takes it over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,319 +105,6 @@ class EventIntake(Protocol):
         self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None
     ) -> None:
         """Process a batch of a channel, as `channels.base.Emit`."""
-
-
-@dataclass(slots=True, eq=False)
-class _ChannelRun:
-    channel: Channel
-    supervisor: "ChannelSupervisor"
-    task: asyncio.Task[None] | None = None
-    refusal: str | None = None
-    """Reason why its platform refuses it; None: not refused, or unknown."""
-    may_pass: bool = False
-    """The refusal may end by itself (`Denied.may_pass`)."""
-    refused_s: list[float] = field(default_factory=list)
-    """Times of its latest refusals, monotonic seconds."""
-    down_reason: str = ""
-    """Reason why it is down."""
-    was_up: bool = False
-    """True if it was up since the gateway started."""
-    waiting_to_retry: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while it waits for its next try, because it was refused or failed."""
-    up: asyncio.Event = field(default_factory=asyncio.Event)
-    restart_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while it is restarted."""
-    stop_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held until it has closed its connection."""
-    emit_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while its events are processed."""
-    is_shut: bool = False
-    """True: its events are not processed any more, and nobody restarts it."""
-
-    async def receive(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """Process events, as `Emit`; once it is shut, wait for ever."""
-        if self.is_shut:
-            await (
-                asyncio.Event().wait()
-            )  # until it is cancelled: so its platform gets no acknowledgement
-        await self.accept(batch, cursor=cursor)
-
-    async def accept(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """Process events, also of a channel that is shut."""
-        assert self.supervisor.intake is not None
-        async with self.emit_lock:
-            await self.supervisor.intake.accept(self.channel.name, batch, cursor=cursor)
-            for event in batch:
-                if isinstance(event, ConnectionChanged):
-                    self.down_reason = event.reason
-                    if event.up:
-                        self.was_up, self.refusal = True, None
-                        self.supervisor.report_up(self.channel.name)
-                    (self.up.set if event.up else self.up.clear)()
-
-    async def report_down(self, why: str) -> None:
-        """Process that it is down."""
-        now = self.supervisor.clock.now()
-        event_id, name = EventId(new_id(now)), self.channel.name
-        await self.accept(
-            [ConnectionChanged(id=event_id, channel=name, up=False, reason=why, sent=now)]
-        )
-
-    async def wait_until_settled(self) -> None:
-        """Return once it is up, or has ended."""
-        assert self.task is not None
-        waits = [asyncio.create_task(one.wait()) for one in (self.up, self.waiting_to_retry)]
-        try:
-            await asyncio.wait({self.task, *waits}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await cancel_and_wait(*waits)
-
-
-class ChannelSupervisor:
-    """All channels of one gateway."""
-
-    def __init__(
-        self,
-        channels: Mapping[ChannelName, Channel],
-        *,
-        clock: Clock,
-        stats: GatewayStats,
-        outbox: Outbox,
-        owners: OwnerNotifier,
-        tasks: asyncio.TaskGroup,
-        random: Callable[[], float] = _random.random,
-    ) -> None:
-        """`channels`: those that run from the start."""
-        self.clock, self._stats, self._owners, self._tasks = clock, stats, owners, tasks
-        self.outbox = outbox
-        self._random = random
-        self._state_changed = asyncio.Event()
-        self.intake: EventIntake | None = None
-        """Whoever takes in their events. None before `start`."""
-        self._runs = {name: _ChannelRun(channel, self) for name, channel in channels.items()}
-        self._side_tasks: set[asyncio.Task[None]] = set()
-        self._stays = self._closed = False
-
-    def start(self, intake: EventIntake, *, stays: bool = False) -> None:
-        """Start them all. Call it once, in a running loop. `stays`: go on although all are
-        refused.
-        """
-        self.intake, self._stays = intake, stays
-        for run in self._runs.values():
-            if run.task is None and not run.is_shut:
-                run.task = self._tasks.create_task(self._run(run))
-
-    async def wait_until_all_refused(self) -> None:
-        """Return once every channel was refused for good before it was ever up, and no other is
-        being added.
-
-        Never if the gateway `stays`.
-        """
-        while self._may_come_up():
-            self._state_changed.clear()
-            await self._state_changed.wait()
-
-    async def close(self) -> None:
-        """End them all. Each closes its connection within a second."""
-        self._closed = True
-        while running := [
-            *self._side_tasks,
-            *[run.task for run in self._running() if run.task is not None],
-        ]:
-            for task in running:
-                task.cancel()
-            await asyncio.wait(running, timeout=GOODBYE_S)
-
-    def spawn_beside(self, work: Coroutine[None, None, None]) -> None:
-        """Run a task beside the channels that may add one: until it ends, no channel counts as the
-        last.
-
-        `close` ends it.
-        """
-        task = self._tasks.create_task(work)
-        self._side_tasks.add(task)
-
-        def done(task: asyncio.Task[None]) -> None:
-            self._side_tasks.discard(task)
-            self._state_changed.set()
-
-        task.add_done_callback(done)
-
-    def run_channel(self, channel: Channel) -> None:
-        """Run a new channel, or another in the place of one that was stopped. Returns at once."""
-        if self._closed:
-            return
-        self._stats.add_channel(channel.name, channel.capabilities.platform, self.clock.now())
-        run = self._runs.setdefault(channel.name, _ChannelRun(channel, self))
-        run.channel, run.is_shut = channel, False
-        run.task = self._tasks.create_task(self._run(run))
-
-    def ignore_events(self, name: ChannelName) -> None:
-        """Process no more events of this channel. Its platform gets no acknowledgement for them."""
-        if run := self._runs.get(name):
-            run.is_shut = True
-
-    async def stop_channel(self, name: ChannelName, why: str) -> None:
-        """Deliver its queued posts, close its connection, and report it down until `run_channel`.
-
-        Unknown names are ignored.
-        """
-        if run := self._runs.get(name):
-            await self._stop(run, why)
-            run.task, run.is_shut = None, True
-
-    def forget(self, name: ChannelName) -> None:
-        """Forget a channel that was stopped."""
-        self._runs.pop(name, None)
-        self._stats.remove_channel(name)
-
-    def mark_failed(self, name: ChannelName, platform: str, why: str) -> None:
-        """Show a channel that cannot be made."""
-        now = self.clock.now()
-        self._stats.add_channel(name, platform, now)
-        self._stats.mark_refused(name, why, now)
-
-    def is_restarting(self, name: ChannelName) -> bool:
-        """Return whether it is being restarted."""
-        run = self._runs.get(name)
-        return run is not None and run.restart_lock.locked()
-
-    def start_restart(
-        self, name: ChannelName, why: str, on_result: Callable[[RestartResult], Awaitable[None]]
-    ) -> None:
-        """Restart a channel, and call `on_result` with the result. Returns at once."""
-
-        async def run() -> None:
-            await on_result(await self.restart(name, why))
-
-        self.spawn_beside(run())
-
-    async def restart(self, name: ChannelName, why: str) -> RestartResult:
-        """Cut one channel and run it again, also a refused one: the operator may have removed the
-        cause.
-
-        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time.
-        """
-        run = self._runs.get(name)
-        if run is None:
-            return RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
-        if run.restart_lock.locked() or run.stop_lock.locked() or run.is_shut or self._closed:
-            return RestartResult(state="busy")
-        async with run.restart_lock:
-            logger.info("%s is restarted: %s", name, why)
-            await self._stop(run, why)
-            running = run.task = self._tasks.create_task(self._run(run))
-            try:
-                await with_timeout(self.clock, RESTART_TIMEOUT_S, run.wait_until_settled())
-            except TimeoutError:
-                return RestartResult(
-                    state="down",
-                    reason=run.down_reason if run.down_reason != why else "it has not answered yet",
-                )
-            if run.task is not running:
-                return RestartResult(state="busy")
-            if run.refusal is not None:
-                return RestartResult(state="refused", reason=run.refusal)
-            return RestartResult(state="up")
-
-    async def report_down(self, channel: Channel, why: str) -> None:
-        """Report a channel down that does not run. Call it after `start`."""
-        await _ChannelRun(channel, self).report_down(why)
-
-    async def _stop(self, run: _ChannelRun, why: str) -> None:
-        name = run.channel.name
-        async with run.stop_lock:
-            await self.outbox.pause(name, FLUSH_S)
-            async with run.emit_lock:  # it may be reporting that it is up, which is over now
-                await self.outbox.pause(name, FLUSH_S)
-                while run.task is not None and not run.task.done():
-                    # more than once: what it still reports is not processed any more
-                    run.task.cancel()
-                    await asyncio.wait({run.task}, timeout=GOODBYE_S)
-            await run.report_down(why)
-
-    async def _run(self, run: _ChannelRun) -> None:
-        name, backoff = run.channel.name, Backoff()
-        run.refusal = None
-        while True:
-            run.waiting_to_retry.clear()
-            begun_s = self.clock.monotonic()
-            try:
-                await run.channel.run(run.receive)
-            except Denied as error:  # the others go on
-                now_s = self.clock.monotonic()
-                run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
-                # It may pass, or it was up before, e.g. killed by an operator: each time of an hour
-                # doubles the delay.
-                growing_s = REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s)
-                is_final = run.refusal is not None and not error.may_pass
-                delay_s = REFUSED_RETRY_S[1] if is_final else min(growing_s, REFUSED_RETRY_S[1])
-                delay_s = max(delay_s, error.retry_after_s)
-                run.refused_s.append(now_s)
-                run.refusal, run.may_pass = error.reason, error.may_pass
-                retry = f"; next attempt in {delay_s:.0f} s" if self._may_come_up() else ""
-                if retry and not self._goes_on():
-                    retry += " if another channel is up by then"
-                logger.error("%s is refused: %s%s", name, error.reason, retry)  # noqa: TRY400
-                self._stats.mark_refused(name, error.reason, self.clock.now())
-                refusal = N_(
-                    "The platform refuses the connection of {channel}: {reason}. I keep trying."
-                )
-                self._report_trouble(run, "refused", refusal, error.reason)
-            except StoreError:
-                raise  # without its log the gateway cannot go on
-            except Exception as error:  # a bug in the adapter: the others go on
-                delay_s = backoff.next_delay_s(self.clock.monotonic() - begun_s, self._random())
-                reason = f"internal error: {type(error).__name__}"
-                logger.exception("%s broke; next attempt in %.0f s", name, delay_s)
-                await run.report_down(reason)
-                told = N_(
-                    "{channel} stopped because of an error ({reason}). I start it again; my log "
-                    "says more."
-                )
-                self._report_trouble(run, "broke", told, reason)
-            else:
-                return
-            run.waiting_to_retry.set()
-            self._state_changed.set()
-            await self.clock.sleep(delay_s)
-
-    def report_up(self, name: ChannelName) -> None:
-        """Tell owners that a channel is up, if they were told that it is not."""
-        self._owners.end_trouble(
-            f"channel:{name}:",
-            lambda _to: _("{channel} works again.").format(channel=name),
-            beside=name,
-        )
-
-    def _report_trouble(self, run: _ChannelRun, what: str, text: str, reason: str) -> None:
-        if self._goes_on():
-            name = run.channel.name
-            self._owners.begin_trouble(
-                f"channel:{name}:{what}",
-                lambda _to: _(text).format(channel=name, reason=reason),
-                beside=name,
-            )
-
-    def _may_come_up(self) -> bool:
-        """Return whether any channel was up, or may yet come up."""
-        is_open = any(run.refusal is None for run in self._running())
-        return bool(self._side_tasks) or is_open or self._goes_on()
-
-    def _goes_on(self) -> bool:
-        """Return whether this process goes on whatever becomes of the channels that were never
-        up.
-        """
-        is_needed = any(run.was_up or run.may_pass for run in self._running())
-        return is_needed or self._stays
-
-    def _running(self) -> list[_ChannelRun]:
-        return [run for run in self._runs.values() if run.task is not None and not run.task.done()]
-
-
-REMOVED_TEXT: Final = "it is no longer configured"
-CHANGED_TEXT: Final = "its configuration has changed"
-MOVED_TEXT: Final = "another process of the gateway takes it over"
 
 
 class AdapterFactory(Protocol):
@@ -447,256 +133,501 @@ class AdapterSpec:
     """As from `find_ranked_rooms`."""
 
 
-@dataclass(slots=True)
-class _RunningAdapter:
-    spec: AdapterSpec
-    """Spec from which it was made."""
-    is_shut: bool = False
-    """True: its events are not processed any more, so it must be replaced even if it is wanted
-    again unchanged."""
+Step = Literal["make", "run", "restart", "change", "remove", "forget"]
+"""`run`: begin a connection. `restart`: cut it, so that another begins. `change`: take the new
+settings, or make way for a new adapter. `remove`: cut the connection for good. `forget`: it is
+gone."""
 
 
-class ChannelReconciler:
-    """Follows the configuration of channels, and their leases.
+@dataclass(slots=True, kw_only=True, eq=False)
+class ChannelRun:
+    """One channel in this process. `decide` reads the fields before `name`."""
 
-    A `LeaseListener` for the leases of channels.
+    spec: AdapterSpec | None = None
+    """Spec from which its adapter was made. None: it never changes."""
+    is_made: bool = False
+    """False: there is no adapter yet, or it has closed its connection for good."""
+    is_busy: bool = False
+    """A step is under way."""
+    restart_why: str = ""
+    """Why it is to be restarted. Empty: it is not."""
+    due_s: float = -math.inf
+    """When its next connection begins (monotonic). inf: it has one, or needs none any more."""
+    name: ChannelName
+    channel: Channel | None = None
+    """None: it is not made yet, or cannot be made."""
+    task: asyncio.Task[None] | None = None
+    """Its newest connection since it was cut."""
+    is_restarting: bool = False
+    """An operator waits for its restart."""
+    backoff: Backoff = field(default_factory=Backoff)
+    refusal: str | None = None
+    """Reason why its platform refuses it; None: not refused, or unknown."""
+    may_pass: bool = False
+    """The refusal may end by itself (`Denied.may_pass`)."""
+    refused_s: list[float] = field(default_factory=list)
+    """Times of its latest refusals, monotonic seconds."""
+    down_reason: str = ""
+    """Reason why it is down."""
+    was_up: bool = False
+    """True if it was up since the gateway started."""
+    is_up: bool = False
+    emit_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while its events are processed."""
+
+    @property
+    def is_running(self) -> bool:
+        """It has a connection, or waits for the next one."""
+        return self.due_s < math.inf or (self.task is not None and not self.task.done())
+
+
+def decide(
+    desired: Mapping[ChannelName, AdapterSpec | None],
+    actual: Mapping[ChannelName, ChannelRun],
+    now_s: float,
+) -> dict[ChannelName, Step]:
+    """Return the next step of each channel that has one now. Pure.
+
+    An account that a channel is to leave is free only once that has closed its connection.
     """
+    leaving = [
+        one.spec.config.account()
+        for name, one in actual.items()
+        if one.is_made and one.spec is not None and one.spec != desired.get(name)
+    ]
+    steps = dict[ChannelName, Step]()
+    for name in {**actual, **desired}:
+        run, spec = actual.get(name), desired.get(name)
+        if run is not None and run.is_busy:
+            continue
+        if run is None or not run.is_made:
+            if name not in desired:
+                steps[name] = "forget"
+            elif spec is not None and (spec.config.account() or None) not in leaving:
+                steps[name] = "make"
+        elif name not in desired:
+            steps[name] = "remove"
+        elif run.spec != spec:
+            steps[name] = "change"
+        elif run.restart_why:
+            steps[name] = "restart"
+        elif run.due_s <= now_s:
+            steps[name] = "run"
+    return steps
+
+
+class ChannelSupervisor:
+    """All channels of one gateway. A `LeaseListener` for the leases of channels."""
+
+    _intake: EventIntake
 
     def __init__(
         self,
-        settings: Settings,
         channels: MutableMapping[ChannelName, Channel],
-        runner: ChannelSupervisor,
+        settings: Settings,
         *,
-        store: Store,
         clock: Clock,
+        stats: GatewayStats,
+        outbox: Outbox,
+        owners: OwnerNotifier,
         membership: RoomMembership,
         previews: TurnPreviews,
-        make: AdapterFactory,
+        tasks: asyncio.TaskGroup,
+        make: AdapterFactory | None,
         is_shared: bool = False,
+        random: Callable[[], float] = _random.random,
     ) -> None:
-        """`channels`: those made from `settings` and run by `runner`; from now on changed only
-        here.
+        """`channels`: all that there are; from now on changed only here. `make` None: they stay the
+        same, whatever the settings say.
 
-        `is_shared`: this process holds the channels whose leases it is given, and none yet. False:
-        it holds all.
+        `is_shared`: this process runs the channels whose leases it is given, and none yet. False:
+        it runs all.
         """
-        self._settings, self._channels, self._runner = settings, channels, runner
-        self._store, self._clock, self._membership, self._previews = (
-            store,
-            clock,
-            membership,
-            previews,
-        )
-        self._make = make
-        self._configured = build_adapter_specs(settings)
-        self._held: set[ChannelName] | None = set() if is_shared else None
-        """Channels whose lease this process holds. None: it holds all."""
-        self._opened = set[ChannelName]()
-        """Channels that were taken over from another process."""
-        self._specs = self._configured if self._held is None else {}
-        """Those that are to run in this process."""
-        self._running = {name: _RunningAdapter(one) for name, one in self._specs.items()}
-        self._reconciling: set[ChannelName] = set()
-        self._adapters_changed = asyncio.Event()
+        self._channels, self._make_adapter = channels, make
+        self._settings = settings if make is not None else None
+        self._clock, self.stats, self._owners, self._tasks = clock, stats, owners, tasks
+        self._outbox, self._membership, self._previews = outbox, membership, previews
+        self._random = random
+        specs = build_adapter_specs(settings) if make is not None else {}
+        self._configured: dict[ChannelName, AdapterSpec | None] = {
+            name: specs.get(name)
+            for name, one in channels.items()
+            if not isinstance(one, OperatorChannel)  # it has no connection
+        }
+        self._is_shared, self._held = is_shared, set[ChannelName]()
+        """Channels whose lease this process holds; alone it holds all, and has no leases."""
+        self._runs = {
+            name: ChannelRun(name=name, channel=channels[name], spec=spec, is_made=True)
+            for name, spec in self._desired.items()
+        }
+        self._running: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._stays = self._closed = False
+
+    def start(self, intake: EventIntake, *, stays: bool = False) -> None:
+        """Start them all. Call it once, in a running loop. `stays`: go on although all are
+        refused.
+        """
+        self._intake, self._stays = intake, stays
+        self._spawn(self._follow())
+
+    async def wait_until_all_refused(self) -> None:
+        """Return once every channel was refused for good before it was ever up, and no other is
+        being added.
+
+        Never if the gateway `stays`.
+        """
+        await self._wait_until(lambda: not self._may_come_up())
+
+    async def close(self) -> None:
+        """End them all. Each closes its connection within a second."""
+        self._closed = True
+        while self._running:
+            for task in self._running:
+                task.cancel()
+            await asyncio.wait(self._running, timeout=GOODBYE_S)
+
+    def is_restarting(self, name: ChannelName) -> bool:
+        """Return whether it is being restarted."""
+        return name in self._runs and self._runs[name].is_restarting
+
+    def start_restart(
+        self, name: ChannelName, why: str, on_result: Callable[[RestartResult], Awaitable[None]]
+    ) -> None:
+        """Restart a channel, and call `on_result` with the result. Returns at once."""
+
+        async def run() -> None:
+            await on_result(await self.restart(name, why))
+
+        self._spawn(run())
+
+    async def restart(self, name: ChannelName, why: str) -> RestartResult:
+        """Cut one channel and run it again, also a refused one: the operator may have removed the
+        cause.
+
+        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time.
+        """
+        run = self._runs.get(name)
+        if run is None or run.channel is None:
+            return RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
+        if run.is_restarting or run.is_busy or self._closed:
+            return RestartResult(state="busy")
+        logger.info("%s is restarted: %s", name, why)
+        run.restart_why, run.is_restarting = why, True
+        self._notify_changed()
+        try:
+            await self._wait_until(lambda: not run.restart_why and not run.is_busy)
+            settled = self._wait_until(
+                lambda: run.is_up or not run.is_made or (run.task is not None and run.task.done())
+            )
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(self._clock, RESTART_TIMEOUT_S, settled)
+        finally:
+            run.is_restarting = False
+        if run.refusal is not None:
+            return RestartResult(state="refused", reason=run.refusal)
+        if run.is_up:
+            return RestartResult(state="up")
+        reason = run.down_reason if run.down_reason != why else "it has not answered yet"
+        return RestartResult(state="down", reason=reason)
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """Check new settings, as a `gateway.config.reload.ChangeListener`."""
-        if problems := tuple(self._find_problems(new)):
-            raise ConfigError(problems)
-        wanted = build_adapter_specs(new)
-        return lambda: self._apply(new, wanted)
-
-    def _find_problems(self, new: Settings) -> list[ConfigProblem]:
         found = [ConfigProblem("", 0, format_key(keys), why) for keys, why in find_unrunnable(new)]
-        for name, one in build_adapter_specs(new).items():
-            if one != self._configured.get(name) and (why := explain_unconnectable(one.config)):
+        configured = build_adapter_specs(new)
+        for name, one in configured.items():
+            if one != self._configured.get(name) and (why := one.config.explain_unconnectable()):
                 found.append(ConfigProblem("", 0, f"channels.{name}", why))
-        return found
+        if found:
+            raise ConfigError(tuple(found))
+        return lambda: self._apply(new, configured)
+
+    def _apply(self, new: Settings, configured: Mapping[ChannelName, AdapterSpec]) -> None:
+        before, self._configured, self._settings = self._configured, {**configured}, new
+        for name in {**before, **configured}.keys() - self._desired.keys() - self._runs.keys():
+            if configured.get(name) != before.get(name):
+                self._put_idle(name)
+        self._notify_changed()
 
     async def on_lease_acquired(self, lease: LeaseName) -> None:
         """Take the channel over from the process that held it before, and run it. As
         `LeaseListener`.
 
-        Call it after `ChannelSupervisor.start`.
+        Call it after `start`.
         """
         name = ChannelName(lease.removeprefix(CHANNEL_PREFIX))
-        assert self._held is not None
+        if name == OPERATOR_CHANNEL:  # every process runs its own
+            await self._outbox.open(name)
+            self._outbox.set_link_up(name, up=True)
         self._held.add(name)
-        if name == OPERATOR_CHANNEL:  # it has no connection, and every process runs its own
-            await self._runner.outbox.open_channel(name)
-            self._runner.outbox.set_link_up(name, up=True)
-            self._opened.add(name)
-        self._apply(self._settings, self._configured)
-        await self._wait_until_reconciled(name)
+        await self._reach(name)
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
         """Stop the channel, and leave its posts to the process that takes it over. As
         `LeaseListener`.
         """
         name = ChannelName(lease.removeprefix(CHANNEL_PREFIX))
-        assert self._held is not None
         self._held.discard(name)
-        self._apply(self._settings, self._configured)
-        await self._wait_until_reconciled(name)
-        if name in self._opened:
-            self._opened.discard(name)
-            await self._runner.outbox.close_channel(name)
+        await self._reach(name)
+        await self._outbox.close_channel(name)
 
-    async def _wait_until_reconciled(self, name: ChannelName) -> None:
-        while name in self._reconciling:
-            await self._adapters_changed.wait()
+    async def _reach(self, name: ChannelName) -> None:
+        """Return once this channel is as it is desired."""
 
-    def _apply(self, new: Settings, configured: dict[ChannelName, AdapterSpec]) -> None:
-        before, self._configured, self._settings = self._configured, configured, new
-        wanted = self._specs = {
-            name: one
-            for name, one in configured.items()
-            if self._held is None or name in self._held
-        }
-        for name in {**before, **configured}.keys() - wanted.keys() - self._running.keys():
-            if configured.get(name) != before.get(name):
-                self._put_idle(name)
-        for name in {**self._running, **wanted}:
-            if self._is_current(name):
+        def is_reached() -> bool:
+            run, spec = self._runs.get(name), self._desired.get(name)
+            if run is None or spec is None:
+                return run is None and spec is None
+            return run.is_made and not run.is_busy and run.spec == spec
+
+        self._notify_changed()
+        await self._wait_until(lambda: self._closed or is_reached())
+
+    @property
+    def _desired(self) -> Mapping[ChannelName, AdapterSpec | None]:
+        held = self._held if self._is_shared else self._configured.keys()
+        return {name: one for name, one in self._configured.items() if name in held}
+
+    async def _follow(self) -> None:
+        while True:
+            changed, now_s = self._changed, self._clock.monotonic()
+            for name, step in decide(self._desired, self._runs, now_s).items():
+                self._begin(name, step)
+            due_s = min(
+                [run.due_s for run in self._runs.values() if run.due_s > now_s], default=math.inf
+            )
+            if due_s == math.inf:
+                await changed.wait()
                 continue
-            if self._try_adapt(name):
-                continue
-            if name in self._running and name not in configured:
-                self._running[name].is_shut = True
-                self._runner.ignore_events(name)
-            if name not in self._reconciling:
-                self._reconciling.add(name)
-                self._runner.spawn_beside(self._reconcile(name))
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(self._clock, due_s - now_s, changed.wait())
+
+    def _begin(self, name: ChannelName, step: Step) -> None:
+        run = self._runs.setdefault(name, ChannelRun(name=name))
+        if step == "forget":
+            del self._runs[name]
+            self._put_idle(name)
+            self.stats.remove_channel(name)
+        elif step == "run":
+            run.due_s, run.task = math.inf, self._spawn(self._run(run))
+        else:
+            run.is_busy = True
+            self._spawn(self._carry_out(run, step))
         self._notify_changed()
 
-    def _is_current(self, name: ChannelName) -> bool:
-        running, wanted = self._running.get(name), self._specs.get(name)
-        if running is None or wanted is None:
-            return running is None and wanted is None
-        return running.spec == wanted and not running.is_shut
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Run a task that `close` ends. Its end wakes whoever waits for a change."""
+        task = self._tasks.create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(lambda _: self._notify_changed())
+        return task
 
-    def _try_adapt(self, name: ChannelName) -> bool:
-        """Try to change the running channel without replacing it. Return whether it is as wanted
-        then.
-        """
-        running, wanted, channel = (
-            self._running.get(name),
-            self._specs.get(name),
-            self._channels.get(name),
-        )
+    def _notify_changed(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        while not is_so():
+            await self._changed.wait()
+
+    async def _carry_out(self, run: ChannelRun, step: Step) -> None:
+        if step == "make":
+            await self._make(run, self._desired[run.name])
+        elif step == "restart":
+            why, run.restart_why = run.restart_why, ""
+            await self._cut(run, why)
+        elif step == "remove" or not self._adapt(run):
+            moved = MOVED_TEXT if run.name in self._configured else REMOVED_TEXT
+            why = CHANGED_TEXT if run.name in self._desired else moved
+            logger.info("%s says goodbye: %s", run.name, why)
+            await self._cut(run, why)
+            run.is_made, run.restart_why = False, ""
+        run.is_busy = False
+
+    async def _make(self, run: ChannelRun, wanted: AdapterSpec | None) -> None:
+        """Make the adapter, unless another is wanted by then. The loop runs it."""
+        name, store = run.name, self._outbox.store
+        assert wanted is not None
+        cursor = await store.saved_cursor(name)
+        is_taken_over = self._is_shared and not self._outbox.delivers(name)
+        try:
+            await asyncio.to_thread(import_adapter, wanted.config)
+            if self._desired.get(name) != wanted:
+                return
+            # an adapter that never ran knows nothing
+            before = None if is_taken_over else self._channels.get(name)
+            channel = self._new_adapter(name, cursor, before)
+        except Exception:  # a bug in the adapter, and no reason to end the others
+            logger.exception("%s cannot be made", name)
+            run.spec, run.channel, run.is_made, run.due_s = wanted, None, True, math.inf
+            self._put_idle(name)
+            self.stats.add_channel(name, wanted.config.platform, self._clock.now())
+            self.stats.mark_refused(name, "internal error", self._clock.now())
+            return
+        logger.info("%s begins", name)
+        self._channels[name] = run.channel = channel
+        run.spec, run.is_made, run.due_s = wanted, True, -math.inf
+        if is_taken_over:
+            # What its process reported last may be that it is up: all would take it for up.
+            if any(one.channel == name and one.up for one in await store.connection_states()):
+                await self._report_down(run, MOVED_TEXT)
+            await self._outbox.open(name)
+        self.stats.add_channel(name, channel.capabilities.platform, self._clock.now())
+        if before is None:
+            self._spawn(self._previews.recover(name))
+
+    def _adapt(self, run: ChannelRun) -> bool:
+        """Try to change the channel without replacing it. Return whether it is as wanted then."""
+        wanted = self._desired.get(run.name)
+        channel: object = run.channel
         if (
-            running is None
-            or wanted is None
-            or channel is None
-            or running.is_shut
-            or name in self._reconciling
-        ):
-            return False
-        if (
-            running.spec.ranked_rooms != wanted.ranked_rooms
+            wanted is None
+            or run.spec is None
+            or run.spec.ranked_rooms != wanted.ranked_rooms
             or not isinstance(channel, CanApplyConfig)
             or not channel.apply_config(wanted.config)
         ):
             return False
-        running.spec = wanted
-        logger.info("%s goes on with its new configuration", name)
-        self._membership.rejoin(name)
+        run.spec = wanted
+        logger.info("%s goes on with its new configuration", run.name)
+        self._membership.rejoin(run.name)
         return True
-
-    async def _reconcile(self, name: ChannelName) -> None:
-        """Bring the channel to the target, which may change meanwhile."""
-        try:
-            while not self._is_current(name):
-                if name in self._running:
-                    moved = MOVED_TEXT if name in self._configured else REMOVED_TEXT
-                    why = CHANGED_TEXT if name in self._specs else moved
-                    logger.info("%s says goodbye: %s", name, why)
-                    await self._runner.stop_channel(name, why)
-                    del self._running[name]
-                    self._notify_changed()
-                elif wanted := self._specs.get(name):
-                    await self._start_adapter(name, wanted)
-            if name not in self._running:
-                self._forget(name)
-        finally:
-            self._reconciling.discard(name)
-            self._notify_changed()
-
-    async def _start_adapter(self, name: ChannelName, wanted: AdapterSpec) -> None:
-        """Make and run the channel, unless the target changes meanwhile."""
-        while self._specs.get(name) == wanted and self._is_account_in_use(name, wanted):
-            await self._adapters_changed.wait()
-        cursor = await self._store.saved_cursor(name)
-        try:
-            await asyncio.to_thread(import_adapter, wanted.config)
-            if self._specs.get(name) != wanted:
-                return
-            self._running[name] = _RunningAdapter(wanted)
-            is_taken_over = self._held is not None and name not in self._opened
-            before = (
-                None if is_taken_over else self._channels.get(name)
-            )  # an adapter that never ran knows nothing
-            channel = self._make(name, self._settings, self._clock, cursor, before)
-        except Exception:  # a bug in the adapter, and no reason to end the others
-            logger.exception("%s cannot be made", name)
-            self._running[name] = _RunningAdapter(wanted)
-            self._forget(name)
-            self._runner.mark_failed(name, wanted.config.platform, "internal error")
-            return
-        logger.info("%s begins", name)
-        self._channels[name] = channel
-        is_new = before is None
-        if is_taken_over:
-            await self._take_over(name)
-        self._runner.run_channel(channel)
-        if is_new:
-            self._runner.spawn_beside(self._previews.recover(name))
-
-    async def _take_over(self, name: ChannelName) -> None:
-        """Recover what the process has left that held the channel before.
-
-        What it reported last may be that it is up: so it is reported down, or all would take it for
-        up.
-        """
-        if any(one.channel == name and one.up for one in await self._store.connection_states()):
-            await self._runner.report_down(self._channels[name], MOVED_TEXT)
-        await self._runner.outbox.open_channel(name)
-        self._opened.add(name)
-
-    def _is_account_in_use(self, name: ChannelName, wanted: AdapterSpec) -> bool:
-        """Return whether a channel that has to go is still connected with the same account."""
-        mine = account_key(wanted.config)
-        others = (
-            (one, running)
-            for one, running in self._running.items()
-            if one != name and not self._is_current(one)
-        )
-        return any(account_key(running.spec.config) == mine for _, running in others)
-
-    def _notify_changed(self) -> None:
-        self._adapters_changed.set()
-        self._adapters_changed = asyncio.Event()
-
-    def _forget(self, name: ChannelName) -> None:
-        self._put_idle(name)
-        self._runner.forget(name)
 
     def _put_idle(self, name: ChannelName) -> None:
         """Put an adapter that never connects in the place of a channel, if another process may hold
         it.
         """
         self._channels.pop(name, None)
-        if self._held is not None and name in self._configured:
-            self._channels[name] = self._make(name, self._settings, self._clock, None, None)
+        if self._is_shared and self._make_adapter is not None and name in self._configured:
+            self._channels[name] = self._new_adapter(name, None, None)
+
+    def _new_adapter(
+        self, name: ChannelName, cursor: str | None, before: Channel | None
+    ) -> Channel:
+        assert self._make_adapter is not None
+        assert self._settings is not None
+        return self._make_adapter(name, self._settings, self._clock, cursor, before)
+
+    async def _receive(
+        self, run: ChannelRun, batch: Sequence[Notification], *, cursor: str | None = None
+    ) -> None:
+        """Process events, as `Emit`. Those of a channel that is not configured any more wait until
+        it is cut, so that its platform gets no acknowledgement.
+        """
+        while run.name not in self._configured:
+            await self._changed.wait()
+        async with run.emit_lock:
+            await self._intake.accept(run.name, batch, cursor=cursor)
+            for event in batch:
+                if isinstance(event, ConnectionChanged):
+                    self._record_link(run, event)
+
+    def _record_link(self, run: ChannelRun, link: ConnectionChanged) -> None:
+        run.down_reason, run.is_up = link.reason, link.up
+        if link.up:
+            run.was_up, run.refusal = True, None
+            self._owners.end_trouble(
+                f"channel:{run.name}:",
+                lambda _to: _("{channel} works again.").format(channel=run.name),
+                beside=run.name,
+            )
+        self._notify_changed()
+
+    async def _report_down(self, run: ChannelRun, why: str) -> None:
+        now = self._clock.now()
+        down = ConnectionChanged(
+            id=EventId(new_id(now)), channel=run.name, up=False, reason=why, sent=now
+        )
+        async with run.emit_lock:
+            await self._intake.accept(run.name, [down])
+            self._record_link(run, down)
+
+    async def _cut(self, run: ChannelRun, why: str) -> None:
+        """Deliver its queued posts, close its connection, and report it down."""
+        if run.channel is None:
+            return
+        await self._outbox.pause(run.name, FLUSH_S)
+        async with run.emit_lock:  # it may be reporting that it is up, which is over now
+            await self._outbox.pause(run.name, FLUSH_S)
+            while run.task is not None and not run.task.done():
+                # more than once: what it still reports is not processed any more
+                run.task.cancel()
+                await asyncio.wait({run.task}, timeout=GOODBYE_S)
+        await self._report_down(run, why)
+        run.task, run.backoff, run.refusal, run.due_s = None, Backoff(), None, -math.inf
+
+    async def _run(self, run: ChannelRun) -> None:
+        """Run one connection. If it fails, say when the next one begins."""
+        name, begun_s = run.name, self._clock.monotonic()
+        assert run.channel is not None
+        try:
+            await run.channel.run(partial(self._receive, run))
+            return
+        except Denied as error:  # the others go on
+            now_s = self._clock.monotonic()
+            run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
+            # It may pass, or it was up before, e.g. killed by an operator: each time of an hour
+            # doubles the delay.
+            growing_s = REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s)
+            is_final = run.refusal is not None and not error.may_pass
+            delay_s = REFUSED_RETRY_S[1] if is_final else min(growing_s, REFUSED_RETRY_S[1])
+            delay_s = max(delay_s, error.retry_after_s)
+            run.refused_s.append(now_s)
+            run.refusal, run.may_pass = error.reason, error.may_pass
+            retry = f"; next attempt in {delay_s:.0f} s" if self._may_come_up() else ""
+            if retry and not self._goes_on():
+                retry += " if another channel is up by then"
+            logger.error("%s is refused: %s%s", name, error.reason, retry)  # noqa: TRY400
+            self.stats.mark_refused(name, error.reason, self._clock.now())
+            refusal = N_(
+                "The platform refuses the connection of {channel}: {reason}. I keep trying."
+            )
+            self._report_trouble(run, "refused", refusal, error.reason)
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except Exception as error:  # a bug in the adapter: the others go on
+            delay_s = run.backoff.next_delay_s(self._clock.monotonic() - begun_s, self._random())
+            reason = f"internal error: {type(error).__name__}"
+            logger.exception("%s broke; next attempt in %.0f s", name, delay_s)
+            await self._report_down(run, reason)
+            told = N_(
+                "{channel} stopped because of an error ({reason}). I start it again; my log "
+                "says more."
+            )
+            self._report_trouble(run, "broke", told, reason)
+        run.due_s = self._clock.monotonic() + delay_s
+
+    def _report_trouble(self, run: ChannelRun, what: str, text: str, reason: str) -> None:
+        if self._goes_on():
+            name = run.name
+            self._owners.begin_trouble(
+                f"channel:{name}:{what}",
+                lambda _to: _(text).format(channel=name, reason=reason),
+                beside=name,
+            )
+
+    def _may_come_up(self) -> bool:
+        """Return whether any channel was up, or may yet come up."""
+        is_open = any(
+            run.is_busy or not run.is_made or (run.channel is not None and run.refusal is None)
+            for run in self._runs.values()
+        )
+        return is_open or self._goes_on()
+
+    def _goes_on(self) -> bool:
+        """Return whether this process goes on whatever becomes of the channels that were never
+        up.
+        """
+        running = [run for run in self._runs.values() if run.is_running]
+        return any(run.was_up or run.may_pass for run in running) or self._stays
 
 
 def build_adapter_specs(settings: Settings) -> dict[ChannelName, AdapterSpec]:
     """Return the spec of each channel."""
-    names = [ChannelName(name) for name in settings.channels]
     return {
-        name: AdapterSpec(
-            config=settings.channels[name], ranked_rooms=find_ranked_rooms(name, settings)
+        ChannelName(name): AdapterSpec(
+            config=config, ranked_rooms=find_ranked_rooms(ChannelName(name), settings)
         )
-        for name in names
+        for name, config in settings.channels.items()
     }

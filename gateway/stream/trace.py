@@ -43,6 +43,8 @@ from gateway.core.text_safety import escape_unprintable
 from gateway.store import LogEntry, StoreReader
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS, format_entry
 from gateway.store.overview import NotificationRow
+from gateway.store.queries import COLUMNS, using
+from gateway.store.reader import first_entry
 
 
 class EventOutcome(StrEnum):
@@ -130,6 +132,20 @@ _MAX_ATTEMPTS: Final = 200
 """Attempts at deliveries after a post that are searched for its own."""
 _LATE_S: Final = 60.0
 """Time between the saying of a message and its entry from which it came late."""
+FIRST_LOOKED_AT_BY = (
+    f"SELECT {COLUMNS} FROM log {using('log_turn')} "  # noqa: S608 - constants only
+    "WHERE kind = 'turn_ended' AND conversation > 'agent/' AND conversation < 'agent0' AND seq > "
+    "$1 AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') WHERE json_extract(value, '$[0]') = "
+    "$2 AND CAST(json_extract(value, '$[1]') AS bigint) >= $3) ORDER BY seq LIMIT 1"
+)
+"""Parameters: the position of the judgement, the conversation, and the position of the event. Inner
+conversations have names that begin with `agent/`; 0 is the character after the slash."""
+NEXT_FINISHED_TURN = (
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 AND seq > $2 "  # noqa: S608 - the same
+    "AND json_extract(body, '$.outcome') <> 'interrupted' "
+    "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers') > 0) ORDER "
+    "BY seq LIMIT 1"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,14 +210,18 @@ async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
         and isinstance(handler.fact, TurnRecord)
         and handler.fact.outcome == "interrupted"
     )
+    caused, next_turn = judgement.cause or judgement.seq, None
+    looked = await reader.rows(FIRST_LOOKED_AT_BY, judgement.seq, judgement.conversation, caused)
+    if handler is not None and interrupted:
+        next_turn = first_entry(
+            await reader.rows(NEXT_FINISHED_TURN, handler.conversation, handler.seq)
+        )
     return EventTrail(
         event=event,
         judgement=judgement,
-        looked_at=await reader.first_looked_at_by(judgement),
+        looked_at=first_entry(looked),
         dealt_with=handler,
-        next_turn=await reader.next_finished_turn(handler)
-        if handler is not None and interrupted
-        else None,
+        next_turn=next_turn,
     )
 
 

@@ -1,39 +1,20 @@
-"""Tools by which an agent manages itself: `continue_task`, `rest_until`, `go_quiet` and
-`load_skill`.
-"""
+"""Tools by which an agent manages itself: `continue_task`, `rest_until` and `go_quiet`."""
 
-import asyncio
-import logging
-from collections.abc import Collection
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
 
 from agent.journal import to_single_line
-from agent.workspace import default_workspace
-from agent.workspace.skills import (
-    MAX_NAME_CHARS,
-    SKILL_FILE,
-    SKILLS_FOLDER,
-    SkillCatalogue,
-    SkillFileNotFound,
-    SkillLibrary,
-)
 from gateway.config.reload import LiveSettings
 from gateway.context.schedule import ScheduleError, SpokenTime, parse_spoken_time
 from gateway.core.clock import Clock
 from gateway.core.facts import DmnDirective, is_inner
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.permissions import OWN
-from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
+from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store
-from gateway.stream.routing import Bindings
-from gateway.tools.sandbox import SKILLS_PATH
-
-logger = logging.getLogger("reverie.workspace")
 
 MAX_QUIET: Final = timedelta(days=1)
 
@@ -131,112 +112,3 @@ def _require_trusted(context: ToolContext) -> None:
             "Only an owner or admin may ask for that. If you have nothing more to do, call "
             "yield_to_user."
         )
-
-
-MAX_SKILL_PATH_CHARS: Final = 400
-
-
-class SkillTools:
-    """Skills of all agents. They are the operator's text, and the model receives them as such."""
-
-    def __init__(self, live: LiveSettings, bindings: Bindings) -> None:
-        self._live = live
-        self._bindings = bindings
-        self._libraries: dict[str, SkillLibrary] = {}
-        self._lock = asyncio.Lock()
-        self._logged_notes: dict[str, tuple[str, ...]] = {}
-
-    async def render_catalogue(self, agent: str) -> str:
-        """Render the prompt's block `skills`: the same bytes in every place until a skill comes,
-        goes or changes.
-
-        Costs a few `stat` calls. Problems with skills are logged once, for the operator.
-        """
-        async with self._lock:
-            known = self._library(agent).refresh()  # a thread costs more than that
-        self._log_notes(agent, known)
-        return known.text
-
-    async def paths(self, agent: str) -> tuple[Path, ...]:
-        """Return the folders of all skills, each named as its skill, for the shell."""
-        async with self._lock:
-            return await asyncio.to_thread(self._library(agent).paths)
-
-    def _library(self, agent: str) -> SkillLibrary:
-        if agent not in self._libraries:
-            self._libraries[agent] = SkillLibrary(self._workspace(agent))
-        return self._libraries[agent]
-
-    def _workspace(self, agent: str) -> Path:
-        return self._live.agent_config(agent).workspace or default_workspace()
-
-    @tool(
-        "Read a skill: instructions for a task, or another of its files.", effect=OWN, parallel=True
-    )
-    async def load_skill(
-        self,
-        context: ToolContext,
-        *,
-        name: Annotated[
-            str,
-            Field(min_length=1, max_length=64),
-        ],
-        file: Annotated[
-            str,
-            Field(
-                max_length=MAX_SKILL_PATH_CHARS,
-                description="E.g. examples/a.md.",
-            ),
-        ] = "",
-    ) -> ToolOutput:
-        file = file.strip() or SKILL_FILE
-        allowed = self._bindings.find(context.at).skills
-        async with self._lock:
-            known, text = await run_in_thread(
-                lambda _: self._read(context.agent, name, file, allowed)
-            )
-        self._log_notes(context.agent, known)
-        return ToolOutput(text=text, kind="skill", origin=f"skills/{name}/{file}")
-
-    def _read(
-        self, agent: str, name: str, file: str, allowed: Collection[str] | None
-    ) -> tuple[SkillCatalogue, str]:
-        skills = self._library(agent)
-        known = skills.refresh()
-        if name not in known.skills:
-            names = ", ".join(known.skills) or "none"
-            raise ToolCallRefused(
-                f"There is no skill {to_single_line(name, MAX_NAME_CHARS)!r}; there are: {names}."
-            )
-        if allowed is not None and name not in allowed:
-            raise ToolCallRefused(
-                f"The skill {name} is not for this place: do without it, or say that you cannot do "
-                "this here."
-            )
-        try:
-            text = skills.read_text(name, file)
-            more = skills.read_text(name, ".").split("\n")[1:] if file == SKILL_FILE else []
-        except SkillFileNotFound as no:
-            shown_file = to_single_line(file, MAX_SKILL_PATH_CHARS)
-            raise ToolCallRefused(
-                f"{shown_file!r} in the skill {name} {no}; load it with file '.' to see what it "
-                "has."
-            ) from None
-        except OSError as error:
-            raise ToolCallRefused(
-                f"The skill {name} cannot be read now ({error.strerror}); try it again later."
-            ) from None
-        beside = [other for other in more if other != SKILL_FILE]
-        if not beside:
-            return known, text
-        is_boxed = self._live.settings.tools.bash.sandbox == "bubblewrap"
-        scripts = SKILLS_PATH if is_boxed else str(self._workspace(agent) / SKILLS_FOLDER)
-        shell = f" In the shell they are in {scripts}/{name}/."
-        return known, f"{text}\n\n(Beside it, for load_skill: {', '.join(beside)}.{shell})"
-
-    def _log_notes(self, agent: str, known: SkillCatalogue) -> None:
-        """Log new notes only; all of them at every turn would be noise."""
-        for note in known.notes:
-            if note not in self._logged_notes.get(agent, ()):
-                logger.warning("%s", note)
-        self._logged_notes[agent] = known.notes

@@ -4,7 +4,7 @@ The list of tools is the same in every turn, so that it never changes the cached
 is not allowed is refused, with a reason that the model understands.
 
 Permission comes first (`PermissionGate`), then calls under way (`RunningCalls`), dispatch
-(`ToolDispatcher`, `TurnTools`), fitting tools into a model's window, and rendering them for the
+(`ToolDispatcher`), fitting tools into a model's window, and rendering them for the
 model and for people.
 """
 
@@ -16,22 +16,18 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import groupby
-from types import MappingProxyType
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from agent.journal import to_single_line
 from agent.models.base import ToolResult
 from agent.tokens.counter import estimate_tokens
 from agent.turn_context import call_key
-from gateway.access.approval_texts import inline_code
-from gateway.config.reload import LiveSettings
 from gateway.context.history import was_begun_by_cut_off_turn
 from gateway.context.observer import ToolProgress, TurnTracker
-from gateway.core.clock import Clock
 from gateway.core.events import Address, ConversationId, Sender
 from gateway.core.facts import ToolRefused, ToolStarted
 from gateway.core.i18n import N_, _
-from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role, role_of
+from gateway.core.identity import ROLE_ORDER, identify, lowest_role, proven_role
 from gateway.core.labels import Label, join, label_of_role
 from gateway.core.permissions import (
     Effect,
@@ -41,15 +37,16 @@ from gateway.core.permissions import (
     ToolRule,
     apply_rules,
     decide_permission,
-    lowest_role,
-    proven_role,
 )
 from gateway.core.redaction import Redactor
+from gateway.core.text_safety import inline_code
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec, find_unknown_arguments
-from gateway.store import NewEntry, Store, StoreError
-from gateway.stream.routing import PrivacyCache
-from gateway.tools.approvals import Approvals
+from gateway.hooks import Plugins
+from gateway.plugin import Ask, Refuse
+from gateway.store import NewEntry, StoreError
+from gateway.store.types import StatementRefused
+from gateway.stream.handle import GatewayHandle
 from gateway.tools.metrics import ToolStats
 
 logger = logging.getLogger("reverie.tools")
@@ -64,22 +61,11 @@ ALREADY_BEGUN: Final = (
 class PermissionGate:
     """Permission check that every call passes. One for all agents."""
 
-    def __init__(  # noqa: PLR0917 - what each decision looks at
-        self,
-        live: LiveSettings,
-        store: Store,
-        clock: Clock,
-        approvals: Approvals,
-        access_policy: AccessPolicy,
-        places: PrivacyCache,
-    ) -> None:
-        """`access_policy` is read anew for each call, and after each approval."""
-        self._live = live
-        self._store = store
-        self._clock = clock
-        self.approvals = approvals
-        self._access_policy = access_policy
-        self._places = places
+    def __init__(self, gateway: GatewayHandle, plugins: Plugins) -> None:
+        """The access policy is read anew for each call, and after each approval."""
+        self._live, self._store, self._clock = gateway.live, gateway.store, gateway.clock
+        self._access_policy, self._places = gateway.people, gateway.places
+        self._plugins = plugins
 
     async def authorize(self, tool: Tool, call: ToolCall, context: ToolContext) -> str:
         """Return an empty text if the call may be carried out, else the reason for the model.
@@ -87,12 +73,12 @@ class PermissionGate:
         Raises StoreError, and ToolCallRefused for arguments that cannot be meant.
 
         Refusals by role are recorded here; calls that wait for an approval are recorded by the
-        approver's side.
+        plugin that asks for it. Without one, they are refused.
         """
         name = tool.spec.name
         permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
         if call.is_recovered:
-            context.request.add(Label("outside", source=f"the call of {name} in the text"))
+            context.request.label |= Label("outside", source=f"the call of {name} in the text")
         here = await self._places.with_memberships(
             context.visibility, context.request.label.readers
         )
@@ -100,13 +86,22 @@ class PermissionGate:
         effect = await tool.find_effect(call, context)
         now = await self._build_request(context, effect)
         verdict = decide_permission(name, permit, now)
+        match await self._plugins.before_call(context, call, tool):
+            case Refuse(rule):
+                verdict = replace(verdict, outcome="refused", rule=rule)
+            case Ask(rule) if verdict.outcome == "allowed":
+                verdict = replace(verdict, outcome="approval", rule=rule)
         if verdict.outcome == "approval":
-            if refusal := await self.approvals.request_approval(
-                call, context, permit.role, verdict, now.label
-            ):
+            refusal = await self._plugins.approve(context, call, verdict)
+            if refusal:
                 return refusal
-            permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
-            verdict = decide_permission(name, permit, await self._build_request(context, effect))
+            if refusal is None:
+                rule = f"{verdict.rule}, and no plugin that asks for approvals is on"
+                verdict = replace(verdict, outcome="refused", rule=rule)
+            else:
+                permit = apply_rules(name, tool.permit, self._live.settings.tools.rules)
+                now = await self._build_request(context, effect)
+                verdict = decide_permission(name, permit, now)
         if (
             verdict.outcome == "refused"
         ):  # perhaps somebody was blocked or lost a role while it waited
@@ -147,13 +142,13 @@ class PermissionGate:
         """Return the lower of a person's role when they wrote and their role now, with the login
         that they have now.
         """
-        if asker.verified and current_role(self._access_policy, at, asker) in ("owner", "admin"):
+        if asker.verified and identify(self._access_policy, at, asker).role in ("owner", "admin"):
             person = Sender(id=asker.id, name=asker.name, verified=True)
-            asker = replace(asker, verified=await self._places.is_logged_in(at, person))
+            asker = replace(asker, verified=await self._places.channels.is_logged_in(at, person))
         return lowest_role(
             [
                 proven_role(asker.role, verified=asker.verified),
-                current_role(self._access_policy, at, asker),
+                identify(self._access_policy, at, asker).role,
             ]
         )
 
@@ -167,22 +162,6 @@ class PermissionGate:
         await self._store.append(
             [NewEntry(fact=fact, at=self._clock.now(), conversation=context.at.conversation)]
         )
-
-
-def current_role(who: AccessPolicy, at: Address, asker: Requester) -> Role:
-    """Return the current role of a person who wrote there. Pure."""
-    ranks, is_bot = asker.ranks, asker.is_bot
-    sender = Sender(
-        id=asker.id, name=asker.name, verified=asker.verified, ranks=ranks, is_bot=is_bot
-    )
-    return role_of(who, at, sender)
-
-
-def are_blocked(access_policy: AccessPolicy, at: Address, requesters: Sequence[Requester]) -> bool:
-    """Return whether a person asked there, and everyone who did is blocked by now. Pure."""
-    return bool(requesters) and all(
-        current_role(access_policy, at, one) == "blocked" for one in requesters
-    )
 
 
 def has_side_effects(tool: Tool) -> bool:
@@ -209,7 +188,7 @@ class RunningCalls:
     """
 
     def __init__(self, tracker: TurnTracker, stats: ToolStats) -> None:
-        self._tracker = tracker
+        self.tracker = tracker
         self.stats = stats
         """Counters of the calls that have ended."""
         self._calls: list[_RunningCall] = []
@@ -233,31 +212,26 @@ class RunningCalls:
         progress = ToolProgress(
             call=call.id, name=call.name, arguments=call.arguments, state="started"
         )
-        self._tracker.tool_changed(context.turn, progress)
+        self.tracker.tell(context.turn, progress)
+        began_s, task = time.monotonic(), asyncio.ensure_future(work)
+        one = _RunningCall(context.at.conversation, call.name, began_s, task)
+        self._calls.append(one)
         result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
         try:
-            result = await self._run(call.name, context.at.conversation, work) or replace(
-                result, text=KILLED_BY_OPERATOR
-            )
-        finally:
-            ended = replace(progress, state="ended", result=result.text, error=result.is_error)
-            self._tracker.tool_changed(context.turn, ended)
-        return result
-
-    async def _run(
-        self, name: str, conversation: ConversationId, work: Coroutine[Any, Any, ToolResult]
-    ) -> ToolResult | None:
-        one = _RunningCall(conversation, name, time.monotonic(), asyncio.ensure_future(work))
-        self._calls.append(one)
-        try:
-            await asyncio.wait({one.task})
+            await asyncio.wait({task})
+            if one.killed and task.cancelled():
+                result = replace(result, text=KILLED_BY_OPERATOR)
+            else:
+                result = task.result()
         except asyncio.CancelledError:
-            one.task.cancel()
-            await asyncio.wait({one.task})
+            task.cancel()
+            await asyncio.wait({task})
             raise
         finally:
             self._calls.remove(one)
-        return None if one.killed and one.task.cancelled() else one.task.result()
+            ended = replace(progress, state="ended", result=result.text, error=result.is_error)
+            self.tracker.tell(context.turn, ended)
+        return result
 
     def kill(self, conversation: ConversationId) -> list[str]:
         """Kill all calls under way there. Returns their names, without waiting for their end."""
@@ -277,19 +251,6 @@ MAX_IGNORED_CHARS: Final = 200
 """Characters of the names of unknown arguments."""
 
 
-class DynamicTools(Protocol):
-    """Tools that come and go while the gateway runs."""
-
-    @property
-    def tools(self) -> Sequence[Tool]:
-        """Tools that are there now."""
-
-    def all_tools(self) -> Mapping[str, Tool]:
-        """Return the tools that are or were there, by name: one that is gone says so when it is
-        called.
-        """
-
-
 class ToolDispatcher:
     """All tools of an agent.
 
@@ -306,13 +267,12 @@ class ToolDispatcher:
         redactor: Redactor,
         *,
         agent: str = "",
-        dynamic: DynamicTools | None = None,
+        dynamic: Callable[[], Sequence[Tool]] | None = None,
         max_dynamic_tokens: int = 0,
         off: Sequence[str] = (),
-        notes: Mapping[str, Callable[[], str]] = MappingProxyType({}),
     ) -> None:
-        """`off`: globs of disabled tools. `redactor` is applied to results. `notes`: last sentence
-        of a tool's description, from the settings, by its name.
+        """`dynamic`: returns the tools that come and go. `off`: globs of disabled tools. `redactor`
+        is applied to results.
 
         `max_dynamic_tokens`: room for the specs of dynamic tools. One without room can be called
         all the same.
@@ -329,21 +289,26 @@ class ToolDispatcher:
         """Names of the dynamic tools without room, as they were logged last."""
         self._redactor = redactor
         self._running = running
-        self._notes = notes
         self.specs: tuple[ToolSpec, ...] = ()
         """Specs as the model receives them."""
+        self.specs_tokens = 0
+        """Estimated size of the specs."""
+        self.may_change = dynamic is not None
         self.last_turn_s: float | None = None
         """Begin of the last turn, on the clock's `monotonic`. None: there was none."""
         self.pin_specs()
 
     def pin_specs(self) -> None:
         """Send the specs of the current tools, from the next request on."""
-        names = {name: tool.spec for name, tool in (self._tools | self._dynamic_by_name()).items()}
-        for name, note in self._notes.items():
-            if name in names:
-                description = f"{names[name].description} {note()}".rstrip()
-                names[name] = replace(names[name], description=description)
+        names = dict[str, ToolSpec]()
+        for name, tool in (self._tools | self._dynamic_by_name()).items():
+            note = tool.note()
+            described = f"{tool.spec.description} {note}" if note else tool.spec.description
+            names[name] = replace(tool.spec, description=described)
         self.specs = tuple([names[name] for name in sorted(names)])
+        self.specs_tokens = sum(
+            [estimate_tokens(one.name + one.description + one.schema) for one in self.specs]
+        )
 
     @property
     def changed_names(self) -> tuple[list[str], list[str]]:
@@ -358,10 +323,6 @@ class ToolDispatcher:
             for name, tool in sorted((self._tools | self._dynamic_by_name()).items())
         }
 
-    def for_turn(self, context: ToolContext) -> "TurnTools":
-        """Return the tools for one turn."""
-        return TurnTools(self, context)
-
     async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Carry out one call. Raises only `StoreError` and cancellation."""
         return await self._running.run(call, context, self._call(call, context))
@@ -369,9 +330,8 @@ class ToolDispatcher:
     async def _call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = self._find_tool(call.name)
         if tool is not None and self._asks_for_schema(tool, call):
-            context.request.add(
-                Label("outside", source=call.name)
-            )  # an MCP server wrote the description
+            # An MCP server wrote the description.
+            context.request.label |= Label("outside", source=call.name)
             text = f"{tool.spec.description}\nIt takes: {tool.spec.schema}"
             return ToolResult(
                 id=call.id,
@@ -412,12 +372,13 @@ class ToolDispatcher:
         name, limit_s = tool.spec.name, tool.timeout_s()
         try:
             async with asyncio.timeout(limit_s):
-                return await tool.handler(context, **arguments), "ok"
+                found = await tool.handler(context, **arguments)
+            if not isinstance(found, str | ToolOutput):
+                raise TypeError(f"it returns {type(found).__name__}")  # noqa: TRY301 - a bug as any
+            return found, "ok"
         except ToolCallRefused as refused:
             logger.info("%s: %s is refused: %s", context.turn, name, refused)
             return str(refused), "refused"
-        except StoreError:
-            raise  # the gateway cannot go on without its log
         except TimeoutError:
             logger.warning("%s: %s took longer than %g s", context.turn, name, limit_s)
             took = (
@@ -426,13 +387,15 @@ class ToolDispatcher:
             )
             return took, "timeout"
         except Exception as error:  # a bug in that tool: the model goes on without it
+            if isinstance(error, StoreError) and not isinstance(error.__cause__, StatementRefused):
+                raise  # the gateway cannot go on without its log
             logger.exception("%s: %s broke", context.turn, name)
             return f"That did not work (internal error: {type(error).__name__}).", "error"
 
     def _find_tool(self, name: str) -> Tool | None:
         found = self._tools.get(name)
         if found is None and self._dynamic is not None and not is_off(name, self._off):
-            found = self._dynamic.all_tools().get(name)
+            found = next((one for one in self._dynamic() if one.spec.name == name), None)
         return found
 
     def _asks_for_schema(self, tool: Tool, call: ToolCall) -> bool:
@@ -452,7 +415,7 @@ class ToolDispatcher:
         """
         kept, left, tokens = dict[str, Tool](), list[str](), 0
         for tool in (
-            sorted(self._dynamic.tools, key=lambda one: one.spec.name)
+            sorted(self._dynamic(), key=lambda one: one.spec.name)
             if self._dynamic is not None
             else ()
         ):
@@ -479,7 +442,7 @@ class ToolDispatcher:
     def _build_result(
         self, call: ToolCall, output: ToolOutput, context: ToolContext, *, error: bool
     ) -> ToolResult:
-        context.request.add(replace(output.label, source=output.label.source or call.name))
+        context.request.label |= replace(output.label, source=output.label.source or call.name)
         redacted = self._redactor(output.text)
         text, beyond = redacted[:MAX_RESULT_CHARS], len(redacted) - MAX_RESULT_CHARS
         return ToolResult(
@@ -494,21 +457,6 @@ class ToolDispatcher:
             is_untrusted=output.is_untrusted,
             images=output.images,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class TurnTools:
-    """`agent.turn.Toolset` of one turn."""
-
-    dispatcher: ToolDispatcher
-    context: ToolContext
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        return self.dispatcher.specs
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return await self.dispatcher.call(call, self.context)
 
 
 def is_off(name: str, off: Sequence[str]) -> bool:
@@ -596,7 +544,14 @@ def render_tool_list(
             if not is_off(name, off)
         }
         alike = groupby(
-            sorted(permits, key=lambda name: _permit_sort_key(permits[name])),
+            sorted(
+                permits,
+                key=lambda name: (
+                    ROLE_ORDER.index(permits[name].role),
+                    permits[name].scope,
+                    permits[name].approval,
+                ),
+            ),
             key=permits.__getitem__,
         )
         if rendered := "; ".join(
@@ -606,10 +561,6 @@ def render_tool_list(
     lines += [_("- off: {tools}").format(tools=_format_codes(off))] if off else []
     lines += [f"- {inline_code(state, 200)}" for state in states]
     return "\n".join(lines) or _("I have no tools.")
-
-
-def _permit_sort_key(permit: ToolPermit) -> tuple[int, str, str]:
-    return ROLE_ORDER.index(permit.role), permit.scope, permit.approval
 
 
 def _format_codes(names: Iterable[str]) -> str:

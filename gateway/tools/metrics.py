@@ -1,11 +1,11 @@
-"""Counters of tool calls and approvals since this process started, for Prometheus."""
+"""Counters of tool calls since this process started, for Prometheus."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused
+from gateway.core.facts import ToolRefused
 from gateway.store import LogEntry
 
 ToolOutcome = Literal["ok", "error", "refused", "timeout", "unknown"]
@@ -15,6 +15,20 @@ DURATION_BUCKETS_S: Final = (0.01, 0.05, 0.25, 1.0, 5.0, 20.0, 60.0, 300.0)
 MAX_LABELLED_TOOLS: Final = 200
 """Tools with labels of their own; models make up names, and so do servers."""
 OTHER_TOOL: Final = "other"
+
+
+class ToolLabels:
+    """Names of tools as values of a label."""
+
+    def __init__(self) -> None:
+        self._known = set[str]()
+
+    def find(self, tool: str) -> str:
+        """Return the name, or `OTHER_TOOL` for a new one once there are `MAX_LABELLED_TOOLS`."""
+        if tool not in self._known and len(self._known) >= MAX_LABELLED_TOOLS:
+            return OTHER_TOOL
+        self._known.add(tool)
+        return tool
 
 
 class ToolStats:
@@ -41,51 +55,17 @@ class ToolStats:
             ["tool"],
             registry=self.metrics,
         )
-        self._verdicts = Counter(
-            "reverie_tool_approvals",
-            "Calls that an admin was asked about, by what came of it.",
-            ["tool", "verdict"],
-            registry=self.metrics,
-        )
-        self._waiting = set[str]()
-        """Approvals that were asked for and are not decided."""
-        Gauge(
-            "reverie_tool_approvals_waiting",
-            "Calls that wait for an admin now.",
-            registry=self.metrics,
-        ).set_function(lambda: len(self._waiting))
-        self._known = set[str]()
+        self._labels = ToolLabels()
 
     def count_call(self, tool: str, outcome: ToolOutcome, took_s: float) -> None:
         """Count a call that has ended. `took_s`: seconds, without the wait for an approval."""
-        name = OTHER_TOOL if outcome == "unknown" else self._find_label(tool)
+        name = OTHER_TOOL if outcome == "unknown" else self._labels.find(tool)
         self._calls.labels(name, outcome).inc()
         if outcome not in ("refused", "unknown"):
             self._durations.labels(name).observe(took_s)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Count refusals, verdicts and what waits: `ToolRefused`, `ApprovalRequested` and
-        `ApprovalEnded`.
-        """
+        """Count refusals: `ToolRefused`."""
         for entry in entries:
             if isinstance(entry.fact, ToolRefused):
-                self._refusals.labels(self._find_label(entry.fact.tool)).inc()
-            elif isinstance(entry.fact, ApprovalRequested):
-                self._waiting.add(entry.fact.approval)
-            elif isinstance(entry.fact, ApprovalEnded):
-                self._waiting.discard(entry.fact.approval)
-                self._verdicts.labels(self._find_label(entry.fact.tool), entry.fact.verdict).inc()
-
-    def on_ended_elsewhere(self, entries: Sequence[LogEntry]) -> None:
-        """Count what waits no more because another process has ended it, which counts the verdict:
-        `ApprovalEnded`.
-        """
-        self._waiting -= {
-            one.fact.approval for one in entries if isinstance(one.fact, ApprovalEnded)
-        }
-
-    def _find_label(self, tool: str) -> str:
-        if tool not in self._known and len(self._known) >= MAX_LABELLED_TOOLS:
-            return OTHER_TOOL
-        self._known.add(tool)
-        return tool
+                self._refusals.labels(self._labels.find(entry.fact.tool)).inc()

@@ -189,10 +189,10 @@ def _find_open_ports(settings: Settings) -> Iterator[Opening]:
         )
         yield "open.ops", what, "ops.host"
     for name, channel in settings.channels.items():
-        hook = channel.webhook if channel.platform == "telegram" else None
-        if hook is not None and not is_loopback_host(hook.listen):
-            what = f"the webhook can be reached from other machines ({hook.listen}; use 127.0.0.1)"
-            yield "open.webhook", what, f"channels.{name}.webhook.listen"
+        for key, host in channel.listens():
+            if not is_loopback_host(host):
+                what = f"the webhook can be reached from other machines ({host}; use 127.0.0.1)"
+                yield "open.webhook", what, f"channels.{name}.{key}"
 
 
 def _find_open_models(settings: Settings) -> Iterator[Opening]:

@@ -10,7 +10,7 @@ that has begun and not ended may have been done. A file is durable before it is 
 import hashlib
 import logging
 import mimetypes
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -30,17 +30,15 @@ from channels.base import (
     SendError,
     Uncertain,
 )
-from gateway.access.channels import Channels
-from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import decide, is_room_allowed, list_open_rooms
 from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks
 from gateway.context.digest import DigestBuilder
 from gateway.context.requesters import was_asked_for
-from gateway.core.clock import Clock, new_id
+from gateway.context.workspace_fs import AgentFiles
+from gateway.core.clock import new_id
 from gateway.core.events import (
     Address,
     Alarm,
-    ChannelName,
     ConversationId,
     EventId,
     Message,
@@ -50,29 +48,33 @@ from gateway.core.events import (
     PostKey,
 )
 from gateway.core.facts import (
+    OwnerTold,
     PlatformAction,
     PostQueued,
     RoomAttended,
     is_inner,
 )
-from gateway.core.identity import AccessPolicy, role_of
+from gateway.core.identity import ADMIN_ROLES, identify
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.store import NewEntry, Store
+from gateway.store import NewEntry
 from gateway.stream.attention import was_ordered
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.internal import InternalIntake
-from gateway.stream.outbox import OutgoingFiles
-from gateway.stream.routing import Bindings, PrivacyCache
-from gateway.tools.read_room import MAX_ADDRESS_CHARS, MessageTarget, RoomReader
-from gateway.tools.telling import Answered, build_post_entries, find_answered, is_relayed
-from gateway.tools.workspace_fs import AgentFiles
+from gateway.stream.outgoing_files import OutgoingFiles
+from gateway.tools.read_room import (
+    MAX_ADDRESS_CHARS,
+    MAX_PLACES,
+    MessageTarget,
+    RoomReader,
+    refuse_ambiguous,
+)
+from gateway.tools.telling import build_post_entries, find_answered, is_relayed
 
 logger = logging.getLogger("reverie.tools")
 
-MAX_PLACES = 20
-"""Places that are listed by name."""
 MAX_POST_CHARS: Final = 8_000
 MAX_REASON_CHARS: Final = 300
 MAX_ATTENDS_PER_HOUR: Final = 6
@@ -90,26 +92,25 @@ class MessagingTools:
 
     def __init__(
         self,
-        *,
-        store: Store,
-        clock: Clock,
-        bindings: Bindings,
-        places: PrivacyCache,
-        access_policy: AccessPolicy,
-        channels: Collection[ChannelName],
+        gateway: GatewayHandle,
         internal: InternalIntake,
+        locks: ConversationLocks,
+        digests: Mapping[str, DigestBuilder],
     ) -> None:
-        self._internal = internal
-        self._store = store
-        self._clock = clock
-        self._bindings = bindings
-        self._privacy = places
-        self._access_policy = access_policy
-        self._channels = channels
-        self.locks = ConversationLocks()
-        """Held by each turn."""
-        self.digests: dict[str, DigestBuilder] = {}
-        """Digests of each agent, by its id: the rooms that it was shown."""
+        """`locks`: held by each turn. `digests`: of each agent, by its id: the rooms that it was
+        shown.
+        """
+        self._internal, self._locks, self._digests = internal, locks, digests
+        self._store, self._clock, self._bindings = (
+            gateway.store,
+            gateway.clock,
+            gateway.places.bindings,
+        )
+        self._privacy, self._access_policy, self._channels = (
+            gateway.places,
+            gateway.people,
+            gateway.channels,
+        )
 
     async def _effect(
         self, context: ToolContext, *, address: str, text: str, **_: object
@@ -134,8 +135,8 @@ class MessagingTools:
         if not text.strip():
             raise ToolCallRefused("A message needs text.")
         to = await self.resolve_reachable(address, context)
-        is_busy = self.locks.is_busy(to.conversation)
-        release = None if is_busy else await self.locks.acquire(to.conversation, LOCK_TIMEOUT_S)
+        is_busy = self._locks.is_busy(to.conversation)
+        release = None if is_busy else await self._locks.acquire(to.conversation, LOCK_TIMEOUT_S)
         if release is None:
             raise ToolCallRefused(
                 "Your own turn runs there just now and sees what is pending. Leave it to that turn."
@@ -182,9 +183,13 @@ class MessagingTools:
             raise ToolCallRefused(
                 "attend works only when you are by yourself: here you are in a room's own turn."
             )
-        digest, now, inner = self.digests[context.agent], self._clock.now(), context.at.conversation
+        digest, now, inner = (
+            self._digests[context.agent],
+            self._clock.now(),
+            context.at.conversation,
+        )
         at = self._resolve_shown(room, digest.rooms)
-        if self.locks.is_busy(at.conversation):
+        if self._locks.is_busy(at.conversation):
             raise ToolCallRefused("Your own turn runs there just now and sees what is pending.")
         bound = self._bindings.find(at)
         is_silent = bound.speaks_up == "never" and bound.listen != "all"
@@ -214,7 +219,7 @@ class MessagingTools:
             agent=context.agent,
             attended=True,
         )
-        judged = self._internal.judge(alarm)
+        judged = self._internal.build_judgement(alarm)
         if judged.fate != "due":
             raise ToolCallRefused(
                 f"Not now: {judged.rule}. What waits stays there for the next turn."
@@ -245,7 +250,7 @@ class MessagingTools:
         if len(found) == 1:
             return found[0]
         if found:
-            raise ToolCallRefused(_name_ambiguous(titles, found))
+            raise refuse_ambiguous(titles, found)
         named = ", ".join(titles.trusted_label(at.conversation) for at in shown)
         raise ToolCallRefused(
             "Nothing that you were shown is pending there. Rooms with something pending: "
@@ -278,13 +283,13 @@ class MessagingTools:
         """Return whether the asker names the place, or answers what was told of it, and the text
         passes on their own words.
         """
-        answered = await self._find_answered(context)
-        told = [one for one in answered.told if one.about == to]
+        said, answered = await self._find_answered(context)
+        told = [one for one in answered if one.about == to]
         shown = [one.text for one in told if audience.can_read(one.label.readers)]
         names = [one.name for one in context.requesters]
-        return (is_named or bool(told)) and is_relayed(text, answered.text, [*shown, *names])
+        return (is_named or bool(told)) and is_relayed(text, said, [*shown, *names])
 
-    async def _find_answered(self, context: ToolContext) -> Answered:
+    async def _find_answered(self, context: ToolContext) -> tuple[str, Sequence[OwnerTold]]:
         place, asking = context.at.conversation, {one.id for one in context.requesters}
         return await find_answered(self._store, context.agent, place, asking)
 
@@ -304,8 +309,8 @@ class MessagingTools:
                 "Only an owner, in a direct chat with you, may have you speak in another place. "
                 "Answer here instead; `tell` lets an owner know."
             )
-        answered = await self._find_answered(context)
-        told = [one.about for one in answered.told if one.about is not None]
+        _said, answered = await self._find_answered(context)
+        told = [one.about for one in answered if one.about is not None]
         to = await self._resolve_place(address, context.agent, told)
         if to == context.at:
             raise ToolCallRefused("You are in that place now: your answer is posted there.")
@@ -325,7 +330,8 @@ class MessagingTools:
         `told`: places that the asker answers to.
         """
         titles = self._privacy.titles
-        found = titles.find_places(written, [*told, *self.list_places(agent)])
+        named = [at for at in list_open_rooms(self._access_policy) if self._is_bound(at, agent)]
+        found = titles.find_places(written, [*told, *named[:MAX_PLACES]])
         if len(found) != 1:
             found = [
                 at
@@ -336,40 +342,28 @@ class MessagingTools:
         if not found:
             raise ToolCallRefused("You are in no such place: write its title or its address.")
         if len(found) > 1:
-            raise ToolCallRefused(_name_ambiguous(titles, found))
+            raise refuse_ambiguous(titles, found)
         return found[0]
 
     async def _may_speak(self, to: Address) -> bool:
         """Return True for a listed room, and for the direct chat of an owner or admin."""
         if await self._privacy.is_direct(to.conversation):
             newest = await self._privacy.newest_message(to.conversation)
-            return newest is not None and self._is_trusted_sender(newest)
+            return (
+                newest is not None
+                and identify(self._access_policy, to, newest.sender).role in ADMIN_ROLES
+                and decide(self._access_policy, newest).allowed
+            )
         return is_room_allowed(self._access_policy, to)
-
-    def _is_trusted_sender(self, message: Message) -> bool:
-        role = role_of(self._access_policy, message.at, message.sender)
-        return role in ("owner", "admin") and decide(self._access_policy, message).allowed
-
-    def list_places(self, agent: str) -> list[Address]:
-        """Return the rooms that are listed by name, where the agent may speak unasked."""
-        named = list_open_rooms(self._access_policy)
-        return [at for at in named if self._is_bound(at, agent)][:MAX_PLACES]
-
-
-def _name_ambiguous(titles: PlaceTitles, found: Sequence[Address]) -> str:
-    named = ", ".join(titles.trusted_label(at.conversation) for at in found[:MAX_PLACES])
-    return f"Several places are called so: {named}. Name one by the address in parentheses."
 
 
 MAX_FILE_NAME_CHARS: Final = 100
 MAX_CAPTION_CHARS: Final = 1_000
 """Limit of the text with a file. Telegram allows 1,024
 (https://core.telegram.org/bots/api#senddocument)."""
-MAX_PATH_CHARS: Final = 1_000
 _RECENT_POSTS: Final = 20
 
 MAX_REACTION_CHARS: Final = 64
-MAX_EDIT_CHARS: Final = 8_000
 MAX_TOPIC_CHARS: Final = 400
 
 PlatformActionKind = Literal["react", "unreact", "edit", "delete", "topic"]
@@ -396,21 +390,15 @@ class PlatformTools:
 
     def __init__(
         self,
-        *,
-        store: Store,
-        clock: Clock,
-        channels: Channels,
-        places: PrivacyCache,
+        gateway: GatewayHandle,
         rooms: RoomReader,
         files: AgentFiles,
         outfiles: OutgoingFiles,
         messaging: MessagingTools,
     ) -> None:
         """`messaging` decides where an agent may act from elsewhere."""
-        self._store = store
-        self._clock = clock
-        self._channels = channels
-        self._privacy = places
+        self._store, self._clock = gateway.store, gateway.clock
+        self._channels, self._privacy = gateway.channels, gateway.places
         self._rooms = rooms
         self._files = files
         self._outfiles = outfiles
@@ -453,7 +441,7 @@ class PlatformTools:
         message: _OwnMessage,
         text: Annotated[
             str,
-            Field(min_length=1, max_length=MAX_EDIT_CHARS, description="All of the new text."),
+            Field(min_length=1, max_length=MAX_POST_CHARS, description="All of the new text."),
         ],
     ) -> str:
         if not text.strip():
@@ -514,7 +502,7 @@ class PlatformTools:
         self,
         context: ToolContext,
         *,
-        path: Annotated[str, Field(min_length=1, max_length=MAX_PATH_CHARS)],
+        path: Annotated[str, Field(min_length=1)],
         text: Annotated[
             str,
             Field(max_length=MAX_CAPTION_CHARS, description="To post with it."),

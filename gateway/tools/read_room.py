@@ -6,7 +6,7 @@ reveal whether other messages or places exist.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Final
@@ -15,14 +15,13 @@ from pydantic import Field
 
 from agent.journal import to_single_line
 from agent.prompt import PromptLine, render_line
-from channels.base import CanListMembers, Channel, RoomMembers, SendError
+from channels.base import CanListMembers, RoomMembers, SendError
+from gateway.access.place_names import PlaceTitles
 from gateway.context.conversation import NOBODY, ConversationReader, CurrentMessage, find_reply_to
 from gateway.context.evidence import LEFT_LOG
 from gateway.context.search import sanitize_name
 from gateway.core.events import (
     Address,
-    ChannelName,
-    ConversationId,
     DeliveryReport,
     Message,
     MessageDeleted,
@@ -32,27 +31,27 @@ from gateway.core.events import (
     Sender,
 )
 from gateway.core.facts import MESSAGE_KINDS, PlatformAction, PostQueued, Seq, TurnRecord, is_inner
-from gateway.core.identity import ROLE_ORDER, AccessPolicy, role_of
+from gateway.core.identity import ROLE_ORDER, identify
 from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
 from gateway.core.permissions import OWN
-from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.store import LogEntry, StoreReader
+from gateway.store import LogEntry
 from gateway.store.archive import has_left
-from gateway.stream.media import DescribedAttachment, describe_unread
-from gateway.stream.routing import Bindings, PrivacyCache
+from gateway.stream.handle import GatewayHandle
 
 UNKNOWN_MESSAGE: Final = (
     "There is no message with that handle that may be told of here. Handles like m12 stand in what "
     "read_room and recall show; `last` is what you answer, and `mine` your newest post here."
 )
-_HANDLE: Final = re.compile(r"m([0-9]{1,18})")
+_HANDLE: Final = re.compile(r"m?([0-9]{1,18})")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _MAX_UNREAD: Final = 50
 _MAX_RECENT: Final = 20
 """Messages or posts that are searched for `last` or `mine`."""
 _MAX_ACTIONS: Final = 1_000
+MAX_PLACES: Final = 20
+"""Places that are listed by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +68,8 @@ class MessageTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPost:
-    """Post of an agent, in its current state on the platform."""
+    """Post of an agent as it is on the platform now."""
 
-    seq: Seq
     post: Post
     agent: str
     """As `MessageTarget.agent`."""
@@ -79,11 +77,15 @@ class AgentPost:
     """As `DeliveryReport.state`; empty: not delivered yet."""
     ids: tuple[MessageId, ...]
     """Parts that still exist."""
-    text: str
-    """Current text."""
     edited: bool
-    is_gone: bool
-    """True: all of it was deleted."""
+
+
+def refuse_ambiguous(titles: PlaceTitles, found: Sequence[Address]) -> ToolCallRefused:
+    """Return the refusal of a title that several places have."""
+    named = ", ".join(titles.trusted_label(at.conversation) for at in found[:MAX_PLACES])
+    return ToolCallRefused(
+        f"Several places are called so: {named}. Name one by the address in parentheses."
+    )
 
 
 def _to_target(post: AgentPost) -> MessageTarget:
@@ -116,50 +118,20 @@ _MAX_LATELY: Final = 200
 _PAGE_ENTRIES: Final = 100
 _MAX_PAGES: Final = 5
 """Pages that are read: entries that may not be shown must not hide others."""
-_MAX_HANDLE_DIGITS: Final = 18
-
-
-class AttachmentDescriber:
-    """Describes attachments, without their content:
-    `gateway.context.conversation.AttachmentSource`.
-    """
-
-    async def describe_attachments(
-        self,
-        messages: Sequence[tuple[Seq, Message]],
-        *,
-        sees: bool,  # noqa: ARG002 - no image is shown
-    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        """Return a line for each attachment."""
-        return {
-            seq: tuple(
-                DescribedAttachment(describe_unread(seq, message, place))
-                for place in range(len(message.attachments))
-            )
-            for seq, message in messages
-        }
 
 
 class RoomReader:
     """`read_room` and `who` of all agents, and the lookup of messages by handle."""
 
-    def __init__(
-        self,
-        *,
-        reader: StoreReader,
-        places: PrivacyCache,
-        bindings: Bindings,
-        access_policy: AccessPolicy,
-        channels: Mapping[ChannelName, Channel],
-        redactor: Redactor,
-    ) -> None:
-        self._reader = reader
-        self._privacy = places
-        self._bindings = bindings
-        self._access_policy = access_policy
-        self._channels = channels
+    def __init__(self, gateway: GatewayHandle) -> None:
+        self._reader, self._privacy, self._bindings = (
+            gateway.store,
+            gateway.places,
+            gateway.places.bindings,
+        )
+        self._access_policy, self._channels = gateway.people, gateway.channels
         self._conversation = ConversationReader(
-            reader, access_policy, AttachmentDescriber(), redactor
+            gateway.store, gateway.people, None, gateway.redactor
         )
 
     @tool(
@@ -180,20 +152,21 @@ class RoomReader:
         count: Annotated[int, Field(ge=1, le=MAX_MESSAGES)] = DEFAULT_MESSAGES,
     ) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
-        lines, more, label = await self._collect_lines(at, _parse_before(before), count, context)
+        until = _parse_handle(before or "")
+        if until is None and (before or "").strip():
+            raise ToolCallRefused(BAD_BEFORE)
+        lines, more, label = await self._collect_lines(at, until, count, context)
         await self._privacy.titles.load([at.conversation])
         place = self._privacy.titles.trusted_label(at.conversation)
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
-            head += (
-                f" What was said before them: before={_format_handle(lines[0][0])}" if more else ""
-            )
+            head += f" What was said before them: before=m{lines[0][0]}" if more else ""
         else:
             head = (
                 f"{place}: there are no messages that you have "
                 f"seen{' before that' if before else ''}."
             )
-        rendered = [f"{_format_handle(seq)} {line}" for seq, line in lines]
+        rendered = [f"m{seq} {line}" for seq, line in lines]
         return await self._build_output("\n".join([head, *rendered]), "messages", at, label)
 
     @tool(
@@ -249,10 +222,7 @@ class RoomReader:
         if not found:
             raise ToolCallRefused(UNKNOWN_PLACE)
         if len(found) > 1:
-            named = ", ".join(titles.trusted_label(at.conversation) for at in found)
-            raise ToolCallRefused(
-                f"Several places are called so: {named}. Name one by the address in parentheses."
-            )
+            raise refuse_ambiguous(titles, found)
         return found[0], context
 
     async def _is_visible(self, at: Address, context: ToolContext) -> bool:
@@ -311,8 +281,7 @@ class RoomReader:
             current = CurrentMessage(one.seq, message, is_edited=message.text != one.fact.text)
             (rendered,) = await self._conversation.render([current], sees=False)
             return render_line(rendered.line), rendered.label
-        post = await self.find_post(one)
-        if post is None or post.is_gone:
+        if (post := await self.find_post(one)) is None:
             return None
         label = await self._conversation.label_of_post(post.post)
         return render_line(
@@ -321,7 +290,7 @@ class RoomReader:
 
     def _render_people(self, at: Address, found: RoomMembers) -> str:
         people = sorted(
-            ((self._current_role(at, one), one) for one in found.members),
+            ((identify(self._access_policy, at, one).role, one) for one in found.members),
             key=lambda pair: -ROLE_ORDER.index(pair[0]),
         )
         total = f" of {found.total}" if found.total is not None else ""
@@ -347,7 +316,7 @@ class RoomReader:
                 spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))
         lines = [
             (
-                f"{_format_person(self._current_role(at, sender), sender)}, at "
+                f"{_format_person(identify(self._access_policy, at, sender).role, sender)}, at "
                 f"{last:%Y-%m-%d %H:%M} "
                 "UTC"
             )
@@ -358,9 +327,6 @@ class RoomReader:
             f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
         )
         return "\n".join([head, *lines])
-
-    def _current_role(self, at: Address, sender: Sender) -> str:
-        return role_of(self._access_policy, at, sender)
 
     async def find_message(self, message: str, context: ToolContext) -> MessageTarget:
         """Return the message. Raises StoreError, and ToolCallRefused if there is none that may be
@@ -374,8 +340,7 @@ class RoomReader:
                     "it."
                 )
             return await (self._find_last(context) if named == "last" else self._find_mine(context))
-        match = _HANDLE.fullmatch(named)
-        seq = int(match[1]) if match is not None else 0
+        seq = _parse_handle(named) or 0
         entry = await self._reader.entry(seq)
         found = await self._resolve(entry, context) if entry is not None else None
         if await has_left(self._reader, seq):
@@ -409,7 +374,7 @@ class RoomReader:
                 else None
             )
         post = await self.find_post(first)
-        return _to_target(post) if post is not None and not post.is_gone else None
+        return _to_target(post) if post is not None else None
 
     async def _find_last(self, context: ToolContext) -> MessageTarget:
         new = await self._reader.unread_entries(context.at.conversation, most=_MAX_UNREAD)
@@ -431,12 +396,7 @@ class RoomReader:
             )
         ):
             post = await self.find_post(one)
-            if (
-                post is not None
-                and post.agent in ("", context.agent)
-                and post.state != "failed"
-                and not post.is_gone
-            ):
+            if post is not None and post.agent in ("", context.agent) and post.state != "failed":
                 return _to_target(post)
         raise ToolCallRefused("You have no recent post here.")
 
@@ -456,7 +416,7 @@ class RoomReader:
         )
 
     async def find_post(self, queued: LogEntry) -> AgentPost | None:
-        """Return the post in its current state. None: no agent posted it."""
+        """Return the post as it is now. None: no agent posted it, or all of it was deleted."""
         fact = queued.fact
         if not isinstance(fact, PostQueued) or queued.cause is None or fact.post.private:
             return None
@@ -469,31 +429,25 @@ class RoomReader:
             ended.fact.state if ended is not None and isinstance(ended.fact, DeliveryReport) else ""
         )
         ids = await self._reader.message_ids(place, post.key)
-        acts = await self._completed_actions(place, queued.seq)
-        left = [one for one in ids if not await self._is_deleted(one, queued, post, acts)]
-        edits = [act for act in acts if act.what == "edit" and act.message in ids]
-        return AgentPost(
-            seq=queued.seq,
-            post=post,
-            agent=cause.fact.agent,
-            state=state,
-            ids=tuple(left),
-            text=edits[-1].text if edits else post.text,
-            edited=bool(edits),
-            is_gone=bool(ids) and not left,
-        )
-
-    async def _completed_actions(
-        self, place: ConversationId, after: int
-    ) -> Sequence[PlatformAction]:
         found = await self._reader.newest_entries(
-            _MAX_ACTIONS, after=after, kinds=["acted"], conversation=place
+            _MAX_ACTIONS, after=queued.seq, kinds=["acted"], conversation=place
         )
-        return [
+        acts = [
             one.fact
             for one in found
             if isinstance(one.fact, PlatformAction) and one.fact.state == "done"
         ]
+        left = [one for one in ids if not await self._is_deleted(one, queued, post, acts)]
+        if ids and not left:
+            return None
+        edits = [act for act in acts if act.what == "edit" and act.message in ids]
+        return AgentPost(
+            post=replace(post, text=edits[-1].text) if edits else post,
+            agent=cause.fact.agent,
+            state=state,
+            ids=tuple(left),
+            edited=bool(edits),
+        )
 
     async def _is_deleted(
         self, message: MessageId, queued: LogEntry, post: Post, acts: Sequence[PlatformAction]
@@ -520,7 +474,7 @@ def _post_line(post: AgentPost, at: datetime, agent: str) -> PromptLine:
         sender="you" if post.agent in ("", agent) else post.agent,
         role="agent",
         sent=at,
-        text=post.text,
+        text=post.post.text,
         is_addressed=True,
         is_edited=post.edited,
         attachments=tuple(beside),
@@ -533,15 +487,7 @@ def _format_person(role: str, sender: Sender) -> str:
     return f"{sanitize_name(sender.name)} ({role}{', bot' if sender.is_bot else ''}{number})"
 
 
-def _format_handle(seq: int) -> str:
-    return f"m{seq}"
-
-
-def _parse_before(handle: str | None) -> int | None:
-    """Parse the handle of a position. Its place does not matter: it is only a bound."""
-    if not (handle or "").strip():
-        return None
-    digits = (handle or "").strip(" \t\r\n\"'`()[]<>").lower().removeprefix("m")
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MAX_HANDLE_DIGITS):
-        raise ToolCallRefused(BAD_BEFORE)
-    return int(digits)
+def _parse_handle(written: str) -> int | None:
+    """Return the position in the log. None: it is no handle."""
+    match = _HANDLE.fullmatch(written.strip(_QUOTES).lower())
+    return int(match[1]) if match is not None else None

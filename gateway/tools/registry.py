@@ -4,15 +4,16 @@ people.
 
 import logging
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Final
 
 from agent.models.base import Model
-from gateway.config.reload import LiveSettings
 from gateway.core.i18n import _
 from gateway.core.permissions import ToolPermit
-from gateway.core.redaction import Redactor
 from gateway.core.tool import permits_of, tools_of
-from gateway.tools.agent import RestTools, SkillTools
+from gateway.hooks import Plugins
+from gateway.stream.handle import GatewayHandle
+from gateway.tools.agent import RestTools
 from gateway.tools.dispatch import (
     MAX_WINDOW_SHARE,
     PermissionGate,
@@ -21,19 +22,16 @@ from gateway.tools.dispatch import (
     fit_families,
     render_tool_list,
 )
-from gateway.tools.files import FileTools
 from gateway.tools.mcp.client import McpServerClient, McpServers
-from gateway.tools.memory import MemoryTools, ReminderTools
+from gateway.tools.memory import MemoryTools
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
-from gateway.tools.shell import ShellTools
 from gateway.tools.telling import OwnerTelling
-from gateway.tools.web import WebTools
 
 logger = logging.getLogger("reverie.tooling")
 
 SERVER_SETTLE_S = 5.0
-"""Longest wait of an agent's first turn for MCP servers that are starting."""
+"""Longest wait of turns for MCP servers that are starting, from the first turn on."""
 
 
 class ToolRegistry:
@@ -41,32 +39,27 @@ class ToolRegistry:
 
     def __init__(
         self,
-        *,
-        live: LiveSettings,
+        gateway: GatewayHandle,
         gate: PermissionGate,
         running: RunningCalls,
-        redactor: Redactor,
+        *,
         mcp: McpServers,
-        shell: ShellTools,
+        plugins: Plugins,
         families: Mapping[str, Sequence[object]],
     ) -> None:
         """`families`: all objects with tools that each agent has, by family, in the order of their
         importance.
         """
-        self._live = live
+        self._live, self._redactor = gateway.live, gateway.redactor
         self._gate = gate
         self.running = running
-        self._redactor = redactor
-        self._mcp = mcp
-        self._shell = shell
+        self._mcp, self._plugins = mcp, plugins
         self._families = {family: tools_of(*owners) for family, owners in families.items()}
+        for one in plugins.all:
+            if tools := plugins.tools(one):
+                self._families.setdefault(one.family or one.name, []).extend(tools)
         self._family_by_tool: dict[str, str] = {}
         """Family of each tool, by name. Tools of MCP servers have none."""
-
-    @property
-    def has_dynamic_tools(self) -> bool:
-        """True if tools may come and go."""
-        return bool(self._live.settings.tools.mcp)
 
     def build_dispatcher(self, agent: str, model: Model, rest: RestTools) -> ToolDispatcher:
         """Build the dispatcher of an agent, with its own tools for rest.
@@ -87,22 +80,14 @@ class ToolRegistry:
             self.running,
             self._redactor,
             agent=agent,
-            dynamic=self._mcp if self.has_dynamic_tools else None,
+            dynamic=(lambda: self._mcp.tools) if config.mcp else None,
             max_dynamic_tokens=int(model.context_tokens * MAX_WINDOW_SHARE),
             off=config.all_off,
-            notes={"bash": self._shell.describe, "remind": self._describe_timezone},
         )
 
-    async def prepare_turn(self, dispatcher: ToolDispatcher, now_s: float, lasts_s: float) -> None:
-        """Prepare a turn: renew the pinned specs once nothing of the prompt can be cached any more.
-
-        `lasts_s`: seconds for which it can be. `now_s`: on the clock's `monotonic`.
-        """
-        before_s, dispatcher.last_turn_s = dispatcher.last_turn_s, now_s
-        if self.has_dynamic_tools and before_s is None:
-            await self._mcp.wait_settled(SERVER_SETTLE_S)
-        if before_s is None or now_s - before_s > lasts_s:
-            dispatcher.pin_specs()
+    async def wait_settled(self) -> None:
+        """Wait for the servers of tools that are starting, for a short while."""
+        await self._mcp.wait_settled(SERVER_SETTLE_S)
 
     def render_tools(self, dispatcher: ToolDispatcher, states: Sequence[str] = ()) -> str:
         """Render the tools of an agent, for people. `states`: as of `describe_states`."""
@@ -111,28 +96,27 @@ class ToolRegistry:
             families.setdefault(self._family_by_tool.get(name, "MCP"), {})[name] = permit
         return render_tool_list(families, config.rules, config.all_off, states)
 
-    def _describe_timezone(self) -> str:
-        return f"Times are in {self._live.settings.dmn.timezone}, unless `timezone` is given."
-
     def describe_states(self) -> list[str]:
         """Describe the state of what tools depend on in this process, in a line each, for
         people.
         """
         return [
-            f"bash: {self._shell.describe()}",
+            *self._plugins.states(),
             *(_describe_server(one) for one in self._mcp.servers),
         ]
 
 
 _BUILT_IN: Final = (
-    *(RestTools, MessagingTools, OwnerTelling, SkillTools, MemoryTools, ReminderTools),
-    *(PlatformTools, RoomReader, FileTools, ShellTools, WebTools),
+    *(RestTools, MessagingTools, OwnerTelling, MemoryTools),
+    *(PlatformTools, RoomReader),
 )
 
 
 def built_in_permits() -> dict[str, ToolPermit]:
-    """Return the requirements of these tools, without the operator's rules, by name."""
-    return permits_of(*_BUILT_IN)
+    """Return the requirements of these tools, and of those of plugins, which stand above them,
+    without the operator's rules, by name.
+    """
+    return permits_of(*_BUILT_IN, *import_module("gateway.plugins").find_plugins().classes)
 
 
 def _describe_server(server: McpServerClient) -> str:

@@ -14,32 +14,30 @@ import asyncio
 import contextlib
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field
 
+from agent.dmn import load_state
 from agent.journal import to_single_line
-from agent.signals import DmnMode, DmnState, load_state
+from agent.signals import DmnMode, DmnState
 from channels.aio import with_timeout
-from gateway.access.approval_texts import inline_code
 from gateway.access.owners import (
     DIRECT_KINDS,
     DirectChat,
     iter_direct_chats,
     parse_direct_chat,
 )
-from gateway.cluster.cluster import Cluster, agent_lease
-from gateway.config.reload import LiveSettings
+from gateway.cluster.cluster import agent_lease
 from gateway.context.conversation import ConversationLocks
 from gateway.context.digest import MAX_ROOM_LINES, DigestBuilder, find_senders
+from gateway.context.requesters import find_setters
 from gateway.context.schedule import parse_timezone
-from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
-    Alarm,
     Command,
     ConversationId,
     Message,
@@ -54,7 +52,6 @@ from gateway.core.facts import (
     OPERATOR_CHANNEL,
     OwnerTold,
     PostQueued,
-    ReminderSet,
     Seq,
     TurnId,
     TurnRecord,
@@ -62,14 +59,15 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.i18n import _, current_language, language_for, use_language
-from gateway.core.identity import AccessPolicy, person_key, role_of, stable_source
+from gateway.core.identity import identify, lowest_role, person_key, stable_source
 from gateway.core.labels import Label, join, rank_integrity
-from gateway.core.permissions import OWN, lowest_role
+from gateway.core.permissions import OWN
+from gateway.core.text_safety import inline_code
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.store import LogEntry, NewEntry, Store, StoreReader
+from gateway.store import LogEntry, NewEntry, StoreReader
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.presence import PresenceTracker
-from gateway.stream.routing import Bindings, PrivacyCache
 
 MAX_TEXT_CHARS: Final = 600
 MAX_NAMED: Final = 5
@@ -112,36 +110,35 @@ class OwnerTelling:
 
     def __init__(
         self,
-        *,
-        store: Store,
-        clock: Clock,
-        live: LiveSettings,
-        bindings: Bindings,
-        places: PrivacyCache,
-        access_policy: AccessPolicy,
+        gateway: GatewayHandle,
         presence: PresenceTracker,
         digests: Mapping[str, DigestBuilder],
         locks: ConversationLocks,
-        cluster: Cluster | None = None,
     ) -> None:
-        """`digests`: of each agent, by its id. `cluster` None: this is the only process."""
-        self._store, self._clock, self._live = store, clock, live
-        self._bindings, self._places, self._access_policy = bindings, places, access_policy
+        """`digests`: of each agent, by its id."""
+        self._store, self._clock, self._live = gateway.store, gateway.clock, gateway.live
+        self._bindings, self._places, self._access_policy = (
+            gateway.places.bindings,
+            gateway.places,
+            gateway.people,
+        )
         self._presence, self._digests, self._locks = presence, digests, locks
-        self._cluster = cluster or Cluster()
+        self._cluster = gateway.channels.cluster
         self._held = dict[str, Told]()
         """What waits, by its id."""
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
         """One after the other, so that they can be compared and counted."""
-        store.subscribe(self._on_told, OwnerTold)
-        store.subscribe(self._on_written, Message, Command)
+        self._unsubscribe: Callable[[], None] | None = None
+        """Ends the subscription to lines, which lasts while anything waits."""
+        gateway.store.subscribe(self._on_told, OwnerTold)
 
     async def load(self) -> None:
         """Find what waits. Raises StoreError."""
         for agent in self._live.settings.agents:
             told = await find_told(self._store, agent.id, since=self._clock.now() - REMEMBERED)
             self._held |= {one.fact.tell: one for one in told if one.fact.state == "held"}
+        self._notify_held()
 
     def _on_told(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
@@ -149,6 +146,15 @@ class OwnerTelling:
                 self._held.pop(fact.tell, None)
                 if fact.state == "held":
                     self._held[fact.tell] = Told(entry.seq, entry.at, fact)
+        self._notify_held()
+
+    def _notify_held(self) -> None:
+        """Look again, and hear of lines as long as anything waits."""
+        if self._held and self._unsubscribe is None:
+            self._unsubscribe = self._store.subscribe(self._on_written, Message, Command)
+        if not self._held and self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
         self._changed.set()
 
     def _on_written(self, entries: Sequence[LogEntry]) -> None:
@@ -266,7 +272,8 @@ class OwnerTelling:
         for.
         """
         return (
-            not chat.sender.is_bot and role_of(self._access_policy, chat.at, chat.sender) == "owner"
+            not chat.sender.is_bot
+            and identify(self._access_policy, chat.at, chat.sender).role == "owner"
         )
 
     def _find_place(self, about: str, text: str, context: ToolContext) -> Address | None:
@@ -304,7 +311,7 @@ class OwnerTelling:
             people = self._identify(place, shown[place.conversation])
             return people, len(shown) > 1 or _is_lower(context.request.label, people)
         unread = await self._store.unread_entries(place.conversation, most=MAX_ROOM_LINES)
-        heard = [*find_senders(unread.messages), *await self._find_reminded(unread.messages)]
+        heard = [*find_senders(unread.messages), *find_setters(unread.messages).values()]
         people = _unique(
             _Person.of(place, Sender(id=one.id, name=one.name), one.role)
             for one in context.requesters
@@ -316,19 +323,9 @@ class OwnerTelling:
 
     def _identify(self, place: Address, senders: Iterable[Sender]) -> Sequence["_Person"]:
         return _unique(
-            _Person.of(place, one, role_of(self._access_policy, place, one)) for one in senders
+            _Person.of(place, one, identify(self._access_policy, place, one).role)
+            for one in senders
         )
-
-    async def _find_reminded(self, entries: Iterable[LogEntry]) -> list[Sender]:
-        """Return who set the reminders among the entries."""
-        alarms = [one.fact for one in entries if isinstance(one.fact, Alarm)]
-        found = [await self._store.entry_by_key(f"reminded:{one.reminder}") for one in alarms]
-        facts = [one.fact for one in found if one is not None]
-        return [
-            Sender(id=one.by, name=one.asked_by, verified=True)
-            for one in facts
-            if isinstance(one, ReminderSet) and one.by
-        ]
 
     async def run(self) -> None:
         """Post what is due, until cancelled. Without anything held it waits without waking. Raises
@@ -563,20 +560,11 @@ def _tell_id(agent: str, to: Address, text: str, now: datetime) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:26]
 
 
-class Answered(NamedTuple):
-    """What somebody answers."""
-
-    text: str
-    """Their newest line, without what they pass on."""
-    told: Sequence[OwnerTold]
-    """What they were told and answer with it. Empty: nothing."""
-
-
 async def find_answered(
     reader: StoreReader, agent: str, chat: ConversationId, asking: Collection[SenderId]
-) -> Answered:
-    """Return what those who ask answer in their newest line there: by a reply to what was told, or
-    right behind it. Raises StoreError.
+) -> tuple[str, Sequence[OwnerTold]]:
+    """Return the newest line there of those who ask, without what they pass on; and what they were
+    told and answer with it: by a reply, or right behind it. Raises StoreError.
     """
     lines = await reader.newest_entries(_SEARCHED_LINES, kinds=MESSAGE_KINDS, conversation=chat)
     for line in reversed(lines):
@@ -597,8 +585,8 @@ async def find_answered(
         )
         facts = [one.fact for one in told if isinstance(one.fact, OwnerTold)]
         text = message.text.replace(message.carried, " ") if message.carried else message.text
-        return Answered(text, [one for one in facts if key is not None and one.post == key])
-    return Answered("", [])
+        return text, [one for one in facts if key is not None and one.post == key]
+    return "", []
 
 
 def is_relayed(text: str, said: str, known: Sequence[str]) -> bool:

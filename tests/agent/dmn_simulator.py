@@ -1,18 +1,18 @@
 """A shell in miniature.
 
-Carries out what the network asks for, as `gateway.runtime.loop` does, and holds it to its laws.
+Carries out what the network asks for, as `gateway.runtime.agent` does, and holds it to its laws.
 
 Turns take time and end some time; what is said is remembered until a turn has heard it; the timer
 is one.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from agent import signals
+from agent import dmn, signals
 from agent.signals import (
     NORMAL,
     URGENT,
@@ -25,9 +25,12 @@ from agent.signals import (
     Dream,
     Effect,
     Interrupt,
+    ModelChanged,
     Noticed,
     PendingTurn,
     Presence,
+    RetryDue,
+    SetRetryTimer,
     SetTimer,
     Signal,
     StartTurn,
@@ -35,13 +38,13 @@ from agent.signals import (
     Stopping,
     Tick,
     TurnEnded,
-    TurnFailed,
 )
 from gateway.core.events import ConversationId, PresenceLevel, room_of
 
 START = datetime(2026, 3, 1, 20, tzinfo=UTC)
 """Four hours before a new day."""
 LONGEST_TURN_S = 900.0
+NEVER = datetime.max.replace(tzinfo=UTC)
 INNER = ConversationId("agent/x")
 ROOMS = tuple(ConversationId(f"x/#{n}") for n in range(3))
 CHATS = tuple(ConversationId(f"x/@{n}") for n in range(2))
@@ -75,7 +78,6 @@ class Counts:
 
     in_a_row: int = 0
     by_day: dict[str, int] = field(default_factory=dict)
-    usd_by_day: dict[str, float] = field(default_factory=dict)
     refused_on: set[str] = field(default_factory=set)
 
 
@@ -90,6 +92,8 @@ class Shell:
         self.unread: dict[ConversationId, int] = {}
         self.open: set[ConversationId] = set()
         """Conversations whose last turn left work open."""
+        self.put_off: dict[ConversationId, datetime] = {}
+        """Questions that no model answered, and when each is asked again."""
         self.queue: list[PendingTurn] = []
         """Conversations with an owed answer and no turn, oldest first. Kept apart from the
         state."""
@@ -158,10 +162,12 @@ class Shell:
         tools: bool,
         yielded: bool,
         failed: bool,
-        cost_usd: float,
         open_work: bool = False,
+        no_model: bool = False,
+        retry_s: float = 0.0,
     ) -> None:
-        """End one of the running turns."""
+        """End one of the running turns. `no_model`: why one failed that was not asked for by
+        itself."""
         if not self.turns:
             return
         place = list(self.turns)[which % len(self.turns)]
@@ -172,23 +178,35 @@ class Shell:
         if turn.told and tools:
             self.unread[place] = 0
         left, direct = self.unread.get(place, 0), place in CHATS
+        waits = failed and no_model and not (turn.autonomous or turn.cut or self.stopped)
+        left = 0 if waits else left  # all that is unread waits for a model
+        asked_before = self.put_off.pop(place, None)
+        is_back = asked_before is not None and not (failed or turn.cut or self.stopped)
         if left >= URGENT and not self.stopped:
             self.queue.append(PendingTurn(conversation=place, direct=direct))
-        if turn.autonomous:
-            day = self.now.date().isoformat()
-            self.counts.usd_by_day[day] = self.counts.usd_by_day.get(day, 0.0) + cost_usd
+        if is_back:
+            self._owe(self.put_off)
         if failed and not turn.cut:
             self.wanted_since = None  # after errors it waits longer
-            self.send(
-                TurnFailed(
+            if waits:
+                self.unread[place], self.put_off[place] = 0, NEVER
+            effects = self.send(
+                TurnEnded(
+                    failed=True,
                     at=self.now,
                     conversation=place,
                     autonomous=turn.autonomous,
-                    cost_usd=cost_usd,
                     left=left,
                     direct=direct,
+                    no_model="overloaded" if waits else None,
+                    awaited=waits,
+                    retry_after_s=retry_s,
                 )
             )
+            retries = [one for one in effects if isinstance(one, SetRetryTimer)]
+            assert [one.conversation for one in retries] == [place] * waits, "it is asked again"
+            if waits:
+                self.put_off[place] = self.now + timedelta(seconds=retries[0].delay_s)
             return
         self.send(
             TurnEnded(
@@ -199,11 +217,33 @@ class Shell:
                 yielded=yielded and not turn.cut,
                 interrupted=turn.cut,
                 autonomous=turn.autonomous,
-                cost_usd=cost_usd,
                 left=left,
                 direct=direct,
+                answered=None if turn.cut else turn.began,
             )
         )
+
+    def _owe(self, places: Iterable[ConversationId]) -> None:
+        """Turns are owed there from now on, unless one runs or is owed already."""
+        owed = {one.conversation for one in self.queue} | set(self.turns)
+        for place in places:
+            if place not in owed:
+                self.queue.append(PendingTurn(conversation=place, direct=place in CHATS))
+        self.counts.in_a_row = 0 if places else self.counts.in_a_row
+
+    def retry(self) -> None:
+        """The time of the questions has come that are asked again next."""
+        for place in [one for one, at in self.put_off.items() if at <= self.now]:
+            self.put_off[place] = NEVER  # its end decides
+            if not self.stopped:
+                self._owe([place])
+            self.send(RetryDue(at=self.now, conversation=place))
+
+    def change_model(self) -> None:
+        """Another model is asked from now on."""
+        if not self.stopped:
+            self._owe(self.put_off)
+        self.send(ModelChanged(at=self.now))
 
     def wait(self, seconds: float) -> None:
         """Time passes: interrupted and long turns end, and the timer comes as often as it is
@@ -211,14 +251,15 @@ class Shell:
         until = self.now + timedelta(seconds=seconds)
         while True:
             ends = [self._ends(turn) for turn in self.turns.values()]
-            due = [at for at in (*ends, self.tick_at if self.armed else until) if at <= until]
+            timers = (*self.put_off.values(), self.tick_at if self.armed else until)
+            due = [at for at in (*ends, *timers) if at <= until]
             if not due or min(due) >= until:
                 break
             self.now = max(self.now, min(due))
             if ends and min(ends) <= self.now:
-                self.end(
-                    ends.index(min(ends)), tools=False, yielded=False, failed=False, cost_usd=0.0
-                )
+                self.end(ends.index(min(ends)), tools=False, yielded=False, failed=False)
+            elif any(at <= self.now for at in self.put_off.values()):
+                self.retry()
             else:
                 self.tick()
         self.now = until
@@ -275,13 +316,15 @@ class Shell:
         """The process is killed, and begins again: nothing by itself, and then with what is
         unread."""
         kept = self.state
-        self.state = signals.load_state(signals.dump_state(kept))
-        assert self.state == kept.persistent
+        self.state = dmn.load_state(dmn.dump_state(kept))
+        assert self.state == dmn.persistent(kept)
         assert not any(
             (self.state.running, self.state.waiting, self.state.pending, self.state.continuing)
         )
         for place in self.turns:
             self.unread[place] = URGENT if not self.turns[place].autonomous else NORMAL
+        self.unread |= dict.fromkeys(self.put_off, URGENT)
+        self.put_off = {}
         self.turns, self.queue, self.stopped, self.wanted_since = {}, [], False, None
         (material, unread), (self.material, self.unread) = (self.material, self.unread), (0, {})
         self.level(self.state.presence)
@@ -300,10 +343,12 @@ class Shell:
     def drain(self) -> None:
         """Nobody says anything more, and turns end, one after the other: then everybody has been
         answered."""
+        self.change_model()
         for _ in range(4 * len(PLACES)):
-            self.end(0, tools=False, yielded=False, failed=False, cost_usd=0.0)
+            self.end(0, tools=False, yielded=False, failed=False)
         assert not self.queue
         assert not self.turns
+        assert self.stopped or not self.put_off
         if self.stopped:
             return
         assert not any(urgency >= URGENT for urgency in self.unread.values()), (
@@ -311,7 +356,7 @@ class Shell:
         )
         self.tick()  # what comes of it has to end, too
         while self.turns:
-            self.end(0, tools=False, yielded=False, failed=False, cost_usd=0.0)
+            self.end(0, tools=False, yielded=False, failed=False)
         if not self.core.due_conversations(self.state, self.policy, self.now):
             calm = {DmnMode.RESTING, DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF}
             for _ in range(2):
@@ -398,10 +443,6 @@ class Shell:
         assert self.state.foraged_today <= self.policy.forage_per_day, "so many looks a day"
         assert counts.in_a_row <= self.policy.max_autonomous_turns, "so many in a row"
         assert counts.by_day[day] <= self.policy.daily_turns, "so many a day"
-        spent = counts.usd_by_day.get(day, 0.0)
-        assert spent < self.policy.daily_cost_usd or not self.policy.daily_cost_usd, (
-            "so much money a day"
-        )
         assert day not in counts.refused_on, "none once a request was refused"
 
     def _check_state(self) -> None:
@@ -411,6 +452,7 @@ class Shell:
         assert [owed.conversation for owed in state.waiting] == [
             owed.conversation for owed in self.queue
         ]
+        assert {one.conversation for one in state.put_off} == set(self.put_off)
         places = (state.pending, state.continuing, state.low)
         assert all(len(set(each)) == len(each) for each in places)
         assert not set(state.running) & {place for each in places for place in each}
@@ -448,7 +490,7 @@ class Shell:
             )
 
     def _check_lasting(self, before: DmnState, effects: tuple[Effect, ...]) -> None:
-        changed = signals.dump_state(before) != signals.dump_state(self.state)
+        changed = dmn.dump_state(before) != dmn.dump_state(self.state)
         assert changed == any(isinstance(effect, signals.Persist) for effect in effects)
 
     def _ends(self, turn: Turn) -> datetime:

@@ -16,10 +16,15 @@ from agent.signals import (
     Effect,
     Interrupt,
     LeftOff,
+    ModelChanged,
     Noticed,
+    Outage,
     PendingTurn,
     Persist,
     Presence,
+    PutOffQuestion,
+    RetryDue,
+    SetRetryTimer,
     SetTimer,
     Signal,
     StartTurn,
@@ -27,7 +32,6 @@ from agent.signals import (
     Stopping,
     Tick,
     TurnEnded,
-    TurnFailed,
 )
 from gateway.core.events import ConversationId
 
@@ -40,7 +44,6 @@ POLICY = DmnPolicy(
     lanes=3,
     max_autonomous_turns=3,
     daily_turns=5,
-    daily_cost_usd=1.0,
     forage_per_day=0,
 )
 
@@ -53,6 +56,16 @@ def thread(number: int) -> ConversationId:
 
 def owed(conversation: ConversationId, *, direct: bool = False) -> PendingTurn:
     return PendingTurn(conversation=conversation, direct=direct)
+
+
+def waits(
+    conversation: ConversationId,
+    wait_s: float = 5.0,
+    *,
+    failed: datetime | None = NOW,
+    direct: bool = False,
+) -> PutOffQuestion:
+    return PutOffQuestion(conversation=conversation, direct=direct, wait_s=wait_s, failed=failed)
 
 
 def in_mode(mode: DmnMode) -> DmnState:
@@ -77,6 +90,8 @@ IDLE: dict[str, Signal] = {
     "off": order("off"),
     "asleep": Presence(at=NOW, level="sleeping"),
     "left": LeftOff(at=NOW, conversation=A),
+    "retry": RetryDue(at=NOW, conversation=A),
+    "other": ModelChanged(at=NOW),
     "spent": BudgetSpent(at=NOW),
     "stop": Stopping(at=NOW),
 }
@@ -88,7 +103,7 @@ BUSY: dict[str, Signal] = {
     "open": TurnEnded(at=NOW, conversation=INNER, open_work=True),
     "yield": TurnEnded(at=NOW, conversation=INNER, used_tools=True, open_work=True, yielded=True),
     "cut": TurnEnded(at=NOW, conversation=INNER, used_tools=True, interrupted=True),
-    "failed": TurnFailed(at=NOW, conversation=INNER),
+    "failed": TurnEnded(failed=True, at=NOW, conversation=INNER),
     "again": TurnEnded(at=NOW, conversation=INNER, left=3),
     "tick": Tick(at=NOW),
 }
@@ -97,14 +112,14 @@ BUSY: dict[str, Signal] = {
 # E engaged, W working, F foraging, R resting, S stored, D dreaming, P paused, O off: what follows.
 # `>`: a turn begins. `x`: the inner turn is interrupted.
 WHEN_IDLE = """
-     urgent owner normal low tick wake pause rest store quiet off asleep left spent stop
-E      E>    E>     E     E   F    E     P    R     S     E    O    E      E    E    E
-W      E>    E>     W     W   F    W     P    R     S     W    O    W      W    W    W
-F      E>    E>     F     F   R    F     P    R     S     F    O    F      F    F    F
-R      E>    E>     R     R   R    F     P    R     S     R    O    R      R    R    R
-S      E>    E>     S     S   S    F     P    R     S     S    O    S      S    S    S
-P      P>    E>     P     P   P    F     P    P     P     P    O    P      P    P    P
-O      O>    O>     O     O   O    F     P    O     O     O    O    O      O    O    O
+     urgent owner normal low tick wake pause rest store quiet off asleep left retry other spent stop
+E      E>    E>     E     E   F    E     P    R     S     E    O    E      E     E     E    E    E
+W      E>    E>     W     W   F    W     P    R     S     W    O    W      W     W     W    W    W
+F      E>    E>     F     F   R    F     P    R     S     F    O    F      F     F     F    F    F
+R      E>    E>     R     R   R    F     P    R     S     R    O    R      R     R     R    R    R
+S      E>    E>     S     S   S    F     P    R     S     S    O    S      S     S     S    S    S
+P      P>    E>     P     P   P    F     P    P     P     P    O    P      P     P     P    P    P
+O      O>    O>     O     O   O    F     P    O     O     O    O    O      O     O     O    O    O
 """
 WHEN_PENDING = """
      tick
@@ -128,9 +143,21 @@ P        P       P      P     P    P    P    P     P>    P
 O        O       O      O     O    O    O    O     O>    O
 """
 WHEN_DREAMING = """
-     urgent normal low wake pause rest store quiet off asleep left spent stop
-D     E>x     D     D   D    Px    Rx   Sx    D    Ox   D      D    D    D
+     urgent normal low wake pause rest store quiet off asleep left retry other spent stop
+D     E>x     D     D   D    Px    Rx   Sx    D    Ox   D      D     D     D    D    D
 """
+
+WHEN_PUT_OFF = """
+     retry other left tick
+E     E>    E>    E    F
+W     E>    E>    W    F
+F     E>    E>    F    R
+R     E>    E>    R    R
+S     E>    E>    S    S
+P     P>    P>    P    P
+O     O>    O>    O    O
+"""
+"""A question waits for a model."""
 
 Cell = tuple[str, DmnState, Signal, DmnMode, bool, bool]
 
@@ -139,11 +166,12 @@ def cells() -> list[Cell]:
     """Each cell: its name, before, signal, the mode after, whether a turn begins, whether the inner
     one is cut."""
     letters = {mode.value[0].upper(): mode for mode in DmnMode}
-    grids: list[tuple[str, dict[str, Signal], dict[str, tuple[ConversationId, ...]]]] = [
+    grids: list[tuple[str, dict[str, Signal], dict[str, tuple[object, ...]]]] = [
         (WHEN_IDLE, IDLE, {}),
         (WHEN_PENDING, IDLE, {"pending": (A,)}),
         (WHEN_BUSY, BUSY, {"running": (INNER,)}),
         (WHEN_DREAMING, IDLE, {"running": (INNER,)}),
+        (WHEN_PUT_OFF, IDLE, {"put_off": (waits(A),)}),
     ]
     found: list[Cell] = []
     for grid, signals, more in grids:
@@ -180,6 +208,23 @@ def ended(conversation: ConversationId, **more: object) -> TurnEnded:
     return TurnEnded(at=NOW, conversation=conversation, **more)  # type: ignore[arg-type] # fields by name
 
 
+def unanswered(conversation: ConversationId, **more: object) -> TurnEnded:
+    """End of a turn for which a person waits, and which no model answered."""
+    given: dict[str, object] = {"no_model": "overloaded", "reason": "529", "awaited": True, **more}
+    return TurnEnded(failed=True, at=NOW, conversation=conversation, **given)  # type: ignore[arg-type] # fields by name
+
+
+def retry(conversation: ConversationId, delay_s: float) -> SetRetryTimer:
+    return SetRetryTimer(conversation=conversation, delay_s=delay_s)
+
+
+def away(until_s: float, since_s: float = 0.0, reason: str = "529") -> Outage:
+    """An outage, in seconds from now."""
+    since, until = (NOW + timedelta(seconds=one_s) for one_s in (since_s, until_s))
+    return Outage(since=since, until=until, cause="overloaded", reason=reason)
+
+
+EARLIER = NOW - timedelta(minutes=1)
 Row = tuple[str, DmnState, Signal, DmnState, tuple[Effect, ...]]
 
 ROWS: list[Row] = [
@@ -436,13 +481,6 @@ ROWS: list[Row] = [
         (timer(290),),
     ),
     (
-        "so much money a day",
-        replace(R, pending=(A,), spent_today_usd=1.0),
-        TICK,
-        replace(R, pending=(A,), spent_today_usd=1.0),
-        (timer(290),),
-    ),
-    (
         "none once a request was refused",
         replace(R, pending=(A,), spent_up=True),
         TICK,
@@ -451,7 +489,7 @@ ROWS: list[Row] = [
     ),
     (
         "a new day has its own budgets",
-        DmnState(pending=(A,), day="2026-02-28", turns_today=5, spent_today_usd=9.0, spent_up=True),
+        DmnState(pending=(A,), day="2026-02-28", turns_today=5, spent_up=True),
         TICK,
         replace(R, running=(A,), autonomous=1, turns_today=1),
         (start(A, autonomous=True), timer(290), SAVE),
@@ -464,14 +502,6 @@ ROWS: list[Row] = [
         (timer(290), SAVE),
     ),
     (
-        "what an autonomous turn cost is counted",
-        replace(R, running=(A,), spent_today_usd=0.25),
-        ended(A, autonomous=True, cost_usd=0.5),
-        replace(R, spent_today_usd=0.75),
-        (SAVE,),
-    ),
-    ("what an answer cost is not", replace(R, running=(A,)), ended(A, cost_usd=0.5), R, ()),
-    (
         "a person is answered whatever was spent",
         replace(E, turns_today=5, spent_up=True),
         URGENT_A,
@@ -482,18 +512,145 @@ ROWS: list[Row] = [
     (
         "after errors the tick comes later and later",
         replace(F, running=(A,), errors=2),
-        TurnFailed(at=NOW, conversation=A, left=2),
+        TurnEnded(failed=True, at=NOW, conversation=A, left=2),
         replace(R, errors=3, pending=(A,)),
         (timer(2400), SAVE),
     ),
     (
         "but once an hour, before the cache dies",
         replace(R, running=(A,), errors=9),
-        TurnFailed(at=NOW, conversation=A),
+        TurnEnded(failed=True, at=NOW, conversation=A),
         replace(R, errors=10),
         (timer(3590), SAVE),
     ),
     ("an answer ends that", replace(E, running=(A,), errors=3), ended(A), E, (timer(5), SAVE)),
+    # no model answers
+    (
+        "a question that no model answered is asked again in a moment",
+        replace(E, running=(A,)),
+        unanswered(A),
+        replace(F, errors=1, put_off=(waits(A),)),
+        (retry(A, 5), timer(60), SAVE),
+    ),
+    (
+        "and then after twice the time",
+        replace(F, running=(A,), errors=1, put_off=(waits(A, 5, failed=EARLIER), waits(B))),
+        unanswered(A),
+        replace(R, errors=2, put_off=(waits(B), waits(A, 10))),
+        (retry(A, 10), timer(1200), SAVE),
+    ),
+    (
+        "but at least once a minute",
+        replace(R, running=(A,), errors=5, put_off=(waits(A, 40),)),
+        unanswered(A),
+        replace(R, errors=6, put_off=(waits(A, 60),)),
+        (retry(A, 60), timer(3590), SAVE),
+    ),
+    (
+        "unless its provider wants to be left alone for longer: nobody is asked meanwhile",
+        replace(E, running=(A,)),
+        unanswered(A, retry_after_s=120.0),
+        replace(F, errors=1, put_off=(waits(A),), outage=away(120)),
+        (retry(A, 120), timer(60), SAVE),
+    ),
+    (
+        "which counts for five minutes at most",
+        replace(E, running=(A,)),
+        unanswered(A, retry_after_s=3600.0),
+        replace(F, errors=1, put_off=(waits(A),), outage=away(300)),
+        (retry(A, 300), timer(60), SAVE),
+    ),
+    (
+        "a question that comes meanwhile waits until then, and no model has failed at it",
+        replace(E, running=(A,), outage=away(90, -30)),
+        unanswered(A, asked=False, reason="unasked"),
+        replace(F, errors=1, put_off=(waits(A, failed=None),), outage=away(90, -30)),
+        (retry(A, 90), timer(60), SAVE),
+    ),
+    (
+        "a turn that was under way fails meanwhile: the longer time holds",
+        replace(E, running=(A,), outage=away(90, -30)),
+        unanswered(A, retry_after_s=20.0, reason="503"),
+        replace(F, errors=1, put_off=(waits(A),), outage=away(90, reason="503")),
+        (retry(A, 90), timer(60), SAVE),
+    ),
+    (
+        "nobody waits for the answer: it is not asked again",
+        replace(F, running=(A,)),
+        unanswered(A, awaited=False, retry_after_s=60.0, continues=True, autonomous=True),
+        replace(R, errors=1, continuing=(A,), outage=away(60)),
+        (timer(600), SAVE),
+    ),
+    (
+        "it is answered: a model is back, and the others are asked at once",
+        replace(E, running=(A, C), put_off=(waits(A), waits(B), waits(C))),
+        ended(A, answered=EARLIER),
+        replace(E, running=(C, B), put_off=(waits(B), waits(C)), answered=EARLIER),
+        (start(B), timer(5)),
+    ),
+    (
+        "another is answered: a model may fail at these questions alone, so they wait",
+        replace(E, running=(A,), put_off=(waits(B),), answered=NOW),
+        ended(A, answered=EARLIER),
+        replace(E, put_off=(waits(B),), answered=NOW),
+        (timer(5),),
+    ),
+    (
+        "what asked for an answer is gone: a model may still be away",
+        replace(E, running=(A,), put_off=(waits(A), waits(B))),
+        ended(A),
+        replace(E, put_off=(waits(B),)),
+        (timer(5),),
+    ),
+    (
+        "it has waited too long, or is at fault: it waits no longer",
+        replace(F, running=(A,), errors=1, put_off=(waits(A), waits(B))),
+        TurnEnded(failed=True, at=NOW, conversation=A),
+        replace(R, errors=2, put_off=(waits(B),)),
+        (timer(1200), SAVE),
+    ),
+    (
+        "its time comes while its turn runs already: the end of that decides",
+        replace(E, running=(A,), put_off=(waits(A),)),
+        RetryDue(at=NOW, conversation=A),
+        replace(E, running=(A,), put_off=(waits(A),)),
+        (),
+    ),
+    (
+        "a question of a direct chat waits as one",
+        replace(E, running=(D,), chats=(D,)),
+        unanswered(D, direct=True),
+        replace(F, errors=1, put_off=(waits(D, direct=True),)),
+        (retry(D, 5), timer(60), SAVE),
+    ),
+    (
+        "and is asked again in the lane that is kept for these",
+        replace(E, running=(B, C), put_off=(waits(D, direct=True),)),
+        RetryDue(at=NOW, conversation=D),
+        replace(E, running=(B, C, D), chats=(D,), put_off=(waits(D, direct=True),)),
+        (start(D),),
+    ),
+    (
+        "another model: all are asked at once, and it has failed at none of them",
+        replace(E, put_off=(waits(A), waits(B)), outage=away(90)),
+        ModelChanged(at=NOW),
+        replace(E, running=(A, B), put_off=(waits(A, failed=None), waits(B, failed=None))),
+        (start(A), start(B)),
+    ),
+    (
+        "what is left off is not asked again",
+        replace(E, put_off=(waits(A), waits(B))),
+        LeftOff(at=NOW, conversation=A),
+        replace(E, put_off=(waits(B),)),
+        (),
+    ),
+    (
+        "stopping: the next process asks it",
+        replace(E, running=(A,), stopping=True),
+        unanswered(A),
+        replace(F, errors=1, stopping=True),
+        (SAVE,),
+    ),
     # the timer
     (
         "a person's word does not put off what is pending",
@@ -709,7 +866,7 @@ ROWS: list[Row] = [
     (
         "one that no model answered may be dreamt again in an hour",
         replace(DREAMING, running=(INNER,), dreamt=NOW - timedelta(minutes=4)),
-        TurnFailed(at=NOW, conversation=INNER, no_model=True),
+        TurnEnded(failed=True, at=NOW, conversation=INNER, no_model="overloaded"),
         replace(R, errors=1, dreamt=NOW - timedelta(hours=17)),
         (timer(600), SAVE),
     ),

@@ -209,6 +209,16 @@ def test_the_newest_turn_leaves_only_if_nothing_else_helps(
 
 
 @given(views(), situations)
+@example(
+    (
+        TurnSizes(whole=10, trimmed=8, summed=8, form=TurnForm.SUMMED, results=(1, 1), requests=1),
+        TurnSizes(whole=135, trimmed=135, summed=8, requests=1),
+        TurnSizes(whole=1289, trimmed=497, summed=297, results=(1, 1, 1, 739), requests=6),
+    ),
+    CompactionParams(
+        budget=3071, new=300, head=151, scale=1.5, force=1, policy="always", excerpts=2000
+    ),
+)
 def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
     assert list(found.kinds) == [
@@ -226,7 +236,8 @@ def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionPara
         estimate_turn_tokens(turns, replace(now, **shape(found)), excerpts(at)),
     )
     stay = [place for place in range(found.start, len(turns)) if before[place] != after[place]]
-    assert ("sum" in found.kinds) == any(place < found.summed for place in stay)
+    # a loop that was summarized before may lose excerpts to one that is summarized now
+    assert ("sum" in found.kinds) == any(now.summed <= place < found.summed for place in stay)
     assert ("trim" in found.kinds) == any(place >= found.summed for place in stay)
 
 

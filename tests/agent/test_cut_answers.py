@@ -8,14 +8,15 @@ import pytest
 
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Model
+from agent.models.gemini import GeminiModel
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.openai import OpenAIModel
-from agent.turn import MAX_CUT_ANSWERS, take_turn
+from agent.turn import MAX_CUT_ANSWERS
 from agent.turn_context import TurnOutcome
+from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.evidence import calls
 from tests.kits.models import KEY, against
-from tests.kits.scripted_turn import Drawer, Host, brief
-from tests.servers.model_api import Answer, ModelApi
+from tests.kits.scripted_turn import Drawer, Host, brief, take_turn
 
 LIMIT = 4_096
 Make = Callable[[str], Model]
@@ -35,22 +36,28 @@ def llama(url: str) -> LlamaCppModel:
     return LlamaCppModel(name="main", base_url=url, max_output_tokens=LIMIT)
 
 
-KINDS = pytest.mark.parametrize("make", [claude, chat, llama])
+def gemini(url: str) -> GeminiModel:
+    return GeminiModel(
+        name="main", model="gemini-3.8-flash", base_url=url, api_key=KEY, max_output_tokens=LIMIT
+    )
+
+
+KINDS = pytest.mark.parametrize("make", [claude, chat, llama, gemini])
+HALF_CALLS = pytest.mark.parametrize("make", [claude, chat, llama])  # calls of Gemini come whole
 
 
 def cut(make: Make, text: str = "", call: str = "", **more: Any) -> Answer:
     """An answer that ends in the middle. `call`: arguments of a call, as far as they came."""
     written = (("w", "look_up", call),) if call else ()
     used = {"prompt_tokens": 900, "completion_tokens": LIMIT}
-    told = more if make is claude else {"usage": used, **more}
-    return Answer(
-        text=text, calls=written, stop="max_tokens" if make is claude else "length", **told
-    )
+    told = {"usage": used, **more} if make in (chat, llama) else more
+    stop = "max_tokens" if make is claude else "MAX_TOKENS" if make is gemini else "length"
+    return Answer(text=text, calls=written, stop=stop, **told)
 
 
 def asked(api: ModelApi) -> list[dict[str, Any]]:
     """The requests for an answer: llama.cpp is also asked for its slots, and to read ahead."""
-    paths = "/chat/completions", "/messages"
+    paths = "/chat/completions", "/messages", ":streamGenerateContent?alt=sse"
     return [
         seen.body
         for seen in api.seen
@@ -67,7 +74,7 @@ async def taken(
     return ended
 
 
-@KINDS
+@HALF_CALLS
 async def test_a_cut_call_is_refused_with_the_limit_and_the_turn_goes_on(make: Make) -> None:
     async with against(make) as (api, model):
         tools, half = Drawer(), '{"word": "once upon a ti'
@@ -81,7 +88,7 @@ async def test_a_cut_call_is_refused_with_the_limit_and_the_turn_goes_on(make: M
         assert call.result in json.dumps(asked(api)[1])
 
 
-@KINDS
+@HALF_CALLS
 async def test_a_model_that_only_writes_cut_calls_is_made_to_answer(make: Make) -> None:
     async with against(make) as (api, model):
         halves = [
@@ -132,7 +139,12 @@ async def test_thinking_that_takes_all_is_asked_again_with_less_of_it(make: Make
         ended = await taken(api, model, cut(make, thinking="Hm. " * 50), Answer(text="42."))
         assert (ended.outcome, ended.text) == ("replied", "42.")
         first, again = asked(api)
-        effort = (again.get("output_config") or {}).get("effort") or again.get("reasoning_effort")
-        assert effort == "low"
+        effort = (
+            (again.get("output_config") or {}).get("effort")
+            or again.get("reasoning_effort")
+            or again["generationConfig"]["thinkingConfig"]["thinkingLevel"]
+        )
+        assert effort.lower() == "low"
         assert not {"output_config", "reasoning_effort"} & first.keys()
+        assert "thinkingConfig" not in first.get("generationConfig", {})
         assert f"limit of {LIMIT} tokens (max_output_tokens)" in json.dumps(again)

@@ -1,7 +1,7 @@
 """Transitions of the network, as `dmn_transitions` lists them, and the functions around `step`."""
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -21,10 +21,12 @@ from tests.agent.dmn_transitions import (
     C,
     F,
     R,
+    away,
     cells,
     in_mode,
     owed,
     start,
+    waits,
 )
 
 CELLS = cells()
@@ -76,7 +78,7 @@ def test_a_foraging_agent_takes_up_low_notices_so_many_times_a_day() -> None:
         replace(state, mode=DmnMode.FORAGING), Tick(at=NOW + timedelta(days=1)), keen
     )
     assert (start(A, autonomous=True) in morning[1], morning[0].foraged_today) == (True, 1)
-    assert signals.load_state(signals.dump_state(state)).foraged_today == 2
+    assert dmn.load_state(dmn.dump_state(state)).foraged_today == 2
 
 
 def test_an_agent_at_rest_looks_once_at_what_is_low_for_an_hour() -> None:
@@ -98,7 +100,7 @@ def test_an_agent_at_rest_looks_once_at_what_is_low_for_an_hour() -> None:
         assert dmn.step(replace(state, mode=mode), due, keen)[0].low == (A, B), mode
     asleep = replace(state, presence="sleeping")
     assert dmn.step(asleep, due, keen)[0].low == (A, B), "not while people sleep"
-    assert signals.load_state(signals.dump_state(state)).low_since is None, "noticed again"
+    assert dmn.load_state(dmn.dump_state(state)).low_since is None, "noticed again"
 
 
 def test_with_one_lane_a_room_may_have_it() -> None:
@@ -109,15 +111,6 @@ def test_with_one_lane_a_room_may_have_it() -> None:
         after, Noticed(at=NOW, conversation=B, urgency=3, direct=True), narrow
     )
     assert after.waiting == (owed(B, direct=True),)
-
-
-def test_no_money_means_none_that_costs() -> None:
-    """What is free is not refused; what is not is refused before its request, and then no more is
-    begun."""
-    free = replace(POLICY, daily_cost_usd=0.0)
-    pending = replace(R, pending=(A,))
-    assert dmn.blocking_reasons(pending, free, NOW) == ()
-    assert dmn.blocking_reasons(replace(pending, spent_up=True), free, NOW) != ()
 
 
 HELD = [
@@ -135,7 +128,7 @@ HELD = [
     ("the people are asleep", replace(R, presence="sleeping")),
     ("3 turns in a row (max_autonomous_turns)", replace(R, autonomous=3)),
     ("5 turns today (daily_turns)", replace(R, turns_today=5)),
-    ("$1.2500 spent today of $1.00 (daily_cost_usd)", replace(R, spent_today_usd=1.25)),
+    ("its money for today is spent (daily_cost_usd)", replace(R, spent_up=True)),
     ("every lane is taken", replace(R, running=(A, B))),
     ("every lane is taken", replace(R, running=(A,), waiting=(owed(C),))),
 ]
@@ -169,6 +162,31 @@ def test_the_interval(calm_s: float, errors: int, waits_s: float) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("failed", "answered", "faulty"),
+    [
+        (NOW, LATER, True),
+        (NOW, NOW, True),
+        (LATER, NOW, False),  # that turn had begun before a model failed at this one
+        (NOW, None, False),
+        (None, LATER, False),
+    ],
+)
+def test_a_question_is_at_fault_if_others_were_answered_since(
+    failed: datetime | None, answered: datetime | None, *, faulty: bool
+) -> None:
+    state = replace(R, put_off=(waits(A, failed=failed),), answered=answered)
+    assert (dmn.is_faulty(state, A), dmn.is_faulty(state, B)) == (faulty, False)
+
+
+@pytest.mark.parametrize(("at_s", "is_away"), [(-31, False), (-30, True), (89, True), (90, False)])
+def test_no_model_is_asked_in_an_outage(at_s: float, *, is_away: bool) -> None:
+    """A clock that is set back does not make it longer."""
+    state, at = replace(R, outage=away(90, -30)), NOW + timedelta(seconds=at_s)
+    assert (dmn.find_outage(state, at) is not None) == is_away
+    assert dmn.find_outage(R, at) is None
+
+
 def test_what_outlives_the_process() -> None:
     until = NOW + timedelta(hours=1)
     lasting = DmnState(
@@ -176,7 +194,6 @@ def test_what_outlives_the_process() -> None:
         autonomous=2,
         day="2026-03-01",
         turns_today=4,
-        spent_today_usd=0.5,
         spent_up=True,
         errors=1,
         presence="away",
@@ -193,16 +210,17 @@ def test_what_outlives_the_process() -> None:
         pending=(C,),
         continuing=(C,),
         low=(C,),
+        put_off=(waits(A),),
+        answered=NOW,
+        outage=away(60),
     )
+    assert dmn.load_state(dmn.dump_state(replace(moment, spared=True, stopping=True))) == lasting
     assert (
-        signals.load_state(signals.dump_state(replace(moment, spared=True, stopping=True)))
-        == lasting
-    )
-    assert (
-        signals.load_state(signals.dump_state(replace(in_mode(DmnMode.DREAMING), dreamt=NOW))) == R
+        dmn.load_state(dmn.dump_state(replace(in_mode(DmnMode.DREAMING), dreamt=NOW))) == R
     )  # to be dreamt again
 
 
 def test_state_that_was_not_saved_by_us_is_refused() -> None:
+    assert dmn.load_state('{"spent_today_usd": 0.5}') == DmnState(), "of an older version"
     with pytest.raises(ValueError):
-        signals.load_state('{"mode": "asleep"}')
+        dmn.load_state('{"mode": "asleep"}')

@@ -16,14 +16,13 @@ from tests.kits.examples import examples
 Move = Callable[[Shell], None]
 
 SECONDS = st.sampled_from([0.5, 4.0, 31.0, 291.0, 4000.0, 90_000.0])
-COSTS = st.sampled_from([0.0, 0.1, 0.6])
+RETRIES_S = st.sampled_from([0.0, 50.0, 300.0])
 POLICIES = st.builds(
     DmnPolicy,
     inner=st.just(INNER),
     lanes=st.sampled_from([3, 4, 2, 1]),
     max_autonomous_turns=st.sampled_from([3, 20, 1]),
     daily_turns=st.sampled_from([4, 7, 1, 0]),
-    daily_cost_usd=st.sampled_from([0.5, 100.0, 0.0]),
     forage_per_day=st.sampled_from([0, 2, 12]),
     dream_tokens=st.just(10),
 )
@@ -43,9 +42,15 @@ def says() -> st.SearchStrategy[Move]:
 
 def ends() -> st.SearchStrategy[Move]:
     return st.builds(
-        lambda which, tools, opens, yielded, failed, cost: (
+        lambda which, tools, opens, yielded, failed, no_model, retry_s: (
             lambda shell: shell.end(
-                which, tools=tools, open_work=opens, yielded=yielded, failed=failed, cost_usd=cost
+                which,
+                tools=tools,
+                open_work=opens,
+                yielded=yielded,
+                failed=failed,
+                no_model=no_model,
+                retry_s=retry_s,
             )
         ),
         st.integers(0, 3),
@@ -53,7 +58,8 @@ def ends() -> st.SearchStrategy[Move]:
         st.booleans(),
         st.sampled_from([False, False, True]),
         st.sampled_from([False, False, False, True]),
-        COSTS,
+        st.booleans(),
+        RETRIES_S,
     )
 
 
@@ -81,6 +87,7 @@ MOVES: st.SearchStrategy[Move] = st.one_of(
     ),
     st.sampled_from([5, 20]).map(lambda tokens: lambda shell: shell.write_down(tokens)),
     st.just(lambda shell: shell.refuse()),
+    st.just(lambda shell: shell.change_model()),
     st.just(lambda shell: shell.restart()),
 )
 """Those that free what waits more often than those that hold it, or most of a run would be
@@ -115,7 +122,6 @@ def test_laws_hold_in_many_runs() -> None:
 times = st.datetimes(timezones=st.just(UTC))
 places = st.sampled_from(PLACES)
 several = st.lists(places, max_size=3).map(tuple)
-amounts = st.floats(0, 1e9)
 for_until = st.none() | times
 ANY_STATE = st.builds(
     DmnState,
@@ -126,9 +132,16 @@ ANY_STATE = st.builds(
     continuing=several,
     low=several,
     low_since=for_until,
+    put_off=st.lists(
+        st.builds(
+            signals.PutOffQuestion, conversation=places, wait_s=st.floats(0, 99), failed=for_until
+        ),
+        max_size=3,
+    ).map(tuple),
+    answered=for_until,
+    outage=st.none() | st.builds(signals.Outage, since=times, until=times),
     autonomous=st.integers(0, 10**6),
     turns_today=st.integers(0, 10**6),
-    spent_today_usd=amounts,
     errors=st.integers(0, 10**6),
     quiet_until=for_until,
     stored_until=for_until,
@@ -140,16 +153,19 @@ ANY_SIGNAL: st.SearchStrategy[Signal] = st.one_of(
         signals.TurnEnded,
         at=times,
         conversation=places,
-        cost_usd=st.floats(-1, 9),
         left=st.integers(0, 3),
     ),
     st.builds(
-        signals.TurnFailed,
+        signals.TurnEnded,
+        failed=st.just(value=True),
         at=times,
         conversation=places,
-        cost_usd=st.floats(-1, 9),
         left=st.integers(0, 3),
+        no_model=st.sampled_from([None, "overloaded"]),
+        retry_after_s=st.floats(0, 1e6),
     ),
+    st.builds(signals.RetryDue, at=times, conversation=places),
+    st.builds(signals.ModelChanged, at=times),
     st.builds(signals.Tick, at=times, material_tokens=st.integers(0, 10**6)),
     st.builds(signals.Presence, at=times),
     st.builds(signals.Directive, at=times, until=for_until, on=st.just(("x",))),
@@ -166,7 +182,7 @@ def test_any_signal_in_any_state_gives_a_next_state(
 ) -> None:
     after, effects = dmn.step(state, signal, policy)
     assert all(effect.delay_s > 0 for effect in effects if isinstance(effect, SetTimer))
-    assert signals.load_state(signals.dump_state(after)) == after.persistent
+    assert dmn.load_state(dmn.dump_state(after)) == dmn.persistent(after)
     assert all(reason for reason in dmn.blocking_reasons(after, policy, signal.at))
 
 

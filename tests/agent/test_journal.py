@@ -15,11 +15,12 @@ from agent.journal import (
     to_single_line,
 )
 from agent.workspace.character_card import normalize_text
-from gateway.core.tool import specs_of
+from gateway.plugins.recall import Recall
 from gateway.tools.memory import MemoryTools
 from tests.kits.strategies import addresses
+from tests.kits.tools import specs_of
 
-NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
+NOTE_TOOLS = (*specs_of(MemoryTools)[:2], *specs_of(Recall)[:1])
 """journal, remember, recall."""
 
 AT = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)

@@ -21,7 +21,6 @@ from agent.prompt import (
     may_begin_prefix,
     render_channel_card,
     render_line,
-    render_prompt_lines,
     strip_line_prefix,
 )
 from agent.tools import ENDING_TOOLS
@@ -49,18 +48,14 @@ BRIEF = PromptInput(
     persona="You are Reverie.",
     card=render_channel_card(LOBBY),
     history=(PromptTurn(input_text="[x] ann (guest): hello", reply="Hi, Ann."),),
-    input_text=render_prompt_lines(
-        [line("who won?", addressed=False), line("reverie: you there?")], omitted=3, plain=False
-    ),
+    input_text="(3 earlier lines are not shown)\n"
+    + "\n".join(map(render_line, [line("who won?", addressed=False), line("reverie: you there?")])),
 )
 
 
 def test_golden_layout() -> None:
     made = request(BRIEF)
-    assert [(block.name, block.ttl) for block in made.blocks] == [
-        ("identity", "long"),
-        ("channel", "short"),
-    ]
+    assert [block.name for block in made.blocks] == ["identity", "channel"]
     assert made.blocks[0].text.endswith("what is for whom.\n\nYou are Reverie.")
     assert made.blocks[1].text == (
         "# Where you are\nPlatform: IRC (irc.libera)\nPlace: the room #lobby\nFormatting: Plain "
@@ -158,9 +153,7 @@ PLACES = st.builds(
 def test_what_all_conversations_share_is_the_same_bytes_everywhere(
     place: ChannelCard, room: str, topic: str, when: datetime
 ) -> None:
-    heard = render_prompt_lines(
-        [replace(line(topic, sender=room), sent=when)], omitted=0, plain=False
-    )
+    heard = render_line(replace(line(topic, sender=room), sent=when))
     base = replace(BRIEF, skills="# Skills")
     here = request(base)
     there = request(
@@ -228,7 +221,7 @@ def test_one_message_cannot_crowd_out_the_rest() -> None:
 def test_very_small_models_get_plain_words() -> None:
     made = request(BRIEF, plain=True)
     assert [block.text for block in made.blocks] == ["You are Reverie."]
-    assert render_prompt_lines([line("hello")], omitted=0, plain=True) == "hello"
+    assert render_line(line("hello"), plain=True) == "hello"
 
 
 NAMES = ("reverie", "Rev_bot")

@@ -12,7 +12,6 @@ from pydantic import Field
 from agent.prompt import PromptInput
 from agent.tools import CALL_CAPABILITY, render_catalogue, specs_on_wire, unwrap_call
 from agent.turn_context import build_first_request
-from gateway.core.tool import specs_of
 from gateway.core.tool_spec import (
     ToolArguments,
     ToolCall,
@@ -21,10 +20,12 @@ from gateway.core.tool_spec import (
     define_tool,
     parse_arguments,
 )
+from gateway.plugins.recall import Recall
 from gateway.tools.memory import MemoryTools
 from tests.kits.scripted_turn import Played, brief
+from tests.kits.tools import specs_of
 
-NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
+NOTE_TOOLS = (*specs_of(MemoryTools)[:2], *specs_of(Recall)[:1])
 """journal, remember, recall."""
 
 NEW = ToolSpec(

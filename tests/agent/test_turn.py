@@ -21,6 +21,7 @@ from agent.models.base import (
     TextPart,
     ToolResult,
 )
+from agent.models.gemini import GeminiModel
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.openai import OpenAIModel
 from agent.prompt import (
@@ -38,24 +39,33 @@ from agent.turn import (
     ENDLESS_CALLS_REASON,
     OVER_BUDGET_REASON,
     UNANSWERED_HINT,
-    take_turn,
 )
 from agent.turn_context import REPEATED_CALL, TurnOutcome, TurnProgress
 from gateway.core.events import RequestUsage, ToolCallRecord, ToolImage, TurnStep
-from gateway.core.tool import specs_of
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
-from gateway.tools.files import FileTools
-from gateway.tools.memory import MemoryTools, ReminderTools
-from gateway.tools.shell import ShellTools
-from gateway.tools.web import WebTools
+from gateway.plugins.files import Files
+from gateway.plugins.reminders import Reminders
+from gateway.plugins.shell import Shell
+from gateway.plugins.web import Web
+from gateway.tools.memory import MemoryTools
+from reverie.testing.servers.llama_api import LlamaApi
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import Answer, ModelApi, Seen
 from tests.agent.cache.request_kit import IDENTITY, Bench
 from tests.agent.models.test_anthropic import opus, other
 from tests.kits.evidence import Bring, Desk, calls
-from tests.kits.models import KEY, against
-from tests.kits.scripted_turn import NOTHING, Drawer, Host, Played, Say, brief, kept
-from tests.servers.llama_api import LlamaApi
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi, Seen
+from tests.kits.models import KEY, SERVERS, against, make
+from tests.kits.scripted_turn import (
+    NOTHING,
+    Drawer,
+    Host,
+    Played,
+    Say,
+    brief,
+    kept,
+    take_turn,
+)
+from tests.kits.tools import specs_of
 
 SILENT, YIELD = ("s", "stay_silent"), ("y", "yield_to_user")
 LOOK, JOT, UNKNOWN = ("l", "look_up"), ("j", "jot"), ("u", "fly")
@@ -434,7 +444,7 @@ def real(*calls: tuple[str, str]) -> list[str]:
     """Which of these calls of our own tools are carried out, each in an answer of its own."""
 
     class Real(Counting):
-        specs = tuple(specs_of(MemoryTools, ReminderTools, ShellTools, FileTools, WebTools))
+        specs = tuple(specs_of(MemoryTools, Reminders, Shell, Files, Web))
 
     tools = Real()
     run_asks(
@@ -509,15 +519,15 @@ def test_the_same_call_is_not_made_a_third_time_whatever_it_brings() -> None:
         assert ANSWER_NOW_HINT in model.requests[-1].now
 
 
-@pytest.mark.parametrize("kind", [AnthropicModel, OpenAIModel, LlamaCppModel])
-async def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
-    kind: type[AnthropicModel | OpenAIModel | LlamaCppModel],
-) -> None:
+@pytest.mark.parametrize("kind", [*SERVERS, "llamacpp"])
+async def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(kind: str) -> None:
     """With the wire of each: the tools stay as they were, so that what is cached of them is
     read."""
     call = (("a", "know", '{"q": 1}'),)
-    async with LlamaApi() if kind is LlamaCppModel else ModelApi() as api:
-        model = kind(name="main", model="claude-sonnet-5-5", base_url=api.url, api_key="k")
+    async with SERVERS[kind]() if kind in SERVERS else LlamaApi() as api:
+        model: Model = LlamaCppModel(name="main", base_url=api.url)
+        if kind in SERVERS:
+            model = make(kind, api.url)
 
         async def taken(*answers: str) -> tuple[TurnOutcome, list[dict[str, Any]]]:
             left, before = list(answers), len(api.seen)
@@ -532,9 +542,11 @@ async def test_who_is_to_answer_may_call_nothing_and_its_words_are_taken(
         ended, bodies = await taken("Let me see.", "It is 4.")
         assert (ended.outcome, ended.text, len(bodies)) == ("replied", "It is 4.", 2)
         first, last = bodies
-        assert "tool_choice" not in first
-        assert last["tool_choice"] in ("none", {"type": "none"})
-        assert (first["tools"], first.get("system")) == (last["tools"], last.get("system"))
+        assert not {"tool_choice", "toolConfig"} & first.keys()
+        mode = last.get("tool_choice") or last["toolConfig"]["functionCallingConfig"]["mode"]
+        assert mode in ("none", {"type": "none"}, "NONE")
+        for same in ("tools", "system", "systemInstruction"):
+            assert first.get(same) == last.get(same)
 
         ended, bodies = await taken("", "", "")
         assert (ended.outcome, ended.reason, len(bodies)) == ("failed", ENDLESS_CALLS_REASON, 3)
@@ -866,7 +878,7 @@ async def turn(
         input_text=heard,
         conversation="irc/#a",
     )
-    outcome = await take_turn(brief, bench.keeper, Wordy(), key="ana", max_tool_rounds=rounds)
+    outcome = await take_turn(brief, bench.model, Wordy(), key="ana", max_tool_rounds=rounds)
     history.append(PromptTurn(input_text=heard, reply=outcome.text, steps=outcome.steps))
     bench.clock.advance(30)
     return outcome
@@ -931,10 +943,10 @@ async def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected(bench
         assert now["history"] == 0
         assert bool(before["history"]) == bool(number)
         assert last.usage.cache_read_tokens > 2_000
-    asked = bench.keeper.last_requests.get("ana", "irc/#a")
+    asked = bench.cache.last_requests.get("ana", "irc/#a")
     assert asked is not None
     assert asked.request.answer_only
-    kept = await bench.keeper.refresh("ana", "irc/#a")
+    kept = await bench.cache.refresh("ana", "irc/#a")
     assert kept is not None
     assert kept.missed == ""
     assert next(block.read for block in kept.blocks if block.name == "history") > 1_000
@@ -980,19 +992,21 @@ def told(*heard: str) -> Callable[[int], Any]:
 def grows(before: Seen, after: Seen) -> bool:
     """Whether everything that was sent is sent again, in front: all but what holds for one request,
     and the end."""
+    said = "contents" if "contents" in after.body else "messages"
     rest = [
-        {key: value for key, value in seen.body.items() if key != "messages"}
-        for seen in (before, after)
+        {key: value for key, value in seen.body.items() if key != said} for seen in (before, after)
     ]
-    old, new = (
-        json.dumps(lasting(seen.body["messages"]), sort_keys=True) for seen in (before, after)
-    )
+    old, new = (json.dumps(lasting(seen.body[said]), sort_keys=True) for seen in (before, after))
     return rest[0] == rest[1] and new.startswith(old.removesuffix("]"))
 
 
 def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without the directive and the list of what was asked for, which stand at the end."""
     *earlier, last = messages
+    if "parts" in last:
+        passing = (ASKED_FOR, load_prompt("synthesise"))
+        parts = [one for one in last["parts"] if not one.get("text", "").startswith(passing)]
+        return [*earlier, {**last, "parts": parts}] if parts else earlier
     if last["role"] == "system" and last["content"] == load_prompt("synthesise"):
         *earlier, last = earlier
     if isinstance(last["content"], str):
@@ -1009,7 +1023,11 @@ async def wire_turn(model: Model, asked: PromptInput, *heard: str) -> PromptTurn
     return kept(asked.input_text, outcome.text, outcome.steps)
 
 
-@pytest.mark.parametrize("make", [plain, openai])
+def gemini(url: str) -> GeminiModel:
+    return GeminiModel(name="main", model="gemini-3.8-flash", base_url=url, api_key=KEY)
+
+
+@pytest.mark.parametrize("make", [plain, openai, gemini])
 async def test_on_the_wire_the_next_turn_begins_with_the_bytes_of_the_last_request(
     make: Callable[[str], Model],
 ) -> None:

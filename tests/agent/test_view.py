@@ -6,11 +6,17 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent import view
+from agent import turn_context, view
 from agent.journal import JournalEntry
 from agent.models.anthropic_wire import build_anthropic_request, parse_tool_input
 from agent.models.base import ModelRequest, TextPart, ToolResult
-from agent.prompt import PromptInput, PromptTurn, build_request, render_partial_result
+from agent.prompt import (
+    PromptInput,
+    PromptTurn,
+    build_request,
+    estimate_turn_size,
+    render_partial_result,
+)
 from agent.tokens.counter import estimate_tokens
 from agent.view import (
     HEAD_END,
@@ -21,7 +27,6 @@ from agent.view import (
     TurnForm,
     ViewMarks,
     build_stubs,
-    estimate_turn_size,
     extract_exact_names,
     find_safe_cut,
     project_turns,
@@ -33,7 +38,7 @@ from agent.view import (
 )
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
 from gateway.core.tool_spec import ToolCall
-from tests.servers.model_api_rules import check
+from reverie.testing.servers.model_api_rules import check
 
 sizes = st.lists(st.integers(1, 500), max_size=60)
 
@@ -52,9 +57,9 @@ def test_a_fold_leaves_room_to_grow(tokens: list[int], budget: int) -> None:
 
 @given(st.integers(1_000, 1_000_000), st.integers(0, 64_000))
 def test_an_answer_always_has_room(context_tokens: int, output_tokens: int) -> None:
-    usable = view.usable_tokens(context_tokens, output_tokens)
+    usable = turn_context.usable_tokens(context_tokens, output_tokens)
     assert usable <= max(256, context_tokens - min(output_tokens, context_tokens // 4))
-    assert usable <= max(context_tokens * view.WINDOW_SHARE, view.MIN_USABLE_TOKENS)
+    assert usable <= max(context_tokens * turn_context.WINDOW_SHARE, turn_context.MIN_USABLE_TOKENS)
 
 
 lines = st.lists(st.tuples(st.integers(1, 500), st.booleans()), min_size=1, max_size=60)

@@ -4,8 +4,8 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable
 
+from reverie.testing.waiting import until
 from tests.attacks.hostile_kit import ADAM, Attack, Fate, Scene, processes
-from tests.kits.waiting import until
 
 Run = Callable[[Scene], Awaitable[Fate]]
 

@@ -4,8 +4,8 @@ would not end."""
 import socket
 from collections.abc import Awaitable, Callable
 
+from reverie.testing.servers.web_server import Page
 from tests.attacks.hostile_kit import MIA, OLGA, Attack, Fate, Scene
-from tests.servers.web_server import Page
 
 Run = Callable[[Scene], Awaitable[Fate]]
 INNER = "INNERMOST"

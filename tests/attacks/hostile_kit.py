@@ -23,14 +23,8 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import (
-    ModelRequest,
-    StreamChunk,
-    StreamEnd,
-    TextPart,
-    ToolResult,
-    append_suffix,
-)
+from agent.models.adapt import append_suffix
+from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
 from channels.base import Capabilities, Part, RoomMembers
 from channels.console import ConsoleChannel
 from gateway import app
@@ -53,11 +47,11 @@ from gateway.core.events import (
 )
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused, TurnRecord
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.shell.sandbox import build_environment
 from gateway.store import Store
 from gateway.store.reader import StoreReader
-from gateway.tools.sandbox import build_environment
-from tests.kits.gateway import UNHURRIED
-from tests.servers.web_server import Heard, Page, WebServer
+from reverie.testing.gateway import UNHURRIED
+from reverie.testing.servers.web_server import Heard, Page, WebServer
 
 STREET = ChannelName("street")
 LIMIT_S = 240.0

@@ -13,7 +13,10 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import quote_plus
 
+from gateway.core.events import Message
 from gateway.core.facts import TurnRecord, ViewFolded
+from reverie.testing.servers.bot_api_world import Chat
+from reverie.testing.waiting import until
 from tests.attacks.wordings import WORDINGS
 from tests.attacks.world import (
     INNER,
@@ -28,8 +31,6 @@ from tests.attacks.world import (
     Platform,
     World,
 )
-from tests.kits.waiting import until
-from tests.servers.bot_api_world import Chat
 
 FRESH: Final = "thanks"
 
@@ -138,6 +139,16 @@ class Scenario:
             )
         except TimeoutError:
             raise TimeoutError(f"no turn ended in {where.conversation}: {self.name}") from None
+
+    async def overhears(self, where: Place, who: Person, text: str) -> None:
+        """Somebody speaks there, not to the agent; returns once the log has it."""
+        await where.says(who, text, to_bot=False)
+        facts, first = self.world.facts[where.conversation], text.split(maxsplit=1)[0]
+
+        def is_logged() -> bool:
+            return any(isinstance(one, Message) and first in one.text for one in facts)
+
+        await until(is_logged, limit_s=40, every_s=0.01)
 
     async def attended(self, where: Place) -> None:
         """The inner conversation has that room's own turn taken: so it is not for want of one that
@@ -333,7 +344,7 @@ async def renamed_elsewhere(it: Scenario, text: str) -> None:
     """The name of another room, a line of which the owner has looked up."""
     await it.says(it.owner, f"hello {it.mark}g", it.closed)
     await renames(it, it.closed, text)
-    await it.closed.says(it.owner, f"{it.mark}n hello", to_bot=False)
+    await it.overhears(it.closed, it.owner, f"{it.mark}n hello")
     await it.does(
         ("recall", {"query": f"{it.mark}n"}), ("read_room", {"address": it.closed.conversation})
     )
@@ -523,7 +534,7 @@ async def noted(it: Scenario, text: str) -> None:
 
 async def recalled(it: Scenario, text: str) -> None:
     """A line of another room, which the owner has looked up."""
-    await it.closed.says(it.stranger, f"{it.mark}n {text}", to_bot=False)
+    await it.overhears(it.closed, it.stranger, f"{it.mark}n {text}")
     await it.does(("recall", {"query": f"{it.mark}n"}))
 
 
@@ -535,7 +546,7 @@ async def read(it: Scenario, text: str) -> None:
 
 async def afar(it: Scenario, text: str) -> None:
     """A room of another platform, which the owner has read."""
-    await it.abroad.says(it.speaker_abroad, f"{it.mark}n {text}", to_bot=False)
+    await it.overhears(it.abroad, it.speaker_abroad, f"{it.mark}n {text}")
     await it.does(("recall", {"query": f"{it.mark}n"}))
 
 

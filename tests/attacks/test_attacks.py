@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pytest
 
+from reverie.testing.waiting import until
 from tests.attacks.scenario import GOALS, WAYS, Scenario, Variant, folds
 from tests.attacks.wordings import WORDINGS
 from tests.attacks.world import DAY_S, PLATFORMS, Order, Place, Platform, World, world
-from tests.kits.waiting import until
 
 pytestmark = pytest.mark.boxed
 

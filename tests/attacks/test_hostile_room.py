@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 
 import pytest
 
+from reverie.testing.waiting import until
 from tests.attacks.attacks_approvals import APPROVALS
 from tests.attacks.attacks_files import FILES, shared
 from tests.attacks.attacks_permissions import RIGHTS
@@ -22,7 +23,6 @@ from tests.attacks.attacks_telling import TELLING, TWINS
 from tests.attacks.attacks_web import WEB
 from tests.attacks.hostile_kit import MIA, OLGA, Attack, Fate, Town, town
 from tests.kits.shell import let_nobody_in
-from tests.kits.waiting import until
 
 pytestmark = pytest.mark.boxed
 

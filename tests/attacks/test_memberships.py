@@ -11,6 +11,11 @@ from typing import Final
 import pytest
 
 from gateway.core.events import Address, RoomId, ThreadId
+from reverie.testing.gateway import UNBOUNDED, UNHURRIED
+from reverie.testing.servers import bot_api_http
+from reverie.testing.servers.bot_api_world import Chat
+from reverie.testing.servers.discord_api_world import PRIVATE_THREAD
+from reverie.testing.waiting import until
 from tests.attacks.world import (
     CHANNELS,
     VIEW_CHANNEL,
@@ -23,11 +28,6 @@ from tests.attacks.world import (
     World,
     world,
 )
-from tests.kits.gateway import UNBOUNDED, UNHURRIED
-from tests.kits.waiting import until
-from tests.servers import bot_api_http
-from tests.servers.bot_api_world import Chat
-from tests.servers.discord_api_world import PRIVATE_THREAD
 
 pytestmark = pytest.mark.boxed
 

@@ -10,9 +10,9 @@ import pytest
 
 from agent.models.base import TextPart
 from gateway.core.facts import ToolRefused, TurnRecord, is_inner
-from tests.kits.gateway import IRC, TELEGRAM, Gateway, on_platforms
-from tests.kits.played_model import REST, Ask, PlayedModel, Say
-from tests.kits.simulated_time import JumpingClock, simulated
+from reverie.testing.gateway import IRC, TELEGRAM, Gateway, on_platforms
+from reverie.testing.played_model import REST, Ask, PlayedModel, Say
+from reverie.testing.simulated_time import JumpingClock, simulated
 
 HOUR_S = 3_600
 ONE, TWO = f"{TELEGRAM}/#one", f"{TELEGRAM}/#two"

@@ -25,34 +25,27 @@ from typing import Any, Literal
 
 import pytest
 
-from agent.models.base import (
-    Model,
-    ModelRequest,
-    StreamChunk,
-    StreamEnd,
-    TextPart,
-    ToolResult,
-    append_suffix,
-)
+from agent.models.adapt import append_suffix
+from agent.models.base import Model, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
 from gateway import app
 from gateway.config.loader import parse_config
+from gateway.context.workspace_fs import directory_of
 from gateway.core.events import Address, ChannelName, RoomId, Usage
 from gateway.core.facts import ApprovalRequested, Fact, TurnRecord
 from gateway.core.tool_spec import ToolCall
 from gateway.store import Store
-from gateway.tools.workspace_fs import directory_of
+from reverie.testing.gateway import UNBOUNDED, UNHURRIED
+from reverie.testing.servers import bot_api_world, discord_api_world, ircd
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat
+from reverie.testing.servers.bot_api_world import Person as TelegramPerson
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
+from reverie.testing.servers.ircd import MODERN, Ircd
+from reverie.testing.servers.ircd import Options as IrcOptions
+from reverie.testing.servers.web_server import Page, WebServer
+from reverie.testing.waiting import until
 from tests.attacks.hostile_kit import Obedient
-from tests.kits.gateway import UNBOUNDED, UNHURRIED
-from tests.kits.waiting import until
-from tests.servers import bot_api_world, discord_api_world, ircd
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat
-from tests.servers.bot_api_world import Person as TelegramPerson
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
-from tests.servers.ircd import MODERN, Ircd
-from tests.servers.ircd import Options as IrcOptions
-from tests.servers.web_server import Page, WebServer
 
 Platform = Literal["irc", "telegram", "discord"]
 PLATFORMS: tuple[Platform, ...] = ("irc", "telegram", "discord")

@@ -28,11 +28,11 @@ from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
 from gateway.core.facts import TurnRecord
 from gateway.store import Store
+from reverie.testing.gateway import PLATFORMS, UNHURRIED, Gateway
+from reverie.testing.servers.messages_cache import MessagesCache, Ticket
+from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.bench.gateway_kit import Figure, show
 from tests.bench.optimum import Asked, Cost, optimum
-from tests.kits.gateway import PLATFORMS, UNHURRIED, Gateway
-from tests.servers.messages_cache import MessagesCache, Ticket
-from tests.servers.model_api import Answer, ModelApi
 
 Json = dict[str, Any]
 WARM_S = 3_600.0

@@ -2,7 +2,7 @@
 [--json]`.
 
 Busy hours, days with silences, gaps at random, sparse weeks, single rooms at fixed gaps, each of a
-few seeds, judged by the prompt cache of `tests/servers/messages_cache.py`. 1.00 is the clairvoyant
+few seeds, judged by the prompt cache of `reverie/testing/servers/messages_cache.py`. 1.00 is the clairvoyant
 optimum (`optimum.py`) for the same requests: it knows when silences end, which nobody can, so talk
 at random cannot come near it. Printed are the four policies: `auto`, `fixed`, all for an hour, all
 for 5 minutes.
@@ -16,15 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.plan import (
-    CachePolicy,
-    PromptSegment,
-    plan_cache,
-)
+from agent.cache.breakpoints import plan_cache
+from agent.cache.plan import CachePolicy, PromptSegment
 from agent.cache.prices import Price, PriceTable
 from agent.cache.state import ROOT_DIGEST, CacheState, Cadence, extend_digest
+from reverie.testing.servers.messages_cache import MessagesCache, Usage
 from tests.bench.optimum import Asked, Cost, optimum
-from tests.servers.messages_cache import MessagesCache, Usage
 
 PRICES = PriceTable.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
 DAY_S = 86_400.0
@@ -376,6 +373,7 @@ def units_of(turn: Turn) -> list[PromptSegment]:
                 behind="said" if said else "block",
                 number=number - systems if said else number,
                 tokens=piece.tokens,
+                end_tokens=sum(one.tokens for one in turn.pieces[: number + 1]),
                 digest=digest,
                 is_shared=number < len(turn.shared),
             )

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from tests.bench.bench_store import fill
 from tests.bench.gateway_kit import (
+    ENVIRONMENT,
     NICK,
     ROOM,
     FastModel,
@@ -156,6 +157,42 @@ def _p99(taken: Sequence[float]) -> float:
     return taken[int(len(taken) * 0.99)]
 
 
+def install_idle_plugins(folder: Path, count: int) -> None:
+    """Have gateways that start from now on find so many plugins that use no hook."""
+    folder.mkdir()
+    names = [f"idle_{number}" for number in range(count)]
+    classes = "".join(f"class {name}(Plugin):\n    name = {name!r}\n" for name in names)
+    (folder / "idle_plugins.py").write_text(f"from reverie import Plugin\n{classes}")
+    information = folder / "idle_plugins-1.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Name: idle-plugins\nVersion: 1\n")
+    entries = "".join(f"{name} = idle_plugins:{name}\n" for name in names)
+    (information / "entry_points.txt").write_text(f"[reverie.plugins]\n{entries}")
+    ENVIRONMENT["PYTHONPATH"] = str(folder)
+
+
+async def measure_idle_plugins(options: argparse.Namespace) -> list[Figure]:
+    """Answers with 0, 10 and 100 idle plugins, in turn, so that the machine is the same to all."""
+    counts = (0, 10, 100)
+    requested: dict[int, list[float]] = {count: [] for count in counts}
+    cpu: dict[int, list[float]] = {count: [] for count in counts}
+    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder:
+        async with Wire() as wire, FastModel() as model:
+            bench = Bench(Path(folder), wire, model)
+            await bench.launches(1, remote=True)
+            for turn, count in itertools.product(range(options.runs), counts):
+                install_idle_plugins(Path(folder) / f"plugins-{turn}-{count}", count)
+                answers = await bench.answers(options.samples)
+                requested[count].append(statistics.median(answers.requested_ms))
+                cpu[count].append(answers.cpu_ms)
+    rows = (("message -> model request, p50", requested), ("CPU per answered message", cpu))
+    return [
+        Figure(f"{name}, {count} idle plugins", statistics.median(found[count]), "ms", "")
+        for name, found in rows
+        for count in counts
+    ]
+
+
 async def measure(options: argparse.Namespace) -> list[Figure]:
     """All figures, in the order of the table."""
     figures: list[Figure] = []
@@ -234,10 +271,16 @@ def main() -> int:
         action="store_true",
         help="from a message to the request, and to the reply, only",
     )
+    parser.add_argument(
+        "--idle-plugins",
+        action="store_true",
+        help="what 0, 10 and 100 plugins cost that do nothing",
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    figures = asyncio.run(measure(options))
+    measured = measure_idle_plugins if options.idle_plugins else measure
+    figures = asyncio.run(measured(options))
     if options.json:
         print(
             json.dumps(

@@ -17,9 +17,9 @@ import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.discord_api import DiscordApi
 from tests.bench.gateway_kit import NICK, ROOM, FastModel, Figure, Wire, running, show, write_config
-from tests.servers.bot_api import BotApi
-from tests.servers.discord_api import DiscordApi
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
-from gateway.core.facts import FACT, URGENT, Judgement, dedup_key
+from gateway.core.facts import URGENT, Judgement, dedup_key, fact_adapter
 from gateway.store import NewEntry, Store, StoreLocation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -90,8 +90,24 @@ def _rows(count: int) -> Iterator[tuple[int, str, str, str, str | None, int | No
             (START + timedelta(seconds=number)).isoformat(timespec="microseconds"),
         )
         place = str(message.conversation)
-        yield seq, at, "room", place, message.key, None, FACT.dump_json(message.fact).decode()
-        yield seq + 1, at, "judged", place, None, seq, FACT.dump_json(judged.fact).decode()
+        yield (
+            seq,
+            at,
+            "room",
+            place,
+            message.key,
+            None,
+            fact_adapter().dump_json(message.fact).decode(),
+        )
+        yield (
+            seq + 1,
+            at,
+            "judged",
+            place,
+            None,
+            seq,
+            fact_adapter().dump_json(judged.fact).decode(),
+        )
 
 
 async def fill(path: Path, count: int) -> None:

@@ -43,14 +43,14 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import Judgement, Seq, TurnRecord
-from gateway.runtime.loop import AgentLoop
+from gateway.runtime.agent import Agent
 from gateway.store import LogEntry, Store, rebuild
 from gateway.stream.trace import EventOutcome, explain_event
-from tests.kits.gateway import PLATFORMS, ROOMS, TELEGRAM, Gateway, on_platforms
+from reverie.testing.gateway import PLATFORMS, ROOMS, TELEGRAM, Gateway, on_platforms
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import Answer, Json, ModelApi, failure
+from reverie.testing.simulated_time import JumpingClock, simulate
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.simulated_time import JumpingClock, simulate
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, Json, ModelApi, failure
 
 DAY_S = 86_400.0
 PEOPLE = tuple(f"p{number}" for number in range(8))
@@ -312,9 +312,9 @@ def configuration(folder: Path, url: str) -> Settings:
 
 async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourly: float) -> Week:
     rng, said, emitted, ticks = random.Random(seed), list[Message](), set[str](), 0
-    send = AgentLoop.send
+    send = Agent.send
 
-    def seeing(self: AgentLoop, signal: Signal) -> None:
+    def seeing(self: Agent, signal: Signal) -> None:
         nonlocal ticks
         ticks += isinstance(signal, Tick)
         send(self, signal)
@@ -324,7 +324,7 @@ async def live(clock: JumpingClock, folder: Path, count: float, seed: int, hourl
     ) as api:
         api.default = model(rng)
         gateway = Gateway(configuration(folder, api.url), None, clock=clock)
-        with mock.patch.object(AgentLoop, "send", seeing):
+        with mock.patch.object(Agent, "send", seeing):
             gateway.start()
             for one in days(count, rng, hourly=hourly):
                 await clock.sleep(one.at_s - clock.monotonic())

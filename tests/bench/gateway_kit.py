@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from tests.kits.gateway import UNBOUNDED, UNHURRIED
-from tests.servers.ircd import Client, Ircd
+from reverie.testing.gateway import UNBOUNDED, UNHURRIED
+from reverie.testing.servers.ircd import Client, Ircd
 
 REVERIE = Path(sys.executable).with_name("reverie")
 NICK, ROOM = "reverie", "#bench"
@@ -261,7 +261,7 @@ _ANSWER = _answer()
 
 class FastModel:
     """A chat-completions server that costs next to nothing. The strict one is
-    `tests.servers.model_api`."""
+    `reverie.testing.servers.model_api`."""
 
     def __init__(self, delay_s: float = 0.0) -> None:
         self.stamps: list[float] = []

@@ -28,9 +28,9 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
+from reverie.testing.servers.ircd import Ircd
+from reverie.testing.waiting import until
 from tests.channels.irc.channel_kit import NAME, config
-from tests.kits.waiting import until
-from tests.servers.ircd import Ircd
 
 SENT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -129,7 +129,7 @@ async def test_a_room_that_was_left_is_entered_again_once_the_operator_names_it_
             IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old"]), SystemClock()),
             Deaf(),
         )
-        before._state.barred_rooms |= {"#old", "#new"}
+        before._lasting.barred_rooms |= {"#old", "#new"}
         after = IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old", "#new"]), SystemClock())
         after.take_over(before)
         assert isinstance(after, CanJoin)
@@ -147,9 +147,8 @@ def test_discord_keeps_its_pace_for_one_bot(token: str, follows: bool) -> None:
         return DiscordChannel(ChannelName("discord.x"), config, ManualClock())
 
     before, after = channel("same"), channel(token)
-    before.create_session()
     after.take_over(before)
-    assert (after._state is before._state) is follows
+    assert (after._directory is before._directory) is follows
 
 
 def test_telegram_counts_the_updates_of_each_bot_by_themselves() -> None:

@@ -251,3 +251,13 @@ def test_mathematics_stays_as_it_is_written(markdown: str, discord: str) -> None
 def test_what_is_no_mathematics_is_markdown(markdown: str, text: str) -> None:
     assert "".join(run.text for run in parse_markdown(markdown)) == text
     assert discord_markdown(markdown) == markdown
+
+
+@given(
+    st.text(alphabet="abW .,:;!?()'\"-+$%^{}éß你9\u00a0", min_size=1, max_size=40).map(
+        lambda text: f"a{text}b"
+    )
+)
+def test_a_line_without_markup_is_what_the_parser_makes_of_it(line: str) -> None:
+    assert parse_markdown(line) == (TextRun(text=line),)
+    assert parse_markdown(f"{line}\n\n**bold**")[0] == TextRun(text=f"{line}\n\n")

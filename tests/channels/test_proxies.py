@@ -11,17 +11,17 @@ from agent.models.base import ModelError
 from agent.models.openai import OpenAIModel
 from gateway.core.events import ConnectionChanged
 from gateway.core.proxy import ProxySetting, find_proxy, through
+from reverie.testing.channels import Run
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.ircd import Ircd
+from reverie.testing.servers.model_api import ModelApi
+from reverie.testing.servers.ports import free_port
+from reverie.testing.servers.proxy import Proxy
 from tests.channels.discord import channel_kit as discord_kit
 from tests.channels.irc import channel_kit as irc_kit
 from tests.channels.telegram import channel_kit as telegram_kit
-from tests.kits.channels import Run
 from tests.kits.models import ask, text
-from tests.servers.bot_api import BotApi
-from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd
-from tests.servers.model_api import ModelApi
-from tests.servers.ports import free_port
-from tests.servers.proxy import Proxy
 
 VARIABLES = ("ALL_PROXY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 

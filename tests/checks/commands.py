@@ -8,7 +8,7 @@ from typing import Final
 
 from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition, CommandGroup
 from gateway.commands.help import format_usage
-from gateway.commands.table import COMMANDS
+from tests.kits.commands import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -102,7 +102,7 @@ def text() -> str:
     lines = [HEAD]
     for group in COMMAND_GROUPS:
         lines += [f"## {TITLES[group]}", "", "| command | who | effect |", "|---|---|---|"]
-        lines += [line for row in COMMANDS if row.group == group for line in lines_of(row)]
+        lines += [line for row in TABLE.rows if row.group == group for line in lines_of(row)]
         lines.append("")
     return "\n".join([*lines, TAIL])
 

@@ -25,8 +25,8 @@ PRINT_SCHEMA = """
 import json
 from gateway.core.fields import ConfigSection
 ConfigSection.model_config["use_attribute_docstrings"] = True
-from gateway.config.models import Settings
-print(json.dumps(Settings.model_json_schema()))
+from gateway.plugins import settings_model
+print(json.dumps(settings_model().model_json_schema()))
 """
 """In a process of its own: docstrings are read when a class is made, which would make every start
 45 ms longer."""

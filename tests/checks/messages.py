@@ -20,8 +20,8 @@ from babel.messages.catalog import Catalog, Message
 from babel.messages.mofile import write_mo
 from babel.messages.pofile import read_po, write_po
 
-from gateway.commands.table import COMMANDS, OPERATOR_COMMANDS
 from gateway.core.i18n import DOMAIN, LOCALE_DIR
+from tests.kits.commands import TABLE
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("gateway", "channels", "agent")
@@ -63,7 +63,7 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 def command_texts() -> Iterator[str]:
     """The subjects of the command table, and what it says of commands, subcommands and
     arguments."""
-    for row in (*COMMANDS, *OPERATOR_COMMANDS.values()):
+    for row in (*TABLE.rows, *TABLE.operator.values()):
         yield from (row.group, row.summary, *(arg.summary for arg in row.args))
         for sub in row.subs:
             yield from (sub.summary, *(arg.summary for arg in sub.args))

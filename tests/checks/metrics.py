@@ -17,7 +17,7 @@ from gateway.cluster.cluster import Cluster
 from gateway.core.clock import SystemClock
 from gateway.ops.processes import ProcessMonitor
 from gateway.store import Store
-from tests.kits.gateway import running
+from reverie.testing.gateway import running
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))

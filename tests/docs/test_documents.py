@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.config.loader import read_config
 from tests.checks import permissions
+from tests.kits.commands import TABLE
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOTED = [
@@ -19,7 +19,17 @@ ROOTED = [
 PAGES = [*ROOTED, *sorted(ROOT.glob("docs/**/*.md"))]
 NOW = [page for page in PAGES if page.name != "CHANGELOG.md"]
 """Pages that speak of this version alone."""
-FOLDERS = ("gateway/", "channels/", "agent/", "tests/", "config/", "docs/", "requirements/", ".ci/")
+FOLDERS = (
+    "reverie/",
+    "gateway/",
+    "channels/",
+    "agent/",
+    "tests/",
+    "config/",
+    "docs/",
+    "requirements/",
+    ".ci/",
+)
 
 page_of = pytest.mark.parametrize("page", NOW, ids=lambda page: page.relative_to(ROOT).as_posix())
 
@@ -127,7 +137,7 @@ def test_commands_of_the_chat_exist(page: Path) -> None:
         "proc",
         "workspace",
     }
-    assert sorted(said - others - set(COMMANDS_BY_NAME)) == []
+    assert sorted(said - others - set(TABLE.people)) == []
 
 
 def test_the_page_of_operations_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

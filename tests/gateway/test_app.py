@@ -19,17 +19,17 @@ from agent.models.scripted import Script, ScriptedModel
 from channels.base import Denied, Emit, Part
 from channels.console import ConsoleChannel
 from gateway import app
+from gateway.app import ChannelUnavailable
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.control_socket import socket_path
 from gateway.core.events import ChannelName
 from gateway.core.facts import DmnStateSaved
-from gateway.ingest.factory import ChannelUnavailable
 from gateway.ops import health
 from gateway.store import NewEntry, Store, StoreInUse
-from tests.kits.channels import story
-from tests.kits.gateway import CONSOLE, Screen, running, settings
-from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd, Options
+from reverie.testing.channels import story
+from reverie.testing.gateway import CONSOLE, Screen, running, settings
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.ircd import Ircd, Options
 
 CONFIG = """
 channels:
@@ -157,10 +157,9 @@ async def test_services_that_are_away_at_the_start_do_not_end_a_gateway_that_is_
                 await asyncio.sleep(0.001)
 
         await until(lambda: "irc.test is refused: " in caplog.text, 0)
-        found = await health.read_gateway_report(
-            made.store.path, {ChannelName("irc.test"): "irc"}, clock.now()
+        is_well, findings = await health.judge_gateway(
+            made.store.path, [ChannelName("irc.test")], clock.now()
         )
-        is_well, findings = found.judge()
         assert not is_well
         assert "correct sasl.account or sasl.password" in "\n".join(findings)
         await until(lambda: caplog.text.count("irc.test is refused: ") == 2, 1)
@@ -295,8 +294,8 @@ async def test_health_of_a_running_a_stopped_a_killed_and_a_hung_gateway(tmp_pat
     store = tmp_path / "reverie.db"
 
     async def judge(*channels: str) -> tuple[bool, list[str]]:
-        platforms = {ChannelName(name): "irc" for name in channels}
-        return (await health.read_gateway_report(store, platforms, datetime.now(UTC))).judge()
+        names = [ChannelName(name) for name in channels]
+        return await health.judge_gateway(store, names, datetime.now(UTC))
 
     assert not (await judge(CONSOLE))[0]
     async with running(tmp_path) as gateway:

@@ -9,10 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec
 
-from gateway.access.greeting import Greeter, PairingNotice
+from pydantic import SecretStr
+
+from channels.base import ChannelConfig
+from channels.discord.config import DiscordConfig
+from channels.irc.config import IrcConfig
+from channels.telegram.config import TelegramConfig
+from gateway.access.greeting import Greeter
 from gateway.access.linking import AccountLinker
 from gateway.access.policy import AccessDecision, decide
 from gateway.access.roster import Roster
+from gateway.app import make_channel
 from gateway.commands.context import OPERATOR_PLACE, CommandCall
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -29,20 +36,26 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import CodeEnded, Fact, PostQueued, address_of, dedup_key
+from gateway.core.facts import CodeEnded, Fact, PostQueued, dedup_key
 from gateway.core.redaction import Redactor
+from gateway.ingest.intake import undecided
 from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
-from gateway.store.effects import CommandEffect
+from gateway.store.effects import CommandEffect, Decision
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
-from tests.kits.commands import answer_of, command_context, parts_of
+from tests.kits.commands import answer_of, command_context
 from tests.kits.places import PlayedChannels, titles
-from tests.kits.policies import PlayedPolicy
+from tests.kits.policies import PlayedPolicy, routed
+from tests.kits.settings import live_settings
 from tests.kits.tasks import LooseTasks
 
 P = ParamSpec("P")
 TG, DC, IRC = ChannelName("telegram.main"), ChannelName("discord.main"), ChannelName("irc.libera")
-PLATFORMS = {TG: "Telegram", DC: "Discord", IRC: "IRC"}
+PLATFORMS: dict[ChannelName, ChannelConfig] = {
+    TG: TelegramConfig(platform="telegram", token=SecretStr("1:abc")),
+    DC: DiscordConfig(platform="discord", token=SecretStr("abc")),
+    IRC: IrcConfig(host="127.0.0.1", nick="reverie"),
+}
 PREFIX = {TG: "/", DC: "/", IRC: "!"}
 LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
 CODE = re.compile(r"`([A-Z0-9]{4}-[A-Z0-9]{4})`")
@@ -102,9 +115,12 @@ class Town:
         """Notices to people whose codes have ended."""
         self.joined: list[Address] = []
         self.left: list[Address] = []
+        made = live_settings(channels=PLATFORMS).settings
         self.manners = PlayedChannels(
             prefixes=PREFIX,
-            platforms=PLATFORMS,
+            platforms={
+                name: make_channel(name, made, clock, None).capabilities for name in PLATFORMS
+            },
             private_address=lambda at, sender: (
                 alone(at.channel, sender) if at.channel == IRC else at
             ),
@@ -125,15 +141,14 @@ class Town:
         self.world = command_context(
             store,
             clock,
-            live=parts_of(
-                settings=parts_of(
-                    channels={name: parts_of(platform=one) for name, one in PLATFORMS.items()}
-                )
+            live=live_settings(
+                channels=PLATFORMS,
+                agents=(),
             ),
-            access_policy=self.policy,
+            people=self.policy,
             channels=self.manners,
             roster=self.roster,
-            account_linker=self.linking,
+            linker=self.linking,
         )
 
     def _on_code_ended(self, entries: Sequence[LogEntry]) -> None:
@@ -175,18 +190,18 @@ class Town:
     async def hear(self, event: Notification) -> Post | None:
         """It comes in, and is refused or not; what is said to it, if anything. As
         `gateway.ingest.intake` does it."""
-        greeting = self.greet(event)
+        greeting = await self.greet(event)
         await self.write(event, greeting)
         return greeting.post if greeting else None
 
-    def greet(self, event: Notification) -> PairingNotice | None:
-        decision = decide(self.policy, event)
-        return None if decision.allowed else self.greeter.greet(event, decision)
+    async def greet(self, event: Notification) -> Decision | None:
+        came = routed(event, self.policy)
+        return await self.greeter.judge(came, undecided(came))
 
     async def write(
-        self, event: Notification, greeting: PairingNotice | None
+        self, event: Notification, greeting: Decision | None
     ) -> tuple[AppendResult, ...]:
-        place = address_of(event)
+        place = event.at
         asked = NewEntry(
             fact=event,
             at=self.clock.now(),
@@ -195,8 +210,9 @@ class Town:
         )
         entries = [asked]
         if greeting is not None:
-            if greeting.change is not None:
-                entries += greeting.change.entries(asked)
+            if greeting.effect is not None:
+                entries += greeting.effect.entries(asked)
+            assert greeting.post is not None
             key = f"post:{greeting.post.key}"
             fact = PostQueued(post=greeting.post)
             entries.append(
@@ -209,8 +225,8 @@ class Town:
                 )
             )
         written = await self.store.append(entries)
-        if greeting is not None and greeting.change is not None:
-            greeting.change.settle(written[0])
+        if greeting is not None and greeting.effect is not None:
+            greeting.effect.settle(written[0])
         return written
 
     def command(
@@ -254,7 +270,6 @@ class Town:
         ask = CommandCall(
             command=event,
             role=who.role,
-            rule=who.rule,
             global_role=who.global_role,
             sub=sub,
             arguments=given,
@@ -269,7 +284,6 @@ class Town:
         ask = CommandCall(
             command=event,
             role="owner",
-            rule="it runs the gateway",
             global_role="owner",
             sub=line.partition(" ")[2],
             arguments=given,

@@ -12,7 +12,7 @@ from agent.models.base import ToolResult
 from channels.base import Part, Rejected
 from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
-from gateway.cluster.cluster import Cluster
+from gateway.cluster.cluster import EVERYTHING, Cluster
 from gateway.config.loader import parse_config
 from gateway.config.models import RolesConfig
 from gateway.config.reload import LiveSettings
@@ -26,14 +26,17 @@ from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, ToolOutput, build_tool
 from gateway.core.tool_spec import ToolCall
+from gateway.hooks import Plugins
+from gateway.plugins.approvals import Approvals
 from gateway.store import Store
 from gateway.stream.outbox import Outbox
-from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import PermissionGate
 from gateway.tools.mcp.review import ToolDefinitionReview
+from tests.kits.handle import handle_of
 from tests.kits.intake import emits
 from tests.kits.owners import NotedNotices
 from tests.kits.places import privacy
+from tests.kits.plugins import plugin_of
 from tests.kits.policies import bindings_of, policy_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
@@ -108,19 +111,16 @@ class House:
         who, bindings = policy_of(live), bindings_of(settings)
         places = privacy(store, bindings)
         self.outbox = Outbox(store, self.consoles, clock, self._tasks, redactor=Redactor())
-        definitions = ToolDefinitionReview(store, clock, self._tasks, NotedNotices(store, clock))
-        self.approvals = Approvals(
-            store=store,
-            clock=clock,
-            live=live,
-            places=places,
-            access_policy=who,
-            channels=Channels(live, self.consoles),
-            definitions=definitions,
-            cluster=cluster,
+        self.definitions = ToolDefinitionReview(
+            store, clock, self._tasks, NotedNotices(store, clock)
         )
+        channels = Channels(live, self.consoles, cluster)
+        gateway = handle_of(store, clock, live=live, places=places, people=who, channels=channels)
+        self.approvals = plugin_of(Approvals, gateway=gateway)
+        self.approvals.definitions = self.definitions
+        plugins = Plugins(self.approvals)
         self.who: identity.AccessPolicy = who
-        self._gate = PermissionGate(live, store, clock, self.approvals, who, places)
+        self._gate = PermissionGate(gateway, plugins)
         self.intakes = emits(
             store,
             clock,
@@ -129,12 +129,12 @@ class House:
             access_policy=who,
             bindings=bindings,
             rewinds=rewinds(store, clock, Views()),
-            approvals=self.approvals,
+            plugins=plugins,
         )
 
     async def __aenter__(self) -> Self:
-        await self.outbox.recover()
-        await self.approvals.recover()
+        await self.outbox.open()
+        await self.approvals.on_lease(EVERYTHING)
         for name, console in self.consoles.items():
             self._tasks.create_task(console.run(self.intakes[name]))
             await console._up.wait()
@@ -144,7 +144,7 @@ class House:
         for call in self._calls:
             call.cancel()
         await asyncio.gather(*self._calls, return_exceptions=True)
-        await self.approvals.close()
+        await self.approvals.stop()
         await self.outbox.drain(2)
         await self.kill()
 
@@ -243,7 +243,7 @@ class House:
         access = self.live.settings.access.model_copy(
             update={"roles": RolesConfig.model_validate(by_role)}
         )
-        self.live._settings = self.live.settings.model_copy(update={"access": access})
+        self.live.put_in_force(self.live.settings.model_copy(update={"access": access}))
 
     def _show(self, part: Part) -> None:
         if self.refuses(part):

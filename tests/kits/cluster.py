@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
-from gateway.cluster.cluster import Cluster, LeaseListener, LeaseName
+from gateway.cluster.cluster import Cluster, LeaseListener, LeaseName, lease_of
 from gateway.core.clock import Clock
+from gateway.core.events import ConversationId
 from gateway.store import ServerStore, Store
 from gateway.store.postgres_log import PostgresLog
 from gateway.store.shared import SharedStore
@@ -27,6 +28,9 @@ class ManualCluster(Cluster):
 
     def holds(self, lease: LeaseName) -> bool:
         return lease in self.leases
+
+    def takes_turns_of(self, conversation: ConversationId) -> bool:
+        return self.holds(lease_of(conversation))
 
     async def confirm(self) -> bool:
         return not self.gone.is_set()

@@ -1,69 +1,76 @@
 """A context for command handlers, of the parts that a test has."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from gateway.access.approval_texts import Approver
+from gateway.access.limits import UsageLimiter
 from gateway.access.texts import BEING_DECIDED_TEXT
-from gateway.commands.context import CommandCall, CommandContext
-from gateway.commands.table import COMMANDS_BY_NAME, OPERATOR_COMMANDS
-from gateway.config.models import CommandsConfig
+from gateway.commands.context import (
+    AccessServices,
+    CommandCall,
+    CommandContext,
+    PlatformServices,
+    RuntimeServices,
+)
+from gateway.commands.definition import CommandDefinition
+from gateway.commands.dispatcher import CommandDispatcher
+from gateway.commands.table import build_table
 from gateway.core.events import ConversationId
 from gateway.core.i18n import _
 from gateway.core.identity import AccessPolicy
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
+from gateway.hooks import Plugins
+from gateway.plugins import find_plugins
 from gateway.store import Store
 from gateway.store.effects import CommandEffect, refuse
-from tests.kits.places import PlayedChannels
+from tests.kits.handle import handle_of
+from tests.kits.policies import NOBODY
+
+_FOUND = find_plugins()
+TABLE = build_table(tuple(one for one in _FOUND.classes if one.name not in _FOUND.origins))
+"""The commands of Reverie, without those of other distributions."""
 
 
-def command_context(store: Store, clock: Any, **parts: Any) -> CommandContext:
-    """Return a context with these parts; what a handler asks beyond them is an AttributeError."""
-    titles = SimpleNamespace(add_titles=str, label=str, load=_nothing)
-    known: dict[str, Any] = {
-        "live": parts_of(settings=parts_of(commands=CommandsConfig())),
-        "channels": PlayedChannels(),
-        "stats": GatewayStats({}, clock.now()),
-        "redactor": Redactor(),
-        "access_policy": AccessPolicy(dm_policy="open", roles={}, open_rooms={}),
-        "roster": None,
-        "account_linker": None,
-        "limits": None,
-        "attention": None,
-        "places": parts_of(titles=titles),
-        "journal": None,
-        "memory": None,
-        "forgetter": None,
-        "reminders": None,
-        "agents": agents_of(),
-        "rewinder": None,
-        "model_selector": None,
-        "approvals": NoApprovals(),
-        "files": None,
-        "membership": None,
-        "supervisor": None,
-        "tasks": None,
-    }
-    return CommandContext(store=store, clock=clock, **{**known, **parts})
+def command_context(
+    store: Store,
+    clock: Any,
+    *,
+    people: AccessPolicy = NOBODY,
+    roster: Any = None,
+    linker: Any = None,
+    attention: Any = None,
+    forgetter: Any = None,
+    agents: Any = None,
+    rewinder: Any = None,
+    plugins: Plugins | None = None,
+    membership: Any = None,
+    **parts: Any,
+) -> CommandContext:
+    """Return a context with these parts; what a handler asks beyond them is an AttributeError.
+    `parts`: of the handle."""
+    return CommandContext(
+        gateway=handle_of(store, clock, people=people, **parts),
+        access=AccessServices(roster=roster, linker=linker),
+        attention=attention,
+        forgetter=forgetter,
+        runtime=RuntimeServices(
+            agents=agents or agents_of(), rewinder=rewinder, models=cast("Any", None)
+        ),
+        platforms=PlatformServices(membership=membership, supervisor=cast("Any", None)),
+        plugins=plugins or Plugins(),
+        commands=TABLE,
+    )
 
 
-class NoApprovals:
-    """Approvals where no tool waits for any."""
-
-    definitions: Any = SimpleNamespace(list_pending=list)
-
-    async def list_waiting(self, _approver: Approver) -> Sequence[Any]:
-        return ()
-
-    async def decide(self, *_: object, **_more: object) -> CommandEffect:
-        return CommandEffect(answer="Nothing waits for approval here.")
-
-
-async def _nothing(*_: object) -> None:
-    pass
+def dispatcher_of(
+    context: CommandContext, commands: Mapping[str, CommandDefinition] = TABLE.people
+) -> CommandDispatcher:
+    """Return the dispatcher of these commands, with the limits of the settings."""
+    gateway = context.gateway
+    limits = UsageLimiter(gateway.live, gateway.clock, gateway.people)
+    table = replace(context.commands, people=commands)
+    return CommandDispatcher(replace(context, commands=table), limits)
 
 
 def parts_of(**parts: Any) -> Any:
@@ -84,9 +91,12 @@ def agents_of(agent: Any = lambda _: "reverie", **parts: Any) -> Any:
 
 async def answer_of(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Return the answer of the handler of the table."""
-    row = (COMMANDS_BY_NAME if not call.is_operator else OPERATOR_COMMANDS)[call.command.name]
+    row = (TABLE.people if not call.is_operator else TABLE.operator)[call.command.name]
     handler = (row.find_sub(call.sub) or row).handler
     assert handler is not None
+    call = replace(call, agent=call.agent or context.agent_at(call.command.at))
     answer = await handler(call, context)
-    settle = context.roster.reserve_request(answer.request) if answer.request else answer.settle
+    settle = (
+        context.access.roster.reserve_request(answer.request) if answer.request else answer.settle
+    )
     return refuse(_(BEING_DECIDED_TEXT)) if settle is None else replace(answer, settle=settle)

@@ -30,11 +30,11 @@ from gateway import app
 from gateway.config.models import Settings
 from gateway.core.clock import SystemClock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
+from reverie.testing.gateway import PLATFORMS
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import ModelApi
+from reverie.testing.servers.ports import free_port
 from tests.bench import bench_week
-from tests.kits.gateway import PLATFORMS
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
-from tests.servers.ports import free_port
 
 T = TypeVar("T")
 CHROMIUM = "/usr/bin/chromium"

@@ -24,9 +24,9 @@ from gateway.config.loader import parse_config
 from gateway.core.clock import Clock
 from gateway.core.facts import NORMAL, Fact
 from gateway.store import LogEntry, ServerStore, Store, StoreLocation, StoreMissing
+from reverie.testing.gateway import UNBOUNDED, UNHURRIED
+from reverie.testing.servers.model_api import Json, ModelApi
 from tests.kits.delivery_judge import DOUBT, TOKEN, Asked
-from tests.kits.gateway import UNBOUNDED, UNHURRIED
-from tests.servers.model_api import Json, ModelApi
 
 MAIN = "import sys; from gateway.cli.main import main; sys.exit(main())"
 OURS = re.compile(r'\(your message \\?"[^"]*"')

@@ -1,14 +1,18 @@
 """An agent's pencil and papers, on a real store and real files."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agent.prompt import PromptLine
+from gateway.access.policy import ConversationBinding
+from gateway.config.reload import LiveSettings
+from gateway.context.conversation import RenderedMessage
 from gateway.context.dream import Dreamer
+from gateway.context.history import HistoryTurn
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
-from gateway.context.recall import AmbientRecall, RecallSearch
 from gateway.core import private_files
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -21,15 +25,28 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import Fact, Judgement, NoteWritten, TurnId, dedup_key, inner_conversation
-from gateway.core.redaction import Redactor
+from gateway.core.facts import (
+    Fact,
+    Judgement,
+    NoteWritten,
+    Seq,
+    TurnId,
+    TurnRecord,
+    dedup_key,
+    inner_conversation,
+)
+from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
+from gateway.plugin import Part, TurnView
+from gateway.plugins.recall import Recall, RecallSettings
 from gateway.store import NewEntry, Store
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
+from tests.kits.handle import handle_of
 from tests.kits.places import privacy
-from tests.kits.settings import live_settings
-from tests.kits.store import NOW, Fate
+from tests.kits.plugins import plugin_of
+from tests.kits.settings import reload
+from tests.kits.store import NOW, Fate, turn
 
 ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
 ANN = Address(channel=ChannelName("irc.test"), room=RoomId("ann"))
@@ -43,6 +60,11 @@ STAFF = Address(channel=ChannelName("irc.test"), room=RoomId("#staff"))
 OWN = Address.parse(inner_conversation("reverie"))
 PRIVATE = (ANN, BOB, OWNER, STAFF)
 PLACES = (*PRIVATE, ROOM, OWN)
+
+
+NOTHING = Part(block="recall", text="", label=TRUSTED_LABEL)
+NOT_YET = 1_000_000
+"""Where the log does not come to."""
 
 
 def sight_of(context: ToolContext) -> tuple[Visibility, ConversationId]:
@@ -62,6 +84,11 @@ def at(place: Address, *, agent: str = "reverie", everything: bool | None = None
     return ToolContext(turn=TurnId("t"), agent=agent, at=place, visibility=sight, autonomous=False)
 
 
+def _line(text: str, *, is_addressed: bool) -> RenderedMessage:
+    line = PromptLine(sender="Ulla", role="guest", sent=NOW, text=text, is_addressed=is_addressed)
+    return RenderedMessage(seq=Seq(NOT_YET), sender=SenderId("Ulla"), line=line)
+
+
 @dataclass
 class Papers:
     """All of it, wired as the gateway does."""
@@ -70,8 +97,8 @@ class Papers:
     clock: ManualClock
     notes: JournalStore
     memory: MemoryStore
-    recall: RecallSearch
-    recalling: AmbientRecall
+    recalling: Recall
+    live: LiveSettings
     dreaming: Dreamer
     forgetting: NoteForgetter
     places: PrivacyCache
@@ -81,6 +108,35 @@ class Papers:
     @property
     def journal(self) -> Path:
         return self.directory / private_files.JOURNAL_FILE
+
+    async def recall(self, context: ToolContext, query: str) -> str:
+        """What the tool finds."""
+        return (await self.recalling.recall(context, query=query)).text
+
+    async def recalled(
+        self,
+        context: ToolContext,
+        *lines: str,
+        is_addressed: bool = True,
+        since: int | None = None,
+        seen: Sequence[str] = (),
+        memory: str = "",
+        config: RecallSettings | None = None,
+    ) -> Part:
+        """What such messages call to mind. `since`: where the first turn in view ended; `seen`:
+        what was told in it."""
+        reload(self.live, recall=config or RecallSettings(ambient_tokens=1_000))
+        earlier = turn(context.at.conversation, upto=0).fact
+        assert isinstance(earlier, TurnRecord)
+        earlier = replace(earlier, recalled=tuple(seen))
+        seq = Seq(NOT_YET if since is None else since)
+        view = TurnView(
+            context=context,
+            lines=[_line(text, is_addressed=is_addressed) for text in lines],
+            past=[] if since is None and not seen else [HistoryTurn.from_record(seq, earlier, NOW)],
+            memory=memory,
+        )
+        return next(iter(await self.recalling.parts(view)), NOTHING)
 
     async def say(
         self,
@@ -158,17 +214,16 @@ async def papers(
                 ]
             ),
         )
-        forgetting = NoteForgetter(store, clock, places, notes, memory, redactor=Redactor())
+        gateway = handle_of(store, clock, places=places)
+        forgetting = NoteForgetter(gateway, notes, memory)
         await forgetting.recover(agents)
         yield Papers(
             store=store,
             clock=clock,
             notes=notes,
             memory=memory,
-            recall=RecallSearch(store, places, memory, notes, redactor=Redactor()),
-            recalling=AmbientRecall(
-                store, places, memory, notes, clock, redactor=Redactor(), live=live_settings()
-            ),
+            recalling=plugin_of(Recall, gateway=gateway, journal=notes, memory=memory),
+            live=gateway.live,
             dreaming=Dreamer(store, notes, memory),
             forgetting=forgetting,
             places=places,

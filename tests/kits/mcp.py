@@ -12,7 +12,15 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -32,9 +40,9 @@ from gateway.core.tool_spec import ToolCall
 from gateway.stream.media import MediaStore
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
+from reverie.testing.servers.ports import free_port
 from tests.kits.store import place
 from tests.kits.tools import dispatcher
-from tests.servers.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 OWN, RAW = (str(ROOT / "tests/servers" / name) for name in ("mcp_own.py", "mcp_raw.py"))
@@ -76,14 +84,15 @@ class Town:
 
     servers: McpServers
 
-    def __init__(self, mark: str) -> None:
-        self.mark = mark
+    def __init__(self, mark: str, secrets: Collection[str] = ()) -> None:
+        """`secrets`: those of the configuration, which no result may hold."""
+        self.mark, self.secrets = mark, secrets
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
         return await self.call_json(name, json.dumps(arguments))
 
     async def call_json(self, name: str, arguments: str) -> ToolResult:
-        hands = dispatcher(tuple(self.servers.all_tools().values()))
+        hands = dispatcher(self.servers.tools, secrets=self.secrets)
         new = dataclasses.replace(
             AT, request=RequestLabel()
         )  # a turn of its own: nothing came in from outside
@@ -127,7 +136,10 @@ async def town(
         env = {"env": {MARK: mark, **one.get("env", {})}} if "command" in one else {}
         config[name] = McpServerConfig.model_validate({"timeout": 10, **one, **env})
     async with asyncio.TaskGroup() as group:
-        town = Town(mark)
+        secrets = [
+            one for each in config.values() for one in (*each.env.values(), *each.headers.values())
+        ]
+        town = Town(mark, [one.get_secret_value() for one in secrets])
         made = town.servers = McpServers(
             config,
             clock or SystemClock(),

@@ -17,9 +17,9 @@ from gateway.core.facts import dedup_key
 from gateway.runtime.models import ModelServices
 from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
+from reverie.testing.gateway import CONSOLE, Gateway, settings
+from reverie.testing.servers.model_api import Json, ModelApi
 from tests.kits.commands import answer_of
-from tests.kits.gateway import CONSOLE, Gateway, settings
-from tests.servers.model_api import Json, ModelApi
 
 COUNT = itertools.count()
 ANN = Address(channel=CONSOLE, room=RoomId("ann"))
@@ -123,7 +123,7 @@ class Gate(Gateway):
         )
         sub = name.partition(" ")[2]
         ask = CommandCall(
-            command=asked, role="owner", rule="roles", global_role="owner", sub=sub, arguments=given
+            command=asked, role="owner", global_role="owner", sub=sub, arguments=given
         )
         answer = await answer_of(ask, self.gateway.command_context)
 

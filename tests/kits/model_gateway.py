@@ -37,14 +37,16 @@ from gateway.core.events import (
 from gateway.core.facts import Judgement, TurnRecord, dedup_key
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext, build_tool
-from gateway.runtime.agents import Agent, Agents
-from gateway.runtime.loop import TurnHandle, TurnResult
+from gateway.runtime.agent import Agent
+from gateway.runtime.agents import Agents
 from gateway.runtime.models import ModelServices, open_model_services
+from gateway.runtime.turn_handle import TurnHandle, TurnResult
 from gateway.store import LogEntry, NewEntry, Store
-from tests.kits.gateway import UNBOUNDED, UNHURRIED
+from reverie.testing.gateway import UNBOUNDED, UNHURRIED
+from reverie.testing.servers.messages_cache import MessagesCache, Ticket
+from reverie.testing.servers.model_api import Answer, Json, MessagesSide
+from tests.kits.commands import TABLE
 from tests.kits.tasks import ListedTasks
-from tests.servers.messages_cache import MessagesCache, Ticket
-from tests.servers.model_api import Answer, Json, MessagesSide
 
 BEGIN = datetime(2026, 3, 2, 6, 30, tzinfo=UTC)
 CHANNEL = ChannelName("irc.libera")
@@ -117,7 +119,9 @@ class NoSocket(ModelHttpClient):
         super().__init__(url="http://127.0.0.1/v1/messages", headers=HEADERS)
         self._provider = provider
 
-    async def stream_events(self, body: object, **_: object) -> AsyncGenerator[SseEvent]:
+    async def stream_events(
+        self, body: Mapping[str, object], **_: object
+    ) -> AsyncGenerator[SseEvent]:
         assert isinstance(body, dict)
         parser = SseParser()
         if self._provider.hangs(body):
@@ -193,8 +197,8 @@ class Home:
         equipment = await self._held.enter_async_context(
             open_model_services(LiveSettings(self.settings), self.clock, model=None)
         )
-        for keeper in equipment.pool.caching_models:
-            model = keeper._model
+        for cache in equipment.pool.caches:
+            model = cache._model
             assert isinstance(model, AnthropicModel)
             if self.provider is not None:
                 model._api = NoSocket(self.provider)
@@ -206,12 +210,14 @@ class Home:
         await self._gateway.inbox.close()  # nobody but `take` begins a turn
         await self._gateway.load()
         await self._gateway.recover_knowledge()
+        await self._gateway.recover_files([one.id for one in self.settings.agents])
         await equipment.restore_cadences(self.store)
 
     def _wired(self, equipment: ModelServices) -> Agents:
         """As the gateway wires itself, but that replies are delivered to nobody."""
         channels = {CHANNEL: ConsoleChannel(CHANNEL, lambda _: None, now=self.clock.now)}
         gateway = self._gateway = app.GatewayServices(
+            commands=TABLE,
             redactor=Redactor(()),
             store=self.store,
             clock=self.clock,
@@ -223,7 +229,7 @@ class Home:
             tasks=self._tasks,
         )
         minds = gateway.agents
-        self.rewinder = gateway.rewinder
+        self.rewinder, self.places = gateway.command_context.runtime.rewinder, gateway.handle.places
         for mind in minds.by_id.values():
             self._give(mind)
         return minds
@@ -239,7 +245,7 @@ class Home:
 
     async def end(self) -> None:
         """The process ends."""
-        await self._gateway.journal.close()
+        await self._gateway.knowledge.journal.close()
         self._tasks.cancel()  # what is to be saved some time later
         await self._held.aclose()
 

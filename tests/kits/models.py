@@ -1,8 +1,10 @@
 """Shared by the model tests: requests, and running a model against the fake server."""
 
-from collections.abc import AsyncIterator, Callable
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import (
@@ -15,17 +17,26 @@ from agent.models.base import (
     SystemBlock,
     TextPart,
 )
-from agent.models.openai import OpenAIModel
+from agent.models.client import Candidate, ModelClient
+from agent.models.gemini import GeminiModel
+from agent.models.http import encode_body
+from agent.models.minimax import MiniMaxModel
+from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request
+from agent.models.vertex import VertexModel
+from gateway.core.clock import Clock, SystemClock
 from gateway.core.tool_spec import ToolSpec
-from tests.servers.model_api import ModelApi
+from reverie.testing.servers.gemini_api import GeminiApi
+from reverie.testing.servers.minimax_api import MiniMaxApi
+from reverie.testing.servers.model_api import ModelApi
+from reverie.testing.servers.vertex_api import VertexApi
 
 M = TypeVar("M", bound=Model)
 KEY = "sk-very-secret-0123456789"
 BLOCKS = (
-    SystemBlock(name="identity", text="You are Reverie.", ttl="long"),
-    SystemBlock(name="skills", text="You can look things up.", ttl="long"),
-    SystemBlock(name="binding", text="Keep it short here.", ttl="long"),
-    SystemBlock(name="channel", text="This is #python.", ttl="short"),
+    SystemBlock(name="identity", text="You are Reverie."),
+    SystemBlock(name="skills", text="You can look things up."),
+    SystemBlock(name="binding", text="Keep it short here."),
+    SystemBlock(name="channel", text="This is #python."),
 )
 TOOL = ToolSpec(
     name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}'
@@ -52,10 +63,66 @@ def request(
     )
 
 
-def make(kind: str, url: str, timeout_s: float = 10.0) -> OpenAIModel | AnthropicModel:
+def chat_body(
+    asked: ModelRequest, *, model: str = "m", dialect: OpenAIDialect | None = None
+) -> Any:
+    """The body of a chat completion, as a server reads it."""
+    body = build_chat_request(asked, model=model, dialect=dialect or OpenAIDialect())
+    return json.loads(encode_body(body))
+
+
+SERVERS: dict[str, type[ModelApi]] = {
+    "anthropic": ModelApi,
+    "openai": ModelApi,
+    "minimax": MiniMaxApi,
+    "vertex": VertexApi,
+    "gemini": GeminiApi,
+}
+"""The fake server of each kind of remote provider."""
+
+
+def make(
+    kind: str, url: str, timeout_s: float = 10.0
+) -> OpenAIModel | AnthropicModel | GeminiModel:
+    if kind == "gemini":
+        return GeminiModel(
+            name="main",
+            model="gemini-3.8-flash",
+            base_url=url,
+            api_key=KEY,
+            timeout_s=timeout_s,
+        )
+    if kind == "minimax":
+        return MiniMaxModel(
+            name="main",
+            model="MiniMax-M3",
+            base_url=url,
+            api_key=KEY,
+            timeout_s=timeout_s,
+            takes_images=True,
+        )
+    if kind == "vertex":
+        return VertexModel(
+            name="main",
+            model="m-1",
+            project="a-project",
+            region="europe-west1",
+            base_url=url,
+            metadata_url=url,
+            clock=SystemClock(),
+            timeout_s=timeout_s,
+        )
     if kind == "openai":
         return OpenAIModel(name="main", model="m-1", base_url=url, api_key=KEY, timeout_s=timeout_s)
     return AnthropicModel(name="main", model="m-1", base_url=url, api_key=KEY, timeout_s=timeout_s)
+
+
+def client_of(
+    models: Sequence[Model], *, clock: Clock, attempts: int = 4, first_token_s: float = math.inf
+) -> ModelClient:
+    """A client of models without prompt caches."""
+    candidates = [Candidate(model, first_token_s=first_token_s) for model in models]
+    return ModelClient(candidates, clock=clock, random=lambda: 0.0, attempts=attempts)
 
 
 async def ask(model: Model, asked: ModelRequest | None = None) -> list[StreamChunk]:
@@ -79,7 +146,7 @@ def end(chunks: list[StreamChunk]) -> StreamEnd:
 @asynccontextmanager
 async def against(
     make_model: Callable[[str], M], *, strict: bool = True
-) -> AsyncIterator[tuple[ModelApi, M]]:
+) -> AsyncIterator[tuple[GeminiApi, M]]:
     """A fresh server, and a model pointed at it."""
-    async with ModelApi(strict=strict) as api, aclosing(make_model(api.url)) as model:
+    async with GeminiApi(strict=strict) as api, aclosing(make_model(api.url)) as model:
         yield api, model

@@ -23,7 +23,7 @@ from gateway.config.reload import LiveSettings
 from gateway.core.events import ChannelName
 from gateway.core.redaction import Redactor
 from gateway.ops.metrics import RedactedMetrics
-from tests.kits.gateway import UNHURRIED, Gateway
+from reverie.testing.gateway import UNHURRIED, Gateway
 
 TOKEN = "an-operators-token-0123456789"
 DEMO = ChannelName("demo")

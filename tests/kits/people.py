@@ -27,9 +27,11 @@ class People:
         clock: Clock,
         channels: Channels,
         tasks: asyncio.TaskGroup,
+        *,
+        roster: Roster | None = None,
     ) -> None:
         self._store = store
-        self.roster = Roster(store, clock)
+        self.roster = roster or Roster(store, clock)
         self.policy = LiveAccessPolicy(live, self.roster, channels, LiveBindings(live))
         self.linker = AccountLinker(self.roster, self.policy, clock, channels)
         self.greeter = Greeter(

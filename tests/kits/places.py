@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from channels.base import Channel, Membership
+from channels.base import Capabilities, Channel, Membership
 from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
@@ -20,7 +20,7 @@ class PlayedChannels(Channels):
         channels: Mapping[ChannelName, Channel] | None = None,
         *,
         prefixes: Mapping[ChannelName, str] | None = None,
-        platforms: Mapping[ChannelName, str] | None = None,
+        platforms: Mapping[ChannelName, Capabilities] | None = None,
         scope_of: Callable[[Address], str | None] | None = None,
         space_of: Callable[[Address], RoomId | None] | None = None,
         private_address: Callable[[Address, Sender], Address] | None = None,
@@ -38,8 +38,8 @@ class PlayedChannels(Channels):
         )
 
     @property
-    def platforms(self) -> Mapping[ChannelName, str]:
-        return super().platforms if self._platforms is None else self._platforms
+    def capabilities(self) -> Mapping[ChannelName, Capabilities]:
+        return super().capabilities if self._platforms is None else self._platforms
 
     def private_address(self, at: Address, sender: Sender) -> Address:
         played = self._private_address

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.commands.table import COMMANDS_BY_NAME
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import LOADING
-from tests.servers.discord_api_world import EPHEMERAL
-from tests.servers.model_api import Json
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat, Person
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import LOADING
+from reverie.testing.servers.discord_api_world import EPHEMERAL
+from reverie.testing.servers.model_api import Json
+from tests.kits.commands import TABLE
 
 TELEGRAM, DISCORD, IRC = "telegram.main", "discord.main", "irc.main"
 PLATFORMS: Final = (TELEGRAM, DISCORD, IRC)
@@ -153,7 +153,7 @@ class Seat(ABC):
 
 def text_of(prefix: str, name: str, sub: str, given: Mapping[str, str]) -> str:
     """As somebody writes it: the arguments in the order of the table."""
-    row = COMMANDS_BY_NAME[name]
+    row = TABLE.people[name]
     found = row.find_sub(sub) if sub else None
     args = found.args if found is not None else row.args
     words = [given[arg.name] for arg in args if arg.name in given]

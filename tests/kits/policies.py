@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
+from gateway.access.policy import ConversationBinding, Routed, route
 from gateway.access.roster import Roster
 from gateway.config.models import AttentionConfig, Settings
 from gateway.config.reload import LiveSettings
-from gateway.core.events import Address, RoomId
+from gateway.core.clock import Clock, ManualClock
+from gateway.core.events import Address, Notification, PresenceLevel, RoomId
 from gateway.core.identity import AccessPolicy, RosterState
-from gateway.store import Store
+from gateway.store import Store, StoreReader
 from gateway.stream.attention import LiveAttention
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings, LiveAccessPolicy, LiveBindings
 from tests.kits.places import PlayedChannels
 from tests.kits.settings import live_settings
@@ -44,6 +47,20 @@ class EmptyRoster(Roster):
 
     def __init__(self) -> None:
         """It needs no log."""
+        super().__init__(cast("StoreReader", None), ManualClock())
+
+
+class FixedPresence(PresenceTracker):
+    """People who are as near as the test says."""
+
+    fixed: PresenceLevel = "present"
+
+    def __init__(self, clock: Clock, access_policy: AccessPolicy) -> None:
+        super().__init__(live_settings(attention=AttentionConfig()), clock, access_policy)
+
+    @property
+    def level(self) -> PresenceLevel:
+        return self.fixed
 
 
 def bindings_of(settings: Settings) -> Bindings:
@@ -57,11 +74,24 @@ def policy_of(settings: Settings | LiveSettings) -> AccessPolicy:
     return LiveAccessPolicy(live, EmptyRoster(), PlayedChannels(), LiveBindings(live))
 
 
-def attention_of(store: Store, settings: Settings | None = None) -> LiveAttention:
-    """Return the attention of these settings; None: the defaults."""
-    return LiveAttention(
-        store,
-        LiveSettings(settings)
-        if settings is not None
-        else live_settings(attention=AttentionConfig()),
-    )
+def attention_of(
+    store: Store,
+    settings: Settings | LiveSettings | None = None,
+    presence: PresenceTracker | None = None,
+) -> LiveAttention:
+    """Return the attention of these settings; None: the defaults. `presence` None: people are
+    there.
+    """
+    live, clock = settings, ManualClock()
+    if live is None:
+        live = live_settings(attention=AttentionConfig())
+    elif isinstance(live, Settings):
+        live = LiveSettings(live)
+    return LiveAttention(store, clock, live, presence or FixedPresence(clock, NOBODY))
+
+
+def routed(
+    event: Notification, access_policy: AccessPolicy = NOBODY, *, agent: str = "reverie"
+) -> Routed:
+    """Return the event in a place where the agent listens to all."""
+    return route(access_policy, ConversationBinding(listen="all", agent=agent), event)

@@ -1,6 +1,7 @@
 """Where views are changed because somebody asks for it, without agents beside it."""
 
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from gateway.context.conversation import ConversationLocks
 from gateway.core.clock import Clock
@@ -40,6 +41,6 @@ def rewinds(
         store=store,
         clock=clock,
         room_locks=doors or ConversationLocks(),
-        agents=views,
+        agents=cast("Any", views),
         tasks=LooseTasks(),
     )

@@ -4,12 +4,21 @@ down who used them."""
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, Protocol
 
-from agent.models.base import ModelError, ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
+from agent import turn
+from agent.models.base import (
+    Model,
+    ModelError,
+    ModelRequest,
+    StreamChunk,
+    StreamEnd,
+    TextPart,
+    ToolResult,
+)
 from agent.prompt import PromptInput, PromptTurn
-from agent.turn_context import TurnHost
-from gateway.core.events import RequestUsage, TurnStep, Usage
+from agent.turn_context import TurnHost, TurnOutcome, TurnProgress
+from gateway.core.events import EvidenceRef, RequestUsage, TurnStep, Usage
 from gateway.core.tool_spec import ToolCall, ToolSpec
 
 NOTHING = '{"properties":{},"type":"object"}'
@@ -123,8 +132,31 @@ class Drawer:
         )
 
 
+class Tools(Protocol):
+    """Tools of a turn in the test's hands."""
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]: ...
+
+    async def call(self, call: ToolCall) -> ToolResult: ...
+
+
+class Archive(Protocol):
+    """Where results are kept that are shown shortened."""
+
+    budget_tokens: int
+    max_result_tokens: int
+
+    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef: ...
+
+    def record_cut(self) -> None: ...
+
+
 class Host(TurnHost):
     """Where a turn is taken, with these answers to what it asks for."""
+
+    tools: Tools = NoTools()
+    archive: Archive | None = None
 
     def __init__(
         self,
@@ -135,8 +167,19 @@ class Host(TurnHost):
         glimpse: Callable[[str], object] = lambda _: None,
         spoken_to: bool = False,
     ) -> None:
+        super().__init__()
         self.news, self.afford, self.shorter, self.glimpse = news, afford, shorten, glimpse
         self.is_addressed = spoken_to
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return await self.tools.call(call)
+
+    async def keep(self, call: ToolCall, result: ToolResult) -> EvidenceRef | None:
+        return None if self.archive is None else await self.archive.keep(call, result)
+
+    def record_cut(self) -> None:
+        if self.archive is not None:
+            self.archive.record_cut()
 
     def answer_grew(self, text: str) -> None:
         self.glimpse(text)
@@ -149,6 +192,26 @@ class Host(TurnHost):
 
     async def shorten(self, times: int) -> PromptInput | None:
         return await self.shorter(times) if self.shorter is not None else None
+
+
+async def take_turn(
+    heard: PromptInput,
+    model: Model,
+    tools: Tools,
+    host: Host | None = None,
+    *,
+    progress: TurnProgress | None = None,
+    evidence: Archive | None = None,
+    **more: Any,
+) -> TurnOutcome:
+    """Take a turn with these tools, and `evidence` for the archive of their results."""
+    host = host or Host()
+    host.tools, host.specs, host.archive = tools, tools.specs, evidence
+    host.progress = progress or host.progress
+    if evidence is not None:
+        host.budget_tokens = evidence.budget_tokens
+        host.max_result_tokens = evidence.max_result_tokens
+    return await turn.take_turn(heard, model, host, **more)
 
 
 def brief(

@@ -15,6 +15,7 @@ import pytest
 
 from agent.models.base import ToolResult
 from gateway.config.tools import BashConfig, ToolsConfig
+from gateway.context.workspace_fs import AgentFiles
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, Alarm, SenderId, TaskFinished
 from gateway.core.facts import TurnId
@@ -22,14 +23,14 @@ from gateway.core.labels import RequestLabel
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.shell import Shell
+from gateway.plugins.skills import Skills
 from gateway.store import NewEntry, Store
 from gateway.stream.internal import InternalIntake
 from gateway.stream.routing import Bindings
-from gateway.tools.agent import SkillTools
-from gateway.tools.shell import ShellTools
-from gateway.tools.workspace_fs import AgentFiles
+from tests.kits.handle import handle_of
 from tests.kits.places import privacy
-from tests.kits.policies import NOBODY
+from tests.kits.plugins import plugin_of
 from tests.kits.store import place
 from tests.kits.tools import dispatcher, live_tools
 
@@ -68,7 +69,6 @@ class Desk:
         config: BashConfig,
         store: Store,
         *,
-        skills: tuple[Path, ...],
         hidden: tuple[Path, ...],
     ) -> None:
         self.root = root / "public"
@@ -77,11 +77,10 @@ class Desk:
         self._is_open = config.sandbox == "off"
         self.reports: list[tuple[str, Address | None, str, bool]] = []
         self.ended: list[TaskFinished] = []
-        live, desk = live_tools(ToolsConfig(bash=config), files=root), self
-
-        class Skills(SkillTools):
-            async def paths(self, agent: str) -> tuple[Path, ...]:
-                return skills if agent == "reverie" else ()
+        live, desk = (
+            live_tools(ToolsConfig(bash=config), files=root, workspace=root.parent / "workspace"),
+            self,
+        )
 
         class Files(AgentFiles):
             def hidden_directories(self) -> list[Path]:
@@ -101,15 +100,14 @@ class Desk:
                     (event.agent, event.at, _TOOK.sub(r"\1", event.text, count=1), event.ok)
                 )
 
-        bindings = Bindings(())
-        self.shell = ShellTools(
-            live,
-            SystemClock(),
-            Files(live, root.parent / "state" / "reverie.db", privacy(store, bindings)),
-            Skills(live, bindings),
-            Reports(),
-            access_policy=NOBODY,
-            places=privacy(store, bindings),
+        places = privacy(store, Bindings(()))
+        gateway = handle_of(store, SystemClock(), live=live, places=places)
+        self.shell = plugin_of(
+            Shell,
+            gateway=gateway,
+            files=Files(live, root.parent / "state" / "reverie.db", places),
+            internal=Reports(),
+            plugins={Skills.name: plugin_of(Skills, gateway=gateway)},
         )
         self.hands = dispatcher(tools_of(self.shell))
 
@@ -160,17 +158,16 @@ async def desk(
     tmp_path: Path,
     mode: str,
     *,
-    skills: tuple[Path, ...] = (),
     hidden: tuple[Path, ...] = (),
     **settings: Any,
 ) -> AsyncIterator[Desk]:
     config = BashConfig.model_validate({"sandbox": mode, **settings})
     async with await Store.open(tmp_path / "labels" / "reverie.db", SystemClock()) as store:
-        made = Desk(tmp_path / "files", config, store, skills=skills, hidden=hidden)
+        made = Desk(tmp_path / "files", config, store, hidden=hidden)
         try:
             yield made
         finally:
-            await made.shell.aclose()
+            await made.shell.stop()
             await made.empty()
 
 

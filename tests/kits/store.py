@@ -139,6 +139,14 @@ def posts_of(store: Store) -> list[OutboxPost]:
     return posts
 
 
+def within(entries: Sequence[NewEntry], store: Store) -> list[NewEntry]:
+    """Return the entries without causes that are not in the log."""
+    return [
+        replace(one, cause=None) if isinstance(one.cause, int) and one.cause > store.last else one
+        for one in entries
+    ]
+
+
 def said(
     number: int,
     text: str = "",

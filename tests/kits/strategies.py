@@ -44,8 +44,6 @@ from gateway.core.facts import (
     PostQueued,
     PreviewEnded,
     PreviewShown,
-    ReminderEnded,
-    ReminderSet,
     RoleAssigned,
     RoomAccessChanged,
     RoomAttended,
@@ -56,6 +54,7 @@ from gateway.core.facts import (
     UnreadDismissed,
     ViewFolded,
 )
+from gateway.plugins.reminders import ReminderEnded, ReminderSet
 
 _FIRST_SEQ, _LAST_SEQ = 1, 2**53
 """What SQLite and every JSON reader hold exactly."""

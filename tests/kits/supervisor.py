@@ -1,11 +1,22 @@
 """What a channel supervisor is given, played."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from channels.base import Emit
+from gateway.access.channels import Channels
 from gateway.access.owners import NoticeButtons, NoticeText, OwnerNotifier
-from gateway.core.events import Address, ChannelName, Notification
+from gateway.app import make_channel
+from gateway.config.models import Settings
+from gateway.core.events import Address, ChannelName, ConnectionChanged, Notification
+from gateway.core.facts import CursorMoved, dedup_key
+from gateway.core.metrics import GatewayStats
+from gateway.store import NewEntry
 from gateway.stream.outbox import Outbox
+from gateway.stream.preview import TurnPreviews
+from gateway.stream.rooms import RoomMembership
+from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor
+from tests.kits.policies import policy_of
 
 
 class EmitIntake:
@@ -18,16 +29,6 @@ class EmitIntake:
         self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None
     ) -> None:
         await self._emit_of(channel)(batch, cursor=cursor)
-
-
-class PlayedOutbox(Outbox):
-    """Has nothing to deliver."""
-
-    def __init__(self) -> None:
-        """It needs no log."""
-
-    async def pause(self, channel: ChannelName, grace_s: float) -> None:
-        """Return at once."""
 
 
 class ToldOwners(OwnerNotifier):
@@ -63,3 +64,51 @@ class ToldOwners(OwnerNotifier):
         self._open -= ended
         if ended:
             self.notify(prefix, text, beside=beside)
+
+
+async def append_batch(
+    outbox: Outbox,
+    stats: GatewayStats,
+    channel: ChannelName,
+    batch: Sequence[Notification],
+    cursor: str | None,
+) -> None:
+    """Append as the intake does: known events once."""
+    now, entries = outbox.clock.now(), list[NewEntry]()
+    for event in batch:
+        place = event.at.conversation if event.at is not None else None
+        entries.append(NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event)))
+    if cursor is not None:
+        entries.append(NewEntry(fact=CursorMoved(channel=channel, value=cursor), at=now))
+    await outbox.store.append(entries)
+    for event in batch:
+        if isinstance(event, ConnectionChanged):
+            stats.record_link(event, now)
+
+
+def supervise(
+    channels: Channels,
+    settings: Settings,
+    outbox: Outbox,
+    tasks: asyncio.TaskGroup,
+    *,
+    stats: GatewayStats,
+    told: list[str] | None = None,
+    make: AdapterFactory = make_channel,
+    is_shared: bool = False,
+) -> ChannelSupervisor:
+    """Return the supervisor of these channels. `told`: notices to owners."""
+    store, clock = outbox.store, outbox.clock
+    return ChannelSupervisor(
+        channels,
+        settings,
+        clock=clock,
+        stats=stats,
+        outbox=outbox,
+        owners=ToldOwners(told),
+        membership=RoomMembership(store, channels, tasks, outbox, policy_of(settings)),
+        previews=TurnPreviews(outbox),
+        tasks=tasks,
+        make=make,
+        is_shared=is_shared,
+    )

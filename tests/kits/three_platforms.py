@@ -11,12 +11,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gateway import app
-from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.events import ConnectionChanged
 from gateway.core.facts import Fact
 from gateway.store import Store, StoreClosed, StoreReader
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat, Person
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.ircd import CAPS, Ircd
+from reverie.testing.servers.ircd import Options as IrcOptions
+from reverie.testing.servers.model_api import Answer, Json, ModelApi
+from tests.kits.commands import TABLE
 from tests.kits.platform_users import (
     ACCOUNTS,
     DISCORD,
@@ -32,12 +38,6 @@ from tests.kits.platform_users import (
     Seat,
     so,
 )
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person
-from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import CAPS, Ircd
-from tests.servers.ircd import Options as IrcOptions
-from tests.servers.model_api import Answer, Json, ModelApi
 
 ROOM, DEN = "#room", "#den"
 """On IRC. The first is open on each platform, the other is not yet."""
@@ -84,7 +84,7 @@ class Town:
 
         On IRC what is not for the room's eyes is told aside, and what is long may be.
         """
-        row = COMMANDS_BY_NAME[name]
+        row = TABLE.people[name]
         if not isinstance(seat, OnIrc) or seat.direct:
             return seat
         is_secret = row.private and row.is_administrative

@@ -1,7 +1,7 @@
 """What tools are called with where a gateway would be too much: a gate without admins, settings,
 calls under way."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gateway.config.loader import parse_config
@@ -12,9 +12,9 @@ from gateway.core.events import ConversationId
 from gateway.core.labels import Label, join, label_of_role
 from gateway.core.permissions import PermissionRequest, decide_permission
 from gateway.core.redaction import Redactor
-from gateway.core.tool import Tool, ToolContext
-from gateway.core.tool_spec import ToolCall
-from gateway.tools.dispatch import DynamicTools, PermissionGate, RunningCalls, ToolDispatcher
+from gateway.core.tool import Tool, ToolContext, tools_of
+from gateway.core.tool_spec import ToolCall, ToolSpec
+from gateway.tools.dispatch import PermissionGate, RunningCalls, ToolDispatcher
 from gateway.tools.metrics import ToolStats
 
 
@@ -49,16 +49,17 @@ def dispatcher(
     gate: PermissionGate | None = None,
     *,
     running: RunningCalls | None = None,
-    dynamic: DynamicTools | None = None,
+    dynamic: Callable[[], Sequence[Tool]] | None = None,
     max_dynamic_tokens: int = 10_000,
     off: Sequence[str] = (),
+    secrets: Iterable[str] = (),
 ) -> ToolDispatcher:
     """A dispatcher of these tools, with nobody to ask unless there is a gate."""
     return ToolDispatcher(
         tools,
         gate or NoApprovals(),
         running or running_calls(),
-        Redactor(),
+        Redactor(secrets),
         dynamic=dynamic,
         max_dynamic_tokens=max_dynamic_tokens,
         off=off,
@@ -87,6 +88,11 @@ def live_tools(tools: ToolsConfig | None = None, **agent: object) -> LiveSetting
 
 def set_tools(live: LiveSettings, **update: object) -> None:
     """Change keys of the section `tools`, as a reload does."""
-    live._settings = live.settings.model_copy(
-        update={"tools": live.settings.tools.model_copy(update=update)}
+    live.put_in_force(
+        live.settings.model_copy(update={"tools": live.settings.tools.model_copy(update=update)})
     )
+
+
+def specs_of(*owners: type) -> list[ToolSpec]:
+    """Return the specifications of the tools declared by these classes."""
+    return [one.spec for one in tools_of(*map(object.__new__, owners))]

@@ -7,25 +7,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from agent.cache.client import CacheWarmer
-from agent.cache.plan import CacheForecast
-from agent.models.base import Model, TextPart
-from agent.signals import DmnPolicy, DmnState
-from agent.turn import Toolset
+from agent.cache.idle import CacheForecast
+from agent.cache.warmer import CacheWarmer
+from agent.models.base import Model, ModelRequest, TextPart, ToolResult
+from agent.models.client import Candidate
 from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
+from gateway.access.limits import UsageLimiter
+from gateway.access.policy import ConversationBinding
 from gateway.config.models import ContextOptimizationConfig
 from gateway.config.reload import LiveSettings
 from gateway.context.compaction import CompactionOutcome, CompactionStats, Compactor, Summarizer
 from gateway.context.conversation import ConversationReader
-from gateway.context.digest import Digest, DigestBuilder
-from gateway.context.evidence import EvidenceStore
-from gateway.context.history import HistoryStore, HistoryView
-from gateway.context.journal import JournalStore
-from gateway.context.memory import MemoryStore
-from gateway.context.observer import TurnTracker
-from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
-from gateway.context.recall import AmbientRecall
+from gateway.context.digest import Digest
+from gateway.context.history import HistoryStore
+from gateway.context.prompt_context import PromptContextBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -42,24 +38,28 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import URGENT, Judgement, Seq, TurnRecord, dedup_key, inner_conversation
-from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.core.redaction import Redactor
-from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext
-from gateway.core.tool_spec import ToolSpec
-from gateway.runtime.loop import AgentLoop, TurnHandle, TurnResult
+from gateway.core.tool_spec import ToolCall, ToolSpec
+from gateway.hooks import Plugins
+from gateway.runtime.agent import Agent
 from gateway.runtime.models import AgentModel
 from gateway.runtime.turn import TurnRunner
-from gateway.runtime.turn_input import AgentContext, TurnGuidance
-from gateway.store import NewEntry, OutboxPost, Store, UnreadEntries
+from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_input import AgentContext, TurnServices
+from gateway.store import NewEntry, OutboxPost, Store
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.media import MediaStore
+from gateway.stream.outbox import Outbox
+from gateway.stream.presence import PresenceTracker
 from gateway.stream.preview import TurnPreviews
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
+from gateway.stream.routing import BindingPattern, Bindings
 from gateway.tools.dispatch import ToolDispatcher
-from tests.kits.gateway import settings
-from tests.kits.places import privacy
+from reverie.testing.gateway import settings
+from tests.kits.agent import DrivenAgent
+from tests.kits.commands import parts_of
+from tests.kits.handle import handle_of
 from tests.kits.scripted_turn import Drawer, Played, Say
-from tests.kits.settings import live_settings
 from tests.kits.store import posts_of
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import NoApprovals, running_calls
@@ -81,18 +81,6 @@ ANYWHERE = BindingPattern(
 WARM = CacheForecast(is_cold=False, read_share=0.1, write_share=1.25, expected_requests=20.0)
 
 
-class Folds(Compactor):
-    """As an agent has it; a desk says what its cache is like, and whether a model summarises."""
-
-    desk: "Desk | None" = None
-
-    def forecast(self, conversation: ConversationId) -> CacheForecast:  # noqa: ARG002 - as the product's
-        return WARM if self.desk is None else self.desk.outlook
-
-    def is_summarising(self) -> bool:
-        return self.desk is not None and self.desk.compacts
-
-
 class Outcomes(CompactionStats):
     """What became of summaries, and results that were too large."""
 
@@ -105,63 +93,19 @@ class Outcomes(CompactionStats):
         self.counted.append((outcome, took_s))
 
 
-class Idle(AgentLoop):
-    """The loop of an agent that begins nothing by itself. Its budget reaches for so many
-    requests."""
+class Idle(DrivenAgent):
+    """An agent that begins nothing by itself."""
 
-    def __init__(self, store: Store, clock: ManualClock, *, afford: int = 1_000) -> None:
-        super().__init__(
-            "ana", store, clock, policy=DmnPolicy(inner=INNER), state=DmnState(), tasks=LooseTasks()
-        )
-        self.afford = afford
-
-    def reserve(self, conversation: ConversationId, cost_usd: float) -> bool:  # noqa: ARG002 - as the loop
-        self.afford -= 1
-        return self.afford >= 0
-
-    async def take_turn(
-        self,
-        conversation: ConversationId,
-        *,
-        autonomous: bool,
-        continuing: bool,
-        handle: TurnHandle,
-    ) -> TurnResult:
-        raise AssertionError((conversation, autonomous, continuing, handle))
-
-    async def dream(self, handle: TurnHandle) -> TurnResult:
-        raise AssertionError(handle)
-
-    async def give_up(
-        self, conversation: ConversationId, reason: str, *, autonomous: bool
-    ) -> TurnResult:
-        raise AssertionError((conversation, reason, autonomous))
-
-    def show_queued(self, conversation: ConversationId, *, waits: bool) -> None:
-        pass
-
-    async def tell_queued(self, conversation: ConversationId) -> None:
-        raise AssertionError(conversation)
-
-    async def unread_urgency(self, conversation: ConversationId) -> int:
-        raise AssertionError(conversation)
-
-    def is_arriving(self, conversation: ConversationId) -> bool:  # noqa: ARG002 - as the product's
-        return False
-
-    def is_direct(self, conversation: ConversationId) -> bool:
-        raise AssertionError(conversation)
-
-    def material_tokens(self) -> int:
-        return 0
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        super().__init__(None, store, clock, LooseTasks())
 
 
 class Hands(ToolDispatcher):
     """The tools in the desk's drawer."""
 
     def __init__(self, desk: "Desk") -> None:
-        super().__init__([], NoApprovals(), running_calls(), Redactor())
         self._desk = desk
+        super().__init__([], NoApprovals(), running_calls(), Redactor())
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
@@ -171,124 +115,93 @@ class Hands(ToolDispatcher):
     def specs(self, pinned: tuple[ToolSpec, ...]) -> None:
         """They are not pinned."""
 
-    @property
-    def changed_names(self) -> tuple[list[str], list[str]]:
-        return [], []
-
-    def for_turn(self, context: ToolContext) -> Toolset:  # type: ignore[override] # the drawer
+    async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         self._desk.where.append(context)
-        return self._desk.drawer
-
-
-class Guidance(TurnGuidance):
-    """What the test says, and nothing else."""
-
-    has_late_tools = False
-
-    def __init__(self, desk: "Desk") -> None:
-        self._desk = desk
-
-    async def directives(
-        self,
-        conversation: ConversationId,  # noqa: ARG002 - as the product's
-        *,
-        autonomous: bool,  # noqa: ARG002 - the same
-        continuing: bool,  # noqa: ARG002 - the same
-    ) -> str:
-        if self._desk.before is not None:
-            await self._desk.before()
-        return self._desk.guidance
-
-    async def meanwhile(
-        self,
-        conversation: ConversationId,  # noqa: ARG002 - as the product's
-        unread: UnreadEntries,  # noqa: ARG002 - the same
-        view: HistoryView,  # noqa: ARG002 - the same
-        sight: Visibility,  # noqa: ARG002 - the same
-    ) -> tuple[str, Label]:
-        return "", TRUSTED_LABEL
-
-    async def skill_catalogue(self, tools: ToolDispatcher) -> str:  # noqa: ARG002 - as the product's
-        return ""
-
-
-class Digests(DigestBuilder):
-    """What the test says that is pending."""
-
-    def __init__(self, desk: "Desk") -> None:
-        self._desk = desk
-
-    async def build(self, *, plain: bool) -> Digest | None:  # noqa: ARG002 - as the product's
-        return self._desk.digest
+        return await self._desk.drawer.call(call)
 
 
 class Ana(PromptContextBuilder):
     """Ana's, whose persona stands in no file."""
 
+    before: Callable[[], Awaitable[None]] | None = None
+
     async def load_persona(self, scope: PersonaScope) -> PersonaBundle:  # noqa: ARG002 - the same everywhere
+        if self.before is not None:
+            await self.before()
         return PersonaBundle(identity="You are Ana.", private="")
 
 
-def context_of(  # noqa: PLR0917 - as an agent has them
-    agent: AgentLoop,
-    store: Store,
-    clock: ManualClock,
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Priced(AgentModel):
+    """A model whose next requests may cost so much, and all later ones nothing."""
+
+    ceilings: list[float] = field(default_factory=list)
+
+    def ceiling_usd(self, request: ModelRequest) -> float:  # noqa: ARG002 - as the product's
+        return self.ceilings.pop(0) if self.ceilings else 0.0
+
+
+def handle(store: Store, clock: ManualClock, who: identity.AccessPolicy = WHO) -> GatewayHandle:
+    made = settings(store.path.parent, agents=[{"id": "ana"}])
+    return handle_of(
+        store, clock, live=LiveSettings(made), people=who, bindings=Bindings((ANYWHERE,))
+    )
+
+
+def context_of(
+    gateway: GatewayHandle,
+    agent: Agent,
     model: Model,
     tools: ToolDispatcher,
-    guidance: TurnGuidance,
-    history: HistoryStore | None = None,
     *,
-    desk: "Desk | None" = None,
     stats: CompactionStats | None = None,
-    who: identity.AccessPolicy = WHO,
+    ceilings: list[float] | None = None,
 ) -> AgentContext:
-    """What turns need, with a real store and nobody who speaks or listens."""
-    made = settings(store.path.parent, agents=[{"id": "ana"}], recall={"ambient_tokens": 0})
-    live, bindings = LiveSettings(made), Bindings((ANYWHERE,))
-    media = MediaStore(live, Path("/nonexistent"), {}, clock)
-    places = privacy(store, bindings)
-    journal = JournalStore(store, clock, live.agent_directory)
-    memory = MemoryStore(store, clock, live.agent_directory)
-    history = history or HistoryStore(store, clock, media)
+    """What turns of this agent work with."""
+    store, clock, live = gateway.store, gateway.clock, gateway.live
+    history = HistoryStore(store, clock, MediaStore(live, Path("/nonexistent"), {}, clock))
     summarizer = Summarizer(
         agent.id, store, clock, live, model=model, stats=stats or Outcomes(), random=lambda: 0.5
     )
-    folds = Folds(
-        store, clock, live, history=history, model=model, primary=model, summarizer=summarizer
-    )
-    folds.desk = desk
     return AgentContext(
+        gateway=gateway,
         agent=agent,
-        store=store,
-        clock=clock,
-        live=live,
-        model=AgentModel(
+        model=Priced(
             name="main",
             model=model,
-            primary=model,
-            caching_models=frozenset(),
-            models=[model],
+            candidates=[Candidate(model)],
             summarizer=None,
+            caches=frozenset(),
+            ceilings=ceilings if ceilings is not None else [],
         ),
-        reader=ConversationReader(store, who, media, Redactor()),
-        evidence=EvidenceStore(store, clock, places, media),
-        ambient_recall=AmbientRecall(store, places, memory, journal, clock, Redactor(), live),
-        prompt_context=Ana(
+        tools=tools,
+        prompts=Ana(
             "ana",
-            live,
+            gateway,
             workspaces=WorkspaceCache(clock),
-            own=Path("/nonexistent"),
             family=model.family,
             keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
-            bindings=bindings,
-            access_policy=who,
-            cards=ChannelCards(store, clock, {}, who, redactor=Redactor()),
-            places=places,
+        ),
+        compaction=Compactor(
+            store, clock, live, history=history, model=model, cache=None, summarizer=summarizer
         ),
         history=history,
-        compaction=folds,
-        tools=tools,
-        guidance=guidance,
+        limits=UsageLimiter(live, clock, gateway.people),
+    )
+
+
+def services_of(gateway: GatewayHandle, media: MediaStore) -> TurnServices:
+    """What turns share that show nothing before they have ended."""
+    store, clock, live = gateway.store, gateway.clock, gateway.live
+    return TurnServices(
+        reader=ConversationReader(store, gateway.people, media, Redactor()),
+        media=media,
+        presence=PresenceTracker(live, clock, gateway.people),
+        registry=parts_of(running=running_calls()),
+        previews=TurnPreviews(Outbox(store, {}, clock, LooseTasks(), redactor=Redactor())),
+        stats=Outcomes(),
+        limits=UsageLimiter(live, clock, gateway.people),
+        plugins=Plugins(),
     )
 
 
@@ -301,46 +214,43 @@ class Desk:
     clock: ManualClock = field(default_factory=lambda: ManualClock(WHEN))
     drawer: Drawer = field(default_factory=Drawer)
     digest: Digest | None = None
-    guidance: str = ""
     posts: list[OutboxPost] = field(init=False)
     where: list[ToolContext] = field(default_factory=list)
     lane: TurnHandle = field(default_factory=TurnHandle)
-    before: Callable[[], Awaitable[None]] | None = None
-    """Happens while a turn is prepared."""
     after: Callable[[], None] | None = None
     """Happens once the answer is written down, before the turn goes on."""
     said: int = 0
     outlook: CacheForecast = WARM
     compacts: bool = False
     outcomes: Outcomes = field(default_factory=Outcomes)
+    ceilings: list[float] = field(default_factory=list)
+    """Highest costs of the next requests."""
     who: identity.AccessPolicy = WHO
 
     def __post_init__(self) -> None:
-        views = HistoryStore(
-            self.store,
-            self.clock,
-            MediaStore(live_settings(), Path("/nonexistent"), {}, self.clock),
-        )
         self.posts = posts_of(self.store)
         self.agent = Idle(self.store, self.clock)
+        gateway = handle(self.store, self.clock, self.who)
         self.means = context_of(
+            gateway,
             self.agent,
-            self.store,
-            self.clock,
             self.model,
             Hands(self),
-            Guidance(self),
-            views,
-            desk=self,
             stats=self.outcomes,
-            who=self.who,
+            ceilings=self.ceilings,
         )
-        self.turns = TurnRunner(
-            previews=TurnPreviews(self.store, self.clock, {}, LooseTasks(), redactor=Redactor()),
-            digests=Digests(self),
-            tracker=TurnTracker(),
-        )
+        self.means.compaction.forecast = lambda _: self.outlook  # type: ignore[assignment,method-assign]
+        self.means.compaction.is_summarising = lambda: self.compacts  # type: ignore[method-assign]
+        services = services_of(gateway, self.means.history.media)
+        self.turns = TurnRunner(services, parts_of(build=self._build_digest))
         self.store.subscribe(lambda _: self.after() if self.after is not None else None, TurnRecord)
+
+    async def _build_digest(self, **_: object) -> Digest | None:
+        return self.digest
+
+    @property
+    def live(self) -> LiveSettings:
+        return self.means.gateway.live
 
     @property
     def compacted(self) -> list[str]:
@@ -348,13 +258,13 @@ class Desk:
 
     @property
     def context(self) -> ContextOptimizationConfig:
-        return self.means.live.optimization
+        return self.live.optimization
 
     @context.setter
     def context(self, new: ContextOptimizationConfig) -> None:
-        live = self.means.live
+        live = self.live
         llm = live.settings.llm.model_copy(update={"context_optimization": new})
-        live._settings = live.settings.model_copy(update={"llm": llm})
+        live.put_in_force(live.settings.model_copy(update={"llm": llm}))
 
     async def say(
         self,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from agent.prompts import load_prompt
 from gateway.core.facts import TurnRecord
 from gateway.store import LogEntry
-from tests.servers.model_api import Answer, Json
+from reverie.testing.servers.model_api import Answer, Json
 
 BOT: Final = "reverie"
 PROMPT: Final = timedelta(minutes=2)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.servers.model_api import Answer, Json
+from reverie.testing.servers.model_api import Answer, Json
 
 INNER = "inner"
 _LINE = re.compile(

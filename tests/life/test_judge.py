@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from agent.prompts import load_prompt
+from reverie.testing.servers.model_api import Answer
 from tests.life.judge import (
     Day,
     Line,
@@ -23,7 +24,6 @@ from tests.life.judge import (
     told_once,
 )
 from tests.life.world import moment
-from tests.servers.model_api import Answer
 
 OLGA = "alone:olga"
 

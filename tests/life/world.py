@@ -16,25 +16,31 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
-from agent.workspace import default_workspace
+from agent.workspace import DEFAULT_WORKSPACE
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.models import BindingConfig
 from gateway.core.events import TaskFinished
 from gateway.store import Store
+from reverie.testing.servers import (
+    bot_api_methods,
+    bot_api_world,
+    discord_api_rest,
+    discord_api_world,
+    ircd,
+)
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat, Person
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
+from reverie.testing.servers.ircd import CAPS, Ircd
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import Answer, Json, ModelApi
+from reverie.testing.servers.web_server import Page, WebServer
+from reverie.testing.simulated_time import JumpingClock, simulate
 from tests.kits.platform_users import ACCOUNTS, DISCORD, IRC, NICK, TELEGRAM, IrcClient
-from tests.kits.simulated_time import JumpingClock, simulate
 from tests.life.judge import BOT, Day, Line, Request
 from tests.life.model import Ask, Reasonable, place_of
-from tests.servers import bot_api_methods, bot_api_world, discord_api_rest, discord_api_world, ircd
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
-from tests.servers.ircd import CAPS, Ircd
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, Json, ModelApi
-from tests.servers.web_server import Page, WebServer
 
 TAP = "tap"
 """The text of a scene in which somebody taps the first button that they see, if there is one."""
@@ -332,7 +338,7 @@ async def _live(
         for client in world.clients.values():
             opened.push_async_callback(client.end)
         workspace = folder / "workspace"
-        shutil.copytree(default_workspace(), workspace)
+        shutil.copytree(DEFAULT_WORKSPACE, workspace)
         for name, text in setting.files.items():
             workspace.joinpath(name).parent.mkdir(parents=True, exist_ok=True)
             workspace.joinpath(name).write_text(text)

@@ -34,10 +34,15 @@ def test_an_environment_without_pip_gets_it_where_there_is_no_uv(tmp_path: Path)
 
 
 def test_the_http_client_comes_without_its_command_line() -> None:
-    code = (
-        "import gateway, httpx, sys; print({'rich', 'pygments', 'click'} & set(sys.modules), "
-        "httpx.Client)"
-    )
+    code = """
+import contextlib, io, sys
+from gateway.cli.__main__ import main
+sys.argv = ["reverie", "--help"]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main()
+import httpx
+print({"rich", "pygments", "click"} & set(sys.modules), httpx.Client)
+"""
     told = subprocess.run(
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT
     ).stdout

@@ -9,11 +9,14 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hatchling.build import build_wheel
 from packaging.requirements import Requirement
 
 from gateway.cli.main import main
@@ -263,6 +266,22 @@ def test_what_is_downloaded_is_named_exactly() -> None:
         for one in wanted
     }
     assert [name for name, bounded in is_bounded.items() if not bounded] == ["tzdata"]
+
+
+def test_the_wheel_brings_typed_packages_and_what_tests_of_plugins_need_without_pytest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with zipfile.ZipFile(tmp_path / build_wheel(str(tmp_path))) as wheel:
+        names = set(wheel.namelist())
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        told = message_from_bytes(wheel.read(metadata))
+    packages = ("reverie", "gateway", "channels", "agent")
+    assert {f"{name}/py.typed" for name in packages} <= names
+    assert "reverie/testing/servers/localhost.test-only.pem" in names
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {*packages}
+    needed = [Requirement(one) for one in told.get_all("Requires-Dist", [])]
+    assert [str(one.marker) for one in needed if one.name == "pytest"] == ['extra == "testing"']
 
 
 def test_a_compose_file_beside_the_configuration_is_no_part_of_it(tmp_path: Path) -> None:

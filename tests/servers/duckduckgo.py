@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from html import escape
 from urllib.parse import parse_qs, quote
 
-from tests.servers.web_server import Heard, Page, WebServer
+from reverie.testing.servers.web_server import Heard, Page, WebServer
 
 HTML = {"content-type": "text/html; charset=UTF-8"}
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.servers.ports import free_port
+from reverie.testing.servers.ports import free_port
 
 _START_S = 15.0
 

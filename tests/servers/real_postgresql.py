@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from tests.servers.ports import free_port
+from reverie.testing.servers.ports import free_port
 
 _VERSIONS = Path("/usr/lib/postgresql")
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_http import Json
-from tests.servers.bot_api_methods import Flood
-from tests.servers.bot_api_world import FIRST_UPDATE, ApiError, Chat
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_http import Json
+from reverie.testing.servers.bot_api_methods import Flood
+from reverie.testing.servers.bot_api_world import FIRST_UPDATE, ApiError, Chat
 
 
 def call(api: BotApi, method: str, **asked: Any) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
-from tests.servers.discord_api_world import FORUM
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
+from reverie.testing.servers.discord_api_world import FORUM
 
 IDENTIFY = {"op": 2, "d": {"token": Options().token, "intents": 1 << 9 | 1, "properties": {}}}
 

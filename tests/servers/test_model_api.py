@@ -2,179 +2,20 @@
 in its own words."""
 
 import base64
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.core.clock import ManualClock
+from reverie.testing.servers.messages_cache import LIFETIME_S, MessagesCache, Usage
+from reverie.testing.servers.messages_prompt import Json, verify
+from reverie.testing.servers.model_api import Answer, message
+from reverie.testing.servers.model_api_rules import check
 from tests.kits.examples import examples
-from tests.servers.messages_cache import LIFETIME_S, MessagesCache, Usage
-from tests.servers.messages_prompt import Json, verify
-from tests.servers.model_api import Answer, ModelApi, message
-from tests.servers.model_api_rules import MAX_BYTES, check
 
 HEADERS = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
 SHORT = {"type": "ephemeral"}
-
-
-class Client:
-    """Speaks to the server as raw HTTP clients do."""
-
-    def __init__(self, api: ModelApi, http: httpx.AsyncClient) -> None:
-        self.api = api
-        self.http = http
-
-    async def post(self, asked: Json, path: str = "/v1/messages", **headers: str) -> httpx.Response:
-        return await self.http.post(self.api.url + path, json=asked, headers=HEADERS | headers)
-
-    async def stream(self, asked: Json, **headers: str) -> list[Json]:
-        answer = await self.post(asked | {"stream": True}, **headers)
-        assert answer.status_code == 200, answer.text
-        return [
-            json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")
-        ]
-
-    async def usage(self, asked: Json, **headers: str) -> tuple[int, int, int]:
-        """Read, written, and the rest."""
-        told = (await self.post(asked, **headers)).json()["usage"]
-        return (
-            told["cache_read_input_tokens"],
-            told["cache_creation_input_tokens"],
-            told["input_tokens"],
-        )
-
-
-@asynccontextmanager
-async def served(**options: Any) -> AsyncIterator[tuple[Client, ManualClock]]:
-    """A server with a cache whose tokens are characters."""
-    clock = ManualClock()
-    cache = MessagesCache(len, minimum=10)
-    async with (
-        ModelApi(cache=cache, clock=clock.monotonic, **options) as api,
-        httpx.AsyncClient() as http,
-    ):
-        yield Client(api, http), clock
-
-
-@pytest.fixture
-async def client() -> AsyncIterator[Client]:
-    async with served() as (made, _):
-        yield made
-
-
-def hello(words: str = "hi", **more: Any) -> Json:
-    system = [{"type": "text", "text": "You are Reverie.", "cache_control": SHORT}]
-    messages = [{"role": "user", "content": words}]
-    return {
-        "model": "claude-opus-5-5",
-        "max_tokens": 50,
-        "system": system,
-        "messages": messages,
-        **more,
-    }
-
-
-def kinds(events: list[Json]) -> list[str]:
-    return [event["type"] for event in events]
-
-
-async def test_a_stream_bills_what_the_cache_says() -> None:
-    async with served() as (client, clock):
-        client.api.then(Answer(text="Hello there."))
-        events = await client.stream(hello())
-        assert kinds(events) == [
-            "message_start",
-            "ping",
-            "invented_later",
-            "content_block_start",
-            "content_block_delta",
-            "content_block_stop",
-            "message_delta",
-            "message_stop",
-        ]
-        told = {
-            "input_tokens": 2,
-            "cache_creation_input_tokens": 16,
-            "cache_read_input_tokens": 0,
-            "cache_creation": {"ephemeral_5m_input_tokens": 16, "ephemeral_1h_input_tokens": 0},
-            "output_tokens_details": {"thinking_tokens": 0},
-        }
-        start = events[0]["message"]
-        assert start["usage"] == told | {"output_tokens": 1}
-        assert (start["content"], start["stop_reason"]) == ([], None)
-        assert events[-2]["usage"] == told | {"output_tokens": 4}
-        assert events[-2]["delta"] == {
-            "stop_reason": "end_turn",
-            "stop_sequence": None,
-            "stop_details": None,
-        }
-        clock.advance(299)
-        assert (await client.stream(hello()))[0]["message"]["usage"][
-            "cache_read_input_tokens"
-        ] == 16
-        clock.advance(300)
-        assert (await client.stream(hello()))[0]["message"]["usage"]["cache_read_input_tokens"] == 0
-        assert client.api.seen[1].ticket is not None
-        assert client.api.seen[1].ticket.usage.cache_read_input_tokens == 16
-
-
-async def test_what_is_refused_is_kept(client: Client) -> None:
-    client.api.then(Answer(text="still there"))
-    refused = await client.post(hello(tools=[], cats=1))
-    assert refused.status_code == 400
-    told = refused.json()
-    assert told["error"] == {
-        "type": "invalid_request_error",
-        "message": "cats: Extra inputs are not permitted",
-    }
-    assert told["request_id"] == refused.headers["request-id"]
-    nobody = await client.post(hello(), **{"x-api-key": ""})
-    assert (nobody.status_code, nobody.json()["error"]["type"]) == (401, "authentication_error")
-    broken = await client.http.post(client.api.url + "/v1/messages", content=b"{", headers=HEADERS)
-    assert broken.status_code == 400
-    large = await client.post(hello("x" * MAX_BYTES))
-    assert (large.status_code, large.json()["error"]["type"]) == (413, "request_too_large")
-    assert [(v.status, v.complaint) for v in client.api.violations[:2]] == [
-        (400, "cats: Extra inputs are not permitted"),
-        (401, "x-api-key header is required"),
-    ]
-    assert len(client.api.violations) == 4
-    assert (await client.post(hello())).json()["content"][0]["text"] == "still there"
-
-
-async def test_thinking_goes_round(client: Client) -> None:
-    shown = hello(thinking={"type": "adaptive"})
-    call = ("t1", "look_up", "{}")
-    client.api.then(
-        Answer(
-            content=({"type": "redacted_thinking"},),
-            thinking="a thought of some length",
-            calls=(call,),
-        )
-    )
-    events = await client.stream(shown)
-    deltas = [e["delta"]["type"] for e in events if e["type"] == "content_block_delta"]
-    assert deltas == ["signature_delta", "input_json_delta", "input_json_delta"]
-    message = client.api.seen[0].message
-    assert message is not None
-    results = [{"type": "tool_result", "tool_use_id": "t1", "content": "ok"}]
-    turns = [
-        {"role": "assistant", "content": message["content"]},
-        {"role": "user", "content": results},
-    ]
-    again = shown | {"messages": [*shown["messages"], *turns]}
-    assert (await client.post(again)).status_code == 200
-
-    edited = again | {"system": "You are another."}
-    refused = await client.post(edited)
-    assert "The block is bound to a different conversation." in refused.json()["error"]["message"]
-    assert len(client.api.violations) == 1
 
 
 LOOK_UP = {"name": "look_up", "input_schema": {"type": "object"}}
@@ -299,25 +140,6 @@ def test_editing_what_came_before_invalidates_thinking(why: str, place: int, bod
     assert why in wrong
 
 
-def test_thinking_that_was_changed_is_refused() -> None:
-    body = loop()
-    latest = verify(changed(body, 3, 0, thinking="edited"))
-    assert latest == (
-        "messages.3.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant "
-        "message cannot be modified. These blocks must remain as they were in the original "
-        "response."
-    )
-    for change in (
-        {"thinking": "edited"},
-        {"signature": ""},
-        {"signature": "AAAA" + "B" * 80},
-        {"signature": "no base64"},
-    ):
-        earlier = verify(changed(body, 1, 0, **change))
-        assert earlier == "messages.1.content.0: Invalid `signature` in `thinking` block"
-    assert verify(changed(body, 1, 3, data="x")) is not None
-
-
 MODEL = "claude-sonnet-5-5"
 
 
@@ -349,24 +171,6 @@ def send(cache: MessagesCache, asked: Json, at_s: float = 0.0, workspace: str = 
     ticket = cache.begin(asked, at_s=at_s, workspace=workspace)
     cache.began(ticket)
     return ticket.usage
-
-
-def test_a_mark_is_written_once_and_then_read() -> None:
-    cache = fresh()
-    asked = prompt(block("now"), system=(block("x" * 100, "1h"), block("y" * 10, "5m")))
-    assert send(cache, asked) == Usage(3, 0, 10, 100)
-    assert send(cache, asked, 1) == Usage(3, 110, 0, 0)
-
-
-def test_a_later_mark_reads_the_longest_entry_in_front_of_it() -> None:
-    cache = fresh()
-    first, second = (
-        [block("a" * 10), block("b" * 20, "5m")],
-        [block("a" * 10), block("b" * 20), block("c" * 30, "5m")],
-    )
-    send(cache, prompt(*first))
-    assert send(cache, prompt(*second)) == Usage(0, 30, 30, 0)
-    assert send(cache, prompt(*second, block("tail"))) == Usage(4, 60, 0, 0)
 
 
 @pytest.mark.parametrize(("added", "read"), [(19, 10), (20, 0)])
@@ -417,40 +221,6 @@ def test_a_lifetime_counts_from_the_start_of_the_last_use(ttl: str) -> None:
     assert send(cache, asked, lifetime - 1).cache_read_input_tokens == 10
     assert send(cache, asked, 2 * lifetime - 2).cache_read_input_tokens == 10
     assert send(cache, asked, 3 * lifetime - 2).cache_read_input_tokens == 0
-
-
-def test_an_entry_is_readable_once_its_answer_has_begun() -> None:
-    cache = fresh()
-    asked = prompt(block("a" * 10, "5m"))
-    first, second = cache.begin(asked, at_s=0), cache.begin(asked, at_s=1)
-    assert (first.usage, second.usage) == (Usage(0, 0, 10, 0), Usage(0, 0, 10, 0))
-    cache.began(second)
-    cache.began(first)
-    assert send(cache, asked, 300).cache_read_input_tokens == 10, "the later start counts"
-    never = prompt(block("b" * 10, "5m"))
-    cache.begin(never, at_s=0)
-    assert send(cache, never).cache_read_input_tokens == 0
-
-
-def test_segments_live_for_what_was_paid() -> None:
-    cache = fresh()
-    asked = prompt(block("b" * 20, "5m"), block("tail"), system=(block("a" * 100, "1h"),))
-    assert send(cache, asked) == Usage(4, 0, 20, 100)
-    assert send(cache, asked, 299) == Usage(4, 120, 0, 0)
-    assert send(cache, asked, 650) == Usage(4, 100, 20, 0), (
-        "the 5m part is over, the 1h part is not"
-    )
-    assert send(cache, asked, 650 + 3600) == Usage(4, 0, 20, 100)
-
-
-def test_a_use_refreshes_every_segment_that_it_covers() -> None:
-    cache = fresh()
-    front = block("a" * 100, "1h")
-    send(cache, prompt(block("b" * 20, "5m"), system=(front,)))
-    only_the_last_marked = prompt(block("b" * 20, "5m"), system=(block("a" * 100),))
-    for at_s in range(250, 5000, 250):
-        assert send(cache, only_the_last_marked, at_s) == Usage(0, 120, 0, 0)
-    assert send(cache, prompt(block("c" * 20, "5m"), system=(front,)), 5000) == Usage(0, 100, 20, 0)
 
 
 @pytest.mark.parametrize(
@@ -919,50 +689,3 @@ def test_which_model_takes_which_thinking(model: str, taken: str) -> None:
             assert complaint.message.startswith(
                 f'"thinking.type.{kind}" is not supported for this model.'
             )
-
-
-@pytest.mark.parametrize(
-    ("model", "kind"),
-    [
-        ("claude-sonnet-5-5", "between_tools"),
-        ("claude-haiku-5-5", "disabled"),
-        ("claude-opus-5", "disabled"),
-    ],
-)
-def test_less_thinking_needs_at_most_high_effort(model: str, kind: str) -> None:
-    for effort in ("low", "high", "xhigh", "max"):
-        complaint = check(body(model=model, thinking={"type": kind}, **asked(effort)), HEADERS)
-        assert (complaint is None) is (effort in {"low", "high"})
-
-
-def test_malformed_thinking_is_refused() -> None:
-    for said, thinking in (
-        ("Input tag found using 'type'", {"type": "deep"}),
-        ("thinking.adaptive.budget_tokens: Extra", {"type": "adaptive", "budget_tokens": 1024}),
-    ):
-        complaint = check(body(thinking=thinking), HEADERS)
-        assert complaint is not None
-        assert said in complaint.message
-
-
-def test_headers() -> None:
-    nobody = check(body(), {"anthropic-version": "2023-06-01"})
-    assert nobody is not None
-    assert (nobody.status, nobody.kind) == (401, "authentication_error")
-    assert check(body(), {"authorization": "Bearer k", "anthropic-version": "2023-01-01"}) is None
-    for version in ({}, {"anthropic-version": "2027-01-01"}):
-        wrong = check(body(), {"x-api-key": "k"} | version)
-        assert wrong is not None
-        assert wrong.message.startswith("anthropic-version: ")
-    assert check(body()) is None, "without headers these are not looked at"
-
-
-def test_counting_takes_what_makes_the_prompt_and_nothing_else() -> None:
-    prompt = body(system="s", tools=[TOOL], thinking={"type": "adaptive"}, **asked("low"))
-    del prompt["max_tokens"]
-    assert check(prompt, HEADERS, counting=True) is None
-    for more in ({"max_tokens": 1}, {"stream": False}, {"temperature": 1}):
-        assert check(prompt | more, HEADERS, counting=True) is not None
-    forced = check(prompt | {"tool_choice": {"type": "any"}}, HEADERS, counting=True)
-    assert forced is not None
-    assert forced.message.startswith("tool_choice")

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from gateway.cli.console.safe_text import one_line, safe_lines
 from gateway.commands.definition import CommandDefinition, format_arg
-from gateway.commands.table import COMMANDS
+from gateway.commands.table import build_table
 from gateway.core.api_models import (
     ApiEvent,
     ConversationDetail,
@@ -38,6 +38,7 @@ from gateway.core.api_models import (
 from gateway.core.control_messages import DmnStatus
 from gateway.core.format import format_duration, format_usd
 from gateway.core.metrics import ChannelStats
+from gateway.plugins import find_plugins
 from gateway.runtime.dmn_admin import format_dmn_status
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS
 
@@ -96,14 +97,14 @@ def format_usage(typed: str) -> str:
 
 def _list_candidates(before: Sequence[str], conversations: Iterable[str]) -> Iterable[str]:
     if not before:
-        return sorted({*LOCAL_COMMANDS, *(row.name for row in COMMANDS)})
+        return sorted({*LOCAL_COMMANDS, *(row.name for row in _list_commands())})
     if before == ["follow"]:
         return ["all", "own", *conversations]
     row = _find_command(before[0])
     if row is None:
         return []
     if before[0] == "help" and len(before) == 1:
-        return sorted(one.name for one in COMMANDS)
+        return sorted(one.name for one in _list_commands())
     sub = row.find_sub(before[1]) if len(before) > 1 else None
     if len(before) == 1 and row.subs:
         return [one.name for one in row.subs]
@@ -112,8 +113,12 @@ def _list_candidates(before: Sequence[str], conversations: Iterable[str]) -> Ite
     return args[place].choices if place < len(args) else []
 
 
+def _list_commands() -> Sequence[CommandDefinition]:
+    return build_table(find_plugins().classes).rows
+
+
 def _find_command(name: str) -> CommandDefinition | None:
-    return next((row for row in COMMANDS if row.name == name), None)
+    return next((row for row in _list_commands() if row.name == name), None)
 
 
 PaneName = Literal["autonomous", "conversation", "tools"]
@@ -122,7 +127,6 @@ OPERATOR_CONVERSATION: Final = "console/operator"
 ALL_CONVERSATIONS: Final = "*"
 """Follow every conversation."""
 _MESSAGE_KINDS: Final = frozenset({"", "direct", "mention", "room", "post", "command", "message"})
-"""Kinds of notifications that are messages."""
 _NORMAL_OUTCOMES: Final = frozenset({"replied", "silent", "yielded"})
 _GROWING_CHARS: Final[dict[PaneName, int]] = {"autonomous": 100, "conversation": 240, "tools": 0}
 """Characters that are shown of the end of a text that is still being written."""

@@ -43,7 +43,6 @@ _COMMENTS: Final[Mapping[Keys, str]] = {
     ("ops",): "dashboard and console of the operator",
     ("ops", "token"): "the password of the dashboard at 127.0.0.1:9090",
 }
-"""Comments of a new file."""
 _CHANNEL_COMMENTS: Final[Mapping[tuple[str, str], str]] = {
     ("telegram", "token"): "from @BotFather",
     ("telegram", "rooms"): 'groups where it may act: ids in quotes, or "*"',

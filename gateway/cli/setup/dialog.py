@@ -499,7 +499,8 @@ class Respondent:
             return (known.value or "") if known else str(text)
 
         try:
-            return kind.model_validate(replace_texts(section, reveal) | more)
+            values = replace_texts(section, reveal) | more
+            return kind.model_validate(values, context=self.directory.absolute())
         except ValidationError as error:
             stop_for(error)
 

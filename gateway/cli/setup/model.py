@@ -12,6 +12,7 @@ from agent.models.config import (
     ModelConfig,
     OpenAIConfig,
 )
+from agent.models.gemini import GeminiConfig
 from agent.models.http import join_endpoint
 from gateway.cli.setup.dialog import (
     AGAIN,
@@ -30,14 +31,18 @@ from gateway.config.source import value_at
 _PROVIDERS: Final = {
     "anthropic": ("anthropic", ""),
     "openai": ("openai", ""),
+    "gemini": ("gemini", ""),
     "compatible": ("openai", "http://127.0.0.1:8000/v1"),
     "llama.cpp": ("llamacpp", "http://127.0.0.1:9931"),
     "embedded": ("local", ""),
 }
 """Kind, and default of the address that is asked for."""
-_KINDS: Final[dict[str, type[AnthropicConfig | OpenAIConfig | LlamaCppConfig | LocalConfig]]] = {
+_KINDS: Final[
+    dict[str, type[AnthropicConfig | OpenAIConfig | GeminiConfig | LlamaCppConfig | LocalConfig]]
+] = {
     "anthropic": AnthropicConfig,
     "openai": OpenAIConfig,
+    "gemini": GeminiConfig,
     "llamacpp": LlamaCppConfig,
     "local": LocalConfig,
 }
@@ -46,6 +51,7 @@ _MODEL_INTRO: Final = (
     "The model",
     "  anthropic   Claude; needs a key from console.anthropic.com",
     "  openai      needs a key from platform.openai.com",
+    "  gemini      Google's; needs a key from aistudio.google.com",
     "  compatible  any server with OpenAI's API: vLLM, Ollama, OpenRouter",
     "  llama.cpp   a llama.cpp server",
     "  embedded    a very small model inside this program, only for a first try: needs nothing",
@@ -78,7 +84,7 @@ def ask_model(person: Respondent, config: Values) -> None:
             break
         settings = person.build(_KINDS[provider["kind"]], provider)
         while way == AGAIN:
-            if provider["kind"] in {"anthropic", "openai"}:
+            if provider["kind"] in {"anthropic", "openai", "gemini"}:
                 person.tell("  Asking the server for its models ...")
                 offered = person.probe(list_models(settings))
                 way = person.review(offered.findings, skip=False)
@@ -115,7 +121,12 @@ def _ask_provider(
     """Ask for the provider, its address and its key; return its name, its section, and whether it
     is the one of `before`. `keyed`: it wanted a key a moment ago.
     """
-    kinds = {"anthropic": "anthropic", "llamacpp": "llama.cpp", "local": "embedded"}
+    kinds = {
+        "anthropic": "anthropic",
+        "gemini": "gemini",
+        "llamacpp": "llama.cpp",
+        "local": "embedded",
+    }
     url: str = before.get("base_url") or ""
     known = kinds.get(before.get("kind", "anthropic")) or (
         "openai" if not url or "api.openai.com" in url else "compatible"

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 from channels.discord.check import DiscordProbeResult, find_discord_name, probe_discord
 from channels.discord.config import DiscordConfig
 from channels.irc.check import probe_irc, probe_irc_server
-from channels.irc.config import IrcConfig, TlsConfig
+from channels.irc.config import IrcConfig
 from channels.telegram.check import (
     PRIVACY_FIX,
     TelegramProbeResult,
@@ -362,7 +361,6 @@ _TLS_PORT: Final = 6697
 _PLAIN_PORT: Final = 6667
 """RFC 1459, 8.11.1."""
 _REVIEWED_WARNINGS: Final = ("irc.nick",)
-"""Codes of warnings that are asked about."""
 _YES, _NO = ("yes", "y", "on", "true"), ("no", "n", "off", "false")
 
 
@@ -471,12 +469,7 @@ class _IrcPage:
         """Build the channel as the gateway will have it."""
         host: str = self.section["host"]
         contact = self.section.get("contact") or (None if is_loopback_host(host) else "setup")
-        config = self._person.build(IrcConfig, self.section | {"contact": contact}, **more)
-        if isinstance(config.tls, TlsConfig) and config.tls.ca_file is not None:
-            path = self._person.directory.absolute() / Path(config.tls.ca_file).expanduser()
-            tls = config.tls.model_copy(update={"ca_file": str(path)})
-            return config.model_copy(update={"tls": tls})
-        return config
+        return self._person.build(IrcConfig, self.section | {"contact": contact}, **more)
 
     def _ask_server(self) -> None:
         """Ask for the server until it can be reached, or the person accepts that it cannot."""

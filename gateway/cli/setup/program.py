@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from agent.workspace.persona import default_workspace
+from agent.workspace.persona import DEFAULT_WORKSPACE
 from gateway.cli.setup.config_edit import (
     MAIN_FILE,
     SECRETS,
@@ -307,7 +307,7 @@ def _ask_persona(person: Respondent, config: Values, *, is_new: bool) -> dict[st
     words = person.ask("persona.text", default=_UNCHANGED)
     if words == _UNCHANGED and (not is_new or name == _DEFAULT_NAME):
         return {}
-    folder, shipped = Path(agent.setdefault("workspace", "./workspace")), default_workspace()
+    folder, shipped = Path(agent.setdefault("workspace", "./workspace")), DEFAULT_WORKSPACE
     files = {
         str(folder / path.relative_to(shipped)): path.read_text(encoding="utf-8")
         for path in sorted(shipped.rglob("*.md"))

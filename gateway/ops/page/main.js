@@ -11,6 +11,7 @@ import { keys } from "./keys.js";
 import { Live } from "./live.js";
 import { Outbox } from "./outbox.js";
 import { Places } from "./places.js";
+import { Plugins } from "./plugins.js";
 import { Processes } from "./processes.js";
 import { Refresh } from "./refresh.js";
 import { Audit, Turns, Warnings } from "./tables.js";
@@ -37,6 +38,7 @@ const turns = new Turns(body("turns"));
 const outbox = new Outbox(body("outbox"), $("outbox-count"));
 const audit = new Audit(body("audit"));
 const warnings = new Warnings(body("warnings"));
+const plugins = new Plugins($("main"));
 
 const refresh = {
   status: new Refresh(status, failed, 3_000, 15_000),
@@ -47,6 +49,7 @@ const refresh = {
   turns: new Refresh(() => turns.refresh(), failed, 3_000),
   outcomes: new Refresh(() => live.outcomes(), failed, 1_000),
   outbox: new Refresh(() => outbox.refresh().then(alerts), failed, 3_000),
+  plugins: new Refresh(() => plugins.refresh(), failed, 10_000),
   audit: new Refresh(() => audit.refresh(), failed, 5_000),
   history: new Refresh(() => agents.history(), failed, 60_000, 300_000),
 };

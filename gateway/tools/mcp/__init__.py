@@ -10,5 +10,5 @@ trusted.
 
 Rules: nothing waits for a server except a call to it. Texts of a server are untrusted: descriptions
 are cut and cleaned, results are marked as foreign, log lines quote nothing but at the level debug.
-Secrets of the configuration are removed from everything that a server sends.
+Secrets of the configuration are removed from its results as from those of all tools.
 """

@@ -5,27 +5,27 @@ import contextlib
 import importlib
 import json
 import logging
+import math
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
-from urllib.parse import urlsplit
 
 from channels.aio import Backoff, cancel_and_wait, with_timeout
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
 from gateway.core.facts import McpToolApproved
 from gateway.core.labels import OUTSIDE_LABEL
+from gateway.core.media_types import identify_image
 from gateway.core.permissions import OUT, OWN, Effect, ToolPermit
 from gateway.core.scopes import EVERYBODY
 from gateway.core.tool import Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused, ToolSpec
 from gateway.store import LogEntry
-from gateway.stream.media import MediaStore
-from gateway.tools.files import prepare_image
+from gateway.stream.media import MediaStore, prepare_image
 from gateway.tools.mcp.convert import (
-    convert_content,
-    find_images,
-    hide_secrets,
+    MAX_RESULT_IMAGES,
+    McpBinary,
+    convert_block,
     render_result,
     select_tools,
 )
@@ -69,11 +69,10 @@ class McpServerClient:
         """
         self.name = name
         self.config = config
-        self.secrets = _collect_secrets(config)
-        self.tools: McpToolMap = {}
-        """Tools as last listed: they stay while the server is down."""
-        self.known_tools: dict[str, Tool] = {}
-        """The same as tools of ours, with removed ones: these say so when they are called."""
+        self.tools: dict[str, Tool] = {}
+        """Its tools as ours, by name, as last listed: they stay while the server is down."""
+        self._own_names = set[str]()
+        """Its own names of these."""
         self.settled = asyncio.Event()
         """Set once it was up or has failed."""
         self._servers = servers
@@ -114,7 +113,7 @@ class McpServerClient:
     async def call(self, tool: str, arguments: dict[str, object]) -> "types.CallToolResult":
         """Call a tool by the server's own name for it. Raises ToolCallRefused."""
         connection = await self._get_connection()
-        if tool not in (own for own, _ in self.tools.values()):
+        if tool not in self._own_names:  # since the call was looked up, or waits for an approval
             raise ToolCallRefused(
                 f"The MCP server {self.name} does not offer this tool any more: it is gone."
             )
@@ -197,14 +196,11 @@ class McpServerClient:
             if self._definitions is None
             else self._definitions.admit(self.name, self._offered_tools)
         )
-        for name, (own_name, spec) in tools.items():
-            if self.tools.get(name) != (own_name, spec):
-                self.known_tools.pop(name, None)
-                self.known_tools[name] = build_mcp_tool(self, own_name, spec, self._media)
-        gone = [name for name in self.known_tools if name not in tools]
-        for name in gone[: max(0, len(gone) - MAX_GONE_TOOLS)]:
-            del self.known_tools[name]
-        self.tools = tools
+        self._own_names = {own_name for own_name, _ in tools.values()}
+        self.tools = {
+            name: build_mcp_tool(self, own_name, spec, self._media)
+            for name, (own_name, spec) in tools.items()
+        }
 
 
 async def _stop_tasks(*tasks: asyncio.Task[Any]) -> None:
@@ -224,20 +220,6 @@ async def _stop_tasks(*tasks: asyncio.Task[Any]) -> None:
         raise asyncio.CancelledError
 
 
-def _collect_secrets(config: McpServerConfig) -> list[str]:
-    """Return the texts that must be hidden: the operator's secrets, and those in an address."""
-    secrets = [
-        value.get_secret_value() for value in (*config.env.values(), *config.headers.values())
-    ]
-    if not config.url:
-        return secrets
-    try:
-        address = urlsplit(config.url)
-        return [*secrets, address.password or "", address.username or "", address.query]
-    except ValueError:
-        return [*secrets, config.url]
-
-
 CALL_GRACE_S: Final = START_TIMEOUT_S + DOWN_WAIT_S
 """Seconds beside the time of the call itself: for waiting for a server, and for telling it of a
 cancellation."""
@@ -250,11 +232,14 @@ def build_mcp_tool(
 
     async def handler(_: ToolContext, *, arguments: str) -> ToolOutput:
         result = await server.call(tool, _parse_arguments(arguments))
-        parts = convert_content(result.content)
+        parts = [convert_block(one) for one in result.content]
         origin = f"mcp {server.name} {tool}"
-        shown, kept = [], []
-        for one in find_images(parts) if media is not None else ():
-            assert media is not None
+        shown, kept = list[McpBinary](), []
+        for one in parts:
+            if media is None or not isinstance(one, McpBinary) or len(shown) == MAX_RESULT_IMAGES:
+                continue
+            if identify_image(one.data) is None:  # whatever its declared type
+                continue
             with contextlib.suppress(ToolCallRefused):  # then it is described in words
                 kept.append(await prepare_image(media, one.data, f"{one.kind} from {origin}"))
                 shown.append(one)
@@ -262,7 +247,7 @@ def build_mcp_tool(
             parts, shown, structured=result.structured_content, is_error=result.is_error
         )
         return ToolOutput(
-            text=hide_secrets(text, server.secrets),
+            text=text,
             kind="mcp",
             origin=origin,
             is_untrusted=True,
@@ -300,8 +285,6 @@ def _reject_constant(name: str) -> None:
 
 
 MAX_LOGGED_OMISSIONS: Final = 10
-MAX_GONE_TOOLS: Final = 256
-"""Removed tools that are remembered, for each server."""
 
 
 class McpServers:
@@ -320,47 +303,41 @@ class McpServers:
         """`media` and `definitions`: as in `McpServerClient`."""
         self._clock = clock
         self._tasks = tasks
-        self._servers = {
-            name: McpServerClient(
+        self.servers = [
+            McpServerClient(
                 name, one, config.keys(), clock, chance=chance, media=media, definitions=definitions
             )
             for name, one in sorted(config.items())
-        }
+        ]
+        """All servers, by name."""
         if definitions is not None:
             definitions.store.subscribe(self._on_approved, McpToolApproved)
         self._running: list[asyncio.Task[None]] = []
+        self._waits_until_s = math.inf
+        """End of the wait of turns for servers that are starting (monotonic)."""
 
     def start(self) -> None:
         """Start all servers in the background."""
-        self._running = [self._tasks.create_task(server.run()) for server in self._servers.values()]
+        self._running = [self._tasks.create_task(server.run()) for server in self.servers]
 
     async def wait_settled(self, most_s: float) -> None:
-        """Return once each server was up or has failed, after `most_s` seconds at the latest."""
+        """Return once each server was up or has failed, `most_s` seconds after the first call at
+        the latest.
+        """
+        if all(one.settled.is_set() for one in self.servers):
+            return
+        now_s = self._clock.monotonic()
+        self._waits_until_s = min(self._waits_until_s, now_s + most_s)
+        left_s = max(0.0, self._waits_until_s - now_s)
         with contextlib.suppress(TimeoutError):
-            await with_timeout(self._clock, most_s, self._wait_all_settled())
+            await with_timeout(self._clock, left_s, self._wait_all_settled())
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """Tools that can be called now, by name. Those of a server that is down stay: it may be
-        back soon.
+        """Tools that can be called now. Those of a server that is down stay: it may be back
+        soon.
         """
-        found = [
-            server.known_tools[name] for server in self._servers.values() for name in server.tools
-        ]
-        return tuple(sorted(found, key=lambda one: one.spec.name))
-
-    def all_tools(self) -> Mapping[str, Tool]:
-        """Return all tools by name, with removed ones: these say so when they are called."""
-        return {
-            name: one
-            for server in self._servers.values()
-            for name, one in server.known_tools.items()
-        }
-
-    @property
-    def servers(self) -> list[McpServerClient]:
-        """All servers, by name."""
-        return [*self._servers.values()]
+        return tuple(tool for server in self.servers for tool in server.tools.values())
 
     async def aclose(self) -> None:
         """Stop all servers. Nothing of theirs is left behind."""
@@ -370,14 +347,11 @@ class McpServers:
         """Take up what an admin approved. The tools of a server's first list are taken up
         already.
         """
-        for entry in entries:
-            if (
-                isinstance(entry.fact, McpToolApproved)
-                and entry.fact.by
-                and entry.fact.server in self._servers
-            ):
-                self._servers[entry.fact.server].update_admitted()
+        facts = [one.fact for one in entries if isinstance(one.fact, McpToolApproved)]
+        for server in self.servers:
+            if any(one.by and one.server == server.name for one in facts):
+                server.update_admitted()
 
     async def _wait_all_settled(self) -> None:
-        for server in self._servers.values():
+        for server in self.servers:
             await server.settled.wait()

@@ -21,7 +21,6 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
 from agent.workspace.character_card import normalize_text
-from gateway.core.media_types import identify_image
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import ToolSpec, canonical_json
 
@@ -207,16 +206,8 @@ class McpBinary:
     data: bytes
 
 
-McpPart = str | McpBinary
-"""Part of a result."""
-
-
-def convert_content(content: Iterable["types.ContentBlock"]) -> list[McpPart]:
-    """Convert the parts of a result. Links are not followed."""
-    return [_convert_block(one) for one in content]
-
-
-def _convert_block(block: "types.ContentBlock") -> McpPart:
+def convert_block(block: "types.ContentBlock") -> str | McpBinary:
+    """Convert a part of a result. Links are not followed."""
     if block.type == "text":
         return block.text
     if block.type == "image":
@@ -234,7 +225,7 @@ def _convert_block(block: "types.ContentBlock") -> McpPart:
     return _decode("file", resource.mime_type or "of no known kind", resource.blob)
 
 
-def _decode(kind: str, media_type: str, data: str) -> McpPart:
+def _decode(kind: str, media_type: str, data: str) -> str | McpBinary:
     try:
         return McpBinary(
             kind=kind,
@@ -245,18 +236,8 @@ def _decode(kind: str, media_type: str, data: str) -> McpPart:
         return f"[{kind} that cannot be read]"
 
 
-def find_images(parts: Iterable[McpPart]) -> list[McpBinary]:
-    """Return the images that a model can be shown, by their content and not by the declared
-    type.
-    """
-    found = [
-        one for one in parts if isinstance(one, McpBinary) and identify_image(one.data) is not None
-    ]
-    return found[:MAX_RESULT_IMAGES]
-
-
 def render_result(
-    parts: Sequence[McpPart],
+    parts: Sequence[str | McpBinary],
     shown: Sequence[McpBinary] = (),
     *,
     structured: object = None,
@@ -276,7 +257,7 @@ def render_result(
     return text or NO_OUTPUT
 
 
-def _render_part(part: McpPart, shown: Sequence[McpBinary]) -> str:
+def _render_part(part: str | McpBinary, shown: Sequence[McpBinary]) -> str:
     if isinstance(part, str):
         return part
     about = f"{part.kind}, {' '.join(part.media_type.split())[:64]}, {len(part.data):,} bytes"
@@ -285,7 +266,7 @@ def _render_part(part: McpPart, shown: Sequence[McpBinary]) -> str:
     )
 
 
-def _is_repeated_in_text(structured: object, parts: Sequence[McpPart]) -> bool:
+def _is_repeated_in_text(structured: object, parts: Sequence[str | McpBinary]) -> bool:
     """Return True if the text repeats the structured content (2025-11-25, server/tools, structured
     content).
 
@@ -313,22 +294,6 @@ def _is_same_value(text: str, value: object) -> bool:
         return text == value or bool(json.loads(text) == value)
     except (ValueError, RecursionError):
         return False
-
-
-REDACTED: Final = "[secret]"
-_MIN_SECRET_CHARS: Final = 6
-"""Shorter secrets are not removed: they would match in ordinary words."""
-
-
-def hide_secrets(text: str, secrets: Iterable[str]) -> str:
-    """Return the text without these secrets, each whole and each of its words: a header's value may
-    be `Bearer ...`.
-    """
-    words = {word for secret in secrets for word in (secret, *secret.split())}
-    for word in sorted(words, key=len, reverse=True):
-        if len(word) >= _MIN_SECRET_CHARS:
-            text = text.replace(word, REDACTED)
-    return text
 
 
 def sanitize_text(text: str, max_chars: int) -> str:

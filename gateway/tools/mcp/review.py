@@ -13,14 +13,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gateway.access.approval_texts import Approver, escape_invisible
 from gateway.access.owners import OwnerNotifier
 from gateway.access.texts import definition_code
 from gateway.core.clock import Clock
 from gateway.core.events import PostButton
 from gateway.core.facts import McpToolApproved
 from gateway.core.i18n import _
-from gateway.core.identity import ADMIN_ROLES
+from gateway.core.identity import ADMIN_ROLES, Role
+from gateway.core.text_safety import escape_invisible
 from gateway.core.tool_spec import ToolSpec
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.store.effects import CommandEffect, EffectFact
@@ -134,15 +134,16 @@ class ToolDefinitionReview:
         """Return the definitions that wait for review, by server and tool."""
         return [one for _, one in sorted(self._pending.items())]
 
-    def approve(self, approver: Approver, code: str) -> CommandEffect | None:
-        """Approve the definition with this code. Models get it once the fact is written.
+    def approve(self, code: str, *, by: str, global_role: Role) -> CommandEffect | None:
+        """Approve the definition with this code. Models get it once the fact is written. `by`: the
+        person who approves it, for the log; `global_role`: their role in all places.
 
         None: no waiting definition has this code.
         """
         found = next((one for one in self._pending.values() if one.code == code), None)
         if found is None:
             return None
-        if approver.global_role not in ADMIN_ROLES:
+        if global_role not in ADMIN_ROLES:
             return CommandEffect(
                 answer=_(
                     "Only an admin of all places can approve a tool of an MCP server, because it "
@@ -150,7 +151,7 @@ class ToolDefinitionReview:
                 )
             )
         fact = McpToolApproved(
-            server=found.server, tool=found.tool, definition=found.definition, by=approver.name
+            server=found.server, tool=found.tool, definition=found.definition, by=by
         )
         return CommandEffect(
             answer=_("Approved: I may use `{tool}` with its present description.").format(

@@ -7,18 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.client import CachingModel
-from agent.cache.plan import CachePlan, CachePolicy, CacheProfile, PromptSegment, plan_cache
+from agent.cache.breakpoints import plan_cache
+from agent.cache.plan import CachePlan, CachePolicy, CacheProfile, PromptSegment
 from agent.cache.prices import Price, PriceTable
+from agent.cache.prompt_cache import PromptCache
 from agent.cache.state import ROOT_DIGEST, CachedPrefix, CacheState, GapOdds, extend_digest
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
+from agent.models.base import Model, ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
+from agent.models.client import Candidate, ModelClient
 from agent.tokens.counter import TokenEstimate, TokenMeter
 from agent.tools import ENDING_TOOLS
-from gateway.core.clock import ManualClock
+from gateway.core.clock import Clock, ManualClock
 from gateway.core.events import RequestUsage
-from tests.servers.messages_cache import MessagesCache, Ticket
-from tests.servers.model_api import Answer, ModelApi
+from reverie.testing.servers.messages_cache import MessagesCache, Ticket
+from reverie.testing.servers.model_api import Answer, ModelApi
 
 PRICE = Price(input_usd=2, output_usd=10, minimum_tokens=512)
 SHARED = ("tools", "identity", "skills")
@@ -44,6 +46,7 @@ def units(parts: Sequence[Part]) -> list[PromptSegment]:
                 behind="said" if history else "block",
                 number=said if history else number,
                 tokens=part.tokens,
+                end_tokens=sum(one.tokens for one in parts[: number + 1]),
                 digest=digest,
                 positions=part.positions,
                 is_shared=part.name in SHARED,
@@ -130,7 +133,7 @@ MODEL = "claude-sonnet-5-5"
 PRICES = PriceTable.parse(
     (Path(__file__).parents[3] / "config" / "prices.yaml").read_text(encoding="utf-8")
 )
-IDENTITY = SystemBlock(name="identity", text="You are Ana. " * 600, ttl="long")
+IDENTITY = SystemBlock(name="identity", text="You are Ana. " * 600)
 ANSWER = Answer(text="Yes.")
 
 
@@ -140,10 +143,8 @@ class Bytes:
     def __init__(self) -> None:
         self._meter = TokenMeter()
 
-    def estimate(
-        self, model: str, request: ModelRequest, before: tuple[ModelRequest, TokenEstimate] | None
-    ) -> tuple[TokenMeter, TokenEstimate]:
-        return self._meter, self._meter.estimate(model, request, before)
+    def estimate(self, model: str, request: ModelRequest) -> tuple[TokenMeter, TokenEstimate]:
+        return self._meter, self._meter.estimate(model, request)
 
     def is_exact(self, request: ModelRequest) -> bool:
         del request
@@ -153,13 +154,22 @@ class Bytes:
 @dataclass
 class Bench:
     api: ModelApi
-    keeper: CachingModel
+    provider: Model
+    cache: PromptCache
     clock: ManualClock
     policy: CachePolicy = field(default_factory=CachePolicy)
 
+    def client(self, clock: Clock, attempts: int = 4) -> ModelClient:
+        candidates = [Candidate(self.provider, self.cache)]
+        return ModelClient(candidates, clock=clock, random=lambda: 0.0, attempts=attempts)
+
+    @property
+    def model(self) -> ModelClient:
+        return self.client(self.clock, 1)
+
     async def ask(self, request: ModelRequest) -> RequestUsage:
         end: StreamEnd | None = None
-        async with aclosing(self.keeper.stream(request)) as chunks:
+        async with aclosing(self.model.stream(request)) as chunks:
             async for chunk in chunks:
                 end = chunk if isinstance(chunk, StreamEnd) else end
         assert end is not None
@@ -175,8 +185,8 @@ async def open_bench() -> AsyncIterator[Bench]:
     ) as api:
         api.default = lambda _: ANSWER
         model = AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k")
-        made = Bench(api, None, clock)  # type: ignore[arg-type]  # the keeper asks the bench
-        made.keeper = CachingModel(
+        made = Bench(api, model, None, clock)  # type: ignore[arg-type]  # the cache asks the bench
+        made.cache = PromptCache(
             model,
             CacheProfile(
                 provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"
@@ -185,7 +195,7 @@ async def open_bench() -> AsyncIterator[Bench]:
             gauge=Bytes(),
             policy=lambda _: made.policy,
         )
-        async with aclosing(made.keeper):
+        async with aclosing(model):
             yield made
 
 
@@ -195,7 +205,7 @@ def request(place: str, *lines: str, card: str = "# Where you are") -> ModelRequ
         for number, line in enumerate(lines)
     ]
     return ModelRequest(
-        blocks=(IDENTITY, SystemBlock(name="channel", text=card, ttl="short")),
+        blocks=(IDENTITY, SystemBlock(name="channel", text=card)),
         conversation=tuple(said),
         tools=ENDING_TOOLS,
         max_output_tokens=100,

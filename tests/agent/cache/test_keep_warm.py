@@ -8,24 +8,21 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from agent.cache.client import CacheWarmer, CachingModel
-from agent.cache.plan import (
-    REFRESH_MARGIN_S,
-    CachePolicy,
-    CacheProfile,
-    IdleConversation,
-    plan_refresh,
-)
+from agent.cache.idle import REFRESH_MARGIN_S, IdleConversation, plan_refresh
+from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.prices import Price
+from agent.cache.prompt_cache import PromptCache
 from agent.cache.state import Cadence
+from agent.cache.warmer import CacheWarmer
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import ModelRequest, StreamEnd
+from agent.models.client import Candidate, ModelClient
 from gateway.core.clock import ManualClock
 from gateway.core.events import CacheTtl, RequestUsage
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import ModelApi
+from reverie.testing.waiting import until
 from tests.agent.cache.request_kit import ANSWER, MODEL, PRICES, Bytes, request
-from tests.kits.waiting import until
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
 
 ROOM = "irc/#a"
 VARIED = (420.0, 900.0, 1_800.0, 3_000.0)
@@ -41,7 +38,8 @@ class Bench:
     )
     budget_usd: float = 1.0
     told: list[tuple[str, RequestUsage]] = field(default_factory=list)
-    keeper: CachingModel = None  # type: ignore[assignment]  # it asks the bench
+    cache: PromptCache = None  # type: ignore[assignment]  # it asks the bench
+    model: ModelClient = None  # type: ignore[assignment]
     warmer: CacheWarmer = None  # type: ignore[assignment]
 
     def used_to(self, *gaps_s: float) -> None:
@@ -52,10 +50,10 @@ class Bench:
                 times.append(times[-1] + gap_s)
         for at_s in times:
             cadence.observe_request(ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0)
-        self.keeper.restore_cadence("ana", cadence)
+        self.cache.restore_cadence("ana", cadence)
 
     async def ask(self, asked: ModelRequest) -> RequestUsage:
-        async with aclosing(self.keeper.stream(asked)) as chunks:
+        async with aclosing(self.model.stream(asked)) as chunks:
             ends = [chunk async for chunk in chunks if isinstance(chunk, StreamEnd)]
         assert ends[0].account is not None
         return ends[0].account
@@ -88,8 +86,9 @@ async def bench() -> AsyncIterator[Bench]:
         api.default = lambda _: ANSWER
         made = Bench(api, clock)
         made.warmer = CacheWarmer(clock, budget_usd=lambda: made.budget_usd)
-        made.keeper = CachingModel(
-            AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k"),
+        provider = AnthropicModel(name="main", model=MODEL, base_url=api.url, api_key="k")
+        made.cache = PromptCache(
+            provider,
             CacheProfile(
                 provider="anthropic", model=MODEL, price=PRICES.find(MODEL), caching="marks"
             ),
@@ -98,7 +97,10 @@ async def bench() -> AsyncIterator[Bench]:
             policy=lambda _: made.policy,
             warmer=made.warmer,
         )
-        async with aclosing(made.keeper):
+        made.model = ModelClient(
+            [Candidate(provider, made.cache)], clock=clock, random=lambda: 0.0, attempts=1
+        )
+        async with aclosing(provider):
             running = asyncio.create_task(
                 made.warmer.run(lambda agent, account: made.told.append((agent, account)))
             )

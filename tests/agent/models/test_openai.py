@@ -19,6 +19,7 @@ from agent.models.base import (
     ThinkingDelta,
     ToolResult,
 )
+from agent.models.http import encode_body
 from agent.models.openai import (
     ChatCompletionChunk,
     ChatCompletionResponse,
@@ -29,8 +30,20 @@ from agent.models.openai import (
 )
 from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
-from tests.kits.models import BLOCKS, TOOL, against, ask, assistant, end, make, request, text, user
-from tests.servers.model_api import Answer
+from reverie.testing.servers.model_api import Answer
+from tests.kits.models import (
+    BLOCKS,
+    TOOL,
+    against,
+    ask,
+    assistant,
+    chat_body,
+    end,
+    make,
+    request,
+    text,
+    user,
+)
 
 RESULT = ToolResult(id="c", text="found")
 
@@ -245,7 +258,7 @@ async def test_an_error_inside_the_stream(kind: str, expected: type[Exception]) 
 
 
 def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
-    incoming = ChatCompletionResponse(earlier_calls=2, model="m")
+    incoming = ChatCompletionResponse(model="m")
     for call in (
         '{"id":"x","function":{"name":"a","arguments":"{"}}',
         '{"function":{"arguments":"}"}}',
@@ -259,18 +272,18 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
     incoming.add_chunk(
         ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{},"finish_reason":"stop"}]}')
     )
-    assert incoming.tool_calls() == [
+    assert incoming.tool_calls(()) == [
         ToolCall(id="x", name="a", arguments="{}"),
         ToolCall(id="y", name="b", arguments="{}"),
     ]
     assert incoming.build_end().stop_reason == "tools"
-    nameless = ChatCompletionResponse(earlier_calls=2, model="m")
+    nameless = ChatCompletionResponse(model="m")
     nameless.add_chunk(
         ChatCompletionChunk.model_validate_json(
             '{"choices":[{"delta":{"tool_calls":[{"index":0,"function":{"name":"a"}}]}}]}'
         )
     )
-    assert nameless.tool_calls() == [ToolCall(id="call_2", name="a", arguments="{}")]
+    assert nameless.tool_calls(LOOP) == [ToolCall(id="call_1", name="a", arguments="{}")]
 
 
 @pytest.mark.parametrize(
@@ -283,8 +296,7 @@ def test_arguments_that_are_no_object_are_echoed_as_one(written: str) -> None:
         ModelMessage(role="assistant", parts=(call,)),
         ModelMessage(role="user", parts=(RESULT,)),
     )
-    body = json.loads(json.dumps(build_chat_request(asked, model="m", dialect=OpenAIDialect())))
-    echoed = body["messages"][2]["tool_calls"][0]["function"]["arguments"]
+    echoed = chat_body(asked)["messages"][2]["tool_calls"][0]["function"]["arguments"]
     assert isinstance(json.loads(echoed), dict)
     assert written in json.loads(echoed).values() or not written
 
@@ -296,13 +308,12 @@ def test_good_arguments_are_echoed_byte_for_byte() -> None:
         ModelMessage(role="assistant", parts=(call,)),
         ModelMessage(role="user", parts=(RESULT,)),
     )
-    assert json.dumps(call.arguments) in json.dumps(
-        build_chat_request(asked, model="m", dialect=OpenAIDialect())
-    )
+    echoed = chat_body(asked)["messages"][2]["tool_calls"][0]["function"]["arguments"]
+    assert echoed == call.arguments
 
 
 def test_a_refusal_is_told_as_one() -> None:
-    incoming = ChatCompletionResponse(earlier_calls=0, model="m")
+    incoming = ChatCompletionResponse(model="m")
     told = incoming.add_chunk(
         ChatCompletionChunk.model_validate_json('{"choices":[{"delta":{"refusal":"I cannot."}}]}')
     )
@@ -328,8 +339,7 @@ LOOP = (
 
 
 def wire(asked: Any, dialect: OpenAIDialect = PLAIN) -> list[dict[str, Any]]:
-    body: Any = json.loads(json.dumps(build_chat_request(asked, model="m", dialect=dialect)))
-    return list(body["messages"])
+    return list(chat_body(asked, dialect=dialect)["messages"])
 
 
 def breakpoints(messages: list[dict[str, Any]]) -> list[tuple[int, int, str]]:
@@ -411,7 +421,7 @@ def test_the_same_request_gives_the_same_bytes() -> None:
     asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=MARKS)
     for dialect in (PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)):
         first, second = (
-            json.dumps(build_chat_request(asked, model="m", dialect=dialect)) for _ in range(2)
+            encode_body(build_chat_request(asked, model="m", dialect=dialect)) for _ in range(2)
         )
         assert first == second
     assert TextPart(text="hi") in asked.conversation[0].parts
@@ -473,7 +483,7 @@ def chunk(**delta: object) -> str:
 def test_three_fields_one_thought(
     deltas: list[dict[str, object]], known: dict[str, object]
 ) -> None:
-    answer = ChatCompletionResponse(earlier_calls=0, model="m")
+    answer = ChatCompletionResponse(model="m")
     assert "".join(
         answer.add_chunk(ChatCompletionChunk.model_validate_json(chunk(**delta)))
         for delta in deltas

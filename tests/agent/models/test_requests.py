@@ -5,6 +5,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.models.adapt import adapt_request, append_suffix
 from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import (
     CacheBreakpoint,
+    Model,
     ModelBusy,
     ModelMessage,
     ModelRequest,
@@ -25,27 +28,40 @@ from agent.models.base import (
     StreamEnd,
     TextPart,
     ToolResult,
-    adapt_request,
-    append_suffix,
 )
 from agent.models.config import ModelConfig, ProviderConfig, build_model
-from agent.models.failover import FailoverModel
-from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request
+from agent.models.gemini import build_gemini_request
+from agent.models.http import encode_body
+from agent.models.openai import OpenAIDialect, OpenAIModel
 from agent.models.scripted import Script, ScriptedModel
 from agent.prompt import PromptInput
-from agent.turn import presentable_text, take_turn
+from agent.turn import presentable_text
 from gateway.config.models import LlmConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
 from gateway.core.tool_spec import Image, ToolCall
+from reverie.testing.servers.gemini_api import check as refused_by_gemini
+from reverie.testing.servers.messages_prompt import blocks
+from reverie.testing.servers.model_api import Answer, ModelApi
+from reverie.testing.servers.model_api_rules import check
+from reverie.testing.servers.model_api_rules import openai as refused_by_openai
 from tests.agent.cache.request_kit import IDENTITY, Bench
 from tests.agent.models.test_anthropic import OPUS, again, kinds, opus, other, roles, thinks
-from tests.kits.models import TOOL, against, ask, assistant, end, make, request, text, user
-from tests.kits.scripted_turn import NoTools
-from tests.servers.messages_prompt import blocks
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.model_api_rules import check
-from tests.servers.model_api_rules import openai as refused_by_openai
+from tests.kits.models import (
+    SERVERS,
+    TOOL,
+    against,
+    ask,
+    assistant,
+    chat_body,
+    client_of,
+    end,
+    make,
+    request,
+    text,
+    user,
+)
+from tests.kits.scripted_turn import NoTools, take_turn
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 IMAGE = Image(media_type="image/png", data=PNG, description="[image cat.png]")
@@ -53,7 +69,7 @@ LOOK = ModelMessage(role="user", parts=(TextPart(text="look"), IMAGE, TextPart(t
 CARD = "# Where you are\nPlace: the room #lobby"
 
 
-def seeing(kind: str, url: str) -> OpenAIModel | AnthropicModel:
+def seeing(kind: str, url: str) -> Model:
     return (
         OpenAIModel(name="main", model="m", base_url=url, takes_images=True)
         if kind == "openai"
@@ -61,14 +77,18 @@ def seeing(kind: str, url: str) -> OpenAIModel | AnthropicModel:
     )
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("kind", SERVERS)
 async def test_an_image_is_sent_between_the_words(kind: str) -> None:
-    async with against(lambda url: seeing(kind, url)) as (api, model):
+    async with SERVERS[kind]() as api, aclosing(seeing(kind, api.url)) as model:
         assert model.takes_images
         end(await ask(model, request(LOOK, tools=(TOOL,))))
         (seen,) = api.seen
-        kinds = [piece["type"] for piece in seen.body["messages"][-1]["content"]]
-        assert kinds == ["text", "image" if kind == "anthropic" else "image_url", "text"]
+        last = (seen.body.get("messages") or seen.body["contents"])[-1]
+        pieces = last.get("content") or last["parts"]
+        kinds = [piece.get("type") or next(iter(piece)) for piece in pieces]
+        image = {"anthropic": "image", "gemini": "inlineData"}.get(model.family, "image_url")
+        assert kinds == ["text", image, "text"]
+        assert not api.violations
 
 
 PDF = Image(
@@ -99,9 +119,7 @@ async def test_a_pdf_is_a_document_for_anthropic_a_file_for_openai_and_words_for
         }
         assert plain == {"type": "document", "source": source}
         assert marked == plain | {"cache_control": {"type": "ephemeral", "ttl": "5m"}}
-    body: Any = build_chat_request(
-        request(READ), model="gpt-5.1", dialect=OpenAIDialect(is_openai=True)
-    )
+    body = chat_body(request(READ), model="gpt-5.1", dialect=OpenAIDialect(is_openai=True))
     file = {
         "filename": "document.pdf",
         "file_data": f"data:application/pdf;base64,{source['data']}",
@@ -141,6 +159,7 @@ def test_a_fallback_that_does_not_see_reads_what_it_is_about() -> None:
         ({"kind": "openai"}, "gpt-3.5-turbo", None, False),
         ({"kind": "openai", "base_url": "http://127.0.0.1:8000/v1"}, "gpt-4o", None, False),
         ({"kind": "openai", "base_url": "http://127.0.0.1:8000/v1"}, "qwen-vl", True, True),
+        ({"kind": "gemini"}, "gemini-3.8-flash", None, True),
         ({"kind": "llamacpp"}, None, None, False),
         ({"kind": "local"}, None, None, False),
         ({"kind": "scripted"}, None, None, False),
@@ -163,7 +182,7 @@ async def test_what_grows_is_passed_on_and_counts_only_when_it_is_whole() -> Non
             Answer(text="a whole answer, at last"),
         )
         clock = ManualClock()
-        model = FailoverModel([make("openai", api.url)], clock=clock, random=lambda: 0.0)
+        model = client_of([make("openai", api.url)], clock=clock)
         task = asyncio.create_task(ask(model))
         while not task.done():
             await asyncio.sleep(0.005)
@@ -254,10 +273,8 @@ def test_other_dialects_tell_it_as_the_user_s_last_words() -> None:
     marked = replace(
         RECALLING, breakpoints=(CacheBreakpoint(behind="said", index=0, lifetime="5m"),)
     )
-    body = build_chat_request(
-        marked, model="gpt-6", dialect=OpenAIDialect(is_openai=True, takes_breakpoints=True)
-    )
-    messages: Any = body["messages"]
+    dialect = OpenAIDialect(is_openai=True, takes_breakpoints=True)
+    messages = chat_body(marked, dialect=dialect)["messages"]
     assert ["prompt_cache_breakpoint" in piece for piece in messages[-1]["content"]] == [
         True,
         False,
@@ -362,7 +379,7 @@ def test_every_request_that_holds_it_is_a_valid_one(
     for model, systems in ((OPUS, True), ("claude-sonnet-5", False)):
         body: Any = build_anthropic_request(asking, model=model, takes_system_messages=systems).body
         assert check(body) is None
-    assert (
-        refused_by_openai(dict(build_chat_request(asking, model="m", dialect=OpenAIDialect())))
-        is None
-    )
+    assert refused_by_openai(chat_body(asking)) is None
+    for model in ("gemini-3.8-flash", "gemini-2.5-pro"):
+        written = encode_body(build_gemini_request(asking, model=model))
+        assert refused_by_gemini(json.loads(written), model) is None

@@ -22,13 +22,11 @@ from agent.tokens.counter import (
     OfflineCounter,
     TokenMeter,
     count_heuristically,
-    count_prompt_tokens,
     load_tokenizer,
     measure_prompt,
     prior_ratio,
 )
 from gateway.core.events import Usage
-from gateway.core.media_types import identify_image
 from gateway.core.tool_spec import Image, ToolCall
 from tests.kits.models import BLOCKS, TOOL, request, user
 
@@ -180,9 +178,7 @@ saids = st.builds(
 )
 requests = st.builds(
     ModelRequest,
-    blocks=st.lists(
-        st.builds(SystemBlock, name=texts, text=texts, ttl=st.just("long")), max_size=4
-    ).map(tuple),
+    blocks=st.lists(st.builds(SystemBlock, name=texts, text=texts), max_size=4).map(tuple),
     conversation=st.lists(saids, max_size=6).map(tuple),
     now=texts,
     tools=st.sampled_from([(), (TOOL,), (TOOL, TOOL)]),
@@ -239,10 +235,7 @@ def test_images_count_by_their_pixels(data: bytes, tokens: int) -> None:
             role="user", parts=(Image(media_type="image/png", data=data, description="a picture"),)
         )
     )
-    assert measure_prompt(asked, Bytes().count, look=identify_image).conversation == (
-        tokens + FRAME_TOKENS,
-    )
-    assert measure_prompt(asked, Bytes().count).conversation == (MAX_IMAGE_TOKENS + FRAME_TOKENS,)
+    assert measure_prompt(asked, Bytes().count).conversation == (tokens + FRAME_TOKENS,)
 
 
 # Calibration of token estimates by bills.
@@ -253,14 +246,12 @@ requests_calibration = st.lists(
 )
 
 
-@given(requests_calibration, st.integers(0, 10**7))
-def test_no_bill_leads_it_out_of_bounds(seen: list[tuple[int, int]], tokens: int) -> None:
+@given(requests_calibration)
+def test_no_bill_leads_it_out_of_bounds(seen: list[tuple[int, int]]) -> None:
     learnt = Calibration()
     for estimated, billed in seen:
         learnt.observe("m", estimated, billed)
     assert RATIO_BOUNDS[0] <= learnt.ratio("m") <= RATIO_BOUNDS[1]
-    assert tokens * RATIO_BOUNDS[0] <= learnt.calibrate("m", tokens) <= tokens * RATIO_BOUNDS[1] + 1
-    assert learnt.calibrate("m", tokens) <= learnt.calibrate("m", tokens + 1)
 
 
 @given(st.permutations([1.3] * 8 + [0.3] * 4 + [3.9] * 3))
@@ -268,7 +259,7 @@ def test_odd_bills_change_nothing(ratios: list[float]) -> None:
     learnt = Calibration()
     for ratio in ratios:
         learnt.observe("m", 10_000, round(10_000 * ratio))
-    assert learnt.calibrate("m", 1_000) == 1_300
+    assert learnt.ratio("m") == 1.3
 
 
 @pytest.mark.parametrize(
@@ -298,12 +289,10 @@ def test_a_meter_learns_from_bills_however_they_are_split() -> None:
     usage = Usage(
         input_tokens=100, cache_read_tokens=first.tokens, cache_write_tokens=first.tokens - 100
     )
-    assert count_prompt_tokens(usage) == 2 * first.tokens
-    meter.record_bill(first, usage)
+    assert usage.prompt_tokens == 2 * first.tokens
+    meter.record_count(first, usage.prompt_tokens)
     second = meter.estimate("m-1", asked)
-    assert second.tokens == count_prompt_tokens(usage)
-    meter.record_bill(second, Usage())  # not billed
-    assert meter.estimate("m-1", asked) == second
+    assert second.tokens == usage.prompt_tokens
     assert second.correct(second.size.total) == second.tokens
     assert abs(sum(map(second.correct, second.size.blocks)) - 2 * sum(second.size.blocks)) <= 4
 
@@ -320,9 +309,11 @@ def test_images_are_no_business_of_the_tokenizer() -> None:
     )
     shown = meter.estimate("m-1", asked)
     assert shown.size.images == shown.tokens - plain.tokens == 10 * MAX_IMAGE_TOKENS
-    meter.record_count(shown, shown.size.images + 2 * shown.text_tokens)
+    meter.record_count(shown, shown.size.images + 2 * (shown.size.total - shown.size.images))
     assert meter.estimate("m-1", _long()).tokens == 2 * plain.tokens
-    assert meter.estimate("m-1", asked).tokens == shown.size.images + 2 * shown.text_tokens
+    assert meter.estimate("m-1", asked).tokens == shown.size.images + 2 * (
+        shown.size.total - shown.size.images
+    )
     small = meter.estimate("m-1", asked)
     for _ in range(9):
         meter.record_count(

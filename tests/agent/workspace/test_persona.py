@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.workspace import default_workspace
+from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.character_card import decode_text
 from agent.workspace.persona import (
     CUT_MARK,
@@ -155,7 +155,6 @@ def test_links_are_followed_within_the_workspace_only(tmp_path: Path) -> None:
     assert reading.bundle == PersonaBundle(
         identity="# IDENTITY.md\n\ni\n\n# SOUL.md\n\nshared soul", private=""
     )
-    assert reading.is_linked
     assert [note.split(" ", 1)[1] for note in reading.notes] == [
         "is not read: it links to a place outside of the workspace"
     ] * 2
@@ -182,13 +181,13 @@ def test_an_empty_or_missing_workspace_is_told(tmp_path: Path) -> None:
 
 
 def test_the_persona_that_ships() -> None:
-    text = bundle(default_workspace(), family="anthropic").identity
+    text = bundle(DEFAULT_WORKSPACE, family="anthropic").identity
     assert [line for line in text.split("\n") if line.startswith("# ")] == [
         "# IDENTITY.md",
         "# SOUL.md",
         "# AGENTS.md",
     ]
-    assert bundle(default_workspace(), family="local").identity == (
+    assert bundle(DEFAULT_WORKSPACE, family="local").identity == (
         "You are Reverie, a helpful chat bot. You answer politely, in one short sentence."
     )
 
@@ -205,11 +204,10 @@ def test_private_files_are_also_looked_for_in_the_agents_own_directory(tmp_path:
     assert (
         reading.bundle.private == "# USER.md\n\nfrom the workspace\n\n# MEMORY.md\n\nfrom the dream"
     )
-    assert reading.is_linked, "nobody watches it, so it is compared"
     assert reading.notes == ()
     public = read_workspace(root, "public", "x", own)
     assert public.bundle.identity == reading.bundle.identity == "# IDENTITY.md\n\nI am"
-    assert (public.bundle.private, public.is_linked) == ("", False)
+    assert public.bundle.private == ""
     assert read_workspace(root, "private", "x", tmp_path / "none").bundle.private.endswith(
         "# MEMORY.md\n\nfrom the workspace"
     )

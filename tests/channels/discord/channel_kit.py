@@ -1,5 +1,6 @@
 """A Discord channel running against the loopback Discord."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -9,9 +10,9 @@ from channels.discord.channel import DiscordChannel, DiscordPreviewChannel
 from channels.discord.config import DiscordConfig
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, Command, MessageId, RoomId, ThreadId
-from tests.kits.channels import Run
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
+from reverie.testing.channels import Run
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
 
 NAME = ChannelName("discord.test")
 
@@ -32,7 +33,7 @@ def place(room: str, thread: str | None = None) -> Address:
 
 
 def part(
-    body: str, room: str, *, key: str = "post#0", thread: str | None = None, **more: Any
+    body: str, room: str, key: str = "post#0", *, thread: str | None = None, **more: Any
 ) -> Part:
     if "reply_to" in more:
         more["reply_to"] = MessageId(more["reply_to"])
@@ -45,6 +46,21 @@ class Running(Run[DiscordChannel]):
     @property
     def texts(self) -> list[str]:
         return [message.text for message in self.messages]
+
+    @property
+    def said(self) -> list[str]:
+        """What was said, without the names of whom it was said to; each event once, as the store
+        keeps it."""
+        said = {event.id: event.text for event in self.messages}
+        return [
+            text.split("> ")[-1].split(" ", 1)[-1] if text.startswith(("<@", "@")) else text
+            for text in said.values()
+        ]
+
+    async def heard(self, *texts: str) -> None:
+        """Return once all of these have arrived; then nothing arrived twice or besides."""
+        await self.until(lambda: set(texts) <= set(self.said))
+        assert sorted(self.said) == sorted(texts)
 
     async def command(self, number: int = 1) -> Command:
         return await self.one(Command, number)
@@ -65,11 +81,12 @@ async def running(
     channel = kind(
         NAME, settings, clock or SystemClock(), cursor=cursor, commands=commands, random=lambda: 0.0
     )
-    run = Running(channel)
+    run = Running(channel, cursor)
     try:
         yield run
     finally:
-        await run.end()
+        async with asyncio.timeout(120):
+            await run.end()
 
 
 @contextlib.asynccontextmanager

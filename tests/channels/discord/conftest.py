@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.core.clock import ManualClock
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
 from tests.channels.discord.channel_kit import Running, running
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
 
 
 @pytest.fixture

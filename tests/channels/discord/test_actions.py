@@ -5,10 +5,10 @@ import pytest
 
 from channels.base import RateLimited, Rejected
 from gateway.core.events import MessageId, RoomId, SenderId
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
+from reverie.testing.servers.discord_api_world import POST, PRIVATE_THREAD
 from tests.channels.discord.channel_kit import Running, both, part, place, running
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
-from tests.servers.discord_api_world import POST, PRIVATE_THREAD
 
 
 async def said(api: DiscordApi, run: Running, text: str = "hello", room: str = "") -> MessageId:
@@ -71,18 +71,6 @@ async def test_an_edit_calls_nobody_and_is_formatted_as_a_message_is(
     (shown,) = api.visible(api.room)
     assert shown["content"] == "**Now**\n@everyone <@1>"
     assert not api.offences
-
-
-async def test_only_our_own_messages_are_deleted_whatever_we_may(
-    api: DiscordApi, run: Running
-) -> None:
-    at, number = place(api.room), await said(api, run)
-    theirs = MessageId(api.says(api.room, api.ann, "mine"))
-    with pytest.raises(Rejected, match="not a message of ours"):
-        await run.channel.delete(at, theirs)
-    for _ in range(2):
-        await run.channel.delete(at, number)
-    assert list(api.world.messages[api.room]) == [theirs]
 
 
 async def test_topics_are_changed_twice_in_ten_minutes() -> None:

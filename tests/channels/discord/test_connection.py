@@ -4,7 +4,6 @@ ends in back-off."""
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,17 +15,15 @@ from channels.discord.directory import DiscordDirectory
 from channels.discord.ids import snowflake_at
 from gateway.core.clock import SystemClock
 from gateway.core.events import ConnectionChanged, ReactionChanged
-from tests.channels.discord.channel_kit import NAME, config
-from tests.channels.discord.faults_kit import SAY, Hurried, Running, hello, part, running
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Faults, Options
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Faults, Options
+from tests.channels.discord.channel_kit import NAME, Running, config, part
+from tests.channels.discord.faults_kit import SAY, Hurried, hello, running
 
 
-@pytest.fixture
-async def run(api: DiscordApi) -> AsyncIterator[Running]:
-    async with running(api) as it:
-        await it.up()
-        yield it
+@pytest.fixture(autouse=True)
+def clock() -> Hurried:
+    return Hurried(20)
 
 
 @pytest.mark.parametrize("code", [0, 1000, 1001, 1011, 4000, 4009])
@@ -93,8 +90,8 @@ async def test_more_than_a_page_of_history_is_found_in_order(api: DiscordApi, ru
     api.cut()
     for number in range(1, 251):
         hello(api, str(number))
-    await run.until(lambda: len(set(run.texts)) == 251)
-    assert run.texts == [str(number) for number in range(251)]
+    await run.until(lambda: len(set(run.said)) == 251)
+    assert run.said == [str(number) for number in range(251)]
 
 
 async def test_a_link_without_acknowledgements_is_given_up_and_resumed(
@@ -117,29 +114,6 @@ async def test_a_link_without_acknowledgements_is_given_up_and_resumed(
         assert len(api.identifies) == 1
 
 
-async def test_a_process_that_starts_again_finds_what_was_said_meanwhile() -> None:
-    async with DiscordApi() as api:
-        async with running(api) as it:
-            await it.up()
-            hello(api, "before")
-            await it.heard("before")
-            cursor = it.cursor
-        assert cursor is not None
-        hello(api, "away")
-        hello(api, "elsewhere", room=api.other)
-        async with running(api, cursor) as it:
-            await it.until(lambda: {"away", "elsewhere"} <= set(it.texts))
-            assert it.texts.count("away") == 1
-            hello(api, "after")
-            await it.until(lambda: "after" in it.texts)
-            assert set(it.texts) <= {
-                "before",
-                "away",
-                "elsewhere",
-                "after",
-            }  # the store knows `before` by its id
-
-
 @pytest.mark.parametrize("again", ["killed", "ended"])
 async def test_who_writes_for_the_first_time_while_no_process_runs_is_heard_by_the_next(
     again: str,
@@ -157,13 +131,13 @@ async def test_who_writes_for_the_first_time_while_no_process_runs_is_heard_by_t
         api.says(direct, api.ann, "are you there?")
         hello(api, "away")
         async with running(api, cursor) as it:
-            await it.until(lambda: {"away", "are you there?"} <= set(it.texts))
+            await it.until(lambda: {"away", "are you there?"} <= set(it.said))
             (said,) = (message for message in it.messages if message.text == "are you there?")
             assert (said.kind, said.at.room) == ("direct", direct)
             assert (len(api.resumes), len(api.identifies)) == (1, 2)
             hello(api, "after")
-            await it.until(lambda: "after" in it.texts)
-            assert len(it.texts) == len(set(it.texts))
+            await it.until(lambda: "after" in it.said)
+            assert len(it.said) == len(set(it.said))
 
 
 def _fail_resumes(api: DiscordApi, how: str) -> None:
@@ -196,9 +170,9 @@ async def test_a_session_that_cannot_be_resumed_for_a_moment_is_not_given_up(how
             api.says(api.world.dm(user), user, f"first line {number}")
         _fail_resumes(api, how)
         async with running(api, cursor) as it:
-            await it.until(lambda: {f"first line {number}" for number in range(6)} <= set(it.texts))
+            await it.until(lambda: {f"first line {number}" for number in range(6)} <= set(it.said))
             assert len(api.resumes) == 3
-            assert len(it.texts) == len(set(it.texts))
+            assert len(it.said) == len(set(it.said))
 
 
 @pytest.mark.parametrize("failures", [0, 1])
@@ -217,25 +191,25 @@ async def test_what_was_first_written_into_a_lost_session_is_read_when_its_autho
         async with running(api, cursor) as it:
             await it.up()
             hello(api, "in the room")
-            await it.until(lambda: "in the room" in it.texts)
+            await it.until(lambda: "in the room" in it.said)
             cursor = it.cursor or ""
         async with running(api, cursor, history_age=60) as it:  # a loss outlives another restart
             await it.up()
             api.faults.add(rf"GET /channels/{ann}/messages", "500 before", times=failures)
             api.says(ann, api.ann, "hello?")
             api.says(ben, api.ben, "a new start")
-            await it.until(lambda: {"hello?", "a new start"} <= set(it.texts))
+            await it.until(lambda: {"hello?", "a new start"} <= set(it.said))
             said = ["are you there?", "please answer", "hello?"]
             if failures:  # then with the next message
                 api.says(ann, api.ann, "well?")
                 said = ["hello?", "are you there?", "please answer", "well?"]
-            await it.until(lambda: set(said) <= set(it.texts))
+            await it.until(lambda: set(said) <= set(it.said))
             assert [message.text for message in it.messages if message.text in said] == said
             assert {message.kind for message in it.messages if message.text in said} == {"direct"}
-            assert "long before" not in it.texts
+            assert "long before" not in it.said
             asked = len(api.made(rf"GET /channels/{ann}/messages"))
             api.says(ann, api.ann, "thanks")
-            await it.until(lambda: "thanks" in it.texts)
+            await it.until(lambda: "thanks" in it.said)
             assert len(api.made(rf"GET /channels/{ann}/messages")) == asked  # the chat is known now
 
 
@@ -250,10 +224,10 @@ async def test_what_is_too_old_is_not_told_as_new() -> None:
         hello(api, "old", ago_s=4000)
         hello(api, "young", ago_s=3000)
         async with running(api, aged, history_age=3600) as it:
-            await it.until(lambda: "young" in it.texts)
+            await it.until(lambda: "young" in it.said)
             hello(api, "after")
-            await it.until(lambda: "after" in it.texts)
-            assert "old" not in it.texts
+            await it.until(lambda: "after" in it.said)
+            assert "old" not in it.said
 
 
 @pytest.mark.parametrize("fault", ["after ready", "invalid", "silent"])
@@ -275,7 +249,7 @@ async def test_a_storm_ends_in_back_off(fault: str) -> None:
         connections = len(api.connections)
         api.faults = Faults()
         hello(api, "after the storm")
-        await it.until(lambda: "after the storm" in it.texts)
+        await it.until(lambda: "after the storm" in it.said)
         assert len(api.connections) <= connections + 3
 
 
@@ -359,8 +333,8 @@ async def test_a_history_that_fails_holds_nobody_up_and_is_asked_again_soon() ->
         hello(api, "away")
         await it.up(2)
         hello(api, "live", room=api.other)
-        await it.until(lambda: "live" in it.texts)
-        assert "away" not in it.texts
+        await it.until(lambda: "live" in it.said)
+        assert "away" not in it.said
         await it.heard("before", "away", "live")
 
 

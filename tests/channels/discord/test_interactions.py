@@ -20,11 +20,11 @@ from channels.discord import interactions
 from channels.discord.wire import format_options, quote_word
 from gateway.commands.definition import CommandDefinition
 from gateway.commands.parser import ParsedArguments, parse_arguments
-from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
 from gateway.core.events import Command, Message, PostButton
-from tests.channels.discord.channel_kit import Running, both, part
+from reverie.testing.servers.discord_api_rest import wrong
+from tests.channels.discord.channel_kit import Running, both, part, running
 from tests.channels.discord.faults_kit import Hurried
-from tests.servers.discord_api_rest import wrong
+from tests.kits.commands import TABLE
 
 TEXT = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=30
@@ -32,11 +32,11 @@ TEXT = st.text(
 
 
 def test_discord_takes_the_whole_table() -> None:
-    *menu, ask = cast("Any", interactions.menu_rows(COMMAND_SPECS))
+    *menu, ask = cast("Any", interactions.menu_rows(TABLE.specs()))
     assert wrong([*menu, ask]) == []
     assert (ask["name"], ask["type"], ask["contexts"]) == ("Ask about this message", 3, [0, 1])
-    assert [row["name"] for row in menu] == [row.name for row in COMMANDS]
-    for row, shown in zip(COMMANDS, menu, strict=True):
+    assert [row["name"] for row in menu] == [row.name for row in TABLE.rows]
+    for row, shown in zip(TABLE.rows, menu, strict=True):
         assert (shown["description"], shown["contexts"]) == (
             row.summary,
             [1] if row.direct_only else [0, 1],
@@ -158,10 +158,10 @@ def data(name: str, sub: str = "", **options: Any) -> dict[str, Any]:
 def test_options_are_what_people_would_write(
     asked: Any, text: str, understood: dict[str, str] | None
 ) -> None:
-    said = format_options(asked, COMMAND_SPECS)
+    said = format_options(asked, TABLE.specs())
     assert said == text.removeprefix("say " if asked["name"] == "say" else "")
     if understood is not None:
-        use = parse_arguments(COMMANDS_BY_NAME[asked["name"]], said)
+        use = parse_arguments(TABLE.people[asked["name"]], said)
         assert isinstance(use, ParsedArguments)
         assert use.arguments == understood
 
@@ -198,7 +198,7 @@ def test_a_quoted_word_is_one_word(word: str) -> None:
 
 
 async def test_what_may_be_meant_is_suggested() -> None:
-    async with both(commands=COMMAND_SPECS) as (api, run):
+    async with both(commands=TABLE.specs()) as (api, run):
         assert isinstance(run.channel, CanCompleteCommands)
         asked = list[CommandCompletion]()
 
@@ -235,7 +235,7 @@ async def test_what_may_be_meant_is_suggested() -> None:
 
 
 async def test_buttons_and_forms_are_acknowledged_and_are_no_commands() -> None:
-    async with both(commands=COMMAND_SPECS) as (api, run):
+    async with both(commands=TABLE.specs()) as (api, run):
         (said,) = (await run.channel.send(part("hi", api.room))).ids
         odd = ["", "Approve", "approve\nx", "x" * 33]
         pressed = [api.commands.press(api.room, api.ann, said, one, forged=True) for one in odd]
@@ -255,7 +255,7 @@ PICTURE = ("cat.png", b"\x89PNG", "image/png")
 
 
 async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_to_it() -> None:
-    async with both(commands=COMMAND_SPECS) as (api, run):
+    async with both(commands=TABLE.specs()) as (api, run):
         await api.until(lambda: bool(api.commands.table.get("global")))
         long = "what the cat did " * 110
         inner = {"content": "a forward", "attachments": [api.keep(*PICTURE)], "mentions": []}
@@ -300,16 +300,13 @@ async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_t
         other = api.commands.ask_about(direct, api.ben, api.says(direct, api.ben, "mine"))
         await api.until(lambda: bool(other.form))
         await run.end()
-        again = Running(run.channel)
-        try:
+        async with running(api, commands=TABLE.specs()) as again:
             await again.up()
             api.commands.fill_in(other, "And this?")  # the message is forgotten: the log has it
             await again.until(lambda: "And this?" in again.texts)
             late = again.messages[-1]
             assert (late.text, late.kind, late.quoted) == ("And this?", "direct", None)
             assert api.offences == []
-        finally:
-            await again.end()
 
 
 BUTTONS = (
@@ -319,7 +316,7 @@ BUTTONS = (
 
 
 async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
-    async with both(commands=COMMAND_SPECS) as (api, run):
+    async with both(commands=TABLE.specs()) as (api, run):
         (said,) = (await run.channel.send(part("May I?", api.room, buttons=BUTTONS))).ids
         shown = api.world.messages[api.room][said]
         assert [
@@ -341,7 +338,7 @@ async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
 async def test_a_tap_is_a_command_and_is_answered_to_who_tapped() -> None:
     """At once with a sign that we work on it, and that is replaced by the answer, which nobody else
     sees."""
-    async with both(commands=COMMAND_SPECS) as (api, run):
+    async with both(commands=TABLE.specs()) as (api, run):
         (said,) = (await run.channel.send(part("May I?", api.room, buttons=BUTTONS))).ids
         run.open.clear()
         tapped = api.commands.press(api.room, api.ben, said, "approve 7kq2")

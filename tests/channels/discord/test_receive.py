@@ -10,7 +10,6 @@ from channels.discord.directory import DiscordDirectory
 from channels.discord.ids import snowflake_at
 from gateway.access.policy import decide
 from gateway.commands import parser
-from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import SystemClock
 from gateway.core.events import (
     Command,
@@ -20,33 +19,11 @@ from gateway.core.events import (
     ReactionChanged,
     RoomId,
 )
-from tests.channels.discord.channel_kit import NAME, Running, part, place, running
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_world import FORUM
+from tests.channels.discord.channel_kit import NAME, Running, place, running
+from tests.kits.commands import TABLE
 from tests.kits.policies import PlayedPolicy
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_world import FORUM
-
-
-async def test_whom_it_was_said_to_is_discords_own_knowledge(api: DiscordApi, run: Running) -> None:
-    api.says(api.world.dm(api.ann), api.ann, "psst")
-    api.says(api.room, api.ann, f"<@{api.bot}> hello")
-    api.says(api.room, api.ann, "reverie, @reverie, @everyone", mention_everyone=True)
-    first = (await run.channel.send(part("is anybody there?", api.room))).ids[0]
-    api.says(api.room, api.ben, "yes?", reply_to=first)
-    assert (await run.message(4)).reply_to == first
-    assert [message.kind for message in run.messages] == ["direct", "mention", "room", "reply"]
-
-
-async def test_bots_and_webhooks_are_told_from_people_and_we_are_never_heard(
-    api: DiscordApi, run: Running
-) -> None:
-    other = api.world.add_user("helper", bot=True)
-    await run.channel.send(part("is anybody there?", api.room))
-    api.says(api.room, other, "beep")
-    api.says(api.room, "77", "news", webhook_id="77")
-    api.says(api.room, api.ann, "last")
-    await run.message(3)
-    senders = [(m.sender.id, m.sender.is_bot, m.sender.verified) for m in run.messages]
-    assert senders == [(other, True, True), ("webhook:77", True, False), (api.ann, False, True)]
 
 
 async def test_edits_deletions_and_reactions_arrive(api: DiscordApi, run: Running) -> None:
@@ -69,16 +46,6 @@ async def test_edits_deletions_and_reactions_arrive(api: DiscordApi, run: Runnin
     assert len({reacted.id for reacted in run.all(ReactionChanged)}) == 2
     api.deletes(api.room, said)
     assert (await run.one(MessageDeleted)).message == said
-
-
-async def test_a_link_preview_is_not_an_edit(api: DiscordApi, run: Running) -> None:
-    said = api.says(api.room, api.ann, "https://example.org")
-    shown = api.world.messages[api.room][said]
-    shown["embeds"] = [{"type": "link", "url": "https://example.org"}]
-    api.dispatch("MESSAGE_UPDATE", api.world.seen_live(shown))
-    api.says(api.room, api.ann, "next")
-    await run.message(2)
-    assert not run.all(MessageEdited)
 
 
 async def test_threads_and_forum_posts_are_conversations_of_their_channel(
@@ -288,13 +255,6 @@ def test_a_webhook_is_itself_whatever_it_is_called() -> None:
     assert (answer.id, answer.is_bot) == ("98", True)
 
 
-def test_a_post_of_a_followed_channel_is_the_webhooks() -> None:
-    sender = said(
-        webhook_id="99", flags=1 << 1, message_reference={"channel_id": "77", "guild_id": "78"}
-    ).sender
-    assert (sender.id, sender.verified) == ("webhook:99", False)
-
-
 def test_a_display_name_makes_nobody() -> None:
     eve = said(
         author={"id": "21", "username": "ann", "global_name": "Ann"}, member={"nick": "Ann"}
@@ -319,21 +279,12 @@ def test_a_display_name_makes_nobody() -> None:
     ],
 )
 def test_what_somebody_else_wrote_is_no_command(message: Message) -> None:
-    assert parser.parse_command(message, "!", COMMANDS_BY_NAME) is None
+    assert parser.parse_command(message, "!", TABLE.people) is None
 
 
 def test_an_embed_is_only_read_of_whoever_can_make_one() -> None:
     embeds = [{"type": "rich", "description": "!status"}]
     assert wire.parse_message(_base("", embeds=embeds), directory()) is None
-
-
-def test_discord_itself_gives_no_commands() -> None:
-    for kind in (6, 7, 8, 18, 24):
-        assert wire.parse_message(_base("!status", type=kind), directory()) is None
-
-
-def test_our_own_words_come_from_nobody() -> None:
-    assert wire.parse_message(_base("!status", author={"id": ME}), directory()) is None
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
+from reverie.testing.servers.discord_api import DiscordApi
 from tests.channels.discord.channel_kit import NAME, Running, both, part, place
-from tests.servers.discord_api import DiscordApi
 
 COMMANDS = (
     CommandSpec(name="status", summary="Show how it goes"),
@@ -109,12 +109,6 @@ def test_a_nonce_is_short_and_depends_on_the_key_alone() -> None:
         len(message_nonce("x" * length)) <= 25 and message_nonce("x" * length).isalnum()
         for length in range(50)
     )
-
-
-async def test_a_thread_is_written_to_by_its_own_id(api: DiscordApi, run: Running) -> None:
-    thread = api.threads(api.room, api.ann, "aside")
-    await run.channel.send(part("here", api.room, thread=thread))
-    assert (api.texts(thread), api.texts(api.room)) == (["here"], [])
 
 
 async def test_a_reply_to_what_is_gone_is_said_without_it(api: DiscordApi, run: Running) -> None:
@@ -302,23 +296,6 @@ async def test_a_file_is_sent_with_its_text_and_the_nonce(api: DiscordApi, run: 
     )
     assert api.world.files[told["url"].partition("/cdn/")[2]][0] == DATA
     assert not api.offences
-
-
-async def test_what_is_too_large_is_rejected(api: DiscordApi, run: Running) -> None:
-    most = run.channel.capabilities.max_file_bytes
-    gone = []
-
-    async def going() -> None:
-        gone.append(True)
-
-    large = OutgoingFile(name="x", content_type="text/plain", data=bytes(most + 1))
-    with pytest.raises(Rejected, match=str(most)):
-        await run.channel.send(part("x", api.room, file=large), going)
-    assert not gone
-    assert not api.made(SAY)
-    api.faults.add(SAY, "413 before")  # type: ignore[arg-type] # by what stands before Discord
-    with pytest.raises(Rejected, match="413"):
-        await run.channel.send(part("x", api.room, file=FILE))
 
 
 async def test_no_name_becomes_a_header(api: DiscordApi, run: Running) -> None:

@@ -2,25 +2,21 @@
 for another."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
 from channels.base import MayNotPost, RateLimited, SendError, Uncertain, Unreachable
 from channels.discord.channel import DiscordPreviewChannel
 from gateway.core.events import Receipt
-from tests.channels.discord.channel_kit import both, place
-from tests.channels.discord.channel_kit import part as answer
-from tests.channels.discord.faults_kit import SAY, Running, hello, part, running
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
+from tests.channels.discord.channel_kit import Running, both, part, place
+from tests.channels.discord.faults_kit import SAY, Hurried, hello, running
 
 
-@pytest.fixture
-async def run(api: DiscordApi) -> AsyncIterator[Running]:
-    async with running(api) as it:
-        await it.up()
-        yield it
+@pytest.fixture(autouse=True)
+def clock() -> Hurried:
+    return Hurried(20)
 
 
 async def sent(it: Running, body: str, room: str, key: str = "k1") -> Receipt | SendError:
@@ -189,7 +185,7 @@ async def test_no_preview_is_left_that_nobody_knows_of(what: str) -> None:
         api.faults.add(SAY, what)  # type: ignore[arg-type] # the parameters above are its values
         shown = await channel.preview(place(api.room), "I thi", None)
         assert [message["id"] for message in api.visible(api.room)] == [shown]
-        await it.channel.send(answer("I think so", api.room))
+        await it.channel.send(part("I think so", api.room))
         assert shown is not None
         await channel.delete_preview(place(api.room), shown)
         again = await channel.preview(place(api.room), "I thi", None)

@@ -8,8 +8,8 @@ import pytest
 from channels.base import Rejected, Unreachable, no_announcement
 from channels.discord.channel import DiscordPreviewChannel
 from gateway.core.events import Message
+from reverie.testing.servers.discord_api import DiscordApi
 from tests.channels.discord.channel_kit import Running, both, part, place, running
-from tests.servers.discord_api import DiscordApi
 
 ASKED = "how do I install it on a Mac?"
 MAKES = "POST .*/threads"

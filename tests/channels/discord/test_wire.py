@@ -186,7 +186,9 @@ def test_what_stands_beside_the_text_is_told() -> None:
     [
         {"type": 7},
         {"type": 6},
+        {"type": 8},
         {"type": 18},
+        {"type": 24},
         {"author": {"id": ME}},
         {"author": {}},
         {"content": "  \n"},
@@ -197,14 +199,6 @@ def test_what_stands_beside_the_text_is_told() -> None:
 )
 def test_what_nobody_said_is_quiet(more: dict[str, Any]) -> None:
     assert wire.parse_message(said(**more), directory()) is None
-
-
-def test_an_answer_to_another_bots_command_is_that_bots_own() -> None:
-    bot = {"id": "60", "username": "helper", "bot": True}
-    sender = message("done", type=20, author=bot, webhook_id="61", application_id="61").sender
-    assert (sender.id, sender.is_bot, sender.verified) == ("60", True, True)
-    hook = message("news", author=bot, webhook_id="61").sender
-    assert (hook.id, hook.is_bot, hook.verified) == ("webhook:61", True, False)
 
 
 def test_what_a_thread_was_made_of_is_told_in_it_and_addresses_nobody() -> None:
@@ -324,9 +318,8 @@ def _place(number: str, last: str, *, parent: str = "", talks: bool = True) -> D
         guild=GUILD,
         name="",
         parent=parent,
-        is_direct=False,
+        kind=0 if talks else 15,
         last_message=last,
-        has_messages=talks,
     )
 
 

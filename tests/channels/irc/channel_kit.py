@@ -8,11 +8,12 @@ from typing import Any
 from channels.base import Part
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
-from channels.irc.wire import Isupport
+from channels.irc.state import Changes, IrcState
+from channels.irc.wire import Isupport, parse_line
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, Receipt, RoomId
-from tests.kits.channels import Run
-from tests.servers.ircd import Client, Ircd
+from reverie.testing.channels import Run
+from reverie.testing.servers.ircd import Client, Ircd
 
 NAME = ChannelName("irc.test")
 Running = Run[IrcChannel]
@@ -35,6 +36,15 @@ def features(*tokens: str) -> Isupport:
     isupport = Isupport()
     isupport.load(["reverie", *tokens, "are supported by this server"])
     return isupport
+
+
+def hear(state: IrcState, raw: str) -> Changes:
+    """Apply a line of a server; return what it changed."""
+    said = parse_line(raw)
+    assert said is not None
+    told = state.apply(said, 1.0)
+    assert told is not None
+    return told
 
 
 def part(body: str, room: str = "#room", key: str = "k", **more: Any) -> Part:

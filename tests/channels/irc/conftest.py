@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.core.clock import ManualClock
+from reverie.testing.servers.ircd import Ircd, Options
 from tests.channels.irc.channel_kit import Running, running
-from tests.servers.ircd import Ircd, Options
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import asyncio
 import pytest
 
 from channels.base import Rejected
-from channels.irc.wire import is_command_refusal, parse_line
+from channels.irc.wire import is_refusal, parse_line
 from gateway.core.events import Address, MessageDeleted, RoomId
+from reverie.testing.servers.ircd import CAPS, MODERN, Ircd, Options
 from tests.channels.irc.channel_kit import NAME, Running, part, running, sent_together, settled
-from tests.servers.ircd import CAPS, MODERN, Ircd, Options
 
 
 def at(room: str = "#room") -> Address:
@@ -66,9 +66,10 @@ def test_what_refuses_a_command() -> None:
         ("FAIL REDACT UNKNOWN_MSGID #room m1 :no", "TOPIC", False),
         (":s 421 reverie TAGMSG :no", "TAGMSG", True),
         (":s 421 reverie TAGMSG :no", "", False),
-        (":s 404 reverie #room :no", "TOPIC", False),
+        (":s 404 reverie #room :no", "", True),
+        ("FAIL PRIVMSG X :no", "TOPIC", True),
         ("FAIL", "", False),
     ):
         line = parse_line(raw)
         assert line is not None
-        assert is_command_refusal(line, command) is refuses
+        assert is_refusal(line, command) is refuses

@@ -10,10 +10,10 @@ import pytest
 from channels.base import Rejected, Unreachable
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConnectionChanged
+from reverie.testing.servers.ircd import CAPS, Client, Ircd, Options
+from reverie.testing.servers.ports import free_port
 from tests.channels.irc.channel_kit import Running, config, part, running, settled
 from tests.channels.irc.test_real_servers import Raw, served
-from tests.servers.ircd import CAPS, Client, Ircd, Options
-from tests.servers.ports import free_port
 from tests.servers.real_ircd import ZNC_LOGIN, inspircd, znc
 
 ZNC = f"{CAPS} znc.in/batch znc.in/self-message znc.in/server-time-iso"
@@ -94,6 +94,7 @@ async def test_while_the_network_is_away_the_link_is_down_and_posts_wait(
     ("caps", "line"),
     [
         (CAPS, ":*status!u@h PRIVMSG reverie :Disconnected from IRC. Reconnecting..."),
+        (CAPS, ":irc.real.test 001 reverie :Welcome to the network"),
         (ZNC, ":mallory!znc@znc.in PRIVMSG reverie :Disconnected from IRC. Reconnecting..."),
         (ZNC, ":mallory!m@h PRIVMSG #room :Disconnected from IRC. Reconnecting..."),
         (SOJU, ":soju BOUNCER NETWORK 43 state=disconnected"),

@@ -15,6 +15,8 @@ from channels.base import Denied
 from channels.irc.channel import IrcChannel
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import ConnectionChanged
+from reverie.testing.servers.ircd import LOCALHOST, WRONG, Ircd, Options, server_context
+from reverie.testing.stopwatch import Stopwatch
 from tests.channels.irc.channel_kit import (
     NAME,
     Running,
@@ -24,8 +26,6 @@ from tests.channels.irc.channel_kit import (
     sent_together,
     settled,
 )
-from tests.kits.stopwatch import Stopwatch
-from tests.servers.ircd import LOCALHOST, WRONG, Ircd, Options, server_context
 
 
 async def test_silence_is_noticed(ircd: Ircd, run: Running, clock: ManualClock) -> None:
@@ -64,19 +64,6 @@ async def test_the_channel_backs_off_and_begins_anew_after_a_connection_that_wor
             await run.until(lambda n=number: len(_waits(caplog.text)) == n)  # type: ignore[misc]
             await run.until_advancing(clock, lambda: run.links[-1])
         assert _waits(caplog.text) == [5.0] * 7
-
-
-async def test_a_connection_that_is_cut_at_once_has_not_worked(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = ManualClock()
-    async with Ircd() as ircd, running(ircd, clock, chance=lambda: 1.0) as run:
-        for number in range(1, 5):
-            await run.until_advancing(clock, lambda n=number: run.links.count(True) == n)  # type: ignore[misc]
-            ircd.clients[-1].drop()
-            await run.until(lambda n=number: run.links.count(False) == n)  # type: ignore[misc]
-        await run.until(lambda: len(_waits(caplog.text)) == 4)
-        assert _waits(caplog.text) == [1, 2, 4, 8]
 
 
 async def test_a_room_with_a_key_is_joined_with_it() -> None:

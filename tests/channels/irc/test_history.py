@@ -7,8 +7,8 @@ from typing import Any
 
 from channels.irc.channel import IrcChannel
 from gateway.core.clock import ManualClock, SystemClock
+from reverie.testing.servers.ircd import MODERN, Ircd, Options
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
-from tests.servers.ircd import MODERN, Ircd, Options
 
 
 def _at(minutes_ago: float) -> str:
@@ -156,7 +156,7 @@ async def test_own_words_old_ones_and_playback_are_told_apart() -> None:
         ]
         session = run.channel._session
         assert session is not None
-        assert session.users.shared_rooms("zoe") == ()
+        assert not session.state.is_visible("zoe")
         await _ended(run)
 
 

@@ -17,8 +17,8 @@ import pytest
 from channels.irc.channel import IrcChannel
 from gateway.core.clock import SystemClock
 from gateway.core.events import ConnectionChanged, Message, Notification
+from reverie.testing.servers.ircd import MODERN, Ircd, Options
 from tests.channels.irc.channel_kit import NAME, Running, config, running
-from tests.servers.ircd import MODERN, Ircd, Options
 
 KNOWN_TO_BREAK = {
     "latin-1 byte": b":a!b@c PRIVMSG #room :caf\xe9\r\n",
@@ -244,7 +244,7 @@ async def _survive(seed: int) -> str:
         session = channel._session
         assert session is not None
         assert len(session.outgoing._waiting) < 1000
-        assert len(session._batches._open) <= 32
+        assert len(session.state._batches) <= 32
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
         return (

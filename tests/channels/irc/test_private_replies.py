@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 
 from channels.base import RecipientAway
-from channels.irc.identity import NickIdentities
-from channels.irc.people import IrcUsers
-from channels.irc.wire import parse_line
+from channels.irc.identity import current_nick, resolve_target
+from channels.irc.state import IrcState
 from gateway.core.clock import ManualClock
 from gateway.core.events import Receipt, RoomId
-from tests.channels.irc.channel_kit import Running, features, part, running, sent_together, settled
-from tests.servers.ircd import CAPS, MODERN, Client, Ircd, Options
+from reverie.testing.servers.ircd import CAPS, MODERN, Client, Ircd, Options
+from tests.channels.irc.channel_kit import Running, hear, part, running, sent_together, settled
 
 BOSS = "boss!account:boss"
 
@@ -22,26 +21,20 @@ class Told:
     """What a client knows that was told these lines."""
 
     def __init__(self, *lines: str) -> None:
-        self.isupport, self.now_s = features(), 0.0
-        self.people = IrcUsers(self.isupport)
-        self.one = NickIdentities(self.people, self.isupport)
-        self.one.has_account_updates = True
+        self.state = IrcState("reverie")
+        self.state.caps.add("account-notify")
         self.hear(":reverie!r@x JOIN #room * :real", *lines)
 
     def hear(self, *lines: str) -> "Told":
         for raw in lines:
-            said = parse_line(raw)
-            assert said is not None
-            if said.command == "JOIN":
-                self.people.feed(said, "reverie")
-            self.one.feed(said)
-            if said.command != "JOIN":
-                self.people.feed(said, "reverie")
-            self.one.feed_whois(said, self.now_s)
+            hear(self.state, raw)
         return self
 
     def whom(self, chat: str) -> tuple[str, str]:
-        return self.one.resolve_target(RoomId(chat), self.now_s)
+        return resolve_target(self.state, RoomId(chat), 1.0)
+
+    def nick(self, chat: str) -> str:
+        return current_nick(self.state, chat)
 
 
 def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
@@ -133,29 +126,26 @@ def test_somebody_without_an_account_is_known_by_their_user_and_host(
 
 def test_a_chat_follows_whoever_it_is_with() -> None:
     told = Told(":al!a@h JOIN #room * :r", ":al!a@h NICK al_away")
-    one = told.one
-    assert (one.current_nick("al!a@h"), one.current_nick("al!x@y"), one.current_nick("#room")) == (
+    assert (told.nick("al!a@h"), told.nick("al!x@y"), told.nick("#room")) == (
         "al_away",
         "al",
         "#room",
     )
     told.hear("@account=alice :AL_away!a@h NICK al2")
     assert (
-        one.current_nick("al!a@h"),
-        one.current_nick("AL_away!a@h"),
-        one.current_nick("AL_away!account:alice"),
+        told.nick("al!a@h"),
+        told.nick("AL_away!a@h"),
+        told.nick("AL_away!account:alice"),
     ) == ("al2",) * 3
     told.hear(":al2!a@h NICK al")
-    assert one.current_nick("al!a@h") == one.current_nick("AL_away!a@h") == "al"
+    assert told.nick("al!a@h") == told.nick("AL_away!a@h") == "al"
     told.hear(":AL!a@h QUIT :bye")
-    assert one.current_nick("AL_away!a@h") == "AL_away"
+    assert told.nick("AL_away!a@h") == "AL_away"
     told.hear(":al!a@h NICK other", ":al!a@h PRIVMSG #room :somebody else behind the same host")
-    assert one.current_nick("al!a@h") == "al"
+    assert told.nick("al!a@h") == "al"
     for number in range(5_000):
         told.hear(f":x{number}!a@h NICK y{number}")
-    assert (one.current_nick("x4999!a@h"), one.current_nick("x0!a@h")) == ("y4999", "x0"), (
-        "memory is bounded"
-    )
+    assert (told.nick("x4999!a@h"), told.nick("x0!a@h")) == ("y4999", "x0"), "memory is bounded"
 
 
 def _said(ircd: Ircd) -> list[str]:

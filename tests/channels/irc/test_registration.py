@@ -11,8 +11,8 @@ from channels.base import Denied
 from channels.irc.config import IrcConfig, SaslConfig
 from channels.irc.registration import SaslError, SaslExchange, encode_chunks
 from gateway.core.clock import ManualClock
+from reverie.testing.servers.ircd import CAPS, CERTIFIED, LOCALHOST, Ircd, Options, server_context
 from tests.channels.irc.channel_kit import part, running, settled
-from tests.servers.ircd import CAPS, CERTIFIED, LOCALHOST, Ircd, Options, server_context
 
 SECTION = {
     "platform": "irc",
@@ -138,33 +138,6 @@ def _offered(options: Options) -> set[str]:
     return {name.partition("=")[0] for name in (options.caps or "").split()} - options.nak
 
 
-@pytest.mark.parametrize(
-    ("options", "changes", "says"),
-    [
-        (Options(password="x"), {}, "password"),
-        (Options(), {"tls": {"ca_file": "/nowhere.pem"}}, "TLS files"),
-    ],
-)
-async def test_refused_credentials_end_the_channel(
-    options: Options, changes: dict[str, Any], says: str
-) -> None:
-    async with Ircd(options) as ircd, running(ircd, **changes) as run:
-        with pytest.raises(Denied, match=says):
-            await run.task
-        assert True not in run.links
-        assert not any(line.startswith("JOIN") for line in ircd.lines)
-
-
-async def test_a_refused_room_is_logged_and_does_not_keep_us_down(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    options = Options(refused={"#secret": "473"})
-    async with Ircd(options) as ircd, running(ircd, rooms=["#secret", "#room"]) as run:
-        await run.up()
-        await ircd.joined("reverie", "#room")
-        assert "cannot join #secret" in caplog.text
-
-
 async def test_a_taken_nick_is_replaced_and_regained() -> None:
     clock = ManualClock()
     options = Options(
@@ -220,21 +193,6 @@ def test_scram_refuses_a_false_server(challenge: bytes) -> None:
     scram.respond(b"")
     with pytest.raises(SaslError):
         scram.respond(challenge)
-
-
-def test_scram_refuses_a_server_that_does_not_know_the_password() -> None:
-    scram = _exchange("scram-sha-256", "user", "pencil")
-    scram.respond(b"")
-    scram.respond(SERVER_FIRST)
-    with pytest.raises(SaslError):
-        scram.respond(b"v=AAAA")
-
-
-def test_plain_and_external() -> None:
-    assert (
-        _exchange("plain", "a", "p").respond(b"") == b"a\0a\0p"
-    )  # as https://ircv3.net/specs/extensions/sasl-3.1 has it
-    assert _exchange("external").feed("+") == ["+"]
 
 
 @pytest.mark.parametrize(

@@ -191,13 +191,6 @@ def test_full_lines_make_shorter_pages() -> None:
     assert (channel().page_count(post(paragraphs)), len(first), len(last)) == (3, 5, 4)
 
 
-def test_zero_means_all_of_it() -> None:
-    irc = channel(page_lines=0)
-    text = "\n".join(numbered(0, 100))
-    assert irc.page_count(post(text)) == 1
-    assert irc.split(post(text, 5)) == tuple(numbered(0, 100))
-
-
 @given(
     st.text("ab `*#->\n", max_size=300),
     st.text("a \n", max_size=60),

@@ -14,6 +14,7 @@ from channels.irc.outgoing import SendItem, SendWindow
 from channels.text import clean_outgoing
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
+from reverie.testing.servers.ircd import CAPS, Ircd, Options
 from tests.channels.irc.channel_kit import (
     NAME,
     Running,
@@ -24,7 +25,6 @@ from tests.channels.irc.channel_kit import (
     settled,
 )
 from tests.kits.examples import examples
-from tests.servers.ircd import CAPS, Ircd, Options
 
 
 @given(
@@ -81,15 +81,6 @@ async def _sending(run: Running, ircd: Ircd, body: str = "x") -> "asyncio.Task[A
     return task
 
 
-async def test_a_receipt_waits_for_the_servers_pong(ircd: Ircd, run: Running) -> None:
-    ircd.faults.hold_pongs = True
-    sending = await _sending(run, ircd)
-    await ircd.received("PING")
-    assert not sending.done()
-    ircd.release_pongs()
-    await sending
-
-
 async def test_a_pong_confirms_what_was_written_before_its_ping_and_nothing_after(
     ircd: Ircd, run: Running
 ) -> None:
@@ -106,22 +97,6 @@ async def test_a_pong_confirms_what_was_written_before_its_ping_and_nothing_afte
     assert [sending.done() for sending in sends] == [True, False, False]
     bot.send(others[-1])  # in order: what answers the third has dealt with the second
     await asyncio.gather(*sends)
-
-
-async def test_a_cancelled_send_that_waits_is_never_sent() -> None:
-    clock = ManualClock()
-    async with Ircd() as ircd, running(ircd, clock, flood={"burst": 1, "per_s": 1}) as run:
-        await run.up()
-        clock.advance(5)
-        first = await _sending(run, ircd, "a")
-        waiting = asyncio.create_task(run.channel.send(part("b")))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-        while not first.done():
-            clock.advance(1)
-            await asyncio.sleep(0)
-        assert "PRIVMSG #room :b" not in ircd.lines
 
 
 async def _steps() -> None:

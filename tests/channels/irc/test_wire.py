@@ -97,11 +97,11 @@ def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
     assert isupport.rank_modes == {"@": "o", "+": "v"}
     assert isupport.topic_bytes == 0
     assert (isupport.bot_mode, isupport.has_whox, isupport.monitors) == ("B", True, 100)
-    assert (isupport.fold("A["), isupport.status_prefix("@#c")) == ("a{", "@")
+    assert (isupport.fold("A["), isupport.room_of("@#c")) == ("a{", "#c")
     isupport.load(["me", "-STATUSMSG", "-BOT", "-WHOX", "-MONITOR", "-PREFIX", "x"])
     assert isupport.rank_modes == {"@": "o", "+": "v"}
     assert (isupport.bot_mode, isupport.has_whox, isupport.monitors) == ("", False, 0)
-    assert isupport.status_prefix("@#c") == ""
+    assert isupport.room_of("@#c") is None
     assert features("TOPICLEN=" + "9" * 5000).topic_bytes == 0
     assert not features("PREFIX=").rank_modes
     assert features("NETWORK=A\\x20b").network_name == "A b"
@@ -115,7 +115,7 @@ def test_no_feature_replaces_what_reads_them(name: str) -> None:
     isupport = features(f"{name}=x", name, f"-{name}")
     isupport.load(["me", "BOT=B", "x"])
     assert (isupport.bot_mode, isupport.fold("A"), isupport.topic_bytes) == ("B", "a", 0)
-    assert isupport.mode_groups == ("beI", "k", "l", "imnpst")
+    assert isupport.mode_groups == ["beI", "k", "l", "imnpst"]
 
 
 @given(st.lists(ANY))

@@ -13,9 +13,9 @@ from channels.telegram.config import TelegramConfig
 from channels.telegram.wire import parse_updates
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId, ThreadId
-from tests.kits.channels import EventT, Run
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person, complete
+from reverie.testing.channels import EventT, Run
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat, Person, complete
 
 NAME = ChannelName("telegram.test")
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.core.clock import ManualClock
+from reverie.testing.servers.bot_api import BotApi
 from tests.channels.telegram.channel_kit import Running, running
-from tests.servers.bot_api import BotApi
 
 
 @pytest.fixture

@@ -15,12 +15,12 @@ from channels.base import (
     Rejected,
 )
 from channels.telegram.actions import Role, build_menu
-from gateway.commands.table import COMMAND_SPECS, COMMANDS
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message, MessageId, Sender, SenderId
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat, Person
 from tests.channels.telegram.channel_kit import Running, at, running
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person
+from tests.kits.commands import TABLE
 
 SUNNY = "☀"
 
@@ -69,36 +69,6 @@ async def test_a_reaction_that_is_not_taken_is_rejected_with_some_that_are(
     for odd in ("button:5", "-1001:5", "x", "", "-5"):
         with pytest.raises(Rejected, match="no such message"):
             await run.channel.react(at(chat), MessageId(odd), "🔥", add=True)
-
-
-async def test_what_cannot_be_edited_is_rejected() -> None:
-    async with BotApi() as api, running(api) as run:
-        chat, ann = api.group(), api.person("Ann")
-        theirs = MessageId(str(api.group_says(chat, ann, "mine")))
-        await run.up()
-        number = await said(run, chat)
-        for message, text, why in (
-            (theirs, "x", "can't be edited"),
-            (MessageId("999"), "x", "not found"),
-            (number, "word " * 1000, "too long"),
-            (number, " ", "needs text"),
-        ):
-            with pytest.raises(Rejected, match=why):
-                await run.channel.edit(at(chat), message, text)
-        assert [one.text for one in api.shown(chat)] == ["mine", "hello"]
-
-
-async def test_only_our_own_messages_are_deleted_also_by_an_administrator() -> None:
-    async with BotApi() as api, running(api) as run:
-        chat, ann = api.group(), api.person("Ann")
-        theirs = MessageId(str(api.group_says(chat, ann, "mine")))
-        await run.up()
-        number = await said(run, chat)
-        with pytest.raises(Rejected, match="not a message of ours"):
-            await run.channel.delete(at(chat), theirs)
-        for _ in range(2):
-            await run.channel.delete(at(chat), number)
-        assert [one.text for one in api.shown(chat)] == ["mine"]
 
 
 async def test_a_group_is_described_and_a_topic_named() -> None:
@@ -160,7 +130,7 @@ def names(role: Role, *, direct: bool) -> list[str]:
     """As the gateway's own table says who may use what, without the adapter."""
     return [
         row.name
-        for row in COMMANDS
+        for row in TABLE.rows
         if row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)
     ]
 
@@ -168,9 +138,9 @@ def names(role: Role, *, direct: bool) -> list[str]:
 @pytest.mark.parametrize("direct", [True, False])
 @pytest.mark.parametrize("role", ["owner", "admin", "member", "guest"])
 def test_a_menu_is_what_somebody_may_use(role: Role, direct: bool) -> None:
-    rows = build_menu(COMMAND_SPECS, role, direct=direct)
+    rows = build_menu(TABLE.specs(), role, direct=direct)
     assert [row.command for row in rows] == names(role, direct=direct)
-    told = {row.name: row.summary for row in COMMANDS}
+    told = {row.name: row.summary for row in TABLE.rows}
     assert all(row.description == told[row.command] for row in rows)
     assert len(rows) <= 100
 
@@ -183,7 +153,7 @@ def test_the_menu_is_within_what_telegram_takes() -> None:
 
 
 async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> None:
-    async with BotApi() as api, running(api, commands=COMMAND_SPECS) as run:
+    async with BotApi() as api, running(api, commands=TABLE.specs()) as run:
         await run.up()
         assert isinstance(run.channel, CanSetCommandMenus)
         ann, ben = api.person("Ann"), api.person("Ben")

@@ -6,8 +6,8 @@ import pytest
 
 from channels.base import Rejected
 from gateway.core.events import Command, MessageId, PostButton
+from reverie.testing.servers.bot_api import BotApi
 from tests.channels.telegram.channel_kit import at, running
-from tests.servers.bot_api import BotApi
 
 BUTTONS = (
     PostButton(label="Approve once", command="approve 7kq2"),
@@ -82,20 +82,3 @@ async def test_a_tap_is_answered_while_the_chat_waits_for_its_flood_limit() -> N
         await run.tell("Denied.", command.at, reply_to=MessageId(command.id))
         await api.called("answerCallbackQuery")
         waiting.cancel()
-
-
-async def test_a_tap_that_was_not_durable_comes_again_as_the_same_event() -> None:
-    async with BotApi() as api:
-        ann = api.person("Ann")
-        api.private_says(ann, "hi")
-        async with running(api) as first:
-            await first.up()
-            (number,) = await first.tell("May I?", at(ann), buttons=BUTTONS)
-            await first.message()
-            first.open.clear()
-            api.presses(ann, ann, int(number), "deny 7kq2")
-            polls = len(api.asked("getUpdates"))
-            await api.until(lambda: bool(api.asked("getUpdates")[polls - 1].answer))
-        async with running(api) as second:
-            (command,) = await second.some(Command)
-            assert (command.name, command.args, command.origin) == ("deny", "7kq2", "button")

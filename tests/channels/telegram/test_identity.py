@@ -9,12 +9,12 @@ import pytest
 from channels.telegram.people import TelegramUpdateContext
 from channels.telegram.wire import UpdateReader, parse_update
 from gateway.commands import parser
-from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName, Command, Message
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Person
 from tests.channels.telegram.channel_kit import parsed, parsed_one, running
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Person
+from tests.kits.commands import TABLE
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SENT = datetime(2025, 12, 31, tzinfo=UTC)
@@ -96,33 +96,11 @@ def test_what_somebody_else_wrote_is_no_command(more: dict[str, Any], kind: str)
     chat = GROUP if kind == "supergroup" else {"id": 1001, "type": "private"}
     text = one(update(text="!status", chat=chat, **more))
     assert isinstance(text, Message)
-    assert parser.parse_command(text, "!", COMMANDS_BY_NAME) is None
+    assert parser.parse_command(text, "!", TABLE.people) is None
     if "external_reply" not in more:  # a reply is typed by whoever sends it
         slash = one(update(text="/status", entities=SLASH, chat=chat, **more))
         assert isinstance(slash, Message)
-        assert parser.parse_command(slash, "!", COMMANDS_BY_NAME) is None
-
-
-def test_our_own_words_come_from_nobody() -> None:
-    me = {"id": 42, "is_bot": True, "first_name": "Reverie"}
-    assert (
-        parse_update(parsed_one(update(text="/status", entities=SLASH, **{"from": me})), VIEW, NOW)
-        == ()
-    )
-
-
-def test_the_same_press_twice_is_one_event() -> None:
-    press = {
-        "id": "9",
-        "from": OWNER,
-        "message": {"message_id": 1, "date": 0, "chat": GROUP},
-        "data": "approve x",
-    }
-    again = [
-        parse_update(parsed_one({"update_id": number, "callback_query": press}), VIEW, NOW)[0].id
-        for number in (5, 6)
-    ]
-    assert again[0] == again[1]
+        assert parser.parse_command(slash, "!", TABLE.people) is None
 
 
 def test_ranks_are_those_of_the_senders_own_account_in_that_group() -> None:

@@ -14,10 +14,10 @@ from channels.base import Denied
 from gateway.core.clock import ManualClock
 from gateway.core.events import Command, ConnectionChanged, Message
 from gateway.core.facts import dedup_key
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_http import BAD_GATEWAY, post
+from reverie.testing.servers.ports import free_port
 from tests.channels.telegram.channel_kit import Running, at, config, running
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_http import BAD_GATEWAY, post
-from tests.servers.ports import free_port
 
 
 async def test_nothing_is_confirmed_before_it_is_durable_and_nothing_more_is_asked_for(

@@ -15,7 +15,7 @@ from channels.telegram.render import (
     render,
     to_markdown,
 )
-from tests.servers.bot_api_world import checked
+from reverie.testing.servers.bot_api_world import checked
 
 FAMILY = "👨‍👩‍👧"
 

@@ -16,9 +16,9 @@ from gateway.core.events import (
     ReactionChanged,
 )
 from gateway.core.facts import dedup_key
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat, Person
 from tests.channels.telegram.channel_kit import Running, running
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person
 
 
 @contextlib.asynccontextmanager

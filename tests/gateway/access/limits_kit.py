@@ -4,12 +4,26 @@ without one."""
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from gateway.access.limits import LimitDecision, UsageLimiter, format_limit_report, limit_report_key
-from gateway.config.models import AccessConfig, BudgetsConfig, LlmConfig, RatesConfig, Settings
+from gateway.access.limits import (
+    LimitHit,
+    Payers,
+    UsageLimiter,
+    format_limit_report,
+    limit_report_key,
+)
+from gateway.config.models import (
+    AccessConfig,
+    AgentConfig,
+    BudgetsConfig,
+    LlmConfig,
+    RatesConfig,
+    Settings,
+)
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -25,11 +39,20 @@ from gateway.core.events import (
     SenderId,
     ThreadId,
 )
-from gateway.core.facts import Fact, Judgement, LimitReached, PostQueued, dedup_key
+from gateway.core.facts import (
+    Fact,
+    Judgement,
+    LimitReached,
+    PostQueued,
+    TurnId,
+    TurnRecord,
+    dedup_key,
+)
 from gateway.core.identity import AccessPolicy, RosterState
 from gateway.core.ratelimit import Rate
 from gateway.store import AppendResult, LogEntry, NewEntry, Store, rebuild
-from tests.kits.policies import PlayedPolicy
+from gateway.store.effects import Decision
+from tests.kits.policies import PlayedPolicy, routed
 from tests.kits.store import account, spent
 
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
@@ -52,7 +75,8 @@ def most(
         {"rates": {name: one._asdict() for name, one in rates.items()}, "budgets": budgets}
     )
     llm = LlmConfig.model_construct(providers={}, models={})
-    return LiveSettings(Settings.model_construct(access=access, agents=(), llm=llm))
+    agents = (AgentConfig.model_construct(id=AGENT),)
+    return LiveSettings(Settings.model_construct(access=access, agents=agents, llm=llm))
 
 
 def policy(known: Callable[[], RosterState] = RosterState) -> AccessPolicy:
@@ -114,13 +138,29 @@ def judged(message: Message, role: str = "guest") -> Judgement:
     return Judgement(type=where, urgency=3, fate="due", rule="a mention is urgent", role=role)
 
 
-def entries(message: Message, verdict: LimitDecision, clock: ManualClock) -> list[NewEntry]:
+async def judge(
+    limits: UsageLimiter,
+    message: Message,
+    judgement: Judgement,
+    agent: str = AGENT,
+    *,
+    known: Callable[[], RosterState] = RosterState,
+) -> Decision:
+    """Return what is decided after the limits have judged a message."""
+    before = Decision(judgement=judgement)
+    return await limits.judge(routed(message, policy(known), agent=agent), before) or before
+
+
+def entries(message: Message, verdict: Decision, clock: ManualClock) -> list[NewEntry]:
     """Return the entries that `gateway.ingest.intake` makes."""
     place = message.at.conversation
     first = NewEntry(fact=message, at=clock.now(), conversation=place, key=dedup_key(message))
-    made = [first, NewEntry(fact=verdict.judged, at=clock.now(), conversation=place, cause=first)]
-    if verdict.change is not None:
-        made += verdict.change.entries(first)
+    made = [
+        first,
+        NewEntry(fact=verdict.judgement, at=clock.now(), conversation=place, cause=first),
+    ]
+    if verdict.effect is not None:
+        made += verdict.effect.entries(first)
     if verdict.post is not None:
         queued = PostQueued(post=verdict.post)
         made.append(
@@ -152,6 +192,7 @@ class House:
         more that day."""
         self._limits_told: set[str] = set()
         self.live = allowed
+        self._known = known
         self.limits = UsageLimiter(allowed, clock, policy(known))
         store.subscribe(self.limits.on_appended)
         store.subscribe(self._tell, LimitReached)
@@ -175,40 +216,50 @@ class House:
                 )
             self._limits_told.add(key)
 
-    async def take(self, message: Message, role: str = "guest") -> LimitDecision:
-        verdict = self.limits.check(message, judged(message, role), AGENT)
+    async def take(self, message: Message, role: str = "guest") -> Decision:
+        verdict = await judge(self.limits, message, judged(message, role), known=self._known)
         made = entries(message, verdict, self.clock)
         written: Sequence[AppendResult] | None = None
         try:
             written = await self.store.append(made)
         finally:
-            if verdict.change is not None:
-                verdict.change.settle(written[0] if written else None)
+            if verdict.effect is not None:
+                verdict.effect.settle(written[0] if written else None)
         if not written[0].is_new:
             self.limits.give_back(message)
         return verdict
 
     async def answered(self, *messages: Message) -> int:
         """Return how many of these messages may start a turn."""
-        return sum([(await self.take(one)).judged.fate == "due" for one in messages])
+        return sum([(await self.take(one)).judgement.fate == "due" for one in messages])
 
-    async def flood(self, lines: int, *, each_s: float) -> int:
-        """Send `count` mentions by 600 people, in batches as a platform does. Return how many may
-        start a turn."""
-        answered, made = 0, list[NewEntry]()
-        for number in range(lines):
-            message = said(f"raider{number % 600}")
-            verdict = self.limits.check(message, judged(message), AGENT)
-            answered += verdict.judged.fate == "due"
-            first, *_ = mine = entries(message, verdict, self.clock)
-            made += mine
-            if verdict.change is not None or number % 100 == 0 or number == lines - 1:
-                written = await self.store.append(made)
-                if verdict.change is not None:
-                    verdict.change.settle(written[made.index(first)])
-                made = []
-            self.clock.advance(each_s)
-        return answered
+    async def reserve(
+        self,
+        message: Message,
+        ceiling_usd: float,
+        askers: Sequence[Sender] = (),
+        *,
+        spent_usd: float = 0.0,
+        waits: bool = True,
+    ) -> LimitHit | None:
+        """Reserve for a request of the turn that answers this message."""
+        payers = Payers(message.at, AGENT, askers or [message.sender])
+        return await self.limits.reserve(
+            TurnId(message.id), payers, ceiling_usd, spent_usd, waits=waits
+        )
+
+    async def reserve_own(self, turn: str, ceiling_usd: float, spent_usd: float) -> LimitHit | None:
+        """Reserve for a request of a turn that nobody asked for."""
+        payers = Payers(said().at, AGENT, autonomous=True)
+        return await self.limits.reserve(TurnId(turn), payers, ceiling_usd, spent_usd, waits=False)
+
+    async def end(self, turn: str, *usd: float) -> None:
+        """End a turn that nobody asked for."""
+        accounts = [account(cost=one) for one in usd]
+        made = spent(said().at.conversation, *accounts, senders=[], at=self.clock.now())
+        assert isinstance(made.fact, TurnRecord)
+        fact = replace(made.fact, turn=TurnId(turn), autonomous=True, agent=AGENT)
+        await self.store.append([replace(made, fact=fact, key=None)])
 
     async def pay(self, message: Message, *usd: float | None) -> None:
         """End a turn that was shown this message."""
@@ -218,7 +269,8 @@ class House:
             senders=[message.sender.id],
             at=self.clock.now(),
         )
-        await self.store.append([made])
+        assert isinstance(made.fact, TurnRecord)
+        await self.store.append([replace(made, fact=replace(made.fact, turn=TurnId(message.id)))])
 
     async def facts(self, kind: str) -> list[Fact]:
         return [one.fact for one in await self.store.entries(kinds=[kind], limit=100_000)]

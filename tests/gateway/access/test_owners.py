@@ -43,19 +43,20 @@ from gateway.core.facts import (
 from gateway.core.i18n import _, use_language
 from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
 from gateway.core.metrics import GatewayStats
+from gateway.core.redaction import Redactor
 from gateway.ops.health import STORE_OUTAGE_TOLD_S, OutageMonitor
 from gateway.store import NewEntry, Store, StoreOutage, rebuild
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.mute import MutePlaces
+from gateway.stream.outbox import Outbox
+from reverie.testing.waiting import until
 from tests.gateway.access.limits_kit import CHANNEL, NOON, most, said
 from tests.kits.cluster import ManualCluster
 from tests.kits.places import PlayedChannels, titles
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, turn
-from tests.kits.supervisor import PlayedOutbox
 from tests.kits.tasks import LooseTasks
-from tests.kits.waiting import until
 
 ROOT = Address(channel=CHANNEL, room=RoomId("root"))
 HERE = Address(channel=ChannelName("telegram.x"), room=RoomId("-1001"))
@@ -203,7 +204,7 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
                 PlayedChannels(),
                 GatewayStats({}, NOON),
                 told.clock,
-                outbox=PlayedOutbox(),
+                outbox=Outbox(told.store, {}, told.clock, told.tasks, redactor=Redactor()),
                 owners=one.owners,
                 titles=titles(told.store),
                 mute=MutePlaces(
@@ -221,8 +222,6 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
             )
             for one in processes
         ]
-        for monitor in monitors:
-            told.store.subscribe(monitor.on_appended, TurnRecord)
 
         async def ends(failure: str, outcome: Literal["failed", "replied"]) -> None:
             made = turn(HERE.conversation, upto=1)

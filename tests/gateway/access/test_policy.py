@@ -37,8 +37,8 @@ from gateway.core.identity import (
     AccessPolicy,
     PlatformRoleRule,
     Role,
+    identify,
     person_key,
-    role_of,
     stable_source,
 )
 from gateway.store import NewEntry, Store
@@ -163,21 +163,6 @@ def test_other_events_pass_the_same_door() -> None:
     assert not decide(policy(), command).allowed
 
 
-def test_a_link_change_comes_from_the_platform() -> None:
-    assert decide(
-        policy(), ConnectionChanged(id=EventId("1"), channel=IRC, up=True, reason="", sent=NOW)
-    ).allowed
-
-
-def test_identity_is_the_id_and_administration_needs_it_verified() -> None:
-    assert role_of(policy(), ROOM, OWNER) == "owner"
-    assert role_of(policy(), ROOM, SPOOF) == "member"
-    assert role_of(policy(), ROOM, STRANGER) == "guest"  # has the owner's name
-    assert (
-        role_of(policy(), replace(ROOM, channel=ChannelName("irc.y")), OWNER) == "guest"
-    )  # another network's account
-
-
 # Command menus: shown to each person with a role and to nobody else, also after changes
 
 HERE = ChannelName("menu.x")
@@ -278,7 +263,7 @@ def test_people_behind_a_bridge_are_guests_whatever_was_configured() -> None:
             open_rooms={},
             platform_roles=[PlatformRoleRule("*", "*", "op", "admin", "ops")],
         )
-        return [role_of(policy, room, one) for one in (kai, lea)]
+        return [identify(policy, room, one).role for one in (kai, lea)]
 
     assert roles(kai="owner", all="member") == ["guest", "guest"]
     assert roles(kai="blocked") == ["blocked", "guest"]

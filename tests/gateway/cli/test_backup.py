@@ -24,6 +24,7 @@ from gateway import app
 from gateway.cli.backup import STORE_NAME, InvalidBackup, create_backup, is_safe_name
 from gateway.cli.main import main
 from gateway.cli.restore import RestoreReport, restore_backup
+from gateway.commands.agent import count_pending
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock, SystemClock
@@ -59,10 +60,10 @@ from gateway.store import (
 from gateway.store.mark import mark_path
 from gateway.store.schema import StoreLock
 from gateway.stream.trace import explain_event
+from reverie.testing.gateway import CONSOLE, Screen, running, settings
+from reverie.testing.waiting import until
 from tests.kits.backup import WHEN, configured, grown, made, put, rewritten, stored, tree, write
-from tests.kits.gateway import CONSOLE, Screen, running, settings
 from tests.kits.store import NOW, heard, opened, place, post, run, turn
-from tests.kits.waiting import until
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
 
@@ -558,7 +559,7 @@ def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(
         async with await opened(there.store.path) as store:
             assert await store.undelivered_posts() == []
             assert await store.due_conversations(1) == []
-            assert [one.ambient for one in await store.pending_counts()] == [1, 1], (
+            assert [one.ambient for one in await count_pending(store)] == [1, 1], (
                 "and nothing is forgotten"
             )
             cursors = [await store.saved_cursor(ChannelName(name)) for name in there.channels]

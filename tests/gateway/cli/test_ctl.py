@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import signals
+from agent import dmn
 from agent.models.scripted import Script, ScriptRule
 from agent.signals import DmnMode
 from gateway.access.pairing import generate_code
@@ -35,9 +35,9 @@ from gateway.core.metrics import GatewaySnapshot
 from gateway.core.process_files import hold_process_files
 from gateway.store import NewEntry, ServerStore, Store, rebuild
 from gateway.store.schema import connect_server, migrate_server, migrations, newest_schema
+from reverie.testing.channels import story
+from reverie.testing.gateway import Gateway, running
 from tests.gateway.context.test_dream import dream, model
-from tests.kits.channels import story
-from tests.kits.gateway import Gateway, running
 from tests.kits.journal import ANN, ROOM, at, papers
 from tests.kits.store import opened, run
 from tests.servers.real_postgresql import PostgresServer
@@ -189,7 +189,7 @@ def test_what_is_told_to_agents_is_saved_for_the_next_start(folder: Path, ctl: C
     assert directed.by.endswith(" at the command line")
     (saved,) = log(folder, "dmn")
     assert isinstance(saved, DmnStateSaved)
-    assert (saved.agent, signals.load_state(saved.state).mode) == ("bob", DmnMode.OFF)
+    assert (saved.agent, dmn.load_state(saved.state).mode) == ("bob", DmnMode.OFF)
     assert ctl("ctl", "dmn", "sleep", "8h", "--agent", "bob", code=1) == [
         "bob is off; write `dmn wake` first."
     ]

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.model_api import ModelApi
+from reverie.testing.servers.gemini_api import GeminiApi
+from reverie.testing.servers.model_api import ModelApi
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,9 +33,9 @@ def demo(*args: str, said: str = "", **env: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.mark.parametrize("kind", ["OPENAI", "ANTHROPIC"])
+@pytest.mark.parametrize("kind", ["OPENAI", "ANTHROPIC", "GEMINI"])
 def test_one_exchange_over_irc_with_a_model_of_ones_own(kind: str) -> None:
-    with ModelApi.threaded() as api:
+    with GeminiApi.threaded() as api:
         done = demo(
             "--once",
             "reverie: hello there",

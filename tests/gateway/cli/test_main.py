@@ -22,7 +22,7 @@ from gateway.cli.operate import dashboard_url
 from gateway.config.models import OpsConfig
 from gateway.core.control_socket import socket_path
 from gateway.core.removed import find_removed
-from tests.servers.ports import free_port
+from reverie.testing.servers.ports import free_port
 
 
 def commands(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -267,7 +267,7 @@ def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str 
         (
             {"irc.a": IRC, "irc.b": {**IRC}},
             "13: channels.irc.b.nick",
-            "is the nick of channels.irc.a on the same server",
+            "is the nick of channels.irc.a, too; remove one of the two",
         ),
         (
             {"telegram.a": {"platform": "telegram", "token": "1:abc", "rooms": ["@gardenfriends"]}},

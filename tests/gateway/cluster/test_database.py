@@ -20,8 +20,8 @@ from gateway.cluster.database import DatabaseCluster
 from gateway.store import ServerStore
 from gateway.store.postgres_log import LOG_LOCK, shared_name
 from gateway.store.schema import connect_server, migrate_server
+from reverie.testing.waiting import until
 from tests.kits.gateway_process import CHECKOUT
-from tests.kits.waiting import until
 from tests.servers.real_postgresql import PostgresServer
 
 pytestmark = pytest.mark.integration

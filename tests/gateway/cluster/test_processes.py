@@ -23,13 +23,16 @@ from gateway.context.schedule import OnceSchedule, format_schedule
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, ReminderSet, TurnRecord
+from gateway.core.facts import ApprovalEnded, ApprovalRequested, TurnRecord
 from gateway.core.redaction import Redactor
-from gateway.runtime.agents import NOTHING_RUNNING
+from gateway.plugins.approvals import UNDECIDED
+from gateway.plugins.reminders import ReminderSet
 from gateway.runtime.models import open_model_services
-from gateway.store import NewEntry, Store, StoreTasks
+from gateway.runtime.stop import NOTHING_RUNNING
+from gateway.store import LogEntry, NewEntry, Store, StoreTasks
+from reverie.testing.gateway import UNHURRIED, Held, Screen, settings
 from tests.kits.cluster import ManualCluster, shared_stores
-from tests.kits.gateway import UNHURRIED, Held, Screen, settings
+from tests.kits.commands import TABLE
 from tests.kits.store import ENGINE
 from tests.servers.real_postgresql import PostgresServer
 
@@ -58,15 +61,15 @@ class Process:
                 self._runs[name] = asyncio.create_task(
                     console.run(partial(self.gateway.intake.accept, name))
                 )
-                await self.gateway.outbox.open_channel(name)
-                self.gateway.outbox.set_link_up(name, up=True)
+                await self.gateway.delivery.outbox.open(name)
+                self.gateway.delivery.outbox.set_link_up(name, up=True)
 
     async def give(self, *leases: str) -> None:
         """Give them back, as at an end by SIGTERM."""
         await self.cluster.end(*leases)
         for name in [name for name in self._runs if channel_lease(name) in leases]:
             await cancel_and_wait(self._runs.pop(name))
-            await self.gateway.outbox.close_channel(name)
+            await self.gateway.delivery.outbox.close_channel(name)
 
     def console(self, name: ChannelName) -> ConsoleChannel:
         found = self.gateway.channels[name]
@@ -95,7 +98,7 @@ class Process:
 
 
 async def _is_asked(one: "Process") -> bool:
-    return bool(await one.store.undecided())
+    return bool(await one.store.rows(UNDECIDED))
 
 
 async def until(is_so: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -122,6 +125,7 @@ async def process(
         StoreTasks(store) as tasks,
     ):
         gateway = app.GatewayServices(
+            commands=TABLE,
             store=store,
             clock=clock,
             channels={name: ConsoleChannel(name, screen.show) for name in (ONE, TWO)},
@@ -134,8 +138,9 @@ async def process(
             cluster=ManualCluster(peers),
         )
         await gateway.load()
-        await gateway.places.load()
-        tasks.create_task(gateway.reminders.run())
+        await gateway.handle.places.load()
+        for work in gateway.plugins.works():
+            tasks.create_task(work)
         peers[-1].listener = gateway
         gateway.agents.start()
         made_process = Process(gateway, model, peers[-1], screen)
@@ -255,7 +260,7 @@ async def test_an_approval_is_given_where_the_admin_is(tmp_path: Path) -> None:
         ):
             await one.say("please run it")
             await until(lambda: _is_asked(one))
-            (waiting,) = await one.store.undecided()
+            waiting = LogEntry.from_row(*await one.store.rows(UNDECIDED))
             assert isinstance(waiting.fact, ApprovalRequested)
             await other.say(f"!{verdict} {waiting.fact.approval}", TWO, sender="root", room="ops")
             await until(lambda: len(one.screen.said("ann")) >= count)  # noqa: B023 - awaited at once

@@ -25,8 +25,8 @@ from gateway.core.redaction import Redactor
 from gateway.ops.processes import ProcessMonitor
 from gateway.ops.server import OpsService
 from gateway.store import NewEntry, ServerStore, Store
+from reverie.testing.waiting import until
 from tests.kits.store import NOW, open_shared
-from tests.kits.waiting import until
 from tests.servers.real_postgresql import PostgresServer
 
 IRC, OTHER = ChannelName("irc.main"), ChannelName("irc.other")
@@ -95,7 +95,7 @@ class Process:
         )
         store.subscribe(self.monitor.on_appended, ConnectionChanged)
         self.stats = GatewayStats({}, NOW)
-        self.stats.processes = self.monitor
+        self.stats.look_elsewhere = self.monitor.look
 
     @property
     def problems(self) -> list[str]:
@@ -139,7 +139,7 @@ async def test_each_process_tells_of_itself_and_of_the_others(
         assert second.stats.snapshot().channels[0].state == "connecting"
         up = ConnectionChanged(id=EventId("l"), channel=IRC, up=True, reason="", sent=NOW)
         await first.store.append([NewEntry(fact=up, at=NOW)])
-        first.stats.count_events(IRC, [up], NOW)
+        first.stats.record_link(up, NOW)
         await until(lambda: second.stats.snapshot().channels[0].state == "up")
         (seen,) = second.stats.snapshot().channels
         assert (seen.channel, seen.holder) == (IRC, "process-1")

@@ -11,9 +11,8 @@ from typing import Any, Literal, cast
 from channels.base import Capabilities, Channel, CommandCompletion
 from gateway.commands.context import CommandCall, CommandContext
 from gateway.commands.definition import CommandDefinition, CommandHandler
-from gateway.commands.dispatcher import CommandDispatcher, CommandResult
+from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.info import handle_help
-from gateway.commands.table import COMMANDS
 from gateway.config.models import CommandsConfig
 from gateway.core.clock import Clock, ManualClock
 from gateway.core.events import (
@@ -30,10 +29,13 @@ from gateway.core.events import (
 from gateway.core.facts import AuditRecord, dedup_key
 from gateway.core.identity import AccessPolicy, Role, RoleGrant
 from gateway.core.redaction import Redactor
+from gateway.ingest.intake import undecided
 from gateway.store import NewEntry, Store
-from gateway.store.effects import CommandEffect, done, refuse
-from tests.kits.commands import answer_of, command_context, parts_of
+from gateway.store.effects import CommandEffect, Decision, done, refuse
+from tests.kits.commands import TABLE, answer_of, command_context, dispatcher_of
 from tests.kits.places import PlayedChannels
+from tests.kits.policies import routed
+from tests.kits.settings import live_settings
 
 IRC = ChannelName("irc.x")
 LOBBY = Address(channel=IRC, room=RoomId("#lobby"))
@@ -89,7 +91,7 @@ async def refusing(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
     return refuse("That is not so.")
 
 
-ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in COMMANDS} | {
+ECHO: Mapping[str, CommandHandler] = {row.name: echo for row in TABLE.rows} | {
     "deny": refusing,
     "help": handle_help,
 }
@@ -103,15 +105,20 @@ class Desk:
 
     async def ask(self, name: str, args: str = "", who: str = "root", **more: Any) -> str:
         """Return the answer. Empty: none."""
-        handled = await self.desk.handle(command(name, args, who, **more))
+        handled = await self.judge(command(name, args, who, **more))
         return handled.post.text if handled.post else ""
+
+    async def judge(self, event: Command) -> Decision:
+        """Return what is decided about a command, as the intake has it."""
+        came = routed(event, POLICY)
+        return await self.desk.judge(came, undecided(came)) or undecided(came)
 
     async def audited(self, event: Command) -> list[AuditRecord]:
         """Return the audit records."""
-        return audited(await self.desk.handle(event))
+        return audited(await self.judge(event))
 
 
-def audited(handled: CommandResult) -> list[AuditRecord]:
+def audited(handled: Decision) -> list[AuditRecord]:
     facts = (made.fact for made in (handled.effect.facts if handled.effect else ()))
     return [fact for fact in facts if isinstance(fact, AuditRecord)]
 
@@ -130,12 +137,12 @@ async def counter(
         context = command_context(
             store,
             clock,
-            live=parts_of(settings=parts_of(commands=CommandsConfig(per_minute=per_minute))),
+            live=live_settings(commands=CommandsConfig(per_minute=per_minute), agents=()),
             channels=PlayedChannels(channels or {IRC: cast("Any", _Named())}, prefixes={IRC: "!"}),
-            access_policy=POLICY,
+            people=POLICY,
             redactor=redactor or Redactor(),
         )
-        yield Desk(CommandDispatcher(context, answered_by(answers)), clock)
+        yield Desk(dispatcher_of(context, answered_by(answers)), clock)
 
 
 class _Named:
@@ -160,7 +167,7 @@ def answered_by(handlers: Mapping[str, CommandHandler]) -> dict[str, CommandDefi
                 replace(sub, handler=find(f"{row.name} {sub.name}", row.name)) for sub in row.subs
             ),
         )
-        for row in COMMANDS
+        for row in TABLE.rows
     ]
     return {name: row for row in rows for name in (row.name, *row.aliases)}
 
@@ -227,7 +234,6 @@ class Counter:
         ask = CommandCall(
             command=command,
             role=self.role,
-            rule="r",
             global_role=self.everywhere or self.role,
             sub=sub,
             arguments=given,

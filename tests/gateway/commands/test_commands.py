@@ -1,11 +1,13 @@
 """Commands through the whole gateway: console, store, outbox. The model never sees them."""
 
 import asyncio
+import contextlib
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,6 @@ from channels.base import Part, Unreachable
 from channels.console import ConsoleChannel
 from gateway.commands import dispatcher
 from gateway.commands.context import CommandCall, CommandContext
-from gateway.commands.table import COMMANDS_BY_NAME
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -34,13 +35,14 @@ from gateway.core.redaction import Redactor
 from gateway.store import Store
 from gateway.store.effects import CommandEffect, done
 from gateway.stream.trace import explain_event
+from reverie.testing.gateway import CONSOLE, Gateway, Screen, running
+from reverie.testing.waiting import until
 from tests.gateway.commands.commands_kit import ECHO, IRC, Desk, command, counter, somebody
 from tests.gateway.commands.commands_kit import LOBBY as AUDIT_LOBBY
 from tests.kits.approvals import HERE, house
 from tests.kits.approvals import LOBBY as THEIR_LOBBY
-from tests.kits.gateway import CONSOLE, Gateway, Screen, running
+from tests.kits.commands import TABLE
 from tests.kits.store import account, spent
-from tests.kits.waiting import until
 
 ROLES = {
     "dm": "open",
@@ -263,32 +265,6 @@ async def test_who_may_not_is_told_alone_what_it_takes_and_no_stranger_is(gatewa
     )
 
 
-async def test_an_admin_whom_nobody_vouches_for_is_none(tmp_path: Path) -> None:
-    async with running(tmp_path, Script(), access=ROLES) as gateway:
-        event = native("channels", "root")
-        spoof = Sender(id=event.sender.id, name="root", verified=False)
-        await emit(gateway.console, replace(event, id=EventId("s"), sender=spoof), event)
-        await gateway.screen.until(2)
-        assert (
-            gateway.screen.parts[0].body
-            == "This command needs the role admin or above in all places."
-        )
-        assert "- console (console): up since" in gateway.screen.parts[1].body
-    (first, second) = await fates(gateway)
-    assert first == ("refused", "command channels is for admin and above")
-    assert second == ("noted", "command channels")
-
-
-async def test_direct_chats_are_as_closed_for_commands_as_for_talk(tmp_path: Path) -> None:
-    closed = {**ROLES, "dm": "allowlist"}
-    async with running(tmp_path, Script(), access=closed) as gateway:
-        await gateway.console.receive_message("!version", sender="ann")
-        await emit(gateway.console, native("version", "ann", direct=True))
-        await emit(gateway.console, native("version", "mia", number=2, direct=True))
-        await gateway.screen.until(1)
-    assert [fate for fate, _ in await fates(gateway)] == ["refused", "refused", "noted"]
-
-
 async def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
     async with running(
         tmp_path, Script(), access=ROLES, commands={"prefix": "%", "contact": "ann@x"}
@@ -394,9 +370,7 @@ async def test_a_handler_that_breaks_is_answered_and_breaks_nothing_else(
         raise AssertionError
 
     for name, handler in (("version", broken), ("status", slow), ("about", endless)):
-        monkeypatch.setitem(
-            COMMANDS_BY_NAME, name, replace(COMMANDS_BY_NAME[name], handler=handler)
-        )
+        monkeypatch.setitem(TABLE.people, name, replace(TABLE.people[name], handler=handler))
     monkeypatch.setattr(dispatcher, "ANSWER_TIMEOUT_S", 0.05)
     async with running(tmp_path, Script(), access=ROLES) as gateway:
         said = [
@@ -593,13 +567,24 @@ async def _talk(paged: Paged, lines: Sequence[str], screen: Screen) -> None:
         await screen.until(before + 1)
 
 
+@contextlib.asynccontextmanager
+async def pages(
+    tmp_path: Path, script: Script, make: type[Paged] = Paged, **more: Any
+) -> AsyncIterator[tuple[Paged, Screen, Gateway]]:
+    """A channel of that kind, what it shows, and the gateway."""
+    screen = Screen()
+    paged = make(CONSOLE, screen.show)
+    async with running(
+        tmp_path, script, channels={CONSOLE: paged}, access=ROLES, **more
+    ) as gateway:
+        yield paged, screen, gateway
+
+
 async def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(
     tmp_path: Path,
 ) -> None:
-    screen = Screen()
-    paged = Paged(CONSOLE, screen.show)
     script = Script(rules=(ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
-    async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES) as gateway:
+    async with pages(tmp_path, script) as (paged, screen, gateway):
         await _talk(paged, ["reverie: a long one", "reverie: more", "!more", "!more"], screen)
         assert [part.body for part in screen.parts] == [
             "a" * 40,
@@ -619,15 +604,11 @@ async def test_more_shows_the_next_page_and_is_a_plain_word_when_there_is_none(
 async def test_more_said_to_nobody_brings_the_page_behind_the_last_thing_that_was_said(
     tmp_path: Path, word: str, sender: str
 ) -> None:
-    screen = Screen()
-    paged = Paged(CONSOLE, screen.show)
     rules = (
         ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),
         ScriptRule(match="tea", reply="Yes."),
     )
-    async with running(
-        tmp_path, Script(rules=rules), channels={CONSOLE: paged}, access=ROLES
-    ) as gateway:
+    async with pages(tmp_path, Script(rules=rules)) as (paged, screen, gateway):
         await _talk(paged, ["reverie: a long one"], screen)
         for count in (2, 3):
             await paged.receive_message(word, sender=sender, room="lobby")
@@ -647,15 +628,11 @@ async def test_more_said_to_nobody_brings_the_page_behind_the_last_thing_that_wa
 async def test_more_brings_the_page_of_the_answer_to_whoever_says_it_else_of_the_newest(
     tmp_path: Path, more: str
 ) -> None:
-    screen = Screen()
-    paged = Paged(CONSOLE, screen.show)
     letters = {"apples": "a", "bread": "b", "tea": "t"}
     rules = [
         ScriptRule(match=f"{word}$", reply=one * 40 + one.upper()) for word, one in letters.items()
     ]
-    async with running(
-        tmp_path, Script(rules=tuple(rules)), channels={CONSOLE: paged}, access=ROLES
-    ) as gateway:
+    async with pages(tmp_path, Script(rules=tuple(rules))) as (paged, screen, gateway):
 
         async def say(line: str, sender: str) -> str:
             before = len(screen.parts)
@@ -677,10 +654,9 @@ async def test_more_brings_the_page_of_the_answer_to_whoever_says_it_else_of_the
 
 
 async def test_more_said_to_nobody_means_nothing_a_while_after_the_page(tmp_path: Path) -> None:
-    screen, clock = Screen(), ManualClock(datetime.now(UTC))
-    paged = Paged(CONSOLE, screen.show)
+    clock = ManualClock(datetime.now(UTC))
     script = Script(rules=(ScriptRule(match="long", reply="a" * 40 + "b" * 40 + "ccc"),))
-    async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES, clock=clock):
+    async with pages(tmp_path, script, clock=clock) as (paged, screen, _):
         await _talk(paged, ["reverie: a long one"], screen)
         clock.advance(299)
         await _talk(paged, ["more"], screen)
@@ -691,15 +667,13 @@ async def test_more_said_to_nobody_means_nothing_a_while_after_the_page(tmp_path
 
 
 async def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path: Path) -> None:
-    screen = Screen()
-    paged = Paged(CONSOLE, screen.show)
     script = Script(
         rules=(
             ScriptRule(match="long", reply="a" * 40 + "b"),
             ScriptRule(match="", reply="More or less sugar?"),
         )
     )
-    async with running(tmp_path, script, channels={CONSOLE: paged}, access=ROLES) as gateway:
+    async with pages(tmp_path, script) as (paged, screen, gateway):
         await _talk(paged, ["reverie: a long one", "reverie: tea?", "reverie: more"], screen)
         assert len(gateway.scripted.requests) == 3
         await _talk(paged, ["!more"], screen)
@@ -756,9 +730,7 @@ async def test_where_no_command_can_be_given_none_is_offered(tmp_path: Path) -> 
 
 
 async def test_private_answers_are_not_paged_for_others(tmp_path: Path) -> None:
-    screen = Screen()
-    paged = Paged(CONSOLE, screen.show)
-    async with running(tmp_path, Script(), channels={CONSOLE: paged}, access=ROLES):
+    async with pages(tmp_path, Script()) as (paged, screen, _):
         await paged.receive_message("!channels", sender="root", room="lobby")
         await screen.until(1)
         await paged.receive_message("!more", sender="ann", room="lobby")
@@ -778,9 +750,7 @@ class Whispering(Paged):
 
 
 async def test_what_is_told_aside_is_paged_there(tmp_path: Path) -> None:
-    screen = Screen()
-    paged = Whispering(CONSOLE, screen.show)
-    async with running(tmp_path, Script(), channels={CONSOLE: paged}, access=ROLES):
+    async with pages(tmp_path, Script(), Whispering) as (paged, screen, _):
         for count, room in enumerate(["lobby", None], start=1):
             await paged.receive_message("!channels" if room else "!more", sender="root", room=room)
             await screen.until(count)
@@ -810,25 +780,23 @@ async def test_an_answer_goes_to_whoever_asked_if_it_has_more_than_three_lines(
 
     lined, in_room = Lined(IRC, lambda _: None), where == "#lobby"
     async with counter(tmp_path, answers={"whoami": list_them}, channels={IRC: lined}) as it:
-        post = (await it.desk.handle(command("whoami", who="ann"))).post
+        post = (await it.judge(command("whoami", who="ann"))).post
         assert post is not None
         assert (post.to.room, post.style) == (where, "message" if in_room else "notice")
         assert post.reply_to == (MessageId("c1") if in_room else None)
         assert post.private == in_room, (
             "what goes aside is not paged: a guest may not ask for the next page there"
         )
-        alone = (await it.desk.handle(command("whoami", who="ann", direct=True))).post
+        alone = (await it.judge(command("whoami", who="ann", direct=True))).post
         assert alone is not None
         assert (alone.to.room, alone.style) == ("ann", "message")
 
 
 async def test_pages_and_repeats_of_an_answer_stay_in_its_room(tmp_path: Path) -> None:
-    screen = Screen()
-    lined = Lined(CONSOLE, screen.show)
     script = Script(
         rules=(ScriptRule(match="long", reply="\n".join(f"line {number}" for number in range(10))),)
     )
-    async with running(tmp_path, script, channels={CONSOLE: lined}, access=ROLES):
+    async with pages(tmp_path, script, Lined) as (lined, screen, _):
         await lined.receive_message("reverie: a long one", sender="ann", room="lobby")
         await screen.until(5)
         await lined.receive_message("!more", sender="ann", room="lobby")

@@ -1,4 +1,4 @@
-"""`dmn`, `pending`, `stop` and `remind`, on a real store, real loops and running reminders."""
+"""`dmn`, `pending` and `stop`, on a real store and real loops."""
 
 import asyncio
 import json
@@ -12,30 +12,30 @@ import pytest
 
 from agent.prompt import NOTHING_NEW
 from agent.signals import DmnMode, DmnState, PendingTurn
-from gateway.commands.agent import MAX_CONVERSATIONS, suggest_reminders
-from gateway.commands.context import CommandContext
-from gateway.commands.suggestions import rank_suggestions
+from gateway.access.policy import ConversationBinding
+from gateway.commands.agent import MAX_CONVERSATIONS
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, RoomId
-from gateway.core.facts import DmnDirective, ReminderEnded, inner_conversation
+from gateway.core.facts import DmnDirective, inner_conversation
 from gateway.core.identity import Role
-from gateway.runtime.agents import ALREADY_STOPPING, LEFT_UNANSWERED, NOTHING_RUNNING, STOPPING
+from gateway.plugins.approvals import UNDECIDED
+from gateway.runtime.agent import Agent
 from gateway.runtime.dmn_admin import load_dmn_states, read_directive
-from gateway.runtime.loop import AgentLoop
+from gateway.runtime.stop import ALREADY_STOPPING, NOTHING_RUNNING, STOPPED
 from gateway.store import LogEntry, Store
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
 from gateway.stream.trace import EventOutcome, explain_event
-from tests.gateway.commands.commands_kit import Counter, typing
-from tests.gateway.context.test_reminders import Town, town
-from tests.gateway.runtime.test_loop import Ending
+from reverie.testing.servers.model_api import Answer, ModelApi
+from tests.gateway.commands.commands_kit import Counter
+from tests.gateway.runtime.test_agent import Ending
+from tests.kits.agent import DrivenAgent
 from tests.kits.commands import agents_of, command_context, parts_of
-from tests.kits.loop import DrivenLoop
 from tests.kits.model_choice import ANN, Gate, configured, serving
 from tests.kits.outcomes import compute_outcomes
 from tests.kits.places import privacy
+from tests.kits.settings import live_settings
 from tests.kits.store import NOW, heard, place
 from tests.kits.tasks import ListedTasks
-from tests.servers.model_api import Answer, ModelApi
 
 # `dmn` and `pending`, on a real store and real loops
 
@@ -65,7 +65,7 @@ class Kit:
 
     store: Store
     clock: ManualClock
-    loops: list[AgentLoop]
+    loops: list[Agent]
     places: PrivacyCache
 
     def at(
@@ -79,7 +79,7 @@ class Kit:
                 lambda place: BINDINGS.find(Address.parse(place)).agent, agents=self.loops
             ),
             places=self.places,
-            live=parts_of(settings=parts_of(dmn=parts_of(timezone="Europe/Zurich"))),
+            live=live_settings(dmn=parts_of(timezone="Europe/Zurich")),
         )
         direct = where in (ALONE, STRANGER)
         return Counter(self.store, self.clock, context, where, role, everywhere, direct=direct)
@@ -101,8 +101,8 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
     clock = ManualClock(start)
     async with await Store.open(tmp_path / "s.db", clock) as store, ListedTasks() as tasks:
         saved = {**await load_dmn_states(store, ["ana", "bob"], start), **states}
-        loops: list[AgentLoop] = [
-            DrivenLoop(Ending(), store, clock, tasks, agent=agent, state=state)
+        loops: list[Agent] = [
+            DrivenAgent(Ending(), store, clock, tasks, agent=agent, state=state)
             for agent, state in saved.items()
         ]
         by_id = {one.id: one for one in loops}
@@ -116,9 +116,9 @@ async def kit(tmp_path: Path, start: datetime = NOW, **states: DmnState) -> Asyn
         store.subscribe(on_directed, DmnDirective)
         places = privacy(store, BINDINGS)
         for where in (ALONE, STRANGER):
-            places.record_direct(where.conversation, direct=True)
+            places.direct.put(where.conversation, True)
         for room in (HERE, OTHER):
-            places.record_direct(room.conversation, direct=False)
+            places.direct.put(room.conversation, False)
         yield Kit(store, clock, loops, places)
         tasks.cancel()
 
@@ -220,7 +220,7 @@ async def test_of_a_long_list_the_status_tells_the_first(tmp_path: Path) -> None
     rooms = tuple(place(f"#{number}").conversation for number in range(MAX_CONVERSATIONS + 2))
     async with kit(tmp_path, ana=DmnState(low=rooms, pending=rooms)) as it:
         for room in rooms:
-            it.places.record_direct(room, direct=False)
+            it.places.direct.put(room, False)
         told = (await it.at(HERE).says("dmn status")).splitlines()
         assert next(line for line in told if line.startswith("  less urgent: ")).endswith(
             "irc.test/#19, 2 more"
@@ -260,7 +260,7 @@ async def test_what_is_unread_is_told_by_conversation_and_private_ones_are_count
 async def test_of_many_conversations_the_rest_is_summed(it: Kit) -> None:
     for number in range(MAX_CONVERSATIONS + 2):
         room = RoomId(f"#`{number}")
-        it.places.record_direct(place(room).conversation, direct=False)
+        it.places.direct.put(place(room).conversation, False)
         await it.store.append(heard(number, room=room, urgency=2))
     lines = (await it.at(HERE).says("pending")).splitlines()
     assert len(lines) == MAX_CONVERSATIONS + 1
@@ -296,7 +296,7 @@ async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path) -> No
         async with serving(configured(tmp_path, api)) as gate:
             await gate.console.receive_message("tell me a story", sender="ann")
             await gate.until(lambda: bool(api.seen))
-            assert (await gate.command("stop")).answer == STOPPING
+            assert (await gate.command("stop")).answer == STOPPED
             await gate.until(lambda: api.seen[0].hung_up)
             await nothing_more(gate, api, asked=1)
             first, *rest = await gate.turns()
@@ -332,7 +332,7 @@ async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(tmp_path: Pa
             (pid,) = written(tmp_path)
             running = Path("/proc") / pid.read_text().strip()
             assert running.exists()
-            assert (await gate.command("stop")).answer == STOPPING
+            assert (await gate.command("stop")).answer == STOPPED
             await gate.until(lambda: not running.exists())
             await nothing_more(gate, api, asked=1)
             word, turn = await gate.turns()
@@ -352,7 +352,7 @@ async def test_between_two_tries_it_asks_no_more(tmp_path: Path) -> None:
         async with serving(configured(tmp_path, api)) as gate:
             await gate.console.receive_message("hello", sender="ann")
             await gate.until(lambda: bool(api.seen))
-            assert (await gate.command("stop")).answer == STOPPING
+            assert (await gate.command("stop")).answer == STOPPED
             await nothing_more(gate, api, asked=1)
 
 
@@ -366,9 +366,11 @@ async def test_what_waits_for_an_approval_is_dropped(tmp_path: Path) -> None:
         async with serving(made) as gate:
             await gate.console.receive_message("work", sender="ann")
             await gate.screen.until(1)  # it asks for leave
-            assert (await gate.command("stop")).answer == STOPPING
+            assert (await gate.command("stop")).answer == STOPPED
             async with asyncio.timeout(120):
-                while await gate.store.undecided():  # the verdict is written behind the turn's end
+                while await gate.store.rows(
+                    UNDECIDED
+                ):  # the verdict is written behind the turn's end
                     await asyncio.sleep(0.005)
             await nothing_more(gate, api, asked=1, posts=len(gate.screen.parts))
             assert not (tmp_path / "done").exists()
@@ -395,8 +397,8 @@ async def test_twice_is_once(tmp_path: Path) -> None:
             await gate.until(lambda: bool(api.seen))
             first, second = await gate.command("stop"), await gate.command("stop")
             assert (first.answer, second.answer) in (
-                (STOPPING, ALREADY_STOPPING),
-                (STOPPING, NOTHING_RUNNING),
+                (STOPPED, ALREADY_STOPPING),
+                (STOPPED, NOTHING_RUNNING),
             )
             await nothing_more(gate, api, asked=1)
             assert sum(bool(turn.covers) for turn in await gate.turns()) == 1
@@ -409,7 +411,7 @@ async def test_what_was_said_meanwhile_is_heard_and_not_answered(tmp_path: Path)
             await gate.console.receive_message("one", sender="ann")
             await gate.until(lambda: bool(api.seen))
             await gate.console.receive_message("two", sender="ann")
-            assert (await gate.command("stop")).answer == STOPPING
+            assert (await gate.command("stop")).answer == STOPPED
             await nothing_more(gate, api, asked=1)
             await gate.console.receive_message("three", sender="ann")
             await gate.screen.until(1)
@@ -440,7 +442,7 @@ async def test_what_is_not_begun_yet_is_not_begun(tmp_path: Path) -> None:
         serving(configured(tmp_path, api, attention={"coalesce": "300ms"})) as gate,
     ):
         await gate.console.receive_message("hello", sender="ann")
-        assert (await gate.command("stop")).answer == LEFT_UNANSWERED
+        assert (await gate.command("stop")).answer == STOPPED
         await gate.until(lambda: not gate.gateway.inbox.is_waiting(ANN.conversation))
         await nothing_more(gate, api, asked=0)
         (turn,) = await gate.turns()
@@ -476,7 +478,7 @@ async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(
             assert await gate.turns() == []
             await go_on(durable)
             if durable:
-                assert answer.answer == STOPPING
+                assert answer.answer == STOPPED
                 await nothing_more(gate, api, asked=1)
             else:
                 await gate.screen.until(1)
@@ -518,153 +520,5 @@ async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path) -> None:
             loop = gate.gateway.agents.agents[0]
             await gate.until(lambda: not loop.state.running)
             assert loop.state.continuing == (ANN.conversation,)
-            assert (await gate.command("stop")).answer == LEFT_UNANSWERED
+            assert (await gate.command("stop")).answer == STOPPED
             await nothing_more(gate, api, asked=2, posts=1)
-
-
-# `remind`, on a real store with running reminders
-
-
-def context_of(it: Town) -> CommandContext:
-    bound = ConversationBinding(listen="all", agent="reverie", private=False)
-    places = privacy(
-        it.store, Bindings([BindingPattern(channel="*", room="*", thread=None, binding=bound)])
-    )
-    for one in (ALONE, STRANGER, HERE, OTHER):
-        places.record_direct(one.conversation, direct=one in (ALONE, STRANGER))
-    return command_context(it.store, it.clock, reminders=it.reminders, places=places)
-
-
-def at(
-    it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None
-) -> Counter:
-    """Return the counter of a person there."""
-    return Counter(
-        it.store,
-        it.clock,
-        context_of(it),
-        where,
-        role,
-        everywhere,
-        direct=where in (ALONE, STRANGER),
-    )
-
-
-async def ended(it: Town) -> list[ReminderEnded]:
-    return [
-        one.fact
-        for one in await it.store.entries(kinds=["reminder_ended"])
-        if isinstance(one.fact, ReminderEnded)
-    ]
-
-
-async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        tea = await it.remind("tea `@everyone`", at="18:30")
-        cake = await it.remind("cake", every="2h")
-        await it.remind("secret", "#b", at="18:30")
-        assert (await at(it).says("remind list")).splitlines() == [
-            f"- `{cake.id}`: Sat 2026-11-21 11:00 (Europe/Zurich), every 2h, for `Ann`: `cake`",
-            (
-                f"- `{tea.id}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, for `Ann`: `tea "
-                "\\u0060@everyone\\u0060`"
-            ),
-        ]
-        answer = await at(it)("remind cancel", id=f" `{tea.id.lower()}`")
-        assert (answer.ok, answer.answer) == (True, f"Reminder `{tea.id}` is cancelled.")
-        (fact,) = await ended(it)
-        assert (fact.reminder, fact.reason) == (tea.id, "cancelled by irc.test:root")
-        assert tea.id not in await at(it).says("remind list")
-        again = await at(it)("remind cancel", id=tea.id)
-        assert (again.ok, again.answer) == (False, f"There is no reminder `{tea.id}` here.")
-    async with town(tmp_path) as it:
-        assert [one.text for one in await it.store.pending_reminders()] == ["cake", "secret"]
-
-
-@pytest.fixture
-async def reminders(tmp_path: Path) -> AsyncIterator[Town]:
-    async with town(tmp_path) as made:
-        yield made
-
-
-async def test_one_that_is_called_off_is_not_told(reminders: Town) -> None:
-    """Though it was the next one, and was waited for."""
-    tea = await reminders.remind("tea", at="in 10m")
-    await reminders.remind("cake", at="in 20m")
-    await reminders.clock.asleep()
-    await at(reminders)("remind cancel", id=tea.id)
-    await asyncio.sleep(0)
-    for _ in range(20):
-        await reminders.clock.passes(minutes=1)
-    assert await reminders.until(1) == ["cake"]
-
-
-async def test_nobody_waits_for_one_that_is_called_off(reminders: Town) -> None:
-    tea = await reminders.remind("tea", at="in 10m")
-    await reminders.clock.asleep()
-    await at(reminders)("remind cancel", id=tea.id)
-    await reminders.clock.passes(minutes=1)
-    for _ in range(50):  # turns of the event loop, in which it would begin to wait again
-        await asyncio.sleep(0)
-    assert len(reminders.clock.sleeps) == 1
-
-
-async def test_nothing_is_there(reminders: Town) -> None:
-    assert await at(reminders).says("remind list") == "There are no reminders here."
-    answer = await at(reminders)("remind cancel", id="`<@everyone>\n# x")
-    assert (answer.ok, answer.answer) == (
-        False,
-        "There is no reminder `\\u0060<@everyone>\\n# x` here.",
-    )
-
-
-async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_to_an_owner(
-    reminders: Town,
-) -> None:
-    mine = await reminders.remind("mine", "root", at="18:30")
-    room = await reminders.remind("room", "#b", at="18:31")
-    theirs = await reminders.remind("theirs", "stranger", at="18:32")
-    own = await reminders.own("own", at="18:33")
-    public = {mine.id, room.id, own.id}
-
-    async def seen(counter: Counter) -> set[str]:
-        told = await counter.says("remind list")
-        return {one.id for one in (mine, room, theirs, own) if one.id in told}
-
-    assert await seen(at(reminders, HERE, "owner")) == set()
-    assert await seen(at(reminders, OTHER)) == {room.id}
-    assert await seen(at(reminders, ALONE, "guest")) == {mine.id}
-    assert await seen(at(reminders, ALONE, "admin", everywhere="member")) == {mine.id}
-    assert await seen(at(reminders, ALONE, "admin")) == public
-    assert await seen(at(reminders, ALONE, "owner")) == {*public, theirs.id}
-    told = (await at(reminders, ALONE, "admin").says("remind list")).splitlines()
-    assert told[1:3] == ["", "In other rooms:"]
-    assert told[3].endswith("`room`, in `irc.test/#b`")
-    assert told[4].endswith("`own`, in `reverie` on its own")
-    assert told[5:] == ["- 1 in private conversations"]
-    for counter, one in (
-        (at(reminders, HERE, "owner"), room),
-        (at(reminders, ALONE, "guest"), room),
-        (at(reminders, ALONE, "admin"), theirs),
-    ):
-        assert not (await counter("remind cancel", id=one.id)).ok
-    assert await ended(reminders) == []
-    assert (await at(reminders, ALONE, "guest")("remind cancel", id=mine.id)).ok
-    assert (await at(reminders, ALONE, "admin")("remind cancel", id=own.id)).ok
-    assert (await at(reminders, ALONE, "owner")("remind cancel", id=theirs.id)).ok
-    entries = await reminders.store.entries(kinds=["reminder_ended"])
-    assert [one.conversation for one in entries] == [
-        ALONE.conversation,
-        inner_conversation("reverie"),
-        STRANGER.conversation,
-    ]
-    assert [one.id for one in await reminders.store.pending_reminders()] == [room.id]
-
-
-async def test_those_of_that_place_are_suggested(reminders: Town) -> None:
-    later = await reminders.remind("tea", at="18:30")
-    sooner = await reminders.remind("tea", at="17:30")
-    await reminders.remind("tea", "#b", at="18:30")
-    found = await suggest_reminders(typing(HERE, "remind", "cancel", "id"), context_of(reminders))
-    assert found == [sooner.id, later.id]
-    assert rank_suggestions(found, later.id[:4].lower()) == [later.id]

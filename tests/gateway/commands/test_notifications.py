@@ -15,6 +15,7 @@ from gateway.commands.notifications import (
     suggest_types,
 )
 from gateway.commands.suggestions import rank_suggestions
+from gateway.config.models import AttentionConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message
 from gateway.core.facts import AttentionThresholdSet, Judgement
@@ -22,14 +23,13 @@ from gateway.core.identity import Role
 from gateway.store import NewEntry, Store
 from gateway.stream.attention import (
     MAX_THRESHOLDS,
-    AttentionPolicy,
-    AttentionRule,
     LiveAttention,
-    judge,
+    assess,
 )
 from tests.gateway.commands.commands_kit import Counter, typing
 from tests.gateway.stream.test_attention import YES, said
 from tests.kits.commands import command_context
+from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, judged, place
 from tests.kits.store import said as written
@@ -37,16 +37,12 @@ from tests.kits.store import said as written
 HERE = place("#a")
 
 
-class PlayedAttention(LiveAttention):
-    """Attention that the test configures."""
-
-    configured = AttentionPolicy(
-        rules=(AttentionRule(type="irc", urgency=1, keyword="tea"),), thresholds={"irc.libera": 1}
-    )
-
-    @property
-    def policy(self) -> AttentionPolicy:
-        return replace(self.configured, set_thresholds=self.thresholds)
+CONFIGURED = AttentionConfig.model_validate(
+    {
+        "rules": [{"type": "irc", "urgency": "low", "keyword": "tea"}],
+        "thresholds": {"irc.libera": "low"},
+    }
+)
 
 
 @dataclass
@@ -55,7 +51,7 @@ class Kit:
 
     store: Store
     clock: ManualClock
-    overrides: PlayedAttention
+    overrides: LiveAttention
 
     def at(self, role: Role = "admin", *, direct: bool = False) -> Counter:
         """Return the counter of a person."""
@@ -68,7 +64,7 @@ class Kit:
 
     def judged(self, message: Message) -> tuple[str, int, str]:
         """Return the judgement of an event by now."""
-        one = judge(self.overrides.policy, message, YES, "ambient")
+        one = assess(self.overrides.policy, message, YES, "ambient")
         return one.fate, one.urgency, one.rule
 
     async def came(self, number: int, dotted: str) -> None:
@@ -84,7 +80,7 @@ class Kit:
 async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
     clock = ManualClock(NOW)
     async with await Store.open(tmp_path / "s.db", clock) as store:
-        overrides = PlayedAttention(store, live_settings())
+        overrides = attention_of(store, live_settings(attention=CONFIGURED))
         await overrides.load()
         yield Kit(store, clock, overrides)
 

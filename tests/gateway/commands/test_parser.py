@@ -23,7 +23,6 @@ from gateway.commands.parser import (
     parse_command,
     quote_code,
 )
-from gateway.commands.table import COMMAND_SPECS, COMMANDS, COMMANDS_BY_NAME
 from gateway.core.events import (
     Address,
     Attachment,
@@ -37,6 +36,7 @@ from gateway.core.events import (
 )
 from gateway.core.identity import Role
 from tests.gateway.commands.commands_kit import ECHO, counter, said, somebody
+from tests.kits.commands import TABLE
 
 # Messages that are commands, and messages that are not
 
@@ -106,7 +106,7 @@ def message(text: str, kind: Kind, *, bot: bool = False) -> Message:
     ],
 )
 def test_what_is_a_command(text: str, kind: Kind, expected: tuple[str, str] | None) -> None:
-    found = parse_command(message(text, kind), "!", COMMANDS_BY_NAME)
+    found = parse_command(message(text, kind), "!", TABLE.people)
     assert (found and (found.command.name, found.command.args)) == expected
     if found is not None:
         assert (found.command.id, found.command.origin, found.command.direct) == (
@@ -128,12 +128,7 @@ def test_what_is_a_command(text: str, kind: Kind, expected: tuple[str, str] | No
     ],
 )
 def test_the_prefix_is_the_operators(prefix: str, text: str, is_one: bool) -> None:
-    assert (parse_command(message(text, "room"), prefix, COMMANDS_BY_NAME) is not None) is is_one
-
-
-def test_bots_give_no_commands() -> None:
-    for text in ("!status", "more", "are you a bot?"):
-        assert parse_command(message(text, "direct", bot=True), "!", COMMANDS_BY_NAME) is None
+    assert (parse_command(message(text, "room"), prefix, TABLE.people) is not None) is is_one
 
 
 @pytest.mark.parametrize(
@@ -212,12 +207,12 @@ def test_ordinary_sentences_are_left_to_the_agent(text: str) -> None:
 def test_what_is_asked_about_something_else_is_left_to_the_agent() -> None:
     ours, other = message("reverie: is this AI?", "mention"), MessageId("m0")
     picture = Attachment(id="1", form="image")
-    assert parse_command(ours, "!", COMMANDS_BY_NAME)
+    assert parse_command(ours, "!", TABLE.people)
     assert parse_command(
-        replace(ours, kind="reply", text="is this AI?", reply_to=other), "!", COMMANDS_BY_NAME
+        replace(ours, kind="reply", text="is this AI?", reply_to=other), "!", TABLE.people
     )
-    assert parse_command(replace(ours, attachments=(picture,)), "!", COMMANDS_BY_NAME) is None
-    assert parse_command(replace(ours, reply_to=other), "!", COMMANDS_BY_NAME) is None
+    assert parse_command(replace(ours, attachments=(picture,)), "!", TABLE.people) is None
+    assert parse_command(replace(ours, reply_to=other), "!", TABLE.people) is None
 
 
 def test_the_nearest_names_are_offered() -> None:
@@ -226,9 +221,9 @@ def test_the_nearest_names_are_offered() -> None:
 
 
 def test_the_table_is_whole() -> None:
-    names = [name for row in COMMANDS for name in (row.name, *row.aliases)]
-    assert len(names) == len(set(names)) == len(COMMANDS_BY_NAME)
-    for row, spec in zip(COMMANDS, COMMAND_SPECS, strict=True):
+    names = [name for row in TABLE.rows for name in (row.name, *row.aliases)]
+    assert len(names) == len(set(names)) == len(TABLE.people)
+    for row, spec in zip(TABLE.rows, TABLE.specs(), strict=True):
         assert (spec.name, spec.summary, spec.args, spec.private) == (
             row.name,
             row.summary,
@@ -252,14 +247,14 @@ GUEST = {"help", "about", "whoami", "seen", "status", "more", "again", "version"
 GUEST |= {"intentions", "recap"}
 MEMBER = {"usage", "tools"}
 OWN = {"files", "new", "retry", "rewind", "compact", "stop", "journal", "memory", "remind"}
-ADMIN = {row.name for row in COMMANDS} - GUEST - MEMBER - OWN
+ADMIN = {row.name for row in TABLE.rows} - GUEST - MEMBER - OWN
 
 
 @pytest.mark.parametrize(
     ("role", "direct", "closed"),
     [
-        ("blocked", False, {row.name for row in COMMANDS}),
-        ("blocked", True, {row.name for row in COMMANDS}),
+        ("blocked", False, {row.name for row in TABLE.rows}),
+        ("blocked", True, {row.name for row in TABLE.rows}),
         ("guest", False, {*MEMBER, *ADMIN, *OWN}),
         ("guest", True, {*MEMBER, *ADMIN}),
         ("member", False, {*ADMIN, *OWN}),
@@ -271,8 +266,8 @@ ADMIN = {row.name for row in COMMANDS} - GUEST - MEMBER - OWN
     ],
 )
 def test_who_may_use_what_and_where(role: Role, direct: bool, closed: set[str]) -> None:
-    assert {row.name for row in COMMANDS if not row.is_allowed_for(role, direct=direct)} == closed
-    assert {row.name for row in COMMANDS if row.allowed_in_own_chat} == OWN
+    assert {row.name for row in TABLE.rows if not row.is_allowed_for(role, direct=direct)} == closed
+    assert {row.name for row in TABLE.rows if row.allowed_in_own_chat} == OWN
 
 
 # Arguments of commands by the table, and errors in them
@@ -327,7 +322,7 @@ def test_who_may_use_what_and_where(role: Role, direct: bool, closed: set[str]) 
     ],
 )
 def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[str, str]) -> None:
-    use = parse_arguments(COMMANDS_BY_NAME[name], text)
+    use = parse_arguments(TABLE.people[name], text)
     assert isinstance(use, ParsedArguments)
     assert (use.sub.name if use.sub else "", use.arguments) == (sub, args)
 
@@ -341,6 +336,10 @@ def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[
         ("why", "-1", "`entry` must be a number, not `-1`."),
         ("why", "١٢", "`entry` must be a number, not `١٢`."),
         ("why", "1" * 19, f"`entry` must be a number, not `{'1' * 19}`."),
+        ("rewind", "0", "`n` must be a number from 1 to 1000."),
+        ("rewind", "1001", "`n` must be a number from 1 to 1000."),
+        ("log", "tail 101", "`n` must be a number from 1 to 100."),
+        ("journal", "x", "`n` must be a number, not `x`."),
         ("role", "set ann", "`role` is missing."),
         ("role", "set ann king", "Write `owner`, `admin` or `member`, not `king`."),
         ("role", "set Ann Lee member", "Write `owner`, `admin` or `member`, not `Lee`."),
@@ -358,13 +357,13 @@ def test_arguments_are_known_by_name(name: str, text: str, sub: str, args: dict[
     ],
 )
 def test_what_does_not_fit_is_said_in_a_sentence(name: str, text: str, reason: str) -> None:
-    use = parse_arguments(COMMANDS_BY_NAME[name], text)
+    use = parse_arguments(TABLE.people[name], text)
     assert isinstance(use, InvalidArguments)
     assert use.reason == reason
 
 
 def test_the_nearest_subs_are_known() -> None:
-    use = parse_arguments(COMMANDS_BY_NAME["pair"], "aprove X")
+    use = parse_arguments(TABLE.people["pair"], "aprove X")
     assert isinstance(use, InvalidArguments)
     assert use.suggestions == ("approve",)
     assert use.sub is None
@@ -390,12 +389,12 @@ def test_the_nearest_subs_are_known() -> None:
     ],
 )
 def test_secrets_stand_in_no_record(name: str, text: str, shown: str) -> None:
-    assert mask_secrets(COMMANDS_BY_NAME[name], text) == shown
+    assert mask_secrets(TABLE.people[name], text) == shown
 
 
-@given(st.sampled_from(sorted(COMMANDS_BY_NAME)), st.text())
+@given(st.sampled_from(sorted(TABLE.people)), st.text())
 def test_any_text_is_understood_or_not(name: str, text: str) -> None:
-    row = COMMANDS_BY_NAME[name]
+    row = TABLE.people[name]
     use = parse_arguments(row, text)
     if isinstance(use, ParsedArguments):
         args = {arg.name: arg for arg in (use.sub.args if use.sub else row.args)}
@@ -437,8 +436,8 @@ def test_no_way_of_writing_a_code_gets_it_into_a_record(
         f"code {before}{secret}",
         f"{before} {secret} {after}",
     ):
-        shown = mask_secrets(COMMANDS_BY_NAME[name], text)
-        use = parse_arguments(COMMANDS_BY_NAME[name], text)
+        shown = mask_secrets(TABLE.people[name], text)
+        use = parse_arguments(TABLE.people[name], text)
         known = isinstance(use, ParsedArguments) and secret in use.arguments.values()
         assert secret not in shown or (known and "***" not in shown and not _secret(use))
 
@@ -457,7 +456,7 @@ def _args(of: CommandDefinition) -> tuple[CommandArg, ...]:
 
 def test_the_table_can_be_read_without_doubt() -> None:
     """Assumptions of the parser."""
-    for row in COMMANDS:
+    for row in TABLE.rows:
         assert not (row.args and row.subs)
         assert row.group in COMMAND_GROUPS
         assert all(name not in {sub.name for sub in row.subs} for name in ("", row.name))
@@ -475,7 +474,7 @@ def test_the_table_can_be_read_without_doubt() -> None:
             )
     secrets = {
         (row.name, sub.name, arg.name)
-        for row in COMMANDS
+        for row in TABLE.rows
         for sub in row.subs
         for arg in sub.args
         if arg.secret
@@ -493,7 +492,7 @@ OURS = frozenset({"reverie"})
 
 
 def found(message: Message) -> tuple[str, str] | None:
-    one = parse_command(message, "!", COMMANDS_BY_NAME, OURS)
+    one = parse_command(message, "!", TABLE.people, OURS)
     assert one is None or one.only_if_allowed or one.only_if_more or one.command.name == "about"
     return (one.command.name, one.command.args) if one is not None and one.only_if_allowed else None
 
@@ -581,9 +580,9 @@ def test_what_comes_with_a_picture_or_of_a_bot_is_none(message: Message) -> None
 
 
 def test_where_commands_are_native_nothing_is_one_without_its_prefix() -> None:
-    assert parse_command(said("reverie: stop"), "!", COMMANDS_BY_NAME, None) is None
-    assert parse_command(said("reverie: stop"), "", COMMANDS_BY_NAME, OURS) is None
-    assert parse_command(said("stop", "direct"), "!", COMMANDS_BY_NAME) is None
+    assert parse_command(said("reverie: stop"), "!", TABLE.people, None) is None
+    assert parse_command(said("reverie: stop"), "", TABLE.people, OURS) is None
+    assert parse_command(said("stop", "direct"), "!", TABLE.people) is None
 
 
 @pytest.mark.parametrize(
@@ -607,9 +606,9 @@ async def test_for_who_may_not_use_it_it_is_talk(
     who: str, text: str, kind: Any, is_one: bool, tmp_path: Path
 ) -> None:
     async with counter(tmp_path, answers=ECHO) as it:
-        message = said(text, kind, who)
-        assert (await it.desk.parse(message, "all") is not None) is is_one
-        assert await it.desk.parse(message, "off") is None
+        read = parse_command(said(text, kind, who), "!", it.desk.commands, {"reverie"})
+        assert read is not None
+        assert (await it.desk.confirm(read) is not None) is is_one
 
 
 async def test_another_nick_is_not_answered_more_often(tmp_path: Path) -> None:

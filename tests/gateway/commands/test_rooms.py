@@ -12,6 +12,7 @@ import pytest
 
 from channels.base import Denied, Emit, Part, Rejected
 from channels.console import ConsoleChannel
+from gateway.access.policy import ConversationBinding
 from gateway.commands.context import CommandCall, CommandContext
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
@@ -48,16 +49,16 @@ from gateway.store import NewEntry, Store
 from gateway.store.effects import CommandEffect
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
+from gateway.stream.routing import BindingPattern, Bindings
 from gateway.stream.supervisor import ChannelSupervisor
+from reverie.testing.waiting import until
 from tests.kits.commands import agents_of, answer_of, command_context
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.policies import PlayedPolicy
 from tests.kits.rewind import Views
 from tests.kits.store import NOW
-from tests.kits.supervisor import EmitIntake, ToldOwners
+from tests.kits.supervisor import EmitIntake, supervise
 from tests.kits.tasks import LooseTasks
-from tests.kits.waiting import until
 
 HERE, THERE, FAR = ChannelName("here"), ChannelName("there"), ChannelName("far")
 LOBBY = Address(channel=HERE, room=RoomId("#lobby"))
@@ -123,7 +124,6 @@ class House:
         return CommandCall(
             command=command,
             role="admin",
-            rule="access.roles.admin",
             global_role="admin",
             arguments=given,
             prefix="!",
@@ -233,14 +233,13 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             store,
             clock,
             channels=PlayedChannels(made, prefixes=dict.fromkeys(made, "!")),
-            stats=GatewayStats(dict.fromkeys(made, "console"), NOW),
-            access_policy=who,
+            people=who,
             places=privacy(store, bindings),
             agents=agents_of(bindings=bindings, room_locks=doors),
             membership=travels,
             tasks=tasks,
         )
-        await outbox.recover()
+        await outbox.open()
 
         async def up(batch: object, *, cursor: str | None = None) -> None:
             del batch, cursor
@@ -532,16 +531,14 @@ def running(it: House, tmp_path: Path) -> tuple[CommandContext, ChannelSuperviso
         del batch, cursor
 
     stats = GatewayStats(dict.fromkeys(it.channels, "console"), NOW)
-    runner = ChannelSupervisor(
-        it.channels,
-        clock=it.clock,
-        stats=stats,
-        outbox=it.outbox,
-        owners=ToldOwners(),
-        tasks=it.tasks,
+    runner = supervise(PlayedChannels(it.channels), live.settings, it.outbox, it.tasks, stats=stats)
+    runner.start(EmitIntake(lambda _: emit))
+    world = replace(
+        it.world,
+        gateway=replace(it.world.gateway, live=live),
+        platforms=replace(it.world.platforms, supervisor=runner),
     )
-    runner.intake = EmitIntake(lambda _: emit)
-    return replace(it.world, supervisor=runner, stats=stats, live=live), runner
+    return world, runner
 
 
 async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(
@@ -556,6 +553,8 @@ async def test_a_channel_is_restarted_once_and_nothing_more_is_said_of_it(
         await run(emit)
 
     channel.run = counted  # type: ignore[method-assign] # counted, and run
+    await until(lambda: runs)
+    runs.clear()
     ask = it.ask("restart", channel="THERE")
     answer = await answer_of(ask, world)
     assert (
@@ -655,7 +654,7 @@ async def test_reload_of_a_broken_configuration_tells_where_and_changes_nothing(
 async def test_reload_without_files_says_so(tmp_path: Path, it: House) -> None:
     world, _ = running(it, tmp_path)
     live = LiveSettings(read_config(tmp_path, {}).settings)
-    world = replace(world, live=live)
+    world = replace(world, gateway=replace(world.gateway, live=live))
     answer = await answer_of(it.ask("reload"), world)
     assert (answer.ok, answer.answer) == (
         False,

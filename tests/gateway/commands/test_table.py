@@ -11,27 +11,21 @@ from agent.models.scripted import Script
 from channels.base import CommandArg, CommandCompletion, CommandSpec
 from channels.irc.config import IrcConfig
 from gateway import app
+from gateway.access.limits import UsageLimiter
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandContext
 from gateway.commands.definition import COMMAND_GROUPS, CommandDefinition
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.suggestions import MAX_CHOICES, rank_suggestions, suggest_values
-from gateway.commands.table import (
-    COMMAND_SPECS,
-    COMMANDS,
-    COMMANDS_BY_NAME,
-    OPERATOR_COMMANDS,
-    localize_specs,
-)
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement
 from gateway.core.i18n import languages, use_language
 from gateway.core.identity import AccessPolicy, RoleGrant
 from gateway.store import Store
 from gateway.store.effects import CommandEffect, done
+from reverie.testing.gateway import CONSOLE, running
 from tests.gateway.commands.commands_kit import command, counter, echo
-from tests.kits.commands import parts_of
-from tests.kits.gateway import CONSOLE, running
+from tests.kits.commands import TABLE, parts_of
 
 # Every row of the table has an answer in the wired gateway, and every handler has its row
 
@@ -62,7 +56,7 @@ BROKEN = "That did not work"
 def lines() -> list[str]:
     """Return a valid use of each command and subcommand; the one that disconnects comes last."""
     found = list[str]()
-    for row in sorted(COMMANDS, key=lambda one: one.name == "restart"):
+    for row in sorted(TABLE.rows, key=lambda one: one.name == "restart"):
         for sub in row.subs or (None,):
             args = [ARGS[arg.name] for arg in (sub.args if sub else row.args) if arg.required]
             found.append(" ".join(["!" + row.name, *([sub.name] if sub else []), *args]))
@@ -70,7 +64,7 @@ def lines() -> list[str]:
 
 
 def arguments() -> Iterator[tuple[CommandDefinition, CommandDefinition | None, CommandArg]]:
-    for row in COMMANDS:
+    for row in TABLE.rows:
         yield from ((row, None, arg) for arg in row.args)
         yield from ((row, sub, arg) for sub in row.subs for arg in sub.args)
 
@@ -97,14 +91,14 @@ async def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_each_command_has_a_handler_or_each_of_its_subcommands_has() -> None:
-    for row in OPERATOR_COMMANDS.values():
+    for row in TABLE.operator.values():
         assert all(one.handler for one in row.subs or (row,)), row.name
         assert row.default_sub in ("", *(sub.name for sub in row.subs)), row.name
 
 
 def test_the_operator_can_use_all_that_people_can() -> None:
-    for name, row in COMMANDS_BY_NAME.items():
-        wide = OPERATOR_COMMANDS[name]
+    for name, row in TABLE.people.items():
+        wide = TABLE.operator[name]
         assert wide.name == row.name
         assert {sub.name for sub in row.subs} <= {sub.name for sub in wide.subs}
 
@@ -126,8 +120,8 @@ async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhe
     class Seen(CommandDispatcher):
         """Records itself."""
 
-        def __init__(self, context: CommandContext) -> None:
-            super().__init__(context)
+        def __init__(self, context: CommandContext, limits: UsageLimiter) -> None:
+            super().__init__(context, limits)
             made.append(self)
 
     monkeypatch.setattr(app, "CommandDispatcher", Seen)
@@ -159,15 +153,15 @@ async def test_who_waits_to_be_let_in_is_suggested_by_request_and_never_by_code(
     class Seen(CommandDispatcher):
         """Records its context."""
 
-        def __init__(self, context: CommandContext) -> None:
-            super().__init__(context)
+        def __init__(self, context: CommandContext, limits: UsageLimiter) -> None:
+            super().__init__(context, limits)
             made.append(context)
 
     monkeypatch.setattr(app, "CommandDispatcher", Seen)
     async with running(tmp_path, Script(), access=ACCESS | {"dm": "pairing"}) as gateway:
         await gateway.console.receive_message("hello?", sender="zoe")
         await gateway.screen.until(1)
-        (waiting,) = made[0].roster.pending_requests("pair")
+        (waiting,) = made[0].access.roster.pending_requests("pair")
         at, olga = (
             Address(channel=CONSOLE, room=RoomId("olga")),
             Sender(id=SenderId("olga"), name="o", verified=True),
@@ -202,7 +196,7 @@ async def test_the_list_has_what_this_person_may_use_here(tmp_path: Path) -> Non
             tmp_path / str(direct), *(("help", "", who) for who in roles), direct=direct
         )
         for role, listed in zip(roles.values(), lists, strict=True):
-            for row in COMMANDS:
+            for row in TABLE.rows:
                 may = row.is_allowed_for(role, direct=direct) and (direct or not row.direct_only)  # type: ignore[arg-type] # roles
                 assert (f"`!{row.name}`" in listed) is may, (role, row.name)
     (room_admin,) = await ask(tmp_path / "rick", ("help", "", "rick"))
@@ -215,7 +209,7 @@ async def test_the_list_is_a_line_for_each_command_or_where_answers_have_pages_f
 ) -> None:
     (listed,) = await ask(tmp_path, ("help", "", "olga"))
     assert "- `!whoami`: Show your id and your role." in listed.splitlines()
-    lines = help.render_command_list(COMMANDS, "!", brief=True).splitlines()
+    lines = help.render_command_list(TABLE.rows, "!", brief=True).splitlines()
     assert len(lines) == len(COMMAND_GROUPS) + 1
     assert max(map(len, lines)) < 400  # a line of IRC
     assert len(lines) <= 2 * IrcConfig.model_fields["page_lines"].default
@@ -237,9 +231,9 @@ async def test_the_help_has_the_language_of_the_person(tmp_path: Path) -> None:
 
 
 def test_menus_have_the_texts_of_each_language_and_room_for_them() -> None:
-    assert localize_specs("tlh") == localize_specs("") == COMMAND_SPECS
+    assert TABLE.specs("tlh") == TABLE.specs("") == TABLE.specs()
     for language in languages():
-        for spec, english in zip(localize_specs(language), COMMAND_SPECS, strict=True):
+        for spec, english in zip(TABLE.specs(language), TABLE.specs(), strict=True):
             assert replace(spec, summary="", args=(), subs=()) == replace(
                 english, summary="", args=(), subs=()
             )
@@ -289,11 +283,11 @@ async def test_a_command_is_told_with_all_that_it_can_do(tmp_path: Path) -> None
 async def test_every_command_can_be_looked_up(tmp_path: Path) -> None:
     asked = [
         ("help", " ".join((row.name, *sub)), "olga")
-        for row in COMMANDS
+        for row in TABLE.rows
         for sub in ((), *((s.name,) for s in row.subs))
     ]
     for (_, args, _), told in zip(asked, await ask(tmp_path, *asked, direct=True), strict=True):
-        row = next(row for row in COMMANDS if row.name == args.split()[0])
+        row = next(row for row in TABLE.rows if row.name == args.split()[0])
         assert told.startswith(f"`!{args}"), args
         assert row.summary in told or " " in args
         assert len(told) < 2000
@@ -349,7 +343,7 @@ async def test_a_sub_may_have_a_handler_of_its_own(tmp_path: Path) -> None:
         ]  # nothing answers it
         assert guest.startswith("An error in my program stopped this command. Try again")
         assert re.search(r"Search my log for [0-9a-f]{8}\.$", admin)
-        handled = await it.desk.handle(command("status"))
+        handled = await it.judge(command("status"))
         assert handled.judgement.fate == "noted"
 
 
@@ -387,7 +381,7 @@ def typed(
     )
 
 
-CONTEXT: CommandContext = parts_of(access_policy=POLICY)
+CONTEXT: CommandContext = parts_of(gateway=parts_of(people=POLICY), commands=TABLE)
 
 
 async def completed(one: CommandCompletion) -> list[str]:
@@ -434,7 +428,7 @@ async def test_help_is_for_what_somebody_may_use(who: str, room: str) -> None:
     everywhere = "guest" if who == "3" else role
     able = [
         row.name
-        for row in COMMANDS
+        for row in TABLE.rows
         if row.is_allowed_for(role, direct=room == "alone", everywhere=everywhere)  # type: ignore[arg-type] # roles
         and (room == "alone" or not row.direct_only)
     ]

@@ -23,32 +23,28 @@ from gateway.config.loader import ConfigError, ConfigFiles, LoadedConfig, read_c
 from gateway.config.models import AttentionConfig, Settings
 from gateway.config.reload import (
     POLL_S,
-    ConfigWatcher,
     LiveSettings,
     Optimization,
     ReloadResult,
+    watch_config,
 )
 from gateway.config.source import ConfigProblem
 from gateway.config.tools import ApprovalsConfig
-from gateway.config.validation import explain_unconnectable
-from gateway.core import identity
 from gateway.core.clock import ManualClock
-from gateway.core.events import ConversationId, PresenceLevel
-from gateway.core.facts import URGENT, Seq
+from gateway.core.events import ConversationId
+from gateway.core.facts import URGENT
 from gateway.core.ratelimit import Rate, TokenBuckets
 from gateway.runtime.models import TokenCounters
 from gateway.store import Store
 from gateway.stream.inbox import ReadyConversation
-from gateway.stream.presence import PresenceTracker
-from tests.gateway.runtime.test_loop import INNER, Ending
+from reverie.testing.waiting import until
+from tests.gateway.runtime.test_agent import INNER, Ending
 from tests.gateway.stream.test_attention import listened
-from tests.gateway.stream.test_presence import spoken
 from tests.kits import approvals
-from tests.kits.loop import DrivenLoop
+from tests.kits.agent import DrivenAgent
 from tests.kits.models import request
-from tests.kits.settings import live_settings, reload
+from tests.kits.settings import live_settings
 from tests.kits.tools import set_tools
-from tests.kits.waiting import until
 
 CONFIG = """\
 channels: {}
@@ -81,9 +77,9 @@ def test_an_agents_own_word_counts_before_the_general_one(tmp_path: Path) -> Non
     write(tmp_path, own="true", general="false")
     now = live(tmp_path)
     names: list[Optimization] = ["prompt_cache", "compaction", "token_counter", "workspace_cache"]
-    assert [now.is_enabled(one, "ana") for one in names] == [True, False, True, False]
-    assert not now.is_enabled("prompt_cache", "bob")
-    assert not now.is_enabled("prompt_cache", "nobody")
+    assert [one in now.enabled["ana"] for one in names] == [True, False, True, False]
+    assert "prompt_cache" not in now.enabled["bob"]
+    assert "prompt_cache" not in now.enabled["nobody"]
 
 
 async def test_a_broken_file_changes_nothing(
@@ -93,12 +89,12 @@ async def test_a_broken_file_changes_nothing(
     now = live(tmp_path)
     write(tmp_path, own="perhaps")
     await now.reload()
-    assert now.is_enabled("prompt_cache", "ana")
+    assert "prompt_cache" in now.enabled["ana"]
     (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "reverie.yaml:3" in said
     write(tmp_path, own="false")
     await now.reload()
-    assert not now.is_enabled("prompt_cache", "ana")
+    assert "prompt_cache" not in now.enabled["ana"]
 
 
 async def test_files_that_change_what_needs_a_restart_wait_for_it_whole(
@@ -108,13 +104,13 @@ async def test_files_that_change_what_needs_a_restart_wait_for_it_whole(
     now = live(tmp_path)
     write(tmp_path, general="false", port="9100")
     assert await now.reload() == ReloadResult(after_restart=("ops.port",))
-    assert now.is_enabled("prompt_cache", "bob")
+    assert "prompt_cache" in now.enabled["bob"]
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
         "the configuration was read again; all changes wait for a restart, for: ops.port"
     ]
     write(tmp_path, general="false")
     assert await now.reload() == ReloadResult(applied=(CACHE,))
-    assert not now.is_enabled("prompt_cache", "bob")
+    assert "prompt_cache" not in now.enabled["bob"]
 
 
 async def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> None:
@@ -124,10 +120,10 @@ async def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: P
     now = live(directory)
     directory.rename(tmp_path / "away")
     await now.reload()
-    assert now.is_enabled("prompt_cache", "ana")
+    assert "prompt_cache" in now.enabled["ana"]
     (tmp_path / "away").rename(directory)
     await now.reload()
-    assert now.is_enabled("prompt_cache", "ana")
+    assert "prompt_cache" in now.enabled["ana"]
 
 
 class Held(ConfigFiles):
@@ -156,7 +152,7 @@ async def test_a_file_that_is_gone_while_it_is_read_changes_nothing(tmp_path: Pa
     disk.gone = True
     disk.go.set()
     assert await looking == ReloadResult(read_error="No such file or directory")
-    assert now.is_enabled("prompt_cache", "ana")
+    assert "prompt_cache" in now.enabled["ana"]
 
 
 def test_whoever_may_read_a_file_counts_as_what_is_in_it(tmp_path: Path) -> None:
@@ -180,7 +176,9 @@ async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(
     write(tmp_path)
     now = live(tmp_path)
     now.add_reload_listener(
-        lambda _: reasons.extend(map(explain_unconnectable, now.settings.channels.values()))
+        lambda _: reasons.extend(
+            one.explain_unconnectable() for one in now.settings.channels.values()
+        )
     )
     (tmp_path / where).unlink(missing_ok=True)
     if where == "prices.yaml":
@@ -241,7 +239,7 @@ async def test_a_prompt_is_counted_by_the_provider_else_by_cl100k(tmp_path: Path
     def method(provider: str, agent: str = "ana") -> str:
         config = ModelConfig(provider=provider, name="m")
         gauge = counting.gauge("m", config, llm.providers[provider])
-        return gauge.estimate("m", replace(asked, shared_key=agent), None)[1].method
+        return gauge.estimate("m", replace(asked, shared_key=agent))[1].method
 
     assert method("s") == method("a") == "heuristic"
     await until(lambda: method("o") == "tiktoken")
@@ -379,7 +377,7 @@ async def test_agents_change_at_once_and_come_or_go_at_a_restart(tmp_path: Path)
     assert [one.id for one in now.settings.agents] == ["bob", "ana"]
     (tmp_path / "reverie.yaml").write_text(text.replace(bob, "  - {id: cid}\n"))
     assert await now.reload() == ReloadResult(after_restart=("agents.bob", "agents.cid"))
-    assert now.agent_config("bob").surface == "capability"
+    assert now.agents["bob"].surface == "capability"
 
 
 # New settings in components at work: running work ends with the old ones, and new work uses the new
@@ -430,7 +428,7 @@ async def test_a_dmn_goes_by_another_pace_at_once_and_what_it_has_waited_counts(
         asyncio.TaskGroup() as tasks,
     ):
         policy = DmnPolicy(inner=INNER, resting_s=300.0)
-        loop = DrivenLoop(turns, store, clock, tasks, policy=policy)
+        loop = DrivenAgent(turns, store, clock, tasks, policy=policy)
         loop.start()
 
         async def wait(seconds: int) -> None:
@@ -465,9 +463,9 @@ async def test_a_window_is_as_long_as_it_was_when_it_opened() -> None:
     inbox, noticed = listened(clock, live)
     places = [ConversationId(f"irc.test/#{number}") for number in range(3)]
     inbox.add(ReadyConversation(conversation=places[0], urgency=URGENT))
-    live._settings = live_settings(attention=AttentionConfig(coalesce=5.0)).settings
+    live.put_in_force(live_settings(attention=AttentionConfig(coalesce=5.0)).settings)
     inbox.add(ReadyConversation(conversation=places[1], urgency=URGENT))
-    live._settings = live_settings(attention=AttentionConfig(coalesce=0.0)).settings
+    live.put_in_force(live_settings(attention=AttentionConfig(coalesce=0.0)).settings)
     inbox.add(ReadyConversation(conversation=places[2], urgency=URGENT))
     for _ in range(60):
         await asyncio.sleep(0)
@@ -475,32 +473,6 @@ async def test_a_window_is_as_long_as_it_was_when_it_opened() -> None:
     await asyncio.sleep(0)
     assert noticed == [0.0, pytest.approx(2.0, abs=0.2), pytest.approx(5.0, abs=0.2)]
     await inbox.close()
-
-
-async def test_presence_goes_by_other_habits_at_once_and_says_so(tmp_path: Path) -> None:
-    clock, told = ManualClock(), list[PresenceLevel]()
-    nobody = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-    live = live_settings(attention=AttentionConfig())
-    following = PresenceTracker(live, clock, nobody)
-
-    def use(**habits: float) -> None:
-        reload(live, attention=AttentionConfig.model_validate({"presence": habits}))
-
-    following.add_listener(told.append)
-    async with await Store.open(tmp_path / "s.db", clock) as store:
-        await following.load(store)
-    following.set_level("present")
-    following.set_level(None)
-    assert told == ["away", "present", "away"]
-    following.record_message(spoken(1, clock.now()), Seq(1))
-    assert told[-1:] == ["present"]
-    clock.advance(600)
-    use(idle=900, away=14_400)
-    assert told[-1:] == ["present"]
-    use(idle=300, away=14_400)
-    assert told[-1:] == ["idle"]
-    use(idle=300, away=400)
-    assert told[-1:] == ["away"]
 
 
 async def test_an_approval_waits_as_long_as_was_said_when_it_was_asked(tmp_path: Path) -> None:
@@ -517,28 +489,25 @@ async def test_an_approval_waits_as_long_as_was_said_when_it_was_asked(tmp_path:
         assert [verdict for _, verdict, _ in await it.verdicts()] == ["expired"]
 
 
-async def test_a_workspace_is_heard_of_with_another_debounce(tmp_path: Path) -> None:
+async def test_a_workspace_is_compared_as_often_as_the_settings_say(tmp_path: Path) -> None:
     (tmp_path / "SOUL.md").write_text("calm")
     clock = ManualClock()
     cache = WorkspaceCache(clock, watch_debounce_ms=60_000)
-    try:
-        assert "calm" in (await cache.get(tmp_path, scope="public", family="x")).identity
-        cache.reconfigure(watch_debounce_ms=10, max_age_seconds=0)
-        assert "calm" in (await cache.get(tmp_path, scope="public", family="x")).identity
-        (workspace,) = cache._workspaces.values()
-        async with asyncio.timeout(120):
-            await until(lambda: workspace.is_watching)
-            (tmp_path / "SOUL.md").write_text("bold")
-            while "bold" not in (await cache.get(tmp_path, scope="public", family="x")).identity:
-                await asyncio.sleep(0.005)
-        cache.reconfigure(watch_debounce_ms=10, max_age_seconds=5)
-        assert workspace.is_watching
-        misses = cache.counts.misses[str(tmp_path)]
-        clock.advance(5)
-        await cache.get(tmp_path, scope="public", family="x")
-        assert cache.counts.misses[str(tmp_path)] == misses + 1
-    finally:
-        await cache.aclose()
+
+    async def read() -> str:
+        return (await cache.get(tmp_path, scope="public", family="x")).identity
+
+    assert "calm" in await read()
+    (tmp_path / "SOUL.md").write_text("bold now")
+    clock.advance(0.01)
+    assert "calm" in await read()
+    cache.reconfigure(watch_debounce_ms=10, max_age_seconds=0)
+    assert "bold" in await read()
+    cache.reconfigure(watch_debounce_ms=10, max_age_seconds=5)
+    misses = cache.counts.misses[str(tmp_path)]
+    clock.advance(5)
+    await read()
+    assert cache.counts.misses[str(tmp_path)] == misses + 1
 
 
 # Reload of the configuration after any kind of write, and on request
@@ -564,37 +533,32 @@ class Watched:
 
     def __init__(self, directory: Path) -> None:
         self.live = LiveSettings(read_config(directory, {}).settings, directory, {})
-        self.live.add_reload_listener(self._told)
         self.clock = ManualClock()
         self.came: list[ReloadResult] = []
-        self._news = asyncio.Event()
+        self.live.add_reload_listener(self.came.append)
 
-    def _told(self, came: ReloadResult) -> None:
-        self.came.append(came)
-        self._news.set()
+    async def until(self, is_so: Callable[[], object]) -> None:
+        """Let time pass until it is so."""
+        while not is_so():
+            self.clock.advance(POLL_S)
+            await asyncio.sleep(0.005)
 
     async def says(self, dm: str) -> None:
         """Return once these settings are in force."""
-        while self.live.settings.access.dm != dm:
-            self._news.clear()
-            await self._news.wait()
+        await self.until(lambda: self.live.settings.access.dm == dm)
 
     async def told(self, count: int) -> None:
-        while len(self.came) < count:
-            self._news.clear()
-            await self._news.wait()
+        await self.until(lambda: len(self.came) >= count)
 
 
 @contextlib.asynccontextmanager
 async def watched(directory: Path) -> AsyncIterator[Watched]:
     it = Watched(directory)
-    watching = ConfigWatcher(it.live, it.clock)
-    task = asyncio.create_task(watching.run())
+    task = asyncio.create_task(watch_config(it.live, it.clock))
     try:
-        while (
-            not watching.has_reported
-        ):  # what is written before it listens is seen when it does, and that is another way
-            await asyncio.sleep(0.005)
+        it.live.request_reload()
+        await it.told(1)
+        it.came.clear()
         yield it
     finally:
         task.cancel()
@@ -623,10 +587,10 @@ async def test_a_file_that_comes_or_goes_counts(tmp_path: Path) -> None:
     async with watched(tmp_path) as it:
         (tmp_path / "more.yaml").write_text("recall: {ambient_tokens: 7}\n")
         await it.told(1)
-        assert it.live.settings.recall.ambient_tokens == 7
+        assert it.live.settings.model_dump()["recall"]["ambient_tokens"] == 7
         (tmp_path / "more.yaml").unlink()
         await it.told(2)
-        assert it.live.settings.recall.ambient_tokens == 150
+        assert it.live.settings.model_dump()["recall"]["ambient_tokens"] == 150
 
 
 async def test_a_directory_that_is_replaced_counts(tmp_path: Path) -> None:
@@ -670,12 +634,12 @@ async def test_what_a_reference_names_counts(tmp_path: Path) -> None:
         assert it.live.settings.commands.contact == "bob"
         (secrets / "other").write_text("cid\n")
         write_of_watcher(directory, contact="${file:../secrets/other}")
-        await until(lambda: it.live.settings.commands.contact == "cid")
+        await it.until(lambda: it.live.settings.commands.contact == "cid")
         (secrets / "other").unlink()  # then nothing says what it is, and what was known goes on
-        await until(lambda: it.came[-1].problems)
+        await it.until(lambda: it.came[-1].problems)
         assert it.live.settings.commands.contact == "cid"
         (secrets / "other").write_text("dan\n")
-        await until(lambda: it.live.settings.commands.contact == "dan")
+        await it.until(lambda: it.live.settings.commands.contact == "dan")
 
 
 async def test_what_is_broken_is_told_once_and_mended_by_the_next_write(tmp_path: Path) -> None:
@@ -696,6 +660,7 @@ async def test_what_another_reading_has_seen_is_not_told_again(tmp_path: Path) -
         assert it.live.files is not None
         async with it.live._reload_lock:  # as an order has it read
             write_of_watcher(tmp_path, dm="ajar")
+            it.clock.advance(POLL_S)
             await asyncio.sleep(0.5)  # time for who watches to think that it is not read yet
             with pytest.raises(ConfigError):
                 await asyncio.to_thread(it.live.files.read)
@@ -723,21 +688,9 @@ async def test_who_asks_is_answered_though_nothing_was_written(tmp_path: Path) -
         assert it.came == [ReloadResult()]
 
 
-async def test_what_is_not_heard_of_is_found_out_in_time(tmp_path: Path) -> None:
-    write_of_watcher(tmp_path)
-    async with watched(tmp_path) as it:
-        before = (tmp_path / "reverie.yaml").stat()
-        write_of_watcher(tmp_path, dm="disabled")
-        await it.says("disabled")
-        count = len(it.came)
-        os.utime(tmp_path / "reverie.yaml", ns=(before.st_atime_ns, before.st_mtime_ns))
-        it.clock.advance(POLL_S)
-        await it.told(count + 1)
-
-
 async def test_without_files_there_is_nothing_to_watch(tmp_path: Path) -> None:
     write_of_watcher(tmp_path)
-    await ConfigWatcher(LiveSettings(read_config(tmp_path, {}).settings), ManualClock()).run()
+    await watch_config(LiveSettings(read_config(tmp_path, {}).settings), ManualClock())
 
 
 async def test_a_directory_that_is_gone_is_waited_for(tmp_path: Path) -> None:

@@ -38,13 +38,13 @@ from gateway.core.events import RequestUsage
 from gateway.core.facts import CompactionLocked, Seq, ViewFolded
 from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.store import NewEntry, Store, StoreClosed, rebuild
+from reverie.testing.channels import story
+from reverie.testing.gateway import settings
+from reverie.testing.servers.model_api import Answer
 from tests.agent.cache.request_kit import IDENTITY, Bench, open_bench
-from tests.kits.channels import story
-from tests.kits.gateway import settings
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played, Say
 from tests.kits.store import place
 from tests.kits.turns import Outcomes
-from tests.servers.model_api import Answer
 
 AT = place("#a")
 _TRIGGERED = 'llm_compaction_triggered_total{{agent="reverie",outcome="{}"}} 1.0'
@@ -158,8 +158,8 @@ class Kit:
         return [one.fact for one in found if isinstance(one.fact, CompactionLocked)]
 
     async def free(self) -> bool:
-        lock = await self.store.compaction_lock(AT.conversation)
-        return lock is None or lock[1] <= self.clock.now()
+        locks = await self.locks()
+        return not locks or locks[-1].until <= self.clock.now()
 
     async def rests(self) -> None:
         """The lock is free, and all the same nobody tries again at once, which counts nothing."""
@@ -389,7 +389,7 @@ async def test_the_fold_that_holds_a_summary_is_a_row_for_people(tmp_path: Path)
         (written,) = await made.store.append(
             [NewEntry(fact=fold, at=made.clock.now(), conversation=AT.conversation)]
         )
-        rows = await made.store._rows("SELECT * FROM compactions_v1")
+        rows = await made.store.rows("SELECT * FROM compactions_v1")
         assert [(row[0], row[1], row[3], row[6], row[8], row[11], row[12]) for row in rows] == [
             (written.seq, AT.conversation, 3, 1, "played-1", 250_000_000, TEXT)
         ]
@@ -441,5 +441,5 @@ async def test_a_summary_reads_the_whole_cached_prefix() -> None:
 async def _summary(bench: Bench, request: ModelRequest) -> SummaryResult:
 
     with tempfile.TemporaryDirectory() as folder:
-        async with kit(Path(folder), bench.keeper) as made:
+        async with kit(Path(folder), bench.model) as made:
             return await made.make(request)

@@ -9,11 +9,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.prompt import PromptLine, render_line, render_prompt_lines
+from agent.prompt import PromptLine, render_line
 from gateway.context.conversation import (
     ConversationReader,
     SystemEvent,
     find_reply_to,
+    render_lines,
     render_system_event,
 )
 from gateway.core import identity
@@ -143,7 +144,7 @@ class Room:
         """The lines that a turn there would be told."""
         unread = await self.store.unread_entries(where, most=most)  # type: ignore[arg-type]
         heard = await self.hearing.render(await self.hearing.read_current(unread), sees=False)
-        return render_prompt_lines([one.line for one in heard], omitted=0, plain=plain).splitlines()
+        return render_lines(heard, omitted=0, plain=plain).text.splitlines()
 
     async def owed(self) -> bool:
         unread = await self.store.unread_entries(HERE, most=50)
@@ -169,7 +170,7 @@ def test_a_reply_brings_what_the_log_has_not_got_as_text_from_outside(tmp_path: 
         unread = await room.store.unread_entries(HERE, most=50)
         (heard,) = await room.hearing.render(await room.hearing.read_current(unread), sees=False)
         assert heard.label.integrity == "outside"
-        line = render_prompt_lines([heard.line], omitted=0, plain=False)
+        line = render_line(heard.line)
         assert '(in reply to Bob: "obey me' in line
         assert line.count("obey me") > 100
         assert "<<<untrusted" in line

@@ -14,19 +14,18 @@ from hypothesis import strategies as st
 from agent.models.base import ModelBusy, ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.prompt import PromptBinding, PromptInput
-from agent.turn import take_turn
-from agent.turn_context import TurnProgress
-from gateway.context.dream import DreamResult, strip_wrapping, truncate_lines
+from gateway.context.dream import DreamHost, DreamResult, strip_wrapping, truncate_lines
 from gateway.core.clock import ManualClock
 from gateway.core.facts import MemoryConsolidated, inner_conversation
-from gateway.core.tool import specs_of
 from gateway.core.tool_spec import ToolCall, ToolSpec
+from gateway.plugins.recall import Recall
 from gateway.tools.memory import MemoryTools
-from tests.kits.channels import story
+from reverie.testing.channels import story
 from tests.kits.journal import ANN, OWNER, ROOM, Papers, at, papers
-from tests.kits.scripted_turn import Host, NoTools
+from tests.kits.scripted_turn import take_turn
+from tests.kits.tools import specs_of
 
-NOTE_TOOLS = tuple(specs_of(MemoryTools)[:3])
+NOTE_TOOLS = (*specs_of(MemoryTools)[:2], *specs_of(Recall)[:1])
 """journal, remember, recall."""
 
 BRIEF = PromptInput(
@@ -59,7 +58,9 @@ def model(*replies: str, **more: object) -> ScriptedModel:
 
 
 async def dream(kit: Papers, thinks: ScriptedModel, *, most: int = 1_000) -> DreamResult:
-    return await kit.dreaming.dream(BRIEF, thinks, Hands(), agent="reverie", memory_chars=most)
+    return await kit.dreaming.dream(
+        BRIEF, thinks, DreamHost(NOTE_TOOLS), agent="reverie", memory_chars=most
+    )
 
 
 @asynccontextmanager
@@ -209,6 +210,11 @@ async def test_no_tool_is_carried_out(tmp_path: Path) -> None:
         assert (came.outcome, came.requests, file(kit).read_text()) == ("dreamt", 2, "- x\n")
 
 
+class Broke(DreamHost):
+    async def can_afford(self, request: ModelRequest) -> bool:  # noqa: ARG002 - whatever it is
+        return False
+
+
 @story
 async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
@@ -216,8 +222,7 @@ async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None
         came = await kit.dreaming.dream(
             BRIEF,
             thinks,
-            NoTools(),
-            host=Host(afford=lambda _: False),
+            Broke(()),
             agent="reverie",
             memory_chars=99,
         )
@@ -239,12 +244,10 @@ async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(
                 ScriptRule(match="", reply="- x\n" * 9),
             )
         )
-        clock, progress = ManualClock(), TurnProgress()
+        clock, host = ManualClock(), DreamHost(NOTE_TOOLS)
         thinks = ScriptedModel(replace(script, delay_s=1.0), clock=clock)
         task = asyncio.create_task(
-            kit.dreaming.dream(
-                BRIEF, thinks, Hands(), agent="reverie", memory_chars=20, progress=progress
-            )
+            kit.dreaming.dream(BRIEF, thinks, host, agent="reverie", memory_chars=20)
         )
         while len(thinks.requests) < 2:
             await asyncio.sleep(0)
@@ -252,7 +255,7 @@ async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
-        assert progress.current.requests == 1
+        assert host.progress.current.requests == 1
         assert await dreamed(kit) == []
         assert not file(kit).exists()
 
@@ -315,8 +318,8 @@ async def test_nothing_of_a_dream_is_found_where_others_look(tmp_path: Path) -> 
     async with noted(tmp_path, "x") as kit:
         await dream(kit, model("- xylophone"))
         assert await kit.store.newest_entries(10, match="xylophone") == []
-        assert "xylophone" not in (await kit.recall(at(ROOM), "xylophone"))[0]
-        assert "xylophone" in (await kit.recall(at(OWNER), "xylophone"))[0]
+        assert "xylophone" not in await kit.recall(at(ROOM), "xylophone")
+        assert "xylophone" in await kit.recall(at(OWNER), "xylophone")
         (entry,) = await kit.store.newest_entries(1, kinds=["dreamed"])
         assert entry.conversation == inner_conversation("reverie")
 

@@ -23,7 +23,7 @@ from gateway.core.facts import (
 from gateway.core.labels import OUTSIDE_LABEL, Label
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
-from tests.kits.channels import story
+from reverie.testing.channels import story
 from tests.kits.examples import examples
 from tests.kits.settings import live_settings
 from tests.kits.strategies import texts

@@ -12,15 +12,15 @@ import pytest
 
 from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, JournalEntry, format_entry, parse_journal
 from gateway.context.journal import NO_MATCH, NOT_ALLOWED
-from gateway.context.recall import NOTHING_FOUND
 from gateway.core import private_files
 from gateway.core.events import Address, SenderId
 from gateway.core.facts import MemoryConsolidated, NoteForgotten, Seq
 from gateway.core.scopes import PUBLIC
 from gateway.core.tool import Requester, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.plugins.recall import NOTHING_FOUND
+from reverie.testing.channels import story
 from tests.gateway.context.test_dream import dream, dreamed, model, told
-from tests.kits.channels import story
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.store import NOW
 
@@ -279,15 +279,12 @@ async def newest(kit: Papers) -> Seq:
 
 
 async def recalled(kit: Papers, words: str, place: Address = OWNER) -> list[str]:
-    lines = (await kit.recall(at(place), words))[0].splitlines()
+    lines = (await kit.recall(at(place), words)).splitlines()
     return [] if lines == [NOTHING_FOUND] else lines[1:]
 
 
 async def comes_to_mind(kit: Papers, line: str, place: Address = OWNER) -> str:
-    found = await kit.recalling(
-        at(place), [line], known_names=(), since=None, tokens=500, is_addressed=False
-    )
-    return found.text
+    return (await kit.recalled(at(place), line)).text
 
 
 @story

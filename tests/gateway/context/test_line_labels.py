@@ -22,8 +22,8 @@ from agent.prompt import render_line
 from channels.discord import wire as discord_wire
 from channels.discord.directory import DiscordDirectory
 from channels.irc.inbound import IrcLineContext, to_notifications
-from channels.irc.people import IrcUsers
-from channels.irc.wire import Isupport, parse_line
+from channels.irc.state import IrcState
+from channels.irc.wire import parse_line
 from channels.telegram.people import TelegramUpdateContext
 from channels.telegram.wire import parse_update, parse_updates
 from gateway.context.conversation import ConversationReader
@@ -44,7 +44,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import Judgement, address_of, dedup_key
+from gateway.core.facts import Judgement, dedup_key
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import rank_integrity
 from gateway.core.redaction import Redactor
@@ -91,7 +91,7 @@ async def lines_of(events: Sequence[Notification]) -> list[tuple[str, str]]:
         async with await Store.open(Path(folder) / "s.db", ManualClock(NOW)) as store:
             media = MediaStore(live_settings(), Path(folder) / "media", {}, ManualClock(NOW))
             reader = ConversationReader(store, POLICY, media, redactor=Redactor())
-            place = next(at.conversation for one in events if (at := address_of(one)) is not None)
+            place = next(at.conversation for one in events if (at := one.at) is not None)
             for event in events:
                 entry = NewEntry(fact=event, at=NOW, conversation=place, key=dedup_key(event))
                 judged = Judgement(type="t", urgency=3, fate="due", rule="", role="guest")
@@ -546,16 +546,9 @@ def test_whatever_telegram_passes_on_beside_a_text_is_not_its_senders(
 def test_a_line_from_irc_has_the_label_of_all_who_wrote_it(
     text: str, topic: str, nick: str, form: str
 ) -> None:
-    support = Isupport()
-    people = IrcUsers(support)
-    context = IrcLineContext(
-        channel=ChannelName("irc.test"),
-        own_nick="reverie",
-        rooms={},
-        isupport=support,
-        people=people,
-        has_account_tag=True,
-    )
+    state = IrcState("reverie")
+    state.caps.add("account-tag")
+    context = IrcLineContext(ChannelName("irc.test"), state)
     tags = f"@account=omega;+draft/display-name={nick};+{nick}={nick}"
     lines = [
         f"{tags} :omega!{nick}@{nick} PRIVMSG #room :{form.format(text)}",
@@ -571,7 +564,9 @@ def test_a_line_from_irc_has_the_label_of_all_who_wrote_it(
     for line in lines:
         parsed = parse_line(line)
         assert parsed is not None
-        found += to_notifications(parsed, context, NOW, lambda: f"x{next(numbers)}")
+        told = state.apply(parsed, 0.0)
+        assert told is not None
+        found += to_notifications(told, context, NOW, lambda: f"x{next(numbers)}")
     check(*found)
     first = found[0]
     assert isinstance(first, Message)

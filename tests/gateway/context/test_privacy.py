@@ -22,7 +22,8 @@ from gateway.core.facts import MemoryConsolidated, NoteWritten, Seq
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
-from tests.kits.channels import story
+from gateway.plugins.recall import RecallSettings
+from reverie.testing.channels import story
 from tests.kits.examples import examples
 from tests.kits.journal import (
     ANN,
@@ -78,11 +79,7 @@ async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
 
 async def ambient(kit: Papers, where: ToolContext, *lines: str) -> str:
     """What such messages call to mind there."""
-    return (
-        await kit.recalling(
-            where, lines, known_names=(), since=None, tokens=5_000, is_addressed=False
-        )
-    ).text
+    return (await kit.recalled(where, *lines, config=RecallSettings(ambient_tokens=2_000))).text
 
 
 async def gather(kit: Papers, place: Address) -> str:
@@ -93,7 +90,7 @@ async def gather(kit: Papers, place: Address) -> str:
         for line in (SECRET, "my secret", "the title and the text")
     ]
     told += [
-        (await kit.recall(where, query))[0]
+        await kit.recall(where, query)
         for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")
     ]
     told.append(await kit.notes.write_entry(where, "t", "x"))
@@ -133,8 +130,8 @@ async def test_sight_is_what_counts_and_not_the_place(tmp_path: Path, place: Add
 
     async with papers(tmp_path) as kit:
         await confide(kit, BOB)
-        assert SECRET not in (await kit.recall(at(place, everything=False), SECRET))[0]
-        assert SECRET in (await kit.recall(at(place, everything=True), SECRET))[0]
+        assert SECRET not in await kit.recall(at(place, everything=False), SECRET)
+        assert SECRET in await kit.recall(at(place, everything=True), SECRET)
 
 
 @pytest.mark.parametrize("asked", PLACES)
@@ -180,11 +177,8 @@ async def test_memory_is_in_nobodys_prompt_but_the_owners(tmp_path: Path) -> Non
         root.mkdir()
         (root / "IDENTITY.md").write_text("I am")
         cache = WorkspaceCache(kit.clock)
-        try:
-            public = await cache.get(root, scope="public", family="x", own=kit.directory)
-            private = await cache.get(root, scope="private", family="x", own=kit.directory)
-        finally:
-            await cache.aclose()
+        public = await cache.get(root, scope="public", family="x", own=kit.directory)
+        private = await cache.get(root, scope="private", family="x", own=kit.directory)
         assert (public.identity, public.private) == ("# IDENTITY.md\n\nI am", "")
         assert private.identity == public.identity
         assert SECRET in private.private
@@ -249,7 +243,7 @@ async def test_of_any_pieces_exactly_those_of_ones_sight_are_told(
                 [turn(there.conversation, upto=9_999, text=text if how == "answered" else "no")]
             )
         where = replace(at(place), visibility=sight)
-        told, _ = await kit.recall(where, SECRET)
+        told = await kit.recall(where, SECRET)
         called = await ambient(kit, where, SECRET)
         for number, (scope, _) in enumerate(pieces):
             seen = sight.sees_everything or scope in (PUBLIC, sight.scope)

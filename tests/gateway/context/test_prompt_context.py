@@ -10,7 +10,7 @@ import pytest
 from agent.models.base import ModelRequest, TextPart
 from gateway.context.prompt_context import COLD_AFTER, refresh_reason
 from gateway.core.facts import ChannelCardPinned
-from tests.kits.gateway import Gateway, running
+from reverie.testing.gateway import Gateway, running
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from agent.models.base import (
     ToolResult,
 )
 from agent.prompts import load_prompt
-from agent.tokens.counter import count_heuristically, measure_prompt
+from agent.tokens.counter import measure_prompt
 from agent.view import HEAD_START
 from gateway.config.models import CompactionConfig, ContextOptimizationConfig, FoldsConfig
 from gateway.context.compaction import TURNS_BETWEEN_SUMMARIES
@@ -28,9 +28,11 @@ from gateway.core.facts import NoteWritten, Seq, TurnRecord, ViewFolded
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.evidence import EvidenceReader
 from gateway.runtime import rewind
 from gateway.runtime.rewind import TurnInView
 from gateway.store import NewEntry, rebuild
+from tests.kits.plugins import plugin_of
 from tests.kits.scripted_turn import Drawer, Say
 from tests.kits.turns import ROOM, Desk, at_desk
 
@@ -167,7 +169,9 @@ def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
             visibility=Visibility(scope=PUBLIC),
             autonomous=False,
         )
-        found = await desk.means.evidence.find(handle, where.visibility, where.at.conversation)
+        found = await plugin_of(
+            EvidenceReader, gateway=desk.means.gateway, media=desk.means.history.media
+        ).find(handle, where.visibility, where.at.conversation)
         assert "the number of door 0 is 0" in found.text
         assert "the number of door 1 is 7919" in found.text
         assert max(len(told(request)) for request in desk.model.requests) < 3_000 * 3.5
@@ -316,7 +320,7 @@ def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Pa
 
 
 def billed(request: ModelRequest) -> int:
-    return measure_prompt(request, count_heuristically).total
+    return measure_prompt(request).total
 
 
 @pytest.mark.parametrize("line_tokens", [300, 1_000, 1_600])
@@ -405,7 +409,9 @@ def test_results_keep_their_handles_whatever_is_folded(
         assert len(handles) == 6
         for handle, text in zip(handles, library.brought.values(), strict=True):
             assert (
-                await desk.means.evidence.find(handle, where.visibility, where.at.conversation)
+                await plugin_of(
+                    EvidenceReader, gateway=desk.means.gateway, media=desk.means.history.media
+                ).find(handle, where.visibility, where.at.conversation)
             ).text == text
             assert Seq(int(handle[1:])) > 0
 

@@ -17,7 +17,7 @@ from gateway.core.addresses import (
     resolve_redirect,
 )
 from gateway.core.tool_spec import ToolCallRefused
-from tests.gateway.tools.web_kit import Names, desk
+from tests.gateway.plugins.web.web_kit import Names, desk
 
 NOTHING = AllowedHosts.parse(())
 HOSTILE = (

@@ -29,9 +29,9 @@ from gateway.core.control_socket import (
     socket_path,
 )
 from gateway.core.metrics import GatewaySnapshot, HealthProblem
+from reverie.testing.waiting import until
 from tests.kits.examples import examples
 from tests.kits.store import run
-from tests.kits.waiting import until
 
 STATUS = CommandRequest(words=("status",), by="a test")
 

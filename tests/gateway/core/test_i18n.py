@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 from babel.messages.catalog import Catalog
 
-from gateway.access.approval_texts import approval_buttons, render_outcome
 from gateway.core.i18n import (
     _,
-    find_language,
+    current_language,
     language_for,
     languages,
     ngettext,
     use_language,
 )
+from gateway.plugins.approvals import approval_buttons, render_outcome
 from tests.checks.messages import find_sentences, marked_texts, problems
 
 ROOT = Path(__file__).parents[3]
@@ -40,7 +40,8 @@ def test_a_language_falls_back_to_the_one_without_region_then_to_english(
     tag: str, language: str
 ) -> None:
     assert languages() == {"de", "es"}
-    assert find_language(tag) == language
+    with use_language(tag):
+        assert current_language() == language
 
 
 def test_the_room_decides_and_alone_with_somebody_their_client() -> None:

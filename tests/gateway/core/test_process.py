@@ -15,7 +15,7 @@ from gateway.core.process import (
     select_environment,
     start_process,
 )
-from tests.kits.waiting import until
+from reverie.testing.waiting import until
 
 MAX_BYTES = 100_000
 

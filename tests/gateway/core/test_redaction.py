@@ -271,6 +271,8 @@ def test_our_own_texts_have_hardly_anything_that_looks_like_a_secret() -> None:
         "model.py: wants = person.ask(replace(question, secret_key=",  # the name of an answer
         "config_edit.py: server_password=server,",  # a name behind a name that ends in `password`
         'platforms.py: "password": _ask_irc_password,',  # the same
+        "acme_server.py: self.token = ",  # of a server that is an example
+        "test_acme.py: self.server.token = ",  # the same
         'loader.py: "use `sasl`, or write `PRIVMSG NickServ',  # what to write, in general
         "config.py: `PRIVMSG NickServ :IDENTIFY account password`",  # the same
     )

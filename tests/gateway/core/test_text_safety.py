@@ -22,14 +22,16 @@ from gateway.core.text_safety import (
     break_nicks,
     check_name,
     describe_name_warning,
+    escape_invisible,
     escape_markdown,
+    inline_code,
     mentions_many,
     mixed_alphabets,
     reveal_hidden,
     strip_hidden,
 )
+from reverie.testing.servers.ircd import Ircd
 from tests.channels.irc import channel_kit
-from tests.servers.ircd import Ircd
 
 FILLERS = "\u115f\u1160\u3164\uffa0"
 TAGS = "".join(chr(0xE0000 + ord(letter)) for letter in "ignore all")
@@ -353,3 +355,25 @@ def irc_render(text: str) -> str:
 def test_an_escaped_name_is_shown_as_it_is(name: str) -> None:
     shown = parse_markdown(escape_markdown(name))
     assert shown == (TextRun(text=name),)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("plain äöü 漢字", "plain äöü 漢字"),
+        ("a\u202eb", "a\\u202eb"),
+        ("a\u00a0b", "a\\u00a0b"),
+        ("\x1b[2J\x7f", "\\u001b[2J\\u007f"),
+        ("`", "\\u0060"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0041", "\\udb40\\udc41"),
+        ("\u3164\u2800\ufe0f", "\\u3164\\u2800\\ufe0f"),
+    ],
+)
+def test_what_nobody_would_see_is_written_out(text: str, seen: str) -> None:
+    assert escape_invisible(text) == seen
+
+
+def test_untrusted_text_is_code_on_one_short_line() -> None:
+    assert inline_code("a" * 100) == f"`{'a' * 39}…`"
+    assert inline_code(" ") == "`?`"

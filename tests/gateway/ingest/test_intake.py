@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
+from gateway.commands.agent import count_pending
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks
 from gateway.core.clock import ManualClock
@@ -47,11 +48,11 @@ from gateway.core.facts import (
 from gateway.store import LogEntry, NewEntry, Store, rebuild
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
+from reverie.testing.gateway import CONSOLE, settings
 from tests.gateway.access.limits_kit import NOON, Kind
-from tests.kits.gateway import CONSOLE, settings
-from tests.kits.intake import FixedPresence, emits
+from tests.kits.intake import emits
 from tests.kits.people import People
-from tests.kits.policies import attention_of, bindings_of, policy_of
+from tests.kits.policies import FixedPresence, attention_of, bindings_of, policy_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import posts_of, turn
 from tests.kits.tasks import LooseTasks
@@ -99,7 +100,7 @@ class House:
             presence=self.presence,
         )[CONSOLE]
         self.inward = InternalIntake(
-            store, clock, attention_of(store, made), bindings, self.presence
+            store, clock, attention_of(store, made, self.presence), bindings
         )
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
@@ -285,7 +286,7 @@ async def test_a_link_that_nobody_is_to_hear_of_is_noted(
         judged = await house.judged(LINK)
         assert (judged.fate, judged.rule) == ("noted", rule)
         assert not house.arrived
-        assert await house.store.pending_counts() == []
+        assert await count_pending(house.store) == []
 
 
 async def test_what_was_known_of_a_link_before_a_restart_is_known_after_it(
@@ -311,7 +312,7 @@ async def test_a_reaction_to_what_we_said_is_low(house: House) -> None:
     assert (await house.judged(REACTED)).fate == "due"
     gone = await house.judged(replace(REACTED, id=EventId("r2"), added=False))
     assert gone.fate == "noted"
-    (pending,) = await house.store.pending_counts()
+    (pending,) = await count_pending(house.store)
     assert (pending.conversation, pending.low) == (AT.conversation, 1)
     assert [one.urgency for one in house.arrived] == [1]
 
@@ -368,9 +369,7 @@ async def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(hous
             handle_in_place=True,
         ),
     ]
-    pending = {
-        one.conversation: (one.normal, one.low) for one in await house.store.pending_counts()
-    }
+    pending = {one.conversation: (one.normal, one.low) for one in await count_pending(house.store)}
     assert pending == {AT.conversation: (2, 0), OWN: (1, 1)}
     with pytest.raises(ValueError, match="concerns nobody"):
         await house.inward.submit(replace(alone, agent=""))
@@ -438,41 +437,21 @@ async def living(
     assert await rebuild(tmp / "reverie.db") == []
 
 
-async def test_a_raid_of_mentions_reaches_the_agent_as_often_as_the_room_has_and_gets_one_notice(
-    tmp_path: Path,
-) -> None:
-    """6,000 by 600 people in a minute, in batches, with the default settings."""
-    lines = [said_of_limits(number, f"raider{number % 600}") for number in range(6_000)]
-
-    clock = ManualClock(NOON)
-    async with living(tmp_path, clock, access={"dm": "open"}) as house:
-        for first in range(0, len(lines), BATCH):
-            await house.intake(lines[first : first + BATCH], cursor=str(first))
-            house.clock.advance(1.0)
-        assert 400 <= len(house.arrived) <= 400 + 90
-        (notice,) = house.posted
-        assert notice.post.to == LOBBY
-        stored = await house.store.entry(notice.seq)
-        assert stored is not None
-        assert stored.cause is not None
-        asked = await house.store.entry(stored.cause)
-        assert asked is not None
-        assert isinstance(asked.fact, Message)
-        assert asked.fact.id == notice.post.reply_to
-        (limited,) = await house.store.entries(kinds=["limited"])
-        assert (limited.cause, limited.conversation) == (stored.cause, LOBBY.conversation)
-        (left,) = await house.store.pending_counts()
-        assert (left.urgent, left.urgent + left.ambient) == (len(house.arrived), 6_000)
-
-    async with living(
-        tmp_path, clock, access={"dm": "open"}
-    ) as house:  # the platform repeats the last minute
-        await house.intake(lines[-1_000:])
+async def test_a_repeat_of_what_the_log_has_takes_nothing(tmp_path: Path) -> None:
+    clock, rates = ManualClock(NOON), {"room": {"burst": 5, "per_minute": 1}}
+    lines = [said_of_limits(number, f"raider{number}") for number in range(9)]
+    async with living(tmp_path, clock, access={"dm": "open", "rates": rates}) as house:
+        await house.intake(lines)
+        (limited,), (notice,) = await house.store.entries(kinds=["limited"]), house.posted
+        assert len(house.arrived) == 5
+        assert limited.conversation == notice.post.to.conversation == LOBBY.conversation
+        (asked,) = [one for one in lines if one.id == notice.post.reply_to]
+        assert asked is lines[5]
+    async with living(tmp_path, clock, access={"dm": "open", "rates": rates}) as house:
+        await house.intake(lines)
         assert (house.arrived, house.posted) == ([], [])
-        fresh = await house.store.newest_entries(1, kinds=["mention"])
-        await house.intake([said_of_limits(7_000, "ann")])
-        assert [one.urgency for one in house.arrived] == [3], "repeats have taken nothing"
-        assert await house.store.newest_entries(1, kinds=["mention"]) != fresh
+        await house.intake([said_of_limits(10, "ann")])
+        assert [one.urgency for one in house.arrived] == [3]
 
 
 async def test_talk_that_all_is_listened_to_counts_and_other_talk_and_commands_do_not(
@@ -495,15 +474,63 @@ async def test_talk_that_all_is_listened_to_counts_and_other_talk_and_commands_d
         assert (len(house.arrived), len(house.posted)) == (2, 1)
 
 
-async def test_who_is_refused_anyway_reaches_no_limit(tmp_path: Path) -> None:
-    async with living(tmp_path, access={"dm": "open", "rooms": "listed"}) as house:
-        away = [
-            replace(said_of_limits(number, "eve"), at=replace(LOBBY, room=RoomId("elsewhere")))
-            for number in range(30)
+# The judges: their order, and of two that would decide the same event, the one that does
+
+ACCESS = {
+    "dm": "open",
+    "rooms": "approval",
+    "roles": {"blocked": ["console:mal"], "member": ["console:bot"]},
+    "rates": {"sender": {"burst": 1, "per_minute": 1}},
+    "max_bot_exchanges": 1,
+}
+CELLAR = replace(LOBBY, room=RoomId("cellar"))
+
+
+async def test_these_judge_each_event_in_this_order(tmp_path: Path) -> None:
+    async with living(tmp_path) as house:
+        judges = cast("Any", house.intake).func.__self__.judges
+        names = [getattr(one.judge, "__qualname__", "a plugin") for one in judges]
+        assert names == [
+            "CommandDispatcher.judge",
+            "LiveAttention.judge",
+            "LoopGuard.judge",
+            "UsageLimiter.judge",
+            "a plugin",
+            "Greeter.judge",
+            "CommandDispatcher.explain",
         ]
-        await house.intake(away)
-        assert (house.arrived, house.posted) == ([], [])
-        assert await house.store.entries(kinds=["limited"]) == []
+
+
+@pytest.mark.parametrize(
+    ("who", "text", "more", "verdict"),
+    [
+        ("mal", "!about", {}, ("refused", "access.roles.blocked", 0)),  # access, before commands
+        ("ann", "!about", {}, ("noted", "command about", 1)),  # commands, before limits
+        ("ann", "!about", {"kind": "room"}, ("noted", "command about", 1)),  # and attention
+        ("ann", "hi", {"kind": "room"}, ("context", "room talk is ambient", 0)),  # before limits
+        ("ann", "hi", {}, ("context", "access.rates.sender: 1 at once, then 1 a minute", 1)),
+        (
+            "bot",
+            "hi",
+            {"is_bot": True},
+            ("context", "loop broken: 1 exchanges with bots (access.max_bot_exchanges)", 0),
+        ),  # loops, before limits
+        ("eve", "hi", {"at": CELLAR}, ("refused", "not in channels.console.rooms", 1)),  # greeted
+        ("ann", "!stop", {}, ("refused", "command stop is for admin and above", 0)),
+    ],
+)
+async def test_who_comes_first_decides(
+    tmp_path: Path, who: str, text: str, more: dict[str, Any], verdict: tuple[str, str, int]
+) -> None:
+    """Each sender has spent their token by then. `verdict`: fate, rule, and number of posts."""
+    sender = Sender(id=SenderId(who), name=who, verified=True, is_bot="is_bot" in more)
+    changes = {key: value for key, value in more.items() if key != "is_bot"}
+    async with living(tmp_path, access=ACCESS) as house:
+        await house.intake([replace(said_of_limits(0, who), sender=sender)])
+        await house.intake([replace(said_of_limits(1, who, text=text), sender=sender, **changes)])
+        (judged,) = await house.store.newest_entries(1, kinds=["judged"])
+        assert isinstance(judged.fact, Judgement)
+        assert (judged.fact.fate, judged.fact.rule, len(house.posted)) == verdict
 
 
 async def test_what_a_blocked_person_said_is_not_brought_in_by_a_reply(tmp_path: Path) -> None:

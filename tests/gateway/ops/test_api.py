@@ -16,8 +16,8 @@ from agent.models.scripted import Script, ScriptRule
 from gateway.core.api_models import EVENT_MODELS
 from gateway.ops.api_views import COMMANDS, PAGES
 from gateway.ops.http import EVENTS_PATH
+from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.ops import TOKEN, Operated, operated
-from tests.servers.model_api import Answer, ModelApi
 
 
 async def talked(gateway: Operated) -> None:

@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from channels.base import Part, Uncertain
+from reverie.testing.servers.model_api import Answer
 from tests.kits.dashboard import DISCORD, IRC, TOKEN, House, chromium, house, tab
-from tests.servers.model_api import Answer
 
 HOSTILE = (
     "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"

@@ -23,9 +23,9 @@ from gateway.core.facts import TurnId
 from gateway.ops import http, live_events
 from gateway.ops.api_views import ApiBackend, build_running_turn
 from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder
+from reverie.testing.waiting import until
 from tests.kits.model_gateway import Home, settings
 from tests.kits.ops import TOKEN, Operated, operated
-from tests.kits.waiting import until
 
 SILENT = [{"id": "reverie", "bindings": [{"listen": "mention"}]}]
 
@@ -265,9 +265,9 @@ async def house(tmp_path: Path) -> AsyncIterator[ApiBackend]:
     home = Home(settings(tmp_path), ManualClock(NOW), None, str)
     await home.begin()
     gateway = home._gateway
-    gateway.event_stream.backend.redactor.add_secrets([SECRET])
+    gateway.operators.events.backend.gateway.redactor.add_secrets([SECRET])
     try:
-        yield gateway.event_stream.backend
+        yield gateway.operators.events.backend
     finally:
         await home.end()
 

@@ -20,9 +20,11 @@ from gateway.core.events import (
     TaskFinished,
 )
 from gateway.core.facts import Judgement, TurnId, TurnRecord, inner_conversation
+from gateway.core.metrics import GatewayStats
 from gateway.ops.metrics import MAX_MODELS, AgentStats, WorkspaceCounts
-from gateway.runtime.dmn_admin import SavedDmn, snapshot_dmn
+from gateway.runtime.dmn_admin import snapshot_dmn
 from gateway.store import NewEntry
+from tests.kits.commands import parts_of
 from tests.kits.ops import rendered_metrics
 from tests.kits.store import account, delivered, judged, opened, place, said, turn
 
@@ -209,12 +211,17 @@ def test_a_server_that_makes_up_names_fills_no_memory() -> None:
 
 def test_networks_are_asked_at_each_scrape() -> None:
     states = {"ana": DmnState(), "bob": DmnState(mode=DmnMode.OFF)}
+    spent_usd = {"ana": 0.0, "bob": 0.0}
 
     def now() -> list[DmnStatus]:
         return [
             snapshot_dmn(
-                SavedDmn(
-                    id=one, state=states[one], policy=DmnPolicy(inner=inner_conversation(one))
+                parts_of(
+                    id=one,
+                    state=states[one],
+                    policy=DmnPolicy(inner=inner_conversation(one)),
+                    next_tick_s=None,
+                    spent_today_usd=spent_usd[one],
                 ),
                 NOW,
             )
@@ -229,6 +236,7 @@ def test_networks_are_asked_at_each_scrape() -> None:
         'reverie_dmn_held{agent="bob"}',
     }
     assert sum(name.startswith("reverie_dmn_state") for name in samples) == 2 * len(DmnMode)
+    spent_usd["ana"] = 0.25
     states["ana"] = DmnState(
         mode=DmnMode.WORKING,
         running=(A,),
@@ -236,7 +244,6 @@ def test_networks_are_asked_at_each_scrape() -> None:
         pending=(A, B, inner_conversation("ana")),
         day="2026-03-04",
         turns_today=12,
-        spent_today_usd=0.25,
         quiet_until=NOW + timedelta(hours=1),
     )
     _, samples = scraped(stats)
@@ -283,3 +290,6 @@ async def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
         'reverie_notifications_total{channel="irc.test",fate="noted",kind="link"}': 1,
         'reverie_notifications_total{channel="irc.test",fate="due",kind="mention"}': 1,
     }
+    channels = GatewayStats({ChannelName("irc.test"): "IRC"}, NOW, stats.events)
+    assert channels.snapshot().channels[0].events == {"link": 1, "mention": 1}
+    assert channels.snapshot().channels[0].last_event is not None

@@ -22,11 +22,11 @@ from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId
 from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
 from gateway.core.identity import AccessPolicy
 from gateway.store import Store
+from reverie.testing.gateway import settings
+from reverie.testing.waiting import until
 from tests.gateway.ops.test_server import START
-from tests.kits.gateway import settings
 from tests.kits.ops import DEMO, TOKEN, Operated, operated
 from tests.kits.policies import bindings_of, policy_of
-from tests.kits.waiting import until
 
 PLACE = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
 OPEN = {"bash": {"sandbox": "off"}}

@@ -20,16 +20,16 @@ from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
-from gateway.ops.health import FAILURE_REMEDIES, read_gateway_report
-from gateway.runtime.turn import CUT_TEXT
-from tests.kits.gateway import Screen
+from gateway.ops.health import FAILURE_REMEDIES, judge_gateway
+from gateway.runtime.turn_record import CUT_TEXT
+from reverie.testing.gateway import Screen
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.ircd import Ircd, Options
+from reverie.testing.servers.model_api import Answer, ModelApi
+from reverie.testing.servers.ports import free_port
+from reverie.testing.waiting import until
 from tests.kits.ops import Operated, operated
-from tests.kits.waiting import until
-from tests.servers.bot_api import BotApi
-from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd, Options
-from tests.servers.model_api import Answer, ModelApi
-from tests.servers.ports import free_port
 
 OFFICE = ChannelName("office")
 
@@ -79,10 +79,7 @@ async def reasons(client: httpx.AsyncClient, wanted: str) -> dict[str, Any]:
 
 
 async def healthy(folder: Path) -> tuple[bool, list[str]]:
-    report = await read_gateway_report(
-        folder / "reverie.db", {ChannelName("here"): "irc"}, datetime.now(UTC)
-    )
-    return report.judge()
+    return await judge_gateway(folder / "reverie.db", [ChannelName("here")], datetime.now(UTC))
 
 
 async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason(

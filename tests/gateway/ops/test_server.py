@@ -25,30 +25,24 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import ControlServer, socket_path
 from gateway.core.events import (
-    Address,
     ChannelName,
     ConnectionChanged,
     EventId,
-    Message,
-    MessageId,
-    RoomId,
-    Sender,
-    SenderId,
 )
 from gateway.core.format import format_duration
-from gateway.core.metrics import GatewayStats
+from gateway.core.metrics import EventCounts, GatewayStats
 from gateway.core.process_files import hold_process_files, process_path
 from gateway.core.redaction import Redactor
 from gateway.ops import http
-from gateway.ops.health import HUNG_REMEDY, read_gateway_report
+from gateway.ops.health import HUNG_REMEDY, find_gateway_state, judge_gateway
 from gateway.ops.http import ASSET_CSP, MAX_CONNECTIONS, load_assets
 from gateway.ops.metrics import ChannelMetrics
 from gateway.ops.server import OpsServer
+from reverie.testing.gateway import CONSOLE, Screen, running
+from reverie.testing.servers.ircd import Ircd
+from reverie.testing.waiting import until
 from tests.gateway.test_app import CONFIG, command
-from tests.kits.gateway import CONSOLE, Screen, running
 from tests.kits.ops import TOKEN, operated, rendered_metrics
-from tests.kits.waiting import until
-from tests.servers.ircd import Ircd
 
 IRC, TELEGRAM = ChannelName("irc.x"), ChannelName("telegram.x")
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -58,30 +52,22 @@ def link(up: bool, reason: str = "") -> ConnectionChanged:
     return ConnectionChanged(id=EventId("l"), channel=IRC, up=up, reason=reason, sent=START)
 
 
-def message() -> Message:
-    return Message(
-        id=MessageId("m"),
-        at=Address(channel=IRC, room=RoomId("#a")),
-        sender=Sender(id=SenderId("x"), name="x"),
-        text="hi",
-        sent=START,
-        kind="room",
-    )
-
-
 def after(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
 def sample_stats() -> GatewayStats:
     """A minute of two channels: one comes, breaks and comes again; the other is refused."""
-    stats = GatewayStats({IRC: "IRC", TELEGRAM: "Telegram"}, START)
-    stats.count_events(IRC, [link(True)], after(1))
-    stats.count_events(IRC, [message(), message()], after(2))
-    stats.count_events(IRC, [link(False, 'lost "it"\n')], after(3))
-    stats.count_events(IRC, [link(False, "still away")], after(4))
-    stats.count_events(IRC, [link(True)], after(5))
-    stats.count_events(IRC, [link(True)], after(6))
+    events = EventCounts()
+    events.by_fate.update({(IRC, "room", "context"): 1, (IRC, "room", "due"): 1})
+    events.by_fate.update({(IRC, "link", "noted"): 5, (IRC, "alarm", "due"): 1})
+    events.last[IRC] = after(2)
+    stats = GatewayStats({IRC: "IRC", TELEGRAM: "Telegram"}, START, events)
+    stats.record_link(link(True), after(1))
+    stats.record_link(link(False, 'lost "it"\n'), after(3))
+    stats.record_link(link(False, "still away"), after(4))
+    stats.record_link(link(True), after(5))
+    stats.record_link(link(True), after(6))
     stats.mark_refused(TELEGRAM, "the token is wrong", after(7))
     return stats
 
@@ -92,11 +78,11 @@ def test_states_follow_what_happens() -> None:
     stats.on_change = lambda: changes.append(stats.snapshot().channels[0].state)
     first = stats.snapshot()
     assert (first.channels[0].state, first.is_ready) == ("connecting", False)
-    stats.count_events(IRC, [link(True)], after(1))
+    stats.record_link(link(True), after(1))
     assert stats.snapshot().is_ready
-    stats.count_events(IRC, [link(False, "cut")], after(2))
+    stats.record_link(link(False, "cut"), after(2))
     assert not stats.snapshot().is_ready
-    stats.count_events(IRC, [link(False, "refused again")], after(3))
+    stats.record_link(link(False, "refused again"), after(3))
     one = stats.snapshot().channels[0]
     assert (one.state, one.since, one.reason, one.reconnects) == (
         "down",
@@ -108,7 +94,6 @@ def test_states_follow_what_happens() -> None:
     assert first.channels[0].state == "connecting"  # a snapshot stays as it was
     irc, telegram = sample_stats().snapshot().channels
     assert (irc.state, irc.since, irc.reconnects, irc.last_event) == ("up", after(5), 1, after(2))
-    assert irc.events == {"link": 5, "room": 2}
     assert (telegram.state, telegram.reason) == ("refused", "the token is wrong")
     assert sample_stats().snapshot().is_ready  # the refused one needs the operator, not time
 
@@ -309,9 +294,8 @@ async def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
 ) -> None:
     caplog.set_level("INFO")
     store, bad = tmp_path / "reverie.db", ChannelName("bad")
-    platforms = {CONSOLE: "console", bad: "console"}
-    missing = await read_gateway_report(store, platforms, datetime.now(UTC))
-    assert "no store at" in missing.finding
+    names = [CONSOLE, bad]
+    assert "no store at" in (await judge_gateway(store, names, datetime.now(UTC)))[1][0]
     screen = Screen()
     console = ConsoleChannel(CONSOLE, screen.show)
     refused = Refused(bad, nothing)
@@ -320,17 +304,13 @@ async def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
         await screen.until(1)
         async with asyncio.timeout(120):  # each change of a state is told at once
             while True:
-                found = await read_gateway_report(store, platforms, datetime.now(UTC))
-                if {one.state for one in found.snapshot.channels} == {"up", "refused"}:
+                found = (await find_gateway_state(store)).snapshot
+                if found and {one.state for one in found.channels} == {"up", "refused"}:
                     break
                 await asyncio.sleep(0.01)
-        assert found.judge() == (
-            False,
-            [
-                "bad is refused: the token is wrong (True)",
-                f"the store has {found.storage}",
-            ],
-        )
+        is_well, findings = await judge_gateway(store, names, datetime.now(UTC))
+        assert (is_well, findings[0]) == (False, "bad is refused: the token is wrong (True)")
+        assert findings[1].startswith("the store has ")
         port = re.search(r"http://127\.0\.0\.1:(\d+)/metrics", caplog.text)
         assert port
         async with httpx.AsyncClient(trust_env=False) as client:
@@ -338,8 +318,8 @@ async def test_a_running_gateway_is_scraped_and_seen_and_a_stopped_one_is_told(
         assert 'reverie_channel_up{channel="console"} 1.0\n' in text
         assert 'reverie_channel_up{channel="bad"} 0.0\n' in text
         assert 'reverie_channel_events_total{channel="console",kind="direct"} 1.0\n' in text
-    gone = await read_gateway_report(store, platforms, datetime.now(UTC))
-    assert gone.judge() == (False, [f"no gateway is running with the store {store}"])
+    gone = await judge_gateway(store, names, datetime.now(UTC))
+    assert gone == (False, [f"no gateway is running with the store {store}"])
 
 
 async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_name(
@@ -351,7 +331,7 @@ async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_na
     store, now, other = tmp_path / "reverie.db", datetime.now(UTC), ChannelName("irc.other")
     held_by = {"edge-1": {IRC: "irc"}, "edge-2": {other: "irc"}}
     stats = {name: GatewayStats(platforms, START) for name, platforms in held_by.items()}
-    stats["edge-1"].count_events(IRC, [link(True)], START)
+    stats["edge-1"].record_link(link(True), START)
     stats["edge-2"].report_problem("store", "the log cannot be written", START)
     async with contextlib.AsyncExitStack() as held:
         for name in (*stats, "edge-3", "edge-5"):
@@ -366,9 +346,9 @@ async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_na
             silent.bind(str(path))
             if name == "edge-3":
                 silent.listen()
-        report = await read_gateway_report(store, {}, now)
-        assert report.running
-        assert {one.channel: one.state for one in report.snapshot.channels} == {
+        report = (await find_gateway_state(store)).snapshot
+        assert report is not None
+        assert {one.channel: one.state for one in report.channels} == {
             IRC: "up",
             other: "connecting",
         }
@@ -376,23 +356,22 @@ async def test_processes_that_share_a_store_are_seen_together_and_each_by_its_na
             f"the gateway on {socket_path(process_path(store, 'edge-3'))} did not answer in 5 "
             f"s: {HUNG_REMEDY}"
         )
-        assert [(one.reason, one.partial) for one in report.snapshot.problems] == [
+        assert [(one.reason, one.partial) for one in report.problems] == [
             ("edge-2: the log cannot be written", True),
             (hung, True),
         ]
-        assert (await read_gateway_report(store, {}, now, "edge-3")).finding.startswith(hung)
-        assert (await read_gateway_report(store, {}, now, "edge-1")).snapshot == stats[
-            "edge-1"
-        ].snapshot()
+        assert (await judge_gateway(store, [], now, "edge-3"))[1][0].startswith(hung)
+        assert (await find_gateway_state(store, "edge-1")).snapshot == stats["edge-1"].snapshot()
         stats["edge-1"].report_problem("model", "no model answers", START)
-        found = (await read_gateway_report(store, {}, now)).snapshot
+        found = (await find_gateway_state(store)).snapshot
+        assert found is not None
         assert [one.partial for one in found.problems] == [False, False, True], "nobody works"
-        missing = await read_gateway_report(store, {}, now, "edge-4")
-        assert missing.finding.startswith(
+        missing = await judge_gateway(store, [], now, "edge-4")
+        assert missing[1][0].startswith(
             f"no process named edge-4 is running with the store {store} ("
         )
-        killed = await read_gateway_report(store, {}, now, "edge-5")
-        assert f"{store}: the last one was killed or crashed" in killed.finding
+        killed = await judge_gateway(store, [], now, "edge-5")
+        assert f"{store}: the last one was killed or crashed" in killed[1][0]
 
 
 async def test_the_command_shows_the_channels(tmp_path: Path) -> None:

@@ -2,26 +2,18 @@
 be afforded."""
 
 from pathlib import Path
-from typing import cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agent.prompt import NOTHING_NEW
 from agent.prompts import load_prompt
-from agent.signals import DmnPolicy, DmnState
 from agent.turn import OVER_BUDGET_REASON
 from gateway.context.digest import Digest
-from gateway.core.clock import ManualClock
-from gateway.core.events import Alarm, ConversationId, EventId, SenderId
-from gateway.core.facts import NORMAL, Seq, inner_conversation
-from gateway.runtime.loop import AgentLoop
-from gateway.store import Store
+from gateway.core.events import Alarm, EventId, SenderId
+from gateway.core.facts import NORMAL, Seq
 from tests.kits.scripted_turn import Say
-from tests.kits.tasks import LooseTasks
 from tests.kits.tools import set_tools
-from tests.kits.turns import INNER, ROOM, WHEN, Desk, Idle, at_desk
+from tests.kits.turns import INNER, ROOM, WHEN, Ana, Desk, at_desk
 
 LOOK = Say(calls=(("c", "look_up"),))
 DIGEST = Digest(
@@ -37,9 +29,8 @@ def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
         await desk.say("ann", "hello")
         await desk.take()
-        nothing = await desk.take(autonomous=True)
-        assert (len(await desk.ended()), nothing.cost_usd) == (1, 0.0)
-        desk.guidance = "Go on."
+        await desk.take(autonomous=True)
+        assert len(await desk.ended()) == 1
         report = await desk.take(autonomous=True, continuing=True)
         _, ended = await desk.ended()
         assert (ended.cause, ended.heard, ended.covers, ended.upto, report.autonomous) == (
@@ -50,9 +41,10 @@ def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
             True,
         )
         first, *others = desk.model.requests[1:]
-        assert first.now == "Go on."
+        working = load_prompt("working")
+        assert first.now == working
         for request in others:
-            assert request.now == f"Go on.\n{load_prompt('synthesise')}"
+            assert request.now == f"{working}\n{load_prompt('synthesise')}"
         for request in desk.model.requests[1:]:
             assert [said.role for said in request.conversation][::2] == ["user"] * (
                 len(request.conversation) // 2 + 1
@@ -134,7 +126,7 @@ def test_a_small_model_takes_one_step_a_turn_and_goes_on(
     async def story(desk: Desk) -> None:
         desk.model.family, desk.model.context_tokens = family, window
         if rounds is not None:
-            set_tools(desk.means.live, max_rounds=rounds)
+            set_tools(desk.live, max_rounds=rounds)
         await desk.say("ann", "do it")
         report = await desk.take()
         assert (report.has_open_work, len(desk.drawer.used)) == (done == 1, done)
@@ -151,7 +143,8 @@ def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
         async def before() -> None:
             raise ZeroDivisionError
 
-        desk.before = before
+        assert isinstance(desk.means.prompts, Ana)
+        desk.means.prompts.before = before
         with pytest.raises(ZeroDivisionError):
             await desk.take(INNER, autonomous=True)
         report = await desk.turns.give_up(desk.means, INNER, "it broke", autonomous=True)
@@ -172,7 +165,7 @@ def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(
     tmp_path: Path, requests: int
 ) -> None:
     async def story(desk: Desk) -> None:
-        desk.agent.afford = requests
+        desk.ceilings.extend([0.1] * requests + [2.5])
         await desk.say("ann", "hello", kind="room", urgency=NORMAL)
         report = await desk.take(autonomous=True)
         assert (report.is_over_budget, report.has_failed, len(desk.model.requests), desk.posts) == (
@@ -227,7 +220,7 @@ def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) 
             True,
             "Four.",
         )
-        assert (report.autonomous, desk.agent.afford) == (False, 999)
+        assert not report.autonomous
 
     at_desk(
         tmp_path,
@@ -236,56 +229,3 @@ def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) 
         Say(calls=(("b", "yield_to_user"),)),
         Say(text="Four."),
     )
-
-
-# No request is made that could cost more than is left of the day.
-
-
-CLOCK = ManualClock()
-TODAY = CLOCK.now().date().isoformat()
-
-
-class Purse(Idle):
-    """The loop of an agent that may spend so much today."""
-
-    reserve = AgentLoop.reserve
-
-    def __init__(self, limit_usd: float) -> None:
-        policy, state = (
-            DmnPolicy(inner=inner_conversation("ana"), daily_cost_usd=limit_usd),
-            DmnState(day=TODAY),
-        )
-        AgentLoop.__init__(
-            self, "ana", cast("Store", None), CLOCK, policy=policy, state=state, tasks=LooseTasks()
-        )
-
-
-A, B, C = (ConversationId(f"x/{name}") for name in "abc")
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["x/a", "x/b", "x/c"]),
-            st.booleans(),
-            st.floats(0, 0.5),
-            st.floats(0, 1),
-        ),
-        max_size=60,
-    )
-)
-def test_whatever_happens_the_day_never_costs_more_than_its_money(
-    events: list[tuple[str, bool, float, float]],
-) -> None:
-    """A request costs a share of what it could have; its turn's cost is counted when that has
-    ended."""
-    limit, spent, running = 1.0, 0.0, dict[str, float]()
-    purse = Purse(limit)
-    for place, ends, most, share in events:
-        if ends:
-            spent += running.pop(place, 0.0)
-            purse.state = DmnState(day=TODAY, spent_today_usd=spent)
-            purse.settle_turn(ConversationId(place))
-        elif purse.reserve(ConversationId(place), most):
-            running[place] = running.get(place, 0.0) + most * share
-        assert spent + sum(running.values()) <= limit + 1e-9

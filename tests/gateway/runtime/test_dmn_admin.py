@@ -1,7 +1,7 @@
 """What an order says of the agents' networks, and what it tells them."""
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -9,17 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent import dmn
-from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, PendingTurn, dump_state
+from agent.dmn import dump_state
+from agent.signals import Directive, DmnMode, DmnPolicy, DmnState, PendingTurn
 from gateway.core.events import ConversationId
 from gateway.core.facts import DmnDirective, DmnStateSaved, inner_conversation
 from gateway.runtime.dmn_admin import (
-    SavedDmn,
     direct_agents,
     format_dmn_status,
     parse_until,
     read_directive,
     snapshot_dmn,
 )
+from tests.kits.commands import parts_of
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 TODAY = "2026-03-04"
@@ -27,13 +28,17 @@ A, B = ConversationId("irc.x/#a"), ConversationId("irc.x/#b")
 
 
 def mind(
-    agent: str = "ana", state: DmnState | None = None, next_tick_s: float | None = 290.0
-) -> SavedDmn:
-    return SavedDmn(
+    agent: str = "ana",
+    state: DmnState | None = None,
+    next_tick_s: float | None = 290.0,
+    spent_usd: float = 0.0,
+) -> Any:
+    return parts_of(
         id=agent,
         state=state or DmnState(),
         policy=DmnPolicy(inner=inner_conversation(agent)),
         next_tick_s=next_tick_s,
+        spent_today_usd=spent_usd,
     )
 
 
@@ -47,13 +52,15 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
         low=(ConversationId("irc.x/#e"),),
         day=TODAY,
         turns_today=12,
-        spent_today_usd=0.31,
         autonomous=3,
         errors=2,
         quiet_until=NOW + timedelta(hours=2),
         presence="idle",
     )
-    said = [snapshot_dmn(one, NOW) for one in (mind(state=busy), mind("bob", next_tick_s=None))]
+    said = [
+        snapshot_dmn(one, NOW)
+        for one in (mind(state=busy, spent_usd=0.31), mind("bob", next_tick_s=None))
+    ]
     assert [line for one in said for line in format_dmn_status(one, NOW)] == [
         "ana is working, quiet until 2026-03-04 07:06 UTC (in 2 h); it checks again in 4 min",
         (
@@ -75,26 +82,12 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
     assert said[0].wanted[1].why == "continuing"
 
 
-def test_what_was_spent_yesterday_is_not_told_as_today() -> None:
-    old = DmnState(day="2026-03-03", turns_today=200, spent_today_usd=2.0)
+def test_what_was_done_yesterday_is_not_told_as_today() -> None:
+    old = DmnState(day="2026-03-03", turns_today=200)
     assert (
         "0 of 200 turns and $0.00 of $2.00 today"
         in format_dmn_status(snapshot_dmn(mind(state=old), NOW), NOW)[1]
     )
-
-
-def test_what_holds_a_turn_back_is_told() -> None:
-    quiet = DmnState(pending=(A,), quiet_until=NOW + timedelta(hours=1), presence="sleeping")
-    minds = [
-        mind("a", quiet),
-        mind("b", DmnState(pending=(A,))),
-        mind("d", DmnState(mode=DmnMode.OFF)),
-    ]
-    assert [snapshot_dmn(one, NOW).held for one in minds] == [
-        ("it is quiet until 2026-03-04 06:06 UTC", "the people are asleep"),
-        (),
-        ("it is off",),
-    ]
 
 
 def test_each_directive_is_told_and_recorded() -> None:
@@ -136,14 +129,6 @@ def test_each_directive_is_told_and_recorded() -> None:
         assert directed == DmnDirective(agent="ana", what=what, by="ops", until=until, on=on)
 
 
-def test_what_is_off_is_not_put_to_sleep() -> None:
-    lines, _, todo = direct_agents(
-        "sleep", [mind("a", DmnState(mode=DmnMode.OFF)), mind("b")], NOW, by="ops"
-    )
-    assert lines == ["a is off; write `dmn wake` first", "b is stored until `dmn wake`"]
-    assert [directed.agent for directed, _ in todo] == ["b"]
-
-
 ZURICH = ZoneInfo("Europe/Zurich")
 
 
@@ -183,7 +168,6 @@ states = st.builds(
     pending=st.sampled_from([(), (A,), (A, B)]),
     quiet_until=st.sampled_from([None, NOW, NOW + timedelta(days=1), dmn.FOREVER]),
     stored_until=st.sampled_from([None, NOW - timedelta(days=1), NOW + timedelta(days=1)]),
-    spent_today_usd=st.floats(0, 1e6),
 )
 
 
@@ -206,10 +190,3 @@ def test_every_order_is_answered_in_every_state_and_what_is_answered_holds(
         assert saved == DmnStateSaved(agent=directed.agent, state=dump_state(state))
         after[saved.agent] = state
     assert statuses == [snapshot_dmn(mind(agent, state), NOW) for agent, state in after.items()]
-
-
-def test_a_state_that_is_not_today_counts_nothing() -> None:
-    one = mind(state=replace(DmnState(day=TODAY), turns_today=4))
-    tomorrow = NOW + timedelta(days=1)
-    assert snapshot_dmn(one, NOW).turns_today == 4
-    assert snapshot_dmn(one, tomorrow).turns_today == 0

@@ -10,16 +10,14 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnRecord
 from gateway.runtime.dream_turn import DreamRunner
-from gateway.runtime.loop import TurnHandle, TurnResult
-from gateway.runtime.turn_input import TurnGuidance
+from gateway.runtime.turn_handle import TurnHandle, TurnResult
 from gateway.stream.internal import InternalIntake
-from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings
-from tests.kits.channels import story
+from reverie.testing.channels import story
 from tests.kits.journal import OWN, ROOM, Papers, at, papers
 from tests.kits.policies import attention_of
 from tests.kits.tools import dispatcher
-from tests.kits.turns import ANYWHERE, WHO, Idle, context_of
+from tests.kits.turns import ANYWHERE, Idle, context_of, handle
 
 LONG = "- marzipan\n" * 20
 
@@ -29,25 +27,16 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.runtime.dream_turn.MEMORY_CHARS", 100)
 
 
-async def dream(kit: Papers, model: Model, handle: TurnHandle | None = None) -> TurnResult:
+async def dream(kit: Papers, model: Model, lane: TurnHandle | None = None) -> TurnResult:
     agent = Idle(kit.store, kit.clock)
     agent.id = "reverie"
-    context = context_of(agent, kit.store, kit.clock, model, dispatcher([]), NoGuidance())
-    presence = PresenceTracker(context.live, kit.clock, WHO)
-    bindings = Bindings((ANYWHERE,))
-    internal = InternalIntake(
-        kit.store, kit.clock, attention_of(kit.store, context.live.settings), bindings, presence
-    )
+    gateway = handle(kit.store, kit.clock)
+    context = context_of(gateway, agent, model, dispatcher([]))
+    attention = attention_of(kit.store, gateway.live.settings)
+    internal = InternalIntake(kit.store, kit.clock, attention, Bindings((ANYWHERE,)))
     return await DreamRunner(kit.dreaming, kit.notes, internal).run(
-        context, OWN, handle or TurnHandle()
+        context, OWN, lane or TurnHandle()
     )
-
-
-class NoGuidance(TurnGuidance):
-    """A dream is told nothing by it."""
-
-    def __init__(self) -> None:
-        """It needs nothing."""
 
 
 async def finished(kit: Papers) -> list[TaskFinished]:

@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gateway.runtime.loop import TurnHandle, TurnInterrupted
-from tests.kits.channels import story
+from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted
+from reverie.testing.channels import story
 
 T = TypeVar("T")
 

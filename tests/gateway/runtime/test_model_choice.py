@@ -9,11 +9,11 @@ import pytest
 
 from agent.models.base import ModelUnusable
 from gateway.core.facts import ModelSelected, ViewFolded
-from gateway.runtime.agents import Agent
+from gateway.runtime.agent import Agent
 from gateway.runtime.model_choice import GATEWAY_NAME
-from tests.kits.channels import story
+from reverie.testing.channels import story
+from reverie.testing.servers.model_api import Answer, Json, ModelApi
 from tests.kits.model_choice import Gate, configured, serving
-from tests.servers.model_api import Answer, Json, ModelApi
 
 
 async def chosen(gate: Gate, name: str, mind: Agent | None = None) -> None:

@@ -14,36 +14,32 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, cast
 
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from agent.cache.client import CacheWarmer
+from agent.cache.warmer import CacheWarmer
+from agent.models.adapt import append_suffix
 from agent.models.base import (
     ModelRequest,
     StreamChunk,
     StreamEnd,
     TextPart,
     ToolResult,
-    append_suffix,
 )
 from agent.prompt import PromptInput
 from agent.prompts import load_prompt
 from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
-from gateway.access.policy import decide
+from gateway.access.policy import ConversationBinding, decide
 from gateway.context.conversation import ConversationLocks
-from gateway.context.digest import DigestBuilder
-from gateway.context.dream import Dreamer
-from gateway.context.evidence import EvidenceStore
+from gateway.context.dream import Dreamer, DreamHost
 from gateway.context.journal import JournalStore, NoteForgetter
 from gateway.context.memory import MemoryStore
-from gateway.context.observer import TurnTracker
-from gateway.context.prompt_context import ChannelCards, PromptContextBuilder
-from gateway.context.recall import AmbientRecall, RecallSearch
-from gateway.context.recap import RecapBuilder
+from gateway.context.prompt_context import PromptContextBuilder
+from gateway.context.workspace_fs import AgentFiles
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -65,9 +61,7 @@ from gateway.core.facts import (
     URGENT,
     Judgement,
     PostQueued,
-    ReminderSet,
     Seq,
-    TurnId,
     ViewFolded,
     dedup_key,
     is_inner,
@@ -75,29 +69,31 @@ from gateway.core.facts import (
 from gateway.core.labels import Integrity, Label, rank_integrity
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, OUT
 from gateway.core.permissions import OWN as STAYS
-from gateway.core.redaction import Redactor
-from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope
+from gateway.core.scopes import OWNER_SCOPE, PUBLIC, group_scope
 from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool, tools_of
 from gateway.core.tool_spec import ToolCall
-from gateway.runtime.turn import TurnRunner
+from gateway.hooks import Plugins
+from gateway.plugins.evidence import EvidenceReader
+from gateway.plugins.files import Files
+from gateway.plugins.recall import Recall, RecallSettings
+from gateway.plugins.recap import Recap
+from gateway.runtime.turn import Gathered, TurnRunner
+from gateway.runtime.turn_record import Turn
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.internal import InternalIntake
-from gateway.stream.presence import PresenceTracker
-from gateway.stream.preview import TurnPreviews
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
-from gateway.tools.dispatch import ToolDispatcher, TurnTools
-from gateway.tools.files import FileTools
+from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
 from gateway.tools.memory import MemoryTools
 from gateway.tools.platform import MessagingTools
 from gateway.tools.read_room import RoomReader
-from gateway.tools.workspace_fs import AgentFiles
+from tests.kits.agent import digests_of
 from tests.kits.examples import examples
+from tests.kits.handle import handle_of
 from tests.kits.places import PlayedChannels, privacy
+from tests.kits.plugins import plugin_of
 from tests.kits.policies import attention_of
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played
-from tests.kits.tasks import LooseTasks
 from tests.kits.tools import NoApprovals, dispatcher
-from tests.kits.turns import INNER, ROOM, WHEN, WHO, Desk
+from tests.kits.turns import INNER, ROOM, WHEN, WHO, Desk, services_of
 
 WORD: Final = re.compile(r"w\d{4}w")
 SUMMARY: Final = "The window is nearly full: "
@@ -302,14 +298,15 @@ class Parrot(Played):
                 return f'{{"about":"{word}"}}'
 
 
-class Seen(ToolDispatcher):
+class Seen(TurnRunner):
     """Keeps the contexts of all turns."""
 
     contexts: list[ToolContext]
 
-    def for_turn(self, context: ToolContext) -> TurnTools:
-        self.contexts.append(context)
-        return super().for_turn(context)
+    async def gather(self, turn: Turn) -> Gathered:
+        gathered = await super().gather(turn)
+        self.contexts.append(gathered.tools)
+        return gathered
 
 
 class Persona(PromptContextBuilder):
@@ -346,9 +343,9 @@ class World(NoApprovals):
         """Begin, as after a start: with what the store and the files hold."""
         self.store = store = await Store.open(self.folder / "reverie.db", self.clock)
         self.desk = desk = Desk(store, self.model, clock=self.clock, who=POLICY)
-        live, clock = desk.means.live, self.clock
-        live._settings = live.settings.model_copy(
-            update={"recall": live.settings.recall.model_copy(update={"ambient_tokens": 400})}
+        live, clock = desk.live, self.clock
+        live.put_in_force(
+            live.settings.model_copy(update={"recall": RecallSettings(ambient_tokens=400)})
         )
         channels = PlayedChannels(
             scope_of=lambda at: PUBLIC if at in (ROOM, HALL) else None,
@@ -365,85 +362,47 @@ class World(NoApprovals):
         )
         await self.journal.recover(["ana"])
         await self.memory.recover("ana")
-        evidence = EvidenceStore(store, clock, places, desk.means.history.media)
-        rooms = RoomReader(
-            reader=store,
-            places=places,
-            bindings=BINDINGS,
-            access_policy=POLICY,
-            channels={},
-            redactor=Redactor(),
-        )
-        rooms._channels = {ROOM.channel: None}  # type: ignore[dict-item]  # it lists no members
+        named = PlayedChannels(dict.fromkeys([ROOM.channel], cast("Any", None)))
+        gateway = handle_of(store, clock, live=live, places=places, people=POLICY, channels=named)
+        recall = plugin_of(Recall, gateway=gateway, journal=self.journal, memory=self.memory)
+        services = replace(services_of(gateway, desk.means.history.media), plugins=Plugins(recall))
+        evidence = plugin_of(EvidenceReader, gateway=gateway, media=desk.means.history.media)
+        reader = services.reader
+        rooms, locks = RoomReader(gateway), ConversationLocks()
+        digests = digests_of("ana", reader, store=store, clock=clock, places=places, locks=locks)
         messaging = MessagingTools(
-            store=store,
-            clock=clock,
-            bindings=BINDINGS,
-            places=places,
-            access_policy=POLICY,
-            channels=(ROOM.channel,),
-            internal=InternalIntake(
-                store,
-                clock,
-                attention_of(store),
-                BINDINGS,
-                PresenceTracker(desk.means.live, clock, POLICY),
-            ),
+            gateway,
+            InternalIntake(store, clock, attention_of(store), BINDINGS),
+            locks,
+            {"ana": digests},
         )
         workspace = AgentFiles(live, store.path, places)
         if not (strange := workspace.directory("ana") / "2.txt").exists():
             strange.parent.mkdir(parents=True, exist_ok=True)
             strange.write_text(self.truth.word("outside"))
-        files = FileTools(workspace, desk.means.history.media)
-        recall = RecallSearch(store, places, self.memory, self.journal, Redactor())
-        forgetter = NoteForgetter(
-            store, clock, places, self.journal, self.memory, redactor=Redactor()
-        )
-        recaps = RecapBuilder(store, places, Redactor(), clock, live)
-        memory = MemoryTools(self.journal, recall, recaps, forgetter, evidence)
-        tools = [*self.tools(), *tools_of(memory, rooms, messaging, files)]
-        hands = dispatcher(tools, self)
-        hands.__class__ = Seen
-        assert isinstance(hands, Seen)
-        hands.contexts = self.model.contexts
-        digests = DigestBuilder(
-            agent="ana",
-            store=store,
-            clock=clock,
-            places=places,
-            reader=desk.means.reader,
-            locks=ConversationLocks(),
-            is_own=lambda _: True,
-        )
-        messaging.digests["ana"] = digests
+        files = plugin_of(Files, files=workspace, media=desk.means.history.media)
+        forgetter = NoteForgetter(gateway, self.journal, self.memory)
+        memory = MemoryTools(self.journal, forgetter)
+        tools = [
+            *self.tools(),
+            *tools_of(
+                memory, plugin_of(Recap, gateway=gateway), recall, evidence, rooms, messaging, files
+            ),
+        ]
         self.dreamer = Dreamer(store, self.journal, self.memory)
         persona = Persona(
             "ana",
-            live,
+            gateway,
             workspaces=WorkspaceCache(clock),
-            own=self.folder / "nothing",
             family="scripted",
             keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
-            bindings=BINDINGS,
-            access_policy=POLICY,
-            cards=ChannelCards(store, clock, {}, POLICY, redactor=Redactor()),
-            places=places,
         )
         persona.memory = self.memory
         desk.means = replace(
-            desk.means,
-            tools=hands,
-            evidence=evidence,
-            ambient_recall=AmbientRecall(
-                store, places, self.memory, self.journal, clock, Redactor(), live
-            ),
-            prompt_context=persona,
+            desk.means, gateway=gateway, tools=dispatcher(tools, self), prompts=persona
         )
-        desk.turns = TurnRunner(
-            previews=TurnPreviews(store, clock, {}, LooseTasks(), redactor=Redactor()),
-            digests=digests,
-            tracker=TurnTracker(),
-        )
+        desk.turns = turns = Seen(services, digests)
+        turns.contexts = self.model.contexts
         store.subscribe(self._appended)
 
     async def close(self) -> None:
@@ -563,7 +522,8 @@ class World(NoApprovals):
             at=at,
             sender=Sender(
                 id=SenderId("olga" if claimed else who),
-                name=f"{who} {self.name}" if at == GUSES else who,
+                # the name of whoever claims to be another is that person's, as far as we know
+                name=f"{who} {self.name}" if at == GUSES and not claimed else who,
                 verified=not claimed,
             ),
             text=f"{TOPICS[topic]} {word}\n{carried}\n{FILLER}".strip(),
@@ -619,22 +579,16 @@ class World(NoApprovals):
 
     async def reminder(self, at: Address, who: str) -> None:
         word, now = self.truth.word(ROLES[who], SCOPES[at]), self.clock.now()
-        reminded = ReminderSet(
-            reminder=word,
-            agent="ana",
-            at=at,
-            text=word,
-            by=SenderId(who),
-            asked_by=who,
-            schedule="once",
-            due=now,
-            role=ROLES[who],
-        )
-        await self.store.append(
-            [NewEntry(fact=reminded, at=now, conversation=at.conversation, key=f"reminded:{word}")]
-        )
         alarm = Alarm(
-            id=EventId(word), text=word, sent=now, at=at, agent="ana", reminder=word, asked_by=who
+            id=EventId(word),
+            text=word,
+            sent=now,
+            at=at,
+            agent="ana",
+            reminder=word,
+            by=SenderId(who),
+            role=ROLES[who],
+            asked_by=who,
         )
         await self.tell(alarm, at, URGENT)
 
@@ -649,13 +603,6 @@ class World(NoApprovals):
         await self.desk.take(at.conversation, autonomous=is_inner(at.conversation))
 
     async def dream(self) -> None:
-        inner = ToolContext(
-            turn=TurnId("d"),
-            agent="ana",
-            at=OWN,
-            visibility=Visibility(scope=PUBLIC),
-            autonomous=True,
-        )
         brief = PromptInput(
             persona="You are Ana.",
             card=load_prompt("inner"),
@@ -666,7 +613,7 @@ class World(NoApprovals):
         done = await self.dreamer.dream(
             brief,
             self.model,
-            self.desk.means.tools.for_turn(inner),
+            DreamHost(self.desk.means.tools.specs),
             agent="ana",
             memory_chars=4_000,
         )
@@ -678,7 +625,7 @@ class World(NoApprovals):
 
     async def begin_afresh(self, at: Address) -> None:
         """As `/new`."""
-        view = await self.desk.means.view(at.conversation)
+        view = await self.desk.means.history.view(at.conversation, simple=False)
         if view.turns:
             fresh = ViewFolded(
                 start=Seq(view.turns[-1].seq + 1),

@@ -27,10 +27,10 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.runtime import rewind
-from gateway.runtime.rewind import MOST_EXCHANGES, RewindRequest, TurnInView, parse_count
+from gateway.runtime.rewind import RewindRequest, TurnInView
 from gateway.store import AppendResult, Store, rebuild
 from gateway.stream.trace import explain_event
-from tests.kits.gateway import CONSOLE, Gateway, running
+from reverie.testing.gateway import CONSOLE, Gateway, running
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import turn
 
@@ -176,20 +176,6 @@ def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
         head.text
         == "I started over: I no longer see the summary of earlier turns. The log keeps everything."
     )
-
-
-@pytest.mark.parametrize(
-    ("said", "count"),
-    [
-        ("", 1),
-        (" 2 ", 2),
-        ("1000", 1000),
-        *((said, None) for said in ("0", "-1", "x", "²", "1001", "9" * 99)),
-    ],
-)
-def test_a_number_of_exchanges(said: str, count: int | None) -> None:
-    assert parse_count(said) == count
-    assert MOST_EXCHANGES == 1000
 
 
 @given(sorts=st.text(SORTS, max_size=12), count=st.integers(1, 15))

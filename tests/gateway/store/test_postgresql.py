@@ -35,9 +35,9 @@ from gateway.store import (
 from gateway.store.reader import open_log
 from gateway.store.schema import migrations
 from gateway.store.types import ServerUnavailable
+from reverie.testing.waiting import until
 from tests.kits.examples import examples
 from tests.kits.store import ENGINE, NOW, heard, located, look_into, opened, run, said
-from tests.kits.waiting import until
 
 pytestmark = pytest.mark.postgresql
 

@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from gateway.commands import agent
+from gateway.context import compaction, requesters
 from gateway.core.events import (
     ChannelName,
     ConnectionChanged,
@@ -35,10 +37,11 @@ from gateway.core.facts import (
     ViewFolded,
 )
 from gateway.core.labels import TRUSTED_LABEL
+from gateway.plugins import approvals, recap
+from gateway.plugins.evidence import SEQ_AFTER_TURNS, TURNS_BETWEEN
 from gateway.store import (
     BadSearchQuery,
     DueReason,
-    LineCount,
     LogEntry,
     NewEntry,
     OutboxPart,
@@ -52,7 +55,7 @@ from gateway.store.queries import browse
 from gateway.store.schema import create_store_file, migrate_schema, sqlite_uri
 from gateway.store.spending import DAILY_SPENDING, SPENDING_SUMS
 from gateway.store.sqlite_log import SqliteLog
-from gateway.stream.trace import EventOutcome, find_outcome
+from gateway.stream.trace import FIRST_LOOKED_AT_BY, NEXT_FINISHED_TURN, EventOutcome, find_outcome
 from tests.gateway.stream.test_trace import TABLE, logs, wrote
 from tests.gateway.stream.test_trace import Step as Happened
 from tests.kits.examples import examples
@@ -153,16 +156,16 @@ async def test_what_happened_is_counted_and_listed(store: Store) -> None:
     await store.append([replace(noted, fact=fact), turn(B, 5)])  # 11, 12
     await store.append([NewEntry(fact=ConversationRewound(
         first=Seq(12), last=Seq(12), by="x"), at=NOW, conversation=B)])  # fmt: skip
-    assert await store.count_lines(2, most=9) == (
+    assert await recap.count_lines(store, 2, most=9) == (
         [
-            LineCount(A, "Ulla", "guest", 2, 1, Seq(3), Seq(7)),
-            LineCount(B, "Ulla", "guest", 1, 0, Seq(5), Seq(5)),
+            recap.LineCount(A, "Ulla", "guest", 2, 1, Seq(3), Seq(7)),
+            recap.LineCount(B, "Ulla", "guest", 1, 0, Seq(5), Seq(5)),
         ],
         False,
     )
-    (counted,), is_cut = await store.count_lines(2, most=2)
+    (counted,), is_cut = await recap.count_lines(store, 2, most=2)
     assert (counted.lines, is_cut) == (1, True)
-    (ended,) = await store.turns_since(2, most=9)
+    (ended,) = await recap.find_turns(store, 2, most=9)
     assert (ended.seq, ended.outcome, ended.is_within, ended.note, ended.label) == (
         11, "replied", False, "I saw the harbour.", TRUSTED_LABEL,
     )  # fmt: skip
@@ -566,21 +569,16 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
     [
         (queries.ENTRY, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.ENTRY_BY_KEY, 1, "SEARCH log USING INDEX sqlite_autoindex_log_1 (key=?)"),
-        (
-            queries.ENTRIES_BY_KEY,
-            1,
-            "SEARCH log USING INDEX sqlite_autoindex_log_1 (key>? AND key<?)",
-        ),
         (queries.CAUSED_BY, 1, "SEARCH log USING INDEX log_cause (cause=?)"),
         (queries.HANDLED_BY, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
         (queries.HANDLED_BY, 3, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
         (
-            queries.FIRST_LOOKED_AT_BY,
+            FIRST_LOOKED_AT_BY,
             3,
             "SEARCH log USING INDEX log_turn (conversation>? AND conversation<?)",
         ),
         (
-            queries.NEXT_FINISHED_TURN,
+            NEXT_FINISHED_TURN,
             2,
             "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)",
         ),
@@ -592,10 +590,18 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
         ),
         (queries.NEWEST_FOLD, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
         (queries.NEWEST_FOLD, 1, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
-        (queries.LAST_FRESH_START, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
-        (queries.UNDECIDED, 0, "SEARCH log USING INDEX log_kind (kind=?)"),
-        (queries.UNDECIDED, 0, "SEARCH ended USING COVERING INDEX sqlite_autoindex_log_1 (key=?)"),
-        (queries.COMPACTION_LOCK, 1, "SEARCH compaction_locks_v1 USING PRIMARY KEY (session_id=?)"),
+        (requesters.LAST_FRESH_START, 1, "SEARCH view USING PRIMARY KEY (conversation=?)"),
+        (approvals.UNDECIDED, 0, "SEARCH log USING INDEX log_kind (kind=?)"),
+        (
+            approvals.UNDECIDED,
+            0,
+            "SEARCH ended USING COVERING INDEX sqlite_autoindex_log_1 (key=?)",
+        ),
+        (
+            compaction.COMPACTION_LOCK,
+            1,
+            "SEARCH compaction_locks_v1 USING PRIMARY KEY (session_id=?)",
+        ),
         (queries.NEWEST_TURNS, 3, "SEARCH log USING INDEX log_turn (conversation=? AND rowid<?)"),
         (queries.DUE_CONVERSATIONS, 1, "SCAN unread USING COVERING INDEX unread_due"),
         (
@@ -653,12 +659,12 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
         ),
         (queries.LATEST_MESSAGE_CHANGE, 4, "SEARCH judged USING INDEX log_cause (cause=?)"),
         (
-            queries.TURNS_BETWEEN,
+            TURNS_BETWEEN,
             4,
             "SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)",
         ),
         (
-            queries.SEQ_AFTER_TURNS,
+            SEQ_AFTER_TURNS,
             4,
             "SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)",
         ),
@@ -681,16 +687,14 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
         (queries.OPEN_PREVIEWS, 0, "SCAN preview"),
         (queries.UNDELIVERED_POSTS, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (queries.UNDELIVERED_POSTS, 0, "SEARCH part USING PRIMARY KEY (post=?) LEFT-JOIN"),
-        (queries.NEWEST_POSTS, 2, "SEARCH log USING INDEX log_post (conversation=?)"),
         (SPENDING_SUMS["all"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
         (SPENDING_SUMS["room"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
         (SPENDING_SUMS["sender"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
-        (queries.NOTIFICATION_TYPES, 0, "SCAN notification_type"),
-        (queries.PENDING_COUNTS, 0, "SCAN unread USING INDEX unread_conversation"),
-        (queries.PENDING_COUNTS, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
-        (queries.COUNT_LINES, 2, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
-        (queries.COUNT_LINES, 2, "SEARCH said USING INTEGER PRIMARY KEY (rowid=?)"),
-        (queries.TURNS_SINCE, 2, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
+        (agent.PENDING_COUNTS, 0, "SCAN unread USING INDEX unread_conversation"),
+        (agent.PENDING_COUNTS, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
+        (recap.COUNT_LINES, 2, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
+        (recap.COUNT_LINES, 2, "SEARCH said USING INTEGER PRIMARY KEY (rowid=?)"),
+        (recap.TURNS_SINCE, 2, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
         (queries.SAVED_CURSOR, 1, "SEARCH cursor USING PRIMARY KEY (channel=?)"),
         (queries.DMN_STATE, 1, "SEARCH dmn_state USING PRIMARY KEY (agent=?)"),
     ],

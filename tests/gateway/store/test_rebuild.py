@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
-from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -56,10 +55,7 @@ from gateway.store.active import read_conversation
 from gateway.store.projections import (
     PROJECTED_TABLES,
     SEARCHABLE_KINDS,
-    Statement,
     counted_type,
-    group_statements,
-    project_fact,
 )
 from tests.kits import strategies
 from tests.kits.examples import examples
@@ -77,6 +73,7 @@ from tests.kits.store import (
     run,
     said,
     turn,
+    within,
 )
 
 # Derived tables: a rebuild gives the same, and repairs changed ones
@@ -164,7 +161,7 @@ def test_rebuilding_what_the_writer_made_finds_no_difference(
         async def story() -> list[TableDifference]:
             async with await opened(path) as store:
                 for batch in given_batches:
-                    await store.append(batch)
+                    await store.append(within(batch, store))
                 before = [
                     await store.undelivered_posts(),
                     await store.due_conversations(0),
@@ -180,49 +177,6 @@ def test_rebuilding_what_the_writer_made_finds_no_difference(
             return differences
 
         assert run(story()) == []
-
-
-def _last_of_each_key(pairs: Sequence[tuple[str, tuple[Any, ...]]]) -> list[tuple[str, Any]]:
-    """Of rows that take the place of each other in one run, leave the last."""
-    left = list[tuple[str, Any]]()
-    for sql, run_ in groupby(pairs, key=lambda pair: pair[0]):
-        rows = [row for _, row in run_]
-        if "VALUES {} ON CONFLICT (" in sql:
-            width = sql.partition("ON CONFLICT (")[2].partition(")")[0].count(",") + 1
-            rows = list({row[:width]: row for row in rows}.values())
-        left += [(sql, row) for row in rows]
-    return left
-
-
-@given(st.lists(entries, max_size=30))
-def test_statements_keep_their_order_within_a_table(some: list[NewEntry]) -> None:
-    flat = [
-        statement
-        for seq, entry in enumerate(some, 1)
-        for statement in project_fact(Seq(seq), "now", entry.conversation, Seq(1), entry.fact)
-    ]
-    regrouped: dict[str, list[tuple[str, tuple[Any, ...]]]] = {
-        table: [] for table in PROJECTED_TABLES
-    }
-    by_sql = {statement.sql: statement.table for statement in flat}
-    for sql, rows in group_statements(flat):
-        regrouped[by_sql[sql]] += [(sql, row) for row in rows]
-    for table in PROJECTED_TABLES:
-        expected = [(one.sql, one.params) for one in flat if one.table == table]
-        if table == "notification_type":  # rows of one type become one
-            assert sum(row[1] for _, row in regrouped[table]) == len(expected)
-            continue
-        assert regrouped[table] == _last_of_each_key(expected)
-
-
-def test_grouping_joins_runs_and_only_runs() -> None:
-    some = [
-        Statement("a", "x", (1,)),
-        Statement("b", "y", (2,)),
-        Statement("a", "x", (3,)),
-        Statement("a", "z", ()),
-    ]
-    assert list(group_statements(some)) == [("x", [(1,), (3,)]), ("z", [()]), ("y", [(2,)])]
 
 
 async def _story(path: Path) -> None:
@@ -498,7 +452,8 @@ async def play(path: Path, steps: Steps) -> None:
                 else appended
             )
             await asyncio.gather(
-                store.append(entries), *[store.activate(room) for room in ROOMS if room in rooms]
+                store.append(within(entries, store)),
+                *[store.activate(room) for room in ROOMS if room in rooms],
             )
             await compare(store)
 
@@ -561,20 +516,20 @@ async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it
         for entries in told[1:2]:
             conversations.on_appended(entries)  # a gap: what was being read is dropped
         conversations.end_read(ROOMS[0], appends, found)
-        assert conversations.get(ROOMS[0]) is None
+        assert conversations.kept.get(ROOMS[0]) is None
         appends = conversations.begin_read(ROOMS[0])
         assert appends is not None
         conversations.on_appended(told[2])
         conversations.on_appended(told[3])
         conversations.end_read(ROOMS[0], appends, found)
-        kept = conversations.get(ROOMS[0])
+        kept = conversations.kept.get(ROOMS[0])
         assert kept is not None
         assert kept.unread_entries(most=9, after=0) == await StoreReader.unread_entries(
             store, ROOMS[0], most=9
         )
         assert len(kept.newest_senders(before=100, most=9) or ()) == 4
         conversations.on_appended(told[1])
-        assert conversations.get(ROOMS[0]) is None
+        assert conversations.kept.get(ROOMS[0]) is None
 
 
 # Counters of notification types: bounded, and equal by append and by rebuild

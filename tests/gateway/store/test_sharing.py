@@ -14,9 +14,9 @@ from gateway.store import LogEntry, ServerStore, Store, StoreClosed, StoreInUse,
 from gateway.store.postgres_log import PostgresLog
 from gateway.store.schema import migrations
 from gateway.store.shared import SharedStore
+from reverie.testing.waiting import until
 from tests.gateway.store.test_postgresql import Proxy, behind_proxy, moved
 from tests.kits.store import append_newer, heard, located, look_into, place, turn
-from tests.kits.waiting import until
 
 pytestmark = pytest.mark.postgresql
 A = place().conversation

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.policy import AccessDecision
+from gateway.access.policy import UNBOUND, AccessDecision, ConversationBinding, ListenMode, SpeaksUp
 from gateway.config.models import AttentionConfig
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
@@ -47,16 +47,14 @@ from gateway.stream.attention import (
     INHERIT,
     AttentionPolicy,
     AttentionRule,
-    ListenMode,
     LiveAttention,
-    SpeaksUp,
     Urgency,
+    assess,
     format_event_type,
     is_open_question,
-    judge,
 )
 from gateway.stream.inbox import FLOOD_WINDOW_S, ConversationInbox, ReadyConversation
-from gateway.stream.routing import UNBOUND, BindingPattern, Bindings, ConversationBinding
+from gateway.stream.routing import BindingPattern, Bindings
 from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings, reload
 from tests.kits.strategies import notifications
@@ -67,7 +65,6 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AT = Address(channel=ChannelName("irc.libera"), room=RoomId("#python"))
 ANN = Sender(id=SenderId("a"), name="ann")
 YES = AccessDecision(allowed=True, role="guest", rule="open")
-NO = AccessDecision(allowed=False, role="blocked", rule="access.roles.blocked")
 DEFAULT = AttentionPolicy(thresholds={})
 
 LEVELS: Final[tuple[PresenceLevel, ...]] = get_args(PresenceLevel)
@@ -104,7 +101,7 @@ ALARM = Alarm(id=EventId("1"), text="tea", sent=NOW)
 def test_a_changed_topic_is_told_at_the_next_turn(
     *, change: Literal["topic", "join"], news: bool, listen: ListenMode, fate: str
 ) -> None:
-    judged = judge(DEFAULT, replace(JOIN, change=change, news=news), YES, listen)
+    judged = assess(DEFAULT, replace(JOIN, change=change, news=news), YES, listen)
     assert (judged.fate, judged.urgency) == (fate, 0)
 
 
@@ -112,10 +109,10 @@ def test_rules_and_thresholds_hold_for_topics_too() -> None:
     change = replace(JOIN, change="topic")
     loud = AttentionPolicy(rules=(AttentionRule(type="irc.libera", urgency=3),), thresholds={})
     assert (
-        judge(loud, change, YES, "mention").fate,
-        judge(loud, change, YES, "mention").urgency,
+        assess(loud, change, YES, "mention").fate,
+        assess(loud, change, YES, "mention").urgency,
     ) == ("due", 3)
-    assert judge(AttentionPolicy(thresholds={"irc.libera": 1}), change, YES, "all").fate == "noted"
+    assert assess(AttentionPolicy(thresholds={"irc.libera": 1}), change, YES, "all").fate == "noted"
 
 
 @pytest.mark.parametrize(
@@ -168,15 +165,10 @@ def test_types(event: Notification, dotted: str) -> None:
     ],
 )
 def test_defaults(event: Notification, listen: ListenMode, urgency: int, fate: str) -> None:
-    judged = judge(DEFAULT, event, YES, listen)
+    judged = assess(DEFAULT, event, YES, listen)
     assert (judged.urgency, judged.fate) == (urgency, fate)
     assert judged.rule
     assert (judged.rule == "listen: off") == (listen == "off")
-
-
-def test_what_access_refuses_is_never_told() -> None:
-    judged = judge(DEFAULT, said("direct"), NO, "all")
-    assert (judged.urgency, judged.fate, judged.rule) == (0, "refused", "access.roles.blocked")
 
 
 def test_the_first_rule_that_fits_decides() -> None:
@@ -188,27 +180,27 @@ def test_the_first_rule_that_fits_decides() -> None:
         ),
         thresholds={},
     )
-    assert judge(policy, said("room", "a fire!"), YES, "ambient").urgency == 3
-    assert judge(policy, said("room"), YES, "ambient").urgency == 2
-    assert judge(policy, said("mention"), YES, "ambient").urgency == 0
+    assert assess(policy, said("room", "a fire!"), YES, "ambient").urgency == 3
+    assert assess(policy, said("room"), YES, "ambient").urgency == 2
+    assert assess(policy, said("mention"), YES, "ambient").urgency == 0
     elsewhere = Address(channel=ChannelName("ircx.y"), room=RoomId("r"))
     assert (
-        judge(policy, said("mention", at=elsewhere), YES, "ambient").urgency == 3
+        assess(policy, said("mention", at=elsewhere), YES, "ambient").urgency == 3
     )  # `irc` is a prefix by dots
 
 
 def test_thresholds_walk_up_the_dots() -> None:
     policy = AttentionPolicy(thresholds={"irc": 3, "irc.libera": INHERIT, "irc.libera.room": 0})
-    assert judge(policy, said("room"), YES, "ambient").fate == "context"
-    assert judge(policy, said("mention"), YES, "ambient").fate == "due"
+    assert assess(policy, said("room"), YES, "ambient").fate == "context"
+    assert assess(policy, said("mention"), YES, "ambient").fate == "due"
     normal = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=2),), thresholds={"irc": 3})
-    judged = judge(normal, said("mention"), YES, "ambient")
+    judged = assess(normal, said("mention"), YES, "ambient")
     assert (judged.fate, judged.rule) == ("noted", "attention.thresholds.irc is 3")
 
 
 @pytest.mark.parametrize("event", [REACTION, LINK, ALARM, FINISHED, FAILED])
 def test_what_the_operator_calls_ambient_is_noted_if_nobody_said_it(event: Notification) -> None:
-    judged = judge(
+    judged = assess(
         AttentionPolicy(rules=(AttentionRule(type="*", urgency=0),), thresholds={}),
         event,
         YES,
@@ -241,26 +233,26 @@ def test_presence_shifts_a_threshold_by_one(
         rules=(AttentionRule(type="irc", urgency=urgency),), thresholds={"irc": 2}
     )
     for event in (said("mention"), said("room"), REACTION, LINK):
-        judged = judge(policy, event, YES, "ambient", level=level)
+        judged = assess(policy, event, YES, "ambient", level=level)
         assert (judged.fate, judged.urgency) == (fate, now)
         assert judged.rule == (rule or "attention.rules[0]")
 
 
 def test_offsets_stay_within_the_levels_and_shift_nothing_that_is_not_set() -> None:
     top, bottom = AttentionPolicy(thresholds={"irc": 3}), AttentionPolicy(thresholds={"irc": 0})
-    assert judge(top, said("mention"), YES, "mention", level="focused").fate == "due", (
+    assert assess(top, said("mention"), YES, "mention", level="focused").fate == "due", (
         "urgent always passes"
     )
-    assert judge(bottom, said("room"), YES, "ambient", level="away").fate == "context"
+    assert assess(bottom, said("room"), YES, "ambient", level="away").fate == "context"
     for level in LEVELS:
-        assert judge(DEFAULT, REACTION, YES, "mention", level=level).fate == "due"
+        assert assess(DEFAULT, REACTION, YES, "mention", level=level).fate == "due"
         for event in (said("room"), said("mention"), JOIN, ALARM):
-            assert judge(DEFAULT, event, YES, "ambient", level=level) == judge(
+            assert assess(DEFAULT, event, YES, "ambient", level=level) == assess(
                 DEFAULT, event, YES, "ambient"
             )
-    focused = judge(bottom, REACTION, YES, "all", level="focused")
+    focused = assess(bottom, REACTION, YES, "all", level="focused")
     assert (focused.fate, focused.urgency) == ("due", 1), "ambient, one higher, is low"
-    assert judge(bottom, said("room"), YES, "mention", level="focused").rule == "listen: mention"
+    assert assess(bottom, said("room"), YES, "mention", level="focused").rule == "listen: mention"
 
 
 @given(
@@ -278,9 +270,9 @@ def test_presence_loses_nothing(
     policy = AttentionPolicy(
         rules=(AttentionRule(type="*", urgency=urgency),), thresholds={dotted: threshold}
     )
-    usual = judge(policy, event, YES, listen)
+    usual = assess(policy, event, YES, listen)
     for level in LEVELS:
-        judged = judge(policy, event, YES, listen, level=level)
+        judged = assess(policy, event, YES, listen, level=level)
         if usual.fate in ("due", "context"):
             assert judged.fate in ("due", "context"), level
         if urgency == 3:
@@ -334,14 +326,14 @@ def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:
     )
     roles: list[Role] = ["guest", "member", "admin", "owner"]
     found = [
-        judge(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles
+        assess(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles
     ]
     assert found == [0, 3, 3, 3]
     anybody = AttentionPolicy(
         rules=(AttentionRule(type="*", urgency=3, role="guest"),), thresholds={}
     )
-    assert judge(anybody, JOIN, YES, "ambient").urgency == 3
-    assert judge(anybody, LINK, YES, "ambient").rule == "link is low"
+    assert assess(anybody, JOIN, YES, "ambient").urgency == 3
+    assert assess(anybody, LINK, YES, "ambient").rule == "link is low"
 
 
 def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
@@ -350,10 +342,10 @@ def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
         AttentionRule(type="irc", urgency=1),
     )
     policy = AttentionPolicy(rules=rules, thresholds={})
-    judged = judge(policy, said("room", "the site is DOWN!"), YES, "ambient")
+    judged = assess(policy, said("room", "the site is DOWN!"), YES, "ambient")
     assert (judged.urgency, judged.fate, judged.rule) == (2, "due", "attention.rules[0]")
-    assert judge(policy, said("room", "a download"), YES, "ambient").rule == "attention.rules[1]"
-    assert judge(policy, JOIN, YES, "ambient").rule == "attention.rules[1]", (
+    assert assess(policy, said("room", "a download"), YES, "ambient").rule == "attention.rules[1]"
+    assert assess(policy, JOIN, YES, "ambient").rule == "attention.rules[1]", (
         "what has no text has an empty one"
     )
 
@@ -364,26 +356,22 @@ def test_one_that_takes_too_long_does_not_fit() -> None:
         rules=(slow, AttentionRule(type="irc.libera.mention", urgency=2)), thresholds={}
     )
     bad = "a" * 5_000 + "!"
-    assert judge(policy, said("mention", bad), YES, "ambient").rule == "attention.rules[1]"
-    assert judge(policy, said("room"), YES, "ambient").rule == "room talk is ambient"
+    assert assess(policy, said("mention", bad), YES, "ambient").rule == "attention.rules[1]"
+    assert assess(policy, said("room"), YES, "ambient").rule == "room talk is ambient"
 
 
 @given(
     notifications,
     st.sampled_from(LEVELS),
     st.sampled_from(["mention", "ambient", "all", "off"]),
-    st.booleans(),
 )
 def test_every_event_has_one_fate(
-    event: Notification, level: PresenceLevel, listen: ListenMode, allowed: bool
+    event: Notification, level: PresenceLevel, listen: ListenMode
 ) -> None:
-    judged = judge(
-        AttentionPolicy(thresholds={"a": 2}), event, YES if allowed else NO, listen, level=level
-    )
+    judged = assess(AttentionPolicy(thresholds={"a": 2}), event, YES, listen, level=level)
     assert judged.rule
-    assert (judged.fate == "refused") is not allowed
     assert judged.fate != "due" or judged.urgency > 0
-    assert judged.fate in ("noted", "refused") or listen != "off"
+    assert judged.fate == "noted" or listen != "off"
 
 
 @pytest.mark.parametrize("listen", get_args(ListenMode))
@@ -391,7 +379,7 @@ def test_every_event_has_one_fate(
 def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> None:
     keyword = AttentionPolicy(thresholds={}, rules=(AttentionRule(type="*", urgency=3),))
     for policy in (DEFAULT, keyword):
-        judged = judge(
+        judged = assess(
             policy,
             replace(said(kind), history=True),
             YES,
@@ -407,11 +395,6 @@ def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> N
 
 # Thresholds set by command, and rules of the file: their effect on attention, also after a restart
 # or a reload
-
-CONFIGURED = AttentionPolicy(
-    rules=(AttentionRule(type="irc", urgency=1, keyword="tea"),),
-    thresholds={"irc.libera": 1, "irc.libera.mention": 3},
-)
 
 
 @asynccontextmanager
@@ -433,48 +416,18 @@ def bar(type: str, value: int | None) -> AttentionThresholdSet:  # noqa: A002 - 
     return AttentionThresholdSet(type=type, value=value, by="irc:ann")
 
 
-def policy(overrides: LiveAttention) -> AttentionPolicy:
-    return replace(CONFIGURED, set_thresholds=overrides.thresholds)
-
-
 async def test_a_rule_of_the_file_holds_once_it_is_read_again(tmp_path: Path) -> None:
     live = live_settings(attention=AttentionConfig())
     async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        overrides = LiveAttention(store, live)
+        overrides = attention_of(store, live)
         await overrides.load()
         await write(store, bar("irc", 2))
-        assert judge(overrides.policy, said("room", "tea?"), YES, "ambient").fate == "noted"
+        assert assess(overrides.policy, said("room", "tea?"), YES, "ambient").fate == "noted"
         rules = [{"type": "irc", "keyword": "TEA", "urgency": "normal"}]
         reload(live, attention=AttentionConfig.model_validate({"rules": rules}))
-        judged = judge(overrides.policy, said("room", "tea?"), YES, "ambient")
+        judged = assess(overrides.policy, said("room", "tea?"), YES, "ambient")
         assert (judged.rule, judged.urgency, judged.fate) == ("attention.rules[0]", 2, "due")
-        assert judge(overrides.policy, said("room", "coffee"), YES, "ambient").fate == "noted"
-
-
-async def test_a_threshold_stands_in_place_of_the_configured_one_until_it_is_reset(
-    tmp_path: Path,
-) -> None:
-    async with opened(tmp_path) as (store, overrides):
-        assert judge(policy(overrides), ALARM, YES, "all").fate == "due"
-        await write(store, bar("agent", 3), bar("irc.libera.mention", 0), bar("irc.libera", 2))
-        judged = judge(policy(overrides), ALARM, YES, "all")
-        assert (judged.fate, judged.rule) == ("noted", "notify threshold agent is 3")
-        assert (
-            judge(policy(overrides), said("room", "tea?"), YES, "all").rule
-            == "notify threshold irc.libera is 2"
-        )
-        assert (
-            judge(policy(overrides), said("mention", "hi"), YES, "all", level="focused").fate
-            == "due"
-        )
-        await write(store, bar("irc.libera", None), bar("never", None))
-    async with opened(tmp_path) as (_, overrides):
-        assert judge(policy(overrides), ALARM, YES, "all").rule == "notify threshold agent is 3"
-        assert overrides.thresholds == {"agent": 3, "irc.libera.mention": 0}
-        assert (
-            judge(policy(overrides), said("room", "tea?"), YES, "all").rule == "attention.rules[0]"
-        )
-        assert judge(policy(overrides), said("room", "tea?"), YES, "all").fate == "due"
+        assert assess(overrides.policy, said("room", "coffee"), YES, "ambient").fate == "noted"
 
 
 async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> None:
@@ -488,7 +441,6 @@ async def test_what_was_in_the_log_already_changes_nothing(tmp_path: Path) -> No
 
 # Room talk where the agent may speak unasked
 
-CLOSED = AccessDecision(allowed=False, role="guest", rule="closed")
 QUESTION_RULE = "speaks_up: an open question"
 BOT = replace(ANN, is_bot=True)
 
@@ -536,7 +488,6 @@ def test_questions_to_nobody(text: str, asked: bool) -> None:
         (spoken("tea?"), "ambient", "never", YES, ("context", 0, "room talk is ambient")),
         (spoken("tea?"), "off", "sometimes", YES, ("noted", 2, "listen: off")),
         (spoken("tea?"), "all", "sometimes", YES, ("due", 3, "listen: all")),
-        (spoken("tea?"), "ambient", "sometimes", CLOSED, ("refused", 0, "closed")),
     ],
 )
 def test_room_talk_is_judged_by_whether_the_agent_may_speak_unasked(
@@ -546,16 +497,8 @@ def test_room_talk_is_judged_by_whether_the_agent_may_speak_unasked(
     decision: AccessDecision,
     verdict: tuple[str, int, str],
 ) -> None:
-    judged = judge(AttentionPolicy(thresholds={}), message, decision, listen, speaks_up)
+    judged = assess(AttentionPolicy(thresholds={}), message, decision, listen, speaks_up)
     assert (judged.fate, judged.urgency, judged.rule) == verdict
-
-
-def test_rules_come_first_and_thresholds_hold() -> None:
-    ruled = AttentionPolicy(rules=(AttentionRule(type="irc", urgency=0),), thresholds={})
-    assert judge(ruled, spoken("?"), YES, "ambient", "sometimes").rule == "attention.rules[0]"
-    high = AttentionPolicy(thresholds={"irc": 3})
-    asked = judge(high, spoken("?"), YES, "ambient", "sometimes")
-    assert (asked.fate, asked.rule) == ("noted", "attention.thresholds.irc is 3")
 
 
 # Inbox
@@ -582,7 +525,7 @@ def listened(
     """Return an inbox, and the times at which it announces something."""
     live = live or live_settings(attention=AttentionConfig(coalesce=1.5))
     inbox, listener = ConversationInbox(clock, live), Listener(clock)
-    inbox.listener = listener
+    inbox.subscribe(listener.notice)
     return inbox, listener.noticed_s
 
 

@@ -1,7 +1,7 @@
 """Loops with bots: listed bots are answered, but not for ever; and who may invite the bot where."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,25 +13,28 @@ from agent.models.scripted import Script
 from channels.base import Rejected
 from channels.console import ConsoleChannel
 from gateway.access.policy import decide
+from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
     ChannelName,
-    ConversationId,
     EventId,
     MembershipChanged,
     Message,
     MessageId,
     Notification,
+    PostKey,
     RoomId,
     Sender,
     SenderId,
 )
-from gateway.core.facts import Judgement
+from gateway.core.facts import Judgement, PartSendStarted
 from gateway.core.identity import AccessPolicy
-from gateway.store import Store
-from gateway.stream import attention
-from gateway.stream.attention import LOOP_PAUSE_S, LOOP_ROUNDS, BotLoopGuard
-from tests.kits.gateway import CONSOLE, Gateway, Screen, running
+from gateway.store import NewEntry, Store
+from gateway.store.effects import Decision
+from gateway.stream.loops import LOOP_PAUSE_S, LOOP_ROUNDS, LoopGuard
+from reverie.testing.gateway import CONSOLE, Gateway, Screen, running
+from tests.kits.policies import routed
+from tests.kits.settings import live_settings
 
 ROLES = {
     "dm": "open",
@@ -120,27 +123,6 @@ async def test_bots_are_not_answered_unless_listed_and_allowed(
     assert (await judged(gateway.path))[0] == expected
 
 
-def verdict(fate: Literal["due", "context", "refused", "noted"]) -> Judgement:
-    return Judgement(type="t", urgency=0, fate=fate, rule="r", role="guest")
-
-
-@pytest.mark.parametrize(
-    ("before", "bot", "fate", "after"),
-    [
-        (2, True, "due", 3),
-        (2, True, "context", 2),
-        (2, True, "refused", 2),
-        (2, False, "due", 0),
-        (2, False, "noted", 0),
-        (2, False, "refused", 2),
-    ],
-)
-def test_what_counts(
-    before: int, bot: bool, fate: Literal["due", "context", "refused", "noted"], after: int
-) -> None:
-    assert attention.count_exchanges(before, said("x", 1, bot=bot), verdict(fate)) == after
-
-
 OWNER, STRANGER = (Sender(id=SenderId(who), name=who, verified=True) for who in ("olga", "ann"))
 
 
@@ -213,33 +195,45 @@ async def test_an_invitation_is_followed_once_and_failures_are_only_logged(
         assert line in caplog.text
 
 
-PLACE = ConversationId("irc.test/eve")
+PLACE = Address(channel=CONSOLE, room=RoomId("lobby"))
 
 
 class Chat:
     """One sender and the bot, on a clock of its own."""
 
-    def __init__(self) -> None:
-        self.loops, self.now_s = BotLoopGuard(), 1_000.0
+    def __init__(self, store: Store) -> None:
+        self.store, self.clock = store, ManualClock()
+        self.loops = LoopGuard(store, self.clock, live_settings(), None)
         self.answered = 0
-        self.pauses: list[float] = []
+        self.rules: list[str] = []
 
-    def ours(self) -> None:
-        self.loops.record_sending(PLACE, self.now_s)
+    async def ours(self) -> None:
+        sending = PartSendStarted(post=PostKey("p"), part=0, bodies=None)
+        entry = NewEntry(fact=sending, at=NOW, conversation=PLACE.conversation)
+        await self.store.append([entry])
 
-    def theirs(
+    async def theirs(
         self, text: str, *, after_s: float, sender: str = "eve", is_answered: bool = True
     ) -> bool:
         """Let them write so long after the last line. Return whether it is answered."""
-        self.now_s += after_s
-        if pause_s := self.loops.check_line(PLACE, sender, text, self.now_s):
-            self.pauses.append(pause_s)
+        self.clock.advance(after_s)
+        line = replace(said(sender, 1), text=text)
+        due = Judgement(type="t", urgency=3, fate="due", rule="r", role="guest")
+        decided = await self.loops.judge(routed(line), Decision(judgement=due))
+        if decided is not None:
+            self.rules.append(decided.judgement.rule)
             return False
         self.answered += 1
         if is_answered:
-            self.now_s += 1.0
-            self.ours()
+            self.clock.advance(1.0)
+            await self.ours()
         return True
+
+
+@pytest.fixture
+async def chat(tmp_path: Path) -> AsyncIterator[Chat]:
+    async with await Store.open(tmp_path / "s.db", ManualClock()) as store:
+        yield Chat(store)
 
 
 @pytest.mark.parametrize(
@@ -250,50 +244,44 @@ class Chat:
         ("An answer that no person types in this time, word by word.", 1.5),
     ],
 )
-def test_who_answers_faster_than_anybody_reads_or_types_is_a_program(
-    text: str, after_s: float
+async def test_who_answers_faster_than_anybody_reads_or_types_is_a_program(
+    chat: Chat, text: str, after_s: float
 ) -> None:
-    chat = Chat()
     for _ in range(300):
-        chat.theirs(text, after_s=after_s)
+        await chat.theirs(text, after_s=after_s)
     assert chat.answered == LOOP_ROUNDS
-    assert chat.pauses.count(LOOP_PAUSE_S) == 1
-    chat.now_s += LOOP_PAUSE_S
-    assert chat.theirs(text, after_s=after_s)
+    told = "loop broken: no person answers so fast; they are answered again in 3600 s"
+    assert chat.rules.index(told) == 0
+    chat.clock.advance(LOOP_PAUSE_S)
+    assert await chat.theirs(text, after_s=after_s)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_person_who_types_fast_and_ahead_is_none(seed: int) -> None:
+async def test_a_person_who_types_fast_and_ahead_is_none(chat: Chat, seed: int) -> None:
     """Ten characters a second, without a break, whenever answers come."""
-    chance, chat = random.Random(seed), Chat()
+    chance = random.Random(seed)
     for number in range(200):
         words = f"{number}: " + "".join(chance.choices("abcdefgh ", k=chance.randint(3, 80)))
         took_s = len(words) / 10 + chance.uniform(0.2, 1.5)
         answers_s = chance.uniform(0.3, 4.0)
         if answers_s < took_s:
-            chat.now_s += answers_s
-            chat.ours()
+            chat.clock.advance(answers_s)
+            await chat.ours()
             took_s -= answers_s
-        assert chat.theirs(words, after_s=took_s, is_answered=False), number
+        assert await chat.theirs(words, after_s=took_s, is_answered=False), number
 
 
-def test_a_person_who_answers_at_once_with_short_words_is_none() -> None:
-    chat = Chat()
-    for number in range(100):
-        assert chat.theirs(
-            ["yes", "no", "go on", "lol", "ok", "north", "again"][number % 7], after_s=1.2
-        )
-
-
-def test_a_person_who_plays_a_game_is_none() -> None:
-    chat = Chat()
-    for number in range(60):
-        assert chat.theirs(
-            "roll" if number % 9 else "how many points is that?", after_s=2.0 + number % 5
-        )
-
-
-def test_a_person_in_a_lively_room_is_none() -> None:
-    chat = Chat()
+@pytest.mark.parametrize(
+    ("lines", "after_s", "people"),
+    [
+        (["yes", "no", "go on", "lol", "ok", "north", "again"], 1.2, 1),
+        (["roll", "how many points is that?"], 2.0, 1),
+        (["and now?"], 0.1, 5),  # a lively room
+    ],
+)
+async def test_a_person_who_answers_at_once_is_none(
+    chat: Chat, lines: list[str], after_s: float, people: int
+) -> None:
     for number in range(200):
-        assert chat.theirs("and now?", after_s=0.1, sender=f"p{number % 5}")
+        text, sender = lines[number % len(lines)], f"p{number % people}"
+        assert await chat.theirs(text, after_s=after_s, sender=sender)

@@ -40,11 +40,11 @@ from gateway.core.media_types import (
 from gateway.core.process import run_program
 from gateway.core.tool_spec import Image
 from gateway.stream.media import MediaStore
-from tests.kits.gateway import Gateway, running
+from reverie.testing.gateway import Gateway, running
+from reverie.testing.servers.model_api import ModelApi
+from reverie.testing.waiting import until
 from tests.kits.scaling import assert_in_proportion
 from tests.kits.settings import live_settings
-from tests.kits.waiting import until
-from tests.servers.model_api import ModelApi
 
 
 def png(width: int = 2, height: int = 1, extra: bytes = b"") -> bytes:

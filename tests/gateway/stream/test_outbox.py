@@ -3,12 +3,12 @@ meanwhile."""
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -30,6 +30,7 @@ from channels.base import (
     no_before_send,
 )
 from channels.console import ConsoleChannel
+from gateway.access.policy import ConversationBinding
 from gateway.cluster.cluster import Cluster
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -58,20 +59,24 @@ from gateway.store import (
     rebuild,
 )
 from gateway.store.store import Subscriber
-from gateway.stream import outbox
+from gateway.stream.delivery_policy import (
+    end_failed_part,
+    recover_parts,
+    select_window,
+)
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
-from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox, OutgoingFiles
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
+from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox
+from gateway.stream.outgoing_files import OutgoingFiles
+from gateway.stream.routing import BindingPattern, Bindings
 from gateway.stream.trace import explain_event
+from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, Screen, running
+from reverie.testing.waiting import until
 from tests.kits.cluster import ManualCluster
-from tests.kits.gateway import CONSOLE, UNHURRIED, Gateway, Screen, running
-from tests.kits.intake import present
 from tests.kits.policies import attention_of
 from tests.kits.store import NOW as UNDELIVERED_NOW
 from tests.kits.store import turn
 from tests.kits.tasks import LooseTasks
-from tests.kits.waiting import until
 
 NAME = ChannelName("x")
 EVERYWHERE = Bindings(
@@ -126,17 +131,32 @@ class Postman:
         return Receipt()
 
 
+class Prompt(Postman):
+    """A channel that says whether it sends at once: yes to the first `times` questions."""
+
+    times = 1_000
+
+    def sends_at_once(self, at: Address) -> bool:
+        assert at.channel == NAME
+        self.times -= 1
+        return self.times >= 0
+
+
 class Books(Store):
     """A store that knows whether an append is running, and who subscribes to posts."""
 
     writing = 0
 
     def subscribe(
-        self, subscriber: Subscriber, *fact_types: type[Fact], own: bool | None = None
-    ) -> None:
-        super().subscribe(subscriber, *fact_types, own=own)
+        self,
+        subscriber: Subscriber,
+        *fact_types: type[Fact],
+        own: bool | None = None,
+        where: Callable[[Fact], bool] | None = None,
+    ) -> Callable[[], None]:
         if PostQueued in fact_types:
             self.subscribers = [*self.__dict__.get("subscribers", ()), subscriber]
+        return super().subscribe(subscriber, *fact_types, own=own, where=where)
 
     async def append(
         self, entries: Sequence[NewEntry], *, lazily: bool = False
@@ -176,7 +196,7 @@ class Office:
                 store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=cluster
             )
         else:
-            inward = InternalIntake(store, clock, attention_of(store), EVERYWHERE, present(clock))
+            inward = InternalIntake(store, clock, attention_of(store), EVERYWHERE)
             store.subscribe(lambda entries: told.extend(ready_conversations(entries)))
             self.outbox = Outbox(
                 store, self.channels, clock, self.tasks, internal=inward, redactor=Redactor()
@@ -216,7 +236,7 @@ async def office(
     clock = ManualClock(datetime(2026, 3, 1, tzinfo=UTC) + timedelta(seconds=later_s))
     async with await Books.open(tmp / "s.db", clock) as store:
         work = Office(store, postman, clock, told)
-        await work.outbox.recover()
+        await work.outbox.open()
         work.outbox.set_link_up(NAME, up)
         yield work
         await work.outbox.drain(0)
@@ -265,10 +285,16 @@ async def test_parts_go_out_in_order_and_once(tmp_path: Path) -> None:
         ([None, Unreachable("no link"), Unreachable("no link")], "123", "sent", ""),
     ],
 )
-async def test_each_error_ends_as_its_name_says(
-    tmp_path: Path, ends: list[SendError | None], sent: str, state: str, reason: str
+@pytest.mark.parametrize("kind", [Postman, Prompt])
+async def test_each_error_ends_as_its_name_says(  # noqa: PLR0917 - a table
+    tmp_path: Path,
+    kind: type[Postman],
+    ends: list[SendError | None],
+    sent: str,
+    state: str,
+    reason: str,
 ) -> None:
-    postman = Postman(*ends)
+    postman = kind(*ends)
     async with office(tmp_path, postman) as work:
         await work.post("1\n2\n3")
         (delivery,) = await work.ended(1)
@@ -313,6 +339,73 @@ async def test_nothing_is_sent_while_the_link_is_down(tmp_path: Path) -> None:
         work.outbox.set_link_up(NAME, True)
         await work.ended(1)
     assert postman.sent == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("times", "kinds"),
+    [
+        (2, ["post", "sending", "part", "delivery"]),
+        (1, ["post", "sending", "part", "sending", "part", "delivery"]),
+        (0, ["post", "sending", "part", "delivery"]),
+    ],
+    ids=["at once", "busy a moment later", "busy"],
+)
+async def test_what_can_be_sent_at_once_is_recorded_with_its_post(
+    tmp_path: Path, times: int, kinds: list[str]
+) -> None:
+    postman = Prompt()
+    postman.times = times
+    async with office(tmp_path, postman) as work:
+        before = work.store.commits
+        await work.post("1")
+        await work.ended(1)
+        assert [one.kind for one in await work.store.entries()] == kinds
+        assert work.store.commits - before == {2: 2, 1: 4, 0: 3}[times]
+    assert postman.sent == ["1"]
+
+
+@pytest.mark.parametrize("kind", [Postman, Prompt])
+async def test_a_link_that_goes_down_meanwhile_leaves_it_surely_unsent(
+    tmp_path: Path, kind: type[Postman]
+) -> None:
+    postman = kind()
+    async with office(tmp_path, postman) as work:
+        posting = asyncio.create_task(work.post("1\n2"))
+        await asyncio.sleep(0)
+        work.outbox.set_link_up(NAME, False)
+        await posting
+        await work.store.settled()
+        (waiting,) = await work.store.undelivered_posts()
+        assert {(part.state, part.first_at) for part in waiting.parts} <= {("pending", None)}
+        work.outbox.set_link_up(NAME, True)
+        assert [one.state for one in await work.ended(1)] == ["sent"]
+    assert postman.sent == ["1", "2"]
+
+
+async def test_a_crash_between_the_post_and_the_line_leaves_it_uncertain(tmp_path: Path) -> None:
+    async with await Books.open(tmp_path / "s.db", ManualClock()) as store:
+        work = Office(store, Prompt(), ManualClock())
+        await work.outbox.open()
+        work.outbox.set_link_up(NAME, True)
+        work.tasks.create_task = lambda coro, **_: coro.close()  # type: ignore[method-assign] # it dies
+        await work.post("1\n2")
+    postman = Prompt()
+    async with office(tmp_path, postman) as work:
+        (delivery,) = await work.ended(1)
+        assert delivery.reason == f"part 1 of 2: {LOST_IN_CRASH_TEXT}"
+    assert postman.sent == ["2"]
+
+
+async def test_a_post_behind_another_one_is_not_recorded_as_handed_over(tmp_path: Path) -> None:
+    async with await Books.open(tmp_path / "s.db", ManualClock()) as store:
+        work = Office(store, Prompt(), ManualClock())
+        await work.outbox.open()
+        work.outbox.set_link_up(NAME, True)
+        work.tasks.create_task = lambda coro, **_: coro.close()  # type: ignore[method-assign] # it dies
+        await work.post("1")
+        await work.post("2")
+        parts = [[one.state for one in item.parts] for item in await store.undelivered_posts()]
+        assert parts == [["sending"], []]
 
 
 async def test_yesterdays_answer_is_not_posted_when_the_link_comes_back(tmp_path: Path) -> None:
@@ -402,51 +495,81 @@ async def test_stopping_leaves_the_rest_to_the_next_process(tmp_path: Path) -> N
     assert second.sent == ["1", "2"]
 
 
+class RetryDecision(NamedTuple):
+    """What is decided about a part after an attempt."""
+
+    state: str
+    reason: str
+    wait_s: float = 0.0
+    maybe_seen: bool = False
+
+
+def decide_retry(
+    error: SendError,
+    *,
+    attempts: int,
+    age_s: float,
+    since_s: float | None = None,
+    resend_s: float = 0.0,
+) -> RetryDecision:
+    to = Address(channel=NAME, room=RoomId("#a"))
+    end, wait_s = end_failed_part(
+        Post(key=PostKey("p"), to=to, text="x"),
+        replace(part(0, "pending", None), attempts=attempts - 1),
+        error,
+        age_s=age_s,
+        since_s=since_s,
+        resend_s=resend_s,
+        finds_sent=False,
+    )
+    return RetryDecision(end.state, end.reason, wait_s, maybe_seen=end.maybe_seen)
+
+
 @pytest.mark.parametrize(
     ("error", "attempts", "age_s", "expected"),
     [
-        (Unreachable("x"), 1, 0, outbox.RetryDecision(state="waiting", reason="x", wait_s=1.0)),
-        (Unreachable("x"), 4, 0, outbox.RetryDecision(state="waiting", reason="x", wait_s=8.0)),
-        (Unreachable("x"), 999, 0, outbox.RetryDecision(state="waiting", reason="x", wait_s=60.0)),
+        (Unreachable("x"), 1, 0, RetryDecision(state="waiting", reason="x", wait_s=1.0)),
+        (Unreachable("x"), 4, 0, RetryDecision(state="waiting", reason="x", wait_s=8.0)),
+        (Unreachable("x"), 999, 0, RetryDecision(state="waiting", reason="x", wait_s=60.0)),
         (
             Unreachable("x"),
             999,
             86_400,
-            outbox.RetryDecision(state="failed", reason="gave up after 24 h: x"),
+            RetryDecision(state="failed", reason="gave up after 24 h: x"),
         ),
         (
             RecipientAway("x"),
             9,
             604_799,
-            outbox.RetryDecision(state="waiting", reason="x", wait_s=600.0),
+            RetryDecision(state="waiting", reason="x", wait_s=600.0),
         ),
         (
             RecipientAway("x"),
             9,
             604_800,
-            outbox.RetryDecision(state="failed", reason="gave up after 168 h: x"),
+            RetryDecision(state="failed", reason="gave up after 168 h: x"),
         ),
         (
             RateLimited("x", retry_after_s=33),
             1,
             0,
-            outbox.RetryDecision(state="waiting", reason="x", wait_s=33),
+            RetryDecision(state="waiting", reason="x", wait_s=33),
         ),
         (
             RateLimited("x", retry_after_s=33),
             1,
             90_000,
-            outbox.RetryDecision(state="failed", reason="gave up after 25 h: x"),
+            RetryDecision(state="failed", reason="gave up after 25 h: x"),
         ),
-        (Uncertain("x"), 1, 90_000, outbox.RetryDecision(state="uncertain", reason="x")),
-        (Rejected("x"), 1, 0, outbox.RetryDecision(state="failed", reason="x")),
-        (Denied("x"), 1, 0, outbox.RetryDecision(state="failed", reason="x")),
+        (Uncertain("x"), 1, 90_000, RetryDecision(state="uncertain", reason="x")),
+        (Rejected("x"), 1, 0, RetryDecision(state="failed", reason="x")),
+        (Denied("x"), 1, 0, RetryDecision(state="failed", reason="x")),
     ],
 )
 def test_retry_policy(
-    error: SendError, attempts: int, age_s: float, expected: outbox.RetryDecision
+    error: SendError, attempts: int, age_s: float, expected: RetryDecision
 ) -> None:
-    assert outbox.decide_retry(error, attempts=attempts, age_s=age_s) == expected
+    assert decide_retry(error, attempts=attempts, age_s=age_s) == expected
 
 
 class Doorman(Postman):
@@ -527,7 +650,7 @@ async def test_only_who_has_opened_a_channel_delivers_there_and_who_opens_it_nex
         await _a_while()
         assert (first.attempts, second.attempts) == ([], [])
 
-        await a.outbox.open_channel(NAME)
+        await a.outbox.open(NAME)
         a.outbox.set_link_up(NAME, up=True)
         await b.post("3")
         await a.ended(3)
@@ -546,7 +669,7 @@ async def test_only_who_has_opened_a_channel_delivers_there_and_who_opens_it_nex
         await _a_while()
         assert len(first.attempts) == 4
 
-        await asyncio.gather(b.outbox.open_channel(NAME), a.post("8"))
+        await asyncio.gather(b.outbox.open(NAME), a.post("8"))
         b.outbox.set_link_up(NAME, up=True)
         await b.post("9")
         assert [one.state for one in await b.ended(8)] == ["sent"] * 8
@@ -564,7 +687,7 @@ async def test_what_was_in_flight_when_its_process_died_ends_as_after_a_crash(
     first, second = Postman(resend_s=resend_s), Postman(resend_s=resend_s)
     first.hold = asyncio.Event()
     async with two_offices(tmp_path, first, second) as (a, b):
-        await a.outbox.open_channel(NAME)
+        await a.outbox.open(NAME)
         a.outbox.set_link_up(NAME, up=True)
         await a.post("a\nb")
         await until(lambda: first.attempts)
@@ -573,7 +696,7 @@ async def test_what_was_in_flight_when_its_process_died_ends_as_after_a_crash(
             task.cancel()  # as a crash would
         await asyncio.gather(*a.tasks.running, return_exceptions=True)
 
-        await b.outbox.open_channel(NAME)
+        await b.outbox.open(NAME)
         b.outbox.set_link_up(NAME, up=True)
         (delivery,) = await b.ended(1)
         assert (delivery.state, second.sent, first.sent) == (state, sent, [])
@@ -585,13 +708,13 @@ async def test_a_post_that_the_holder_before_has_delivered_is_not_delivered_agai
     """Also if this process reads of it in the log only after it has taken the channel over."""
     first, second = Postman(), Postman()
     async with two_offices(tmp_path, first, second) as (a, b):
-        await a.outbox.open_channel(NAME)
+        await a.outbox.open(NAME)
         a.outbox.set_link_up(NAME, up=True)
         await a.post("1")
         await a.ended(1)
         (late,) = [one for one in await a.store.entries() if isinstance(one.fact, PostQueued)]
         await a.outbox.close_channel(NAME)
-        await b.outbox.open_channel(NAME)
+        await b.outbox.open(NAME)
         b.outbox.set_link_up(NAME, up=True)
         for subscriber in b.store.subscribers:
             subscriber([late])
@@ -713,14 +836,14 @@ async def test_a_channel_that_cannot_take_it_is_given_nothing(tmp_path: Path, mo
 # Resending of parts that may have been seen: only where, and while, the platform drops repeats
 
 FAILED, UNCERTAIN = (
-    outbox.RetryDecision(state="failed", reason="x"),
-    outbox.RetryDecision(state="uncertain", reason="x"),
+    RetryDecision(state="failed", reason="x"),
+    RetryDecision(state="uncertain", reason="x"),
 )
-OLD = outbox.RetryDecision(state="uncertain", reason="gave up after 24 h: x")
+OLD = RetryDecision(state="uncertain", reason="gave up after 24 h: x")
 
 
-def again(wait_s: float) -> outbox.RetryDecision:
-    return outbox.RetryDecision(state="waiting", reason="x", wait_s=wait_s, maybe_seen=True)
+def again(wait_s: float) -> RetryDecision:
+    return RetryDecision(state="waiting", reason="x", wait_s=wait_s, maybe_seen=True)
 
 
 @pytest.mark.parametrize(
@@ -739,7 +862,7 @@ def again(wait_s: float) -> outbox.RetryDecision:
         ),  # also if the wait until the next attempt would make up for it
         (Unreachable("x"), 10, again(1.0)),
         (Unreachable("x"), 100, UNCERTAIN),
-        (Unreachable("x"), None, outbox.RetryDecision(state="waiting", reason="x", wait_s=1.0)),
+        (Unreachable("x"), None, RetryDecision(state="waiting", reason="x", wait_s=1.0)),
         (RateLimited("x", retry_after_s=30), 10, again(30.0)),
         (RateLimited("x", retry_after_s=90), 10, UNCERTAIN),
         (Rejected("x"), 10, UNCERTAIN),  # surely not by this attempt, but perhaps by the one before
@@ -748,15 +871,13 @@ def again(wait_s: float) -> outbox.RetryDecision:
     ],
 )
 def test_verdicts_within_and_beyond_the_window(
-    error: SendError, since_s: float | None, expected: outbox.RetryDecision
+    error: SendError, since_s: float | None, expected: RetryDecision
 ) -> None:
-    assert (
-        outbox.decide_retry(error, attempts=1, age_s=0, since_s=since_s, resend_s=100) == expected
-    )
+    assert decide_retry(error, attempts=1, age_s=0, since_s=since_s, resend_s=100) == expected
 
 
 def test_an_old_post_that_may_have_been_seen_ends_uncertain_not_failed() -> None:
-    assert outbox.decide_retry(Uncertain("x"), attempts=1, age_s=86_400, resend_s=100) == OLD
+    assert decide_retry(Uncertain("x"), attempts=1, age_s=86_400, resend_s=100) == OLD
 
 
 def part(index: int, state: PartState, first: datetime | None) -> OutboxPart:
@@ -788,15 +909,15 @@ RECENT, LONG_AGO = NOW - timedelta(seconds=10), NOW - timedelta(hours=1)
     ],
 )
 def test_what_a_crash_left_behind(parts: list[OutboxPart], expected: dict[int, str]) -> None:
-    assert outbox.recover_parts(parts, now=NOW, resend_s=60) == expected
-    never = outbox.recover_parts(parts, now=NOW, resend_s=0)
+    assert recover_parts(parts, now=NOW, resend_s=60) == expected
+    never = recover_parts(parts, now=NOW, resend_s=0)
     assert set(never.values()) <= {"uncertain"}
 
 
 def test_parts_that_can_be_sent_again_go_one_by_one() -> None:
     parts = [part(index, "pending", None) for index in range(3)]
-    assert len(outbox.select_window(parts, 2)) == 2
-    assert [one.index for one in outbox.select_window(parts, 2, resend_s=60)] == [0]
+    assert len(select_window(parts, 2)) == 2
+    assert [one.index for one in select_window(parts, 2, resend_s=60)] == [0]
 
 
 async def test_an_uncertain_part_is_sent_again_with_its_key_before_the_next(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from channels.base import Audience, Membership
 from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
+from gateway.access.policy import ConversationBinding
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -26,13 +27,7 @@ from gateway.core.facts import AudienceReported, NoteWritten, Seq, inner_convers
 from gateway.core.labels import INTEGRITIES, Integrity, Label
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope, space_scope
 from gateway.store import NewEntry, Store
-from gateway.stream.routing import (
-    MAX_ASKED_SCOPES,
-    BindingPattern,
-    Bindings,
-    ConversationBinding,
-    PrivacyCache,
-)
+from gateway.stream.routing import MAX_ASKED_SCOPES, BindingPattern, Bindings, PrivacyCache
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, heard, opened, place, said
@@ -136,7 +131,7 @@ async def test_a_thread_that_the_platform_keeps_apart_stays_so_in_a_room_that_is
             OPEN,
             PlayedChannels(scope_of=lambda at: at.conversation if at.thread else PUBLIC),
         )
-        places.record_direct(ops.conversation, direct=False)
+        places.direct.put(ops.conversation, False)
         assert await places.scope(ROOM.conversation) == PUBLIC
         assert await places.scope(ops.conversation) == ops.conversation
         assert not (await places.visibility(ROOM.conversation)).can_see(ops.conversation)

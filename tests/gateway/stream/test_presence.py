@@ -1,8 +1,8 @@
 """Presence of people: estimated from their words, and tracked on a real store."""
 
-import asyncio
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -24,12 +24,8 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Judgement, Seq
 from gateway.core.identity import Role
-from gateway.store import NewEntry, Store
-from gateway.stream.presence import (
-    PresenceTracker,
-    level_by_silence,
-    shows_presence,
-)
+from gateway.store import LogEntry, NewEntry, Store
+from gateway.stream.presence import PresenceTracker, level_by_silence
 from tests.kits.settings import live_settings
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -63,34 +59,43 @@ def test_who_is_silent_at_night_sleeps(sleep: str | None, zone: str, nights: lis
     assert {level_by_silence(config, 60, one) for one in hours} == {"present"}
 
 
-def tracker(
-    clock: ManualClock, who: identity.AccessPolicy = OWNED
-) -> tuple[PresenceTracker, list[PresenceLevel]]:
-    made, told = (
-        PresenceTracker(live_settings(attention=AttentionConfig()), clock, who),
-        list[PresenceLevel](),
+def tracker(clock: ManualClock, who: identity.AccessPolicy = OWNED) -> PresenceTracker:
+    return PresenceTracker(live_settings(attention=AttentionConfig()), clock, who)
+
+
+def hear(made: PresenceTracker, message: Message, role: Role = "owner", seq: int = 1) -> None:
+    """Record a message that was accepted, as the entries of one append."""
+    judged = Judgement(type="t", urgency=0, fate="due", rule="", role=role)
+    entry = LogEntry(
+        seq=Seq(seq),
+        at=message.sent,
+        kind=message.kind,
+        conversation=AT.conversation,
+        key=None,
+        cause=None,
+        fact=message,
     )
-    made.add_listener(told.append)
-    return made, told
+    made.on_judged([entry, replace(entry, fact=judged, cause=entry.seq)])
 
 
 def test_what_is_ordered_holds_until_it_is_taken_back() -> None:
     clock = ManualClock(NOON)
-    made, told = tracker(clock)
+    made = tracker(clock)
     made.set_level("sleeping")
-    made.record_message(spoken(1, clock.now()), Seq(1))
+    hear(made, spoken(1, clock.now()))
+    ordered = made.level
     made.set_level(None)
-    assert told == ["sleeping", "present"]
+    assert (ordered, made.level) == ("sleeping", "present")
 
 
 def test_who_comes_back_is_known_to_have_been_away() -> None:
     clock = ManualClock(NOON)
-    made, _ = tracker(clock)
+    made = tracker(clock)
     for number, (minutes, absence) in enumerate(
         ((0, None), (14, None), (16, 16), (1, 16), (200, 200))
     ):
         clock.advance(60 * minutes)
-        made.record_message(spoken(1, clock.now()), Seq(number))
+        hear(made, spoken(1, clock.now()), seq=number)
         back = made.last_return
         assert (back and (back.at - back.gone_since) / timedelta(minutes=1)) == absence
         assert back is None or (back.seq, back.at) == (Seq(number), clock.now()) or minutes == 1
@@ -100,17 +105,14 @@ def test_who_comes_back_is_known_to_have_been_away() -> None:
     assert not made.is_recent(back, clock.now() + timedelta(minutes=15))
 
 
-async def test_the_passing_of_time_is_told() -> None:
-    clock = ManualClock(NOON)
-    made, told = tracker(clock)
-    made.record_message(spoken(1, clock.now()), Seq(1))
-    running = asyncio.create_task(made.run())
+def test_people_go_as_time_passes() -> None:
+    clock, levels = ManualClock(NOON), list[PresenceLevel]()
+    made = tracker(clock)
+    hear(made, spoken(1, clock.now()))
     for _ in range(60):
-        await asyncio.sleep(0)
+        levels.append(made.level)
         clock.advance(300)
-    await asyncio.sleep(0)
-    running.cancel()
-    assert told == ["idle", "away"]
+    assert list(dict.fromkeys(levels)) == ["present", "idle", "away"]
 
 
 def said(
@@ -154,7 +156,9 @@ def spoken(number: int, at: datetime, who: str = "ann") -> Message:
 def test_whose_words_show_that_people_are_there(
     message: Message, role: Role, *, named: bool, shows: bool
 ) -> None:
-    assert shows_presence(message, role, named=named) is shows
+    made = tracker(ManualClock(NOON), OWNED if named else NOBODY)
+    hear(made, message, role)
+    assert (made.level == "present") is shows
 
 
 async def log(store: Store, messages: Iterable[Message], *, refused: bool = False) -> None:
@@ -162,7 +166,8 @@ async def log(store: Store, messages: Iterable[Message], *, refused: bool = Fals
     for message in messages:
         noticed = NewEntry(fact=message, at=message.sent, conversation=AT.conversation)
         fate = "refused" if refused else "due"
-        judged = Judgement(type="t", urgency=0, fate=fate, rule="", role="guest")  # type: ignore[arg-type]  # of two
+        role = "owner" if message.sender.id == "ann" else "guest"
+        judged = Judgement(type="t", urgency=0, fate=fate, rule="", role=role)  # type: ignore[arg-type]  # of two
         entries += [
             noticed,
             NewEntry(fact=judged, at=message.sent, conversation=AT.conversation, cause=noticed),
@@ -193,7 +198,7 @@ async def test_after_a_restart_they_are_as_near_as_before(
     level: PresenceLevel,
 ) -> None:
     clock = ManualClock(NOON)
-    (before, _), (after, told) = tracker(clock, who), tracker(clock, who)
+    before, after = tracker(clock, who), tracker(clock, who)
     async with await Store.open(tmp_path / "s.db", clock) as store:
         store.subscribe(before.on_judged)
         theirs = [spoken(n, NOON + timedelta(minutes=at)) for n, at in enumerate(sorted(minutes))]
@@ -204,7 +209,6 @@ async def test_after_a_restart_they_are_as_near_as_before(
         await log(store, sorted([*theirs, *guests], key=lambda one: one.sent), refused=refused)
         await after.load(store)
     assert before.level == after.level == level
-    assert told == ([] if level == "present" else [level])
     assert after.last_return == before.last_return
 
 
@@ -216,7 +220,7 @@ async def test_a_restart_remembers_who_has_just_come_back(
     tmp_path: Path, minutes: list[int], gone: int | None
 ) -> None:
     clock = ManualClock(NOON)
-    after, _ = tracker(clock)
+    after = tracker(clock)
     async with await Store.open(tmp_path / "s.db", clock) as store:
         theirs = [spoken(n, NOON + timedelta(minutes=at)) for n, at in enumerate(minutes)]
         await log(store, theirs)

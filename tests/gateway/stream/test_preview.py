@@ -26,12 +26,13 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, MessageId, Post, Usage
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
 from gateway.core.tool_spec import ToolCall
+from gateway.runtime.turn_record import SLOW_TEXT
 from gateway.store import Store, rebuild
-from gateway.stream.preview import _TOOL_STATUSES, SLOW_TEXT, describe_tool_call
+from gateway.stream.preview import _TOOL_STATUSES, describe_tool_call
 from gateway.tools.registry import built_in_permits
-from tests.kits.gateway import CONSOLE, Held, running
+from reverie.testing.gateway import CONSOLE, Held, running
+from reverie.testing.waiting import until
 from tests.kits.scripted_turn import Played
-from tests.kits.waiting import until
 
 LONG = Script(
     rules=(ScriptRule(match="", reply="one two three four five six seven eight nine ten. " * 4),),

@@ -19,9 +19,11 @@ from gateway.core.events import (
     ConnectionChanged,
     EventId,
     Notification,
+    Post,
+    PostKey,
     RoomId,
 )
-from gateway.core.facts import RoomAccessChanged
+from gateway.core.facts import Fact, PostQueued, RoomAccessChanged
 from gateway.core.i18n import _, use_language
 from gateway.core.identity import RosterState
 from gateway.core.redaction import Redactor
@@ -43,9 +45,10 @@ class Watched(ConsoleChannel):
 
     refusal = ""
     is_broken = False
+    outbox: Outbox
 
     def __init__(self) -> None:
-        super().__init__(NAME, lambda _part: None)
+        super().__init__(NAME, lambda part: self.went.append(f"send {part.body}"))
         self.went: list[str] = []
 
     async def join(self, at: Address) -> None:
@@ -76,6 +79,7 @@ async def processes(
         for adapter, held in zip(adapters, ([channel_lease(NAME)], []), strict=True):
             channels = Channels(live_settings(), {NAME: adapter}, ManualCluster(peers, *held))
             outbox = Outbox(store, channels, clock, tasks, redactor=Redactor())
+            adapter.outbox = outbox
             members.append(RoomMembership(store, channels, tasks, outbox, policy))
 
         async def emit(batch: object, *, cursor: str | None = None) -> None:
@@ -122,3 +126,20 @@ async def test_what_the_log_says_is_done_once(tmp_path: Path, *, approved: bool)
         )
         await store.append([NewEntry(fact=up, at=NOW)])
     assert adapter.went == (["join #room"] if approved else [])
+
+
+async def test_a_closed_room_is_left_once_that_was_said_there(tmp_path: Path) -> None:
+    async with processes(tmp_path, approved=False) as (adapter, _members, store):
+        await adapter.outbox.open(NAME)
+        post = Post(key=PostKey("p"), to=ROOM, text="I leave.")
+        facts: list[Fact] = [
+            RoomAccessChanged(room=ROOM, open=False, by="x"),
+            PostQueued(post=post),
+        ]
+        await store.append(
+            [NewEntry(fact=fact, at=NOW, conversation=ROOM.conversation) for fact in facts]
+        )
+        await store.last_position()
+        assert adapter.went == []
+        adapter.outbox.set_link_up(NAME, up=True)
+    assert adapter.went == ["send I leave.", "leave #room"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,33 +28,33 @@ from gateway.core.events import (
     PostKey,
     Receipt,
 )
-from gateway.core.facts import MESSAGE_KINDS, CursorMoved, PostQueued, address_of, dedup_key
+from gateway.core.facts import MESSAGE_KINDS, CursorMoved, PostQueued
 from gateway.core.fields import ConfigSection
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.outbox import Outbox
-from gateway.stream.preview import TurnPreviews
-from gateway.stream.rooms import RoomMembership
 from gateway.stream.supervisor import (
     CHANGED_TEXT,
     NOT_RUNNING_TEXT,
     REMOVED_TEXT,
-    ChannelReconciler,
-    ChannelSupervisor,
+    AdapterSpec,
+    ChannelRun,
     RestartResult,
+    Step,
+    build_adapter_specs,
+    decide,
 )
-from tests.channels.conformance.platforms.base import Kit
+from reverie.testing.platforms.base import Kit
+from reverie.testing.waiting import until
 from tests.channels.conformance.platforms.console import ConsoleKit
 from tests.channels.conformance.platforms.discord import DiscordKit
 from tests.channels.conformance.platforms.irc import ScriptedIrcKit
 from tests.channels.conformance.platforms.telegram import TelegramKit
 from tests.channels.discord.faults_kit import Hurried
 from tests.kits.places import PlayedChannels
-from tests.kits.policies import policy_of
-from tests.kits.supervisor import EmitIntake, PlayedOutbox, ToldOwners
+from tests.kits.supervisor import EmitIntake, append_batch, supervise
 from tests.kits.tasks import LooseTasks
-from tests.kits.waiting import until
 
 # Kit of the supervisor: a channel with log, outbox and supervisor; both sides talk constantly
 
@@ -73,30 +74,19 @@ class Line:
         name = channel.name
         self.outbox = Outbox(store, {name: channel}, clock, self.tasks, redactor=Redactor())
         self.stats = GatewayStats({name: channel.capabilities.platform}, clock.now())
-        self.runner = ChannelSupervisor(
-            {name: channel},
-            clock=clock,
+        self.runner = supervise(
+            PlayedChannels({name: channel}),
+            settings(),
+            self.outbox,
+            self.tasks,
             stats=self.stats,
-            outbox=self.outbox,
-            owners=ToldOwners(self.told),
-            tasks=self.tasks,
+            told=self.told,
         )
 
     async def emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """Append as the intake does: known events once; links go to the outbox."""
+        """Append as the intake does; links go to the outbox."""
         await asyncio.sleep(self.slow_s)
-        now, entries = self.clock.now(), list[NewEntry]()
-        for event in batch:
-            at = address_of(event)
-            place = at.conversation if at is not None else None
-            entries.append(NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event)))
-        moved = (
-            [NewEntry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)]
-            if cursor is not None
-            else []
-        )
-        await self.store.append([*entries, *moved])
-        self.stats.count_events(self.kit.name, batch, now)
+        await append_batch(self.outbox, self.stats, self.kit.name, batch, cursor)
         for event in batch:
             if isinstance(event, ConnectionChanged):
                 self.links.append((event.up, event.reason))
@@ -152,7 +142,7 @@ async def line(tmp: Path, kit: Kit, channel: Channel, clock: Clock) -> AsyncIter
     """Return whether the channel is up."""
     async with await Store.open(tmp / "log.db", clock) as store:
         it = Line(kit, channel, store, clock)
-        await it.outbox.recover()
+        await it.outbox.open()
         it.runner.start(EmitIntake(lambda _: it.emit))
         try:
             await until(lambda: it.links)
@@ -401,6 +391,55 @@ def settings(**channels: dict[str, object]) -> Settings:
     return parse_config(said, Path("/nowhere"))
 
 
+ANN, BOB = build_adapter_specs(settings(a=irc("ann"), b=irc("bob"))).values()
+NICK = build_adapter_specs(settings(a=irc("nick")))[A]
+NEVER_S = math.inf
+"""No connection is due: it has one, or waits for nothing."""
+
+
+def run(spec: AdapterSpec | None, **more: object) -> ChannelRun:
+    return ChannelRun(name=A, spec=spec, **{"is_made": True, "due_s": NEVER_S, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("desired", "actual", "steps"),
+    [
+        ({A: ANN}, {}, {A: "make"}),
+        ({A: ANN}, {A: run(None, is_made=False, is_busy=True)}, {}),
+        ({A: ANN}, {A: run(None, is_made=False)}, {A: "make"}),
+        ({A: ANN}, {A: run(ANN, due_s=-NEVER_S)}, {A: "run"}),
+        ({A: ANN}, {A: run(ANN)}, {}),
+        ({A: ANN}, {A: run(ANN, due_s=10.1)}, {}),
+        ({A: ANN}, {A: run(ANN, due_s=10.0)}, {A: "run"}),
+        ({A: None}, {A: run(None)}, {}),
+        ({A: ANN}, {A: run(ANN, restart_why="an order")}, {A: "restart"}),
+        ({A: ANN}, {A: run(ANN, restart_why="an order", due_s=99.0)}, {A: "restart"}),
+        ({A: ANN}, {A: run(ANN, restart_why="an order", is_busy=True)}, {}),
+        ({A: NICK}, {A: run(ANN)}, {A: "change"}),
+        ({A: NICK}, {A: run(ANN, restart_why="an order", due_s=0.0)}, {A: "change"}),
+        ({A: NICK}, {A: run(ANN, is_busy=True)}, {}),
+        ({A: NICK}, {A: run(ANN, is_made=False)}, {A: "make"}),
+        ({}, {A: run(ANN)}, {A: "remove"}),
+        ({}, {A: run(ANN, due_s=99.0)}, {A: "remove"}),
+        ({}, {A: run(ANN, is_busy=True)}, {}),
+        ({}, {A: run(ANN, is_made=False)}, {A: "forget"}),
+        ({B: BOB}, {A: run(ANN), B: run(BOB)}, {A: "remove"}),
+        ({B: ANN}, {A: run(ANN, is_busy=True)}, {}),
+        ({B: ANN}, {A: run(ANN, is_made=False)}, {A: "forget", B: "make"}),
+        ({A: BOB, B: ANN}, {A: run(ANN), B: run(BOB)}, {A: "change", B: "change"}),
+        ({A: BOB, B: ANN}, {A: run(ANN, is_made=False), B: run(BOB, is_busy=True)}, {}),
+        ({}, {}, {}),
+    ],
+)
+def test_next_steps_follow_from_what_is_desired_and_what_runs(
+    desired: dict[ChannelName, AdapterSpec | None],
+    actual: dict[ChannelName, ChannelRun],
+    steps: dict[ChannelName, Step],
+) -> None:
+    """Desired are those of the settings whose lease is held. It is 10 s now."""
+    assert decide(desired, actual, 10.0) == steps
+
+
 class Told:
     """A channel that records what is done with it."""
 
@@ -412,6 +451,8 @@ class Told:
         self.goodbye = asyncio.Event()
         """Set once it has said goodbye and ends."""
         self.goodbye.set()
+        self.leaving = asyncio.Event()
+        """Set once it says goodbye."""
 
     async def run(self, emit: Emit) -> None:
         if self.nick == "refused":
@@ -422,6 +463,7 @@ class Told:
         try:
             await asyncio.Event().wait()
         finally:
+            self.leaving.set()
             await self.goodbye.wait()
             self.log.append(f"{self.nick} left")
 
@@ -456,24 +498,9 @@ class Harbour:
             {name: self.make(name, said, clock) for name in map(ChannelName, said.channels)}
         )
         self.stats = GatewayStats(dict.fromkeys(self.channels, "IRC"), clock.now())
-        outbox = PlayedOutbox()
-        self.runner = ChannelSupervisor(
-            self.channels,
-            clock=clock,
-            stats=self.stats,
-            outbox=outbox,
-            owners=ToldOwners(),
-            tasks=self.tasks,
-        )
-        self.fleet = ChannelReconciler(
-            said,
-            self.channels,
-            self.runner,
-            store=store,
-            clock=clock,
-            membership=RoomMembership(store, self.channels, self.tasks, outbox, policy_of(said)),
-            previews=TurnPreviews(store, clock, self.channels, self.tasks, Redactor()),
-            make=self.make,
+        outbox = Outbox(store, self.channels, clock, self.tasks, redactor=Redactor())
+        self.runner = supervise(
+            self.channels, said, outbox, self.tasks, stats=self.stats, make=self.make
         )
         self.runner.start(EmitIntake(self.emits))
 
@@ -486,7 +513,7 @@ class Harbour:
         before: Channel | None = None,
     ) -> Channel:
         config = said.channels[name]
-        assert config.platform == "irc"
+        assert isinstance(config, IrcConfig)
         assert before is None or before.name == name
         if config.nick in self.broken:
             raise RuntimeError("a bug")
@@ -515,12 +542,13 @@ class Harbour:
     def take(self, **channels: dict[str, object]) -> None:
         """Apply settings as a reload does."""
         self.log.clear()
-        self.fleet.prepare(settings(**channels))()
+        self.runner.prepare(settings(**channels))()
 
     async def still(self) -> None:
         """Return once nothing changes any more."""
         async with asyncio.timeout(120):
-            await until(lambda: not self.runner._side_tasks)
+            await asyncio.sleep(0.01)
+            await until(lambda: not any(run.is_busy for run in self.runner._runs.values()))
             await asyncio.sleep(0.01)
 
 
@@ -572,10 +600,11 @@ async def test_what_a_channel_can_take_as_it_is_does_not_have_it_made_anew(tmp_p
         assert it.log == []
         before.goodbye.clear()
         it.take(b=irc("bob"))
-        it.take(a=irc("ann", rooms=["#z"]), b=irc("bob"))  # it is to go already
+        await before.leaving.wait()
+        it.take(a=irc("ann", rooms=["#z"]), b=irc("bob"))  # it goes already
         before.goodbye.set()
         await it.still()
-        assert it.log == ["ann left", f"irc.a down: {CHANGED_TEXT}", "irc.a is ann, from None"]
+        assert it.log == ["ann left", f"irc.a down: {REMOVED_TEXT}", "irc.a is ann, from None"]
 
 
 async def test_who_takes_over_an_account_waits_until_it_is_free(tmp_path: Path) -> None:
@@ -583,7 +612,7 @@ async def test_who_takes_over_an_account_waits_until_it_is_free(tmp_path: Path) 
         slow = it.told(A)
         slow.goodbye.clear()
         it.take(b=irc("bob"), c=irc("ann"))
-        await asyncio.sleep(0.05)
+        await slow.leaving.wait()
         assert it.log == []
         slow.goodbye.set()
         await it.still()
@@ -654,7 +683,7 @@ async def test_what_cannot_be_is_a_problem_and_changes_nothing(
         llm = {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}}
         new = parse_config({"channels": channels, "agents": [{"id": "ana"}], "llm": llm}, tmp_path)
         with pytest.raises(ConfigError) as bad:
-            it.fleet.prepare(new)
+            it.runner.prepare(new)
         (problem,) = bad.value.problems
         assert (problem.key, says in problem.message) == (key, True)
         await it.still()

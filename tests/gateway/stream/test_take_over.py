@@ -26,26 +26,22 @@ from gateway.core.events import (
     PostKey,
     Receipt,
 )
-from gateway.core.facts import MESSAGE_KINDS, CursorMoved, PostQueued, address_of, dedup_key
+from gateway.core.facts import MESSAGE_KINDS, PostQueued
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox
-from gateway.stream.preview import TurnPreviews
-from gateway.stream.rooms import RoomMembership
-from gateway.stream.supervisor import ChannelReconciler, ChannelSupervisor
-from tests.channels.conformance.platforms.base import Kit
+from reverie.testing.platforms.base import Kit
+from reverie.testing.waiting import until
 from tests.channels.conformance.platforms.discord import DiscordKit
 from tests.channels.conformance.platforms.irc import ScriptedIrcKit
 from tests.channels.conformance.platforms.telegram import TelegramKit
 from tests.channels.discord.faults_kit import Hurried
 from tests.kits.cluster import ManualCluster, shared_stores
 from tests.kits.places import PlayedChannels
-from tests.kits.policies import policy_of
 from tests.kits.store import ENGINE, turn
-from tests.kits.supervisor import EmitIntake, ToldOwners
+from tests.kits.supervisor import EmitIntake, append_batch, supervise
 from tests.kits.tasks import LooseTasks
-from tests.kits.waiting import until
 
 PLATFORMS: dict[str, type[Kit]] = {
     "irc": ScriptedIrcKit,
@@ -101,30 +97,16 @@ class Edge:
             store, self.channels, clock, self.tasks, redactor=Redactor(), cluster=self.cluster
         )
         self.stats = GatewayStats({}, clock.now())
-        self.supervisor = ChannelSupervisor(
-            {},
-            clock=clock,
-            stats=self.stats,
-            outbox=self.outbox,
-            owners=ToldOwners(),
-            tasks=self.tasks,
-        )
-        self.reconciler = ChannelReconciler(
-            settings(name),
+        self.supervisor = supervise(
             self.channels,
-            self.supervisor,
-            store=store,
-            clock=clock,
-            membership=RoomMembership(
-                store, self.channels, self.tasks, self.outbox, policy_of(settings(name))
-            ),
-            previews=TurnPreviews(
-                store, clock, self.channels, self.tasks, Redactor(), teach=self.outbox.teach
-            ),
+            settings(name),
+            self.outbox,
+            self.tasks,
+            stats=self.stats,
             make=self._make,
             is_shared=True,
         )
-        self.cluster.listener = self.reconciler
+        self.cluster.listener = self.supervisor
         self.supervisor.start(EmitIntake(lambda _: self._emit))
         self._number = 0
 
@@ -159,19 +141,7 @@ class Edge:
         return channel  # type: ignore[no-any-return] # it is one
 
     async def _emit(self, batch: Sequence[Notification], *, cursor: str | None = None) -> None:
-        """Append as the intake does."""
-        now, entries = self.clock.now(), list[NewEntry]()
-        for event in batch:
-            at = address_of(event)
-            place = at.conversation if at is not None else None
-            entries.append(NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event)))
-        moved = (
-            [NewEntry(fact=CursorMoved(channel=self.kit.name, value=cursor), at=now)]
-            if cursor is not None
-            else []
-        )
-        await self.store.append([*entries, *moved])
-        self.stats.count_events(self.kit.name, batch, now)
+        await append_batch(self.outbox, self.stats, self.kit.name, batch, cursor)
 
     async def take(self) -> None:
         """Acquire the lease of the connection; return once it is up."""
@@ -184,7 +154,7 @@ class Edge:
 
     def reload(self, *names: ChannelName, nick: str = "reverie") -> None:
         """Follow a changed configuration."""
-        self.reconciler.prepare(settings(*names, nick=nick))()
+        self.supervisor.prepare(settings(*names, nick=nick))()
 
     async def give(self) -> None:
         await self.cluster.end(channel_lease(self.kit.name))

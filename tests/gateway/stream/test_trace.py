@@ -38,7 +38,6 @@ from gateway.core.facts import (
     PartSendEnded,
     PartSendStarted,
     PostQueued,
-    ReminderSet,
     Seq,
     ToolRefused,
     TurnCause,
@@ -49,17 +48,18 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
+from gateway.plugins.reminders import ReminderSet
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.trace import (
     EventOutcome,
     explain_event,
     load_trail,
 )
+from reverie.testing.gateway import running
+from reverie.testing.waiting import until
 from tests.kits.examples import examples
-from tests.kits.gateway import running
 from tests.kits.outcomes import compute_outcomes
 from tests.kits.store import NOW, delivered, judged, opened, place, post, run, said, turn
-from tests.kits.waiting import until
 
 # Explanations of events, as `reverie why` shows them
 

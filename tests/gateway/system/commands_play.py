@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from reverie.testing.servers.model_api import Answer
 from tests.kits.platform_users import IRC, PLATFORMS, WAIT_S, Seat
 from tests.kits.three_platforms import Town, Where
-from tests.servers.model_api import Answer
 
 Stage = Where | Literal["elsewhere"]
 """`elsewhere`: alone with the bot on the next platform."""

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from agent.models.scripted import Script
-from tests.kits.gateway import Gateway, settings
-from tests.servers.ircd import Ircd
+from reverie.testing.gateway import Gateway, settings
+from reverie.testing.servers.ircd import Ircd
 
 
 def gateway(folder: Path, ircd: Ircd, script: Script | None = None, **access: Any) -> Gateway:

@@ -22,12 +22,12 @@ from gateway.config.models import Settings
 from gateway.core.events import ConversationId, Message, Usage
 from gateway.core.facts import PostQueued, TurnRecord
 from gateway.stream.trace import EventOutcome
+from reverie.testing.gateway import IRC, TELEGRAM, Gateway, message, on_platforms
+from reverie.testing.played_model import Ask, PlayedModel, Say
+from reverie.testing.simulated_time import JumpingClock, simulate, simulated
 from tests.gateway.system.crash.cut_kit import Steps, cutting, live
 from tests.kits.examples import examples
-from tests.kits.gateway import IRC, TELEGRAM, Gateway, message, on_platforms
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.played_model import Ask, PlayedModel, Say
-from tests.kits.simulated_time import JumpingClock, simulate, simulated
 
 MODES = ("steer", "queue", "interrupt")
 PLACES = ((TELEGRAM, "ann", None), (IRC, "bob", "#one"))

@@ -12,8 +12,8 @@ from agent.prompts import load_prompt
 from gateway.core.clock import ManualClock
 from gateway.core.facts import REPEATED_TURN
 from gateway.runtime.turn import NEXT_STEP
+from reverie.testing.gateway import UNHURRIED, Gateway, running
 from tests.gateway.system.test_inner_conversation import LOBBY, QUICK, ended
-from tests.kits.gateway import UNHURRIED, Gateway, running
 
 POST = ("send_message", f'{{"address":"{LOBBY}","text":"step"}}')
 

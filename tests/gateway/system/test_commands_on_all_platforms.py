@@ -10,15 +10,15 @@ import pytest
 from channels.base import CommandArg
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.definition import CommandDefinition
-from gateway.commands.table import COMMANDS
 from gateway.core.facts import AuditRecord, Judgement
 from gateway.core.identity import ROLE_ORDER, Role
+from reverie.testing.channels import story
+from reverie.testing.servers.model_api import Json
 from tests.gateway.system import commands_script
 from tests.gateway.system.commands_play import Play, Say
-from tests.kits.channels import story
+from tests.kits.commands import TABLE
 from tests.kits.platform_users import DISCORD, IRC, PLATFORMS, TELEGRAM, OnIrc, Seat
 from tests.kits.three_platforms import DEN, Town, plain, town
-from tests.servers.model_api import Json
 
 TOOLS = {"rules": [{"tool": "who", "approval": "always"}]}
 GUEST: Role = "guest"
@@ -26,7 +26,7 @@ GUEST: Role = "guest"
 
 def uses() -> Iterator[tuple[CommandDefinition, CommandDefinition | None]]:
     """All that can be used: each command, or each of its subs."""
-    return ((row, sub) for row in COMMANDS for sub in row.subs or (None,))
+    return ((row, sub) for row in TABLE.rows for sub in row.subs or (None,))
 
 
 def named(row: CommandDefinition, sub: CommandDefinition | None) -> str:
@@ -106,7 +106,7 @@ async def test_an_owner_is_answered_whatever_they_use(platform: str, tmp_path: P
         assert models.count("fake-second") == 1
         assert not [line for line in play.written if line in asked]
         assert not [line for line in play.answers if line in asked]
-        assert {row.name for row in COMMANDS if row.is_administrative} <= {
+        assert {row.name for row in TABLE.rows if row.is_administrative} <= {
             one.what for one in audited
         }
 
@@ -127,7 +127,7 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(
                     row.name, sub.name if sub else "", some(row.args if sub is None else sub.args)
                 )
         since = 0
-        for row in COMMANDS:
+        for row in TABLE.rows:
             if row.is_allowed_for(GUEST, direct=False):
                 seat.give(row.name, "", {})
                 answer = (await it.heard(seat, since, r"\S")).string
@@ -139,11 +139,11 @@ async def test_a_guest_is_answered_what_guests_may_use_and_nothing_else(
         answered = [
             one for one in facts if one.rule.startswith("command ") and one.fate != "refused"
         ]
-        assert len(answered) == sum(row.is_allowed_for(GUEST, direct=False) for row in COMMANDS)
+        assert len(answered) == sum(row.is_allowed_for(GUEST, direct=False) for row in TABLE.rows)
         closed = [
             named(row, sub) for row, sub in uses() if not row.is_allowed_for(GUEST, direct=False)
         ]
-        assert len(refused) == len(closed) > len(COMMANDS)
+        assert len(refused) == len(closed) > len(TABLE.rows)
         assert plain(seat.shown()).count("Reverie ") == 1
 
 
@@ -161,9 +161,9 @@ async def test_menus_are_the_table(tmp_path: Path) -> None:
                 "description": row.summary,
                 "contexts": [1] if row.direct_only else [0, 1],
             }
-            for row in COMMANDS
+            for row in TABLE.rows
         ]
-        for one, row in zip(rows, COMMANDS, strict=True):
+        for one, row in zip(rows, TABLE.rows, strict=True):
             assert one["options"] == (
                 [offered(sub) for sub in row.subs] or [option(arg) for arg in row.args]
             )
@@ -173,13 +173,13 @@ async def test_menus_are_the_table(tmp_path: Path) -> None:
         assert menus["default/"] == menus["all_group_chats/"] == menu("guest", direct=False)
         assert menus["all_private_chats/"] == menu("guest", direct=True)
         assert menus[chat] == menu("owner", direct=True)
-        assert [one["command"] for one in menus[chat]] == [row.name for row in COMMANDS]
+        assert [one["command"] for one in menus[chat]] == [row.name for row in TABLE.rows]
 
 
 def menu(role: Role, *, direct: bool) -> list[Json]:
     able = (
         row
-        for row in COMMANDS
+        for row in TABLE.rows
         if ROLE_ORDER.index(role) >= ROLE_ORDER.index(row.role)
         or (row.allowed_in_own_chat and direct)
     )

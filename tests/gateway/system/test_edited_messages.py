@@ -8,9 +8,9 @@ from typing import Any
 
 from agent.models.base import TextPart
 from gateway.core.clock import ManualClock
-from gateway.runtime.loop import DELETED_REASON
+from gateway.runtime.turn_handle import DELETED_REASON
 from gateway.store import rebuild
-from tests.kits.gateway import Gateway, Held, running
+from reverie.testing.gateway import Gateway, Held, running
 
 SLOW: dict[str, Any] = {"attention": {"coalesce": "200ms"}}
 """Time to change a message before its turn begins: as much as a test takes, by a clock that stands

@@ -12,7 +12,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import DeliveryReport, Usage
 from gateway.core.facts import TurnRecord
 from gateway.store import Store, rebuild
-from tests.kits.gateway import running
+from reverie.testing.gateway import running
 
 
 async def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:

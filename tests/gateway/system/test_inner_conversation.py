@@ -15,7 +15,7 @@ from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import GatewayNotRunning, send_control_request, socket_path
 from gateway.core.facts import Judgement, NoteWritten, RoomAttended, TurnRecord
 from gateway.store import Store
-from tests.kits.gateway import Gateway, running
+from reverie.testing.gateway import Gateway, running
 
 QUICK: dict[str, Any] = {
     "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},

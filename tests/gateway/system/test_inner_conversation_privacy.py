@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-from gateway.context.conversation import ConversationLocks, ConversationReader
+from gateway.access.policy import ConversationBinding
+from gateway.context.conversation import ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
@@ -20,9 +21,10 @@ from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC
 from gateway.store import Store
 from gateway.stream.media import MediaStore
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding, PrivacyCache
+from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
+from reverie.testing.channels import story
 from tests.gateway.system.test_inner_conversation import QUICK
-from tests.kits.channels import story
+from tests.kits.agent import digests_of
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import heard, judged, opened, said
@@ -58,18 +60,12 @@ def told_twice(
         run(tmp / "leaking")
 
 
-def digests_of(store: Store, folder: Path, bindings: Bindings) -> DigestBuilder:
+def public_digests(store: Store, folder: Path, bindings: Bindings) -> DigestBuilder:
     who = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
     media = MediaStore(live_settings(), folder, {}, ManualClock())
-    return DigestBuilder(
-        agent="reverie",
-        store=store,
-        clock=ManualClock(),
-        places=privacy(store, bindings),
-        reader=ConversationReader(store, who, media, redactor=Redactor()),
-        locks=ConversationLocks(),
-        is_own=lambda _: True,
-    )
+    reader = ConversationReader(store, who, media, redactor=Redactor())
+    places = privacy(store, bindings)
+    return digests_of("reverie", reader, store=store, clock=ManualClock(), places=places)
 
 
 def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Path) -> None:
@@ -96,7 +92,7 @@ def test_a_digest_shows_nothing_of_a_direct_chat_or_a_private_room(tmp_path: Pat
                 await store.append([direct, judged(direct, NORMAL)])
                 await store.append(heard(2, f"we say {SECRET}", room="#staff", urgency=NORMAL))
                 await store.append(heard(3, "an outage", room="#lobby", urgency=NORMAL))
-                digests = digests_of(store, tmp, bindings)
+                digests = public_digests(store, tmp, bindings)
                 digest = await digests.build(plain=False)
                 assert digest is not None
                 assert "an outage" in digest.text

@@ -11,17 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from gateway.context.intentions import awaits, has_open_work
-from gateway.context.reminders import ReminderService, to_row
 from gateway.core.events import Address, Alarm, ConversationId, SenderId, ThreadId
-from gateway.core.facts import ReminderEnded, ReminderSet, inner_conversation, is_inner
+from gateway.core.facts import inner_conversation, is_inner
 from gateway.core.identity import AccessPolicy
+from gateway.plugins.reminders import (
+    ReminderEnded,
+    Reminders,
+    ReminderSet,
+    awaits,
+    find_pending,
+)
 from gateway.store import Store
-from tests.kits.gateway import IRC, TELEGRAM, UNHURRIED, Gateway, message, on_platforms
+from reverie.testing.gateway import IRC, TELEGRAM, UNHURRIED, Gateway, message, on_platforms
+from reverie.testing.played_model import REST, Ask, PlayedModel, Say
+from reverie.testing.simulated_time import BEGIN, JumpingClock, simulated
+from tests.kits.handle import handle_of
 from tests.kits.internal import PlayedInternal
-from tests.kits.played_model import REST, Ask, PlayedModel, Say
-from tests.kits.settings import live_settings
-from tests.kits.simulated_time import BEGIN, JumpingClock, simulated
+from tests.kits.plugins import subscribed_plugin
 
 WATCHES = '{"what": "tell me if the build breaks", "on": "irc.libera/#one: failed"}'
 SILENT = Say(calls=(("stay_silent", "{}"),))
@@ -267,7 +273,7 @@ def test_which_line_an_intention_waits_for(on: str, word: str, *, is_meant: bool
     )
     line = message(IRC, "bob", "Build failed", JumpingClock(BEGIN), room="#one", id="1")
     in_thread = replace(line, at=replace(line.at, thread=ThreadId("7")))
-    assert awaits(to_row(fact), line) == awaits(to_row(fact), in_thread) == is_meant
+    assert awaits(fact, line) == awaits(fact, in_thread) == is_meant
 
 
 @simulated
@@ -281,22 +287,23 @@ async def test_one_without_a_time_is_open_for_thirty_days(
         [said] = [ask.results[0] for ask in brain.asked if ask.results]
         assert re.search(r": open until Wed 2026-04-01 06:00 \(UTC\)\. Finish it", said)
     async with await Store.open(gateway.path, clock) as store:
-        reminders = ReminderService(
-            store,
-            clock,
-            live=live_settings(),
-            access_policy=AccessPolicy(dm_policy="open", roles={}, open_rooms={}),
+        reminders = subscribed_plugin(
+            Reminders,
+            gateway=handle_of(
+                store, clock, people=AccessPolicy(dm_policy="open", roles={}, open_rooms={})
+            ),
             internal=PlayedInternal(nothing_fires),
         )
         place = Address.parse(ConversationId("telegram.main/ann")).conversation
-        assert await has_open_work(store, "reverie", place)
-        assert not await has_open_work(store, "eve", place)
-        assert not await has_open_work(store, "reverie", inner_conversation("reverie"))
+        [plan] = await reminders.plans("reverie", place)
+        assert plan.is_open
+        assert not await reminders.plans("eve", place)
+        assert not await reminders.plans("reverie", inner_conversation("reverie"))
         running = asyncio.create_task(reminders.run())
         await clock.sleep(31 * 86_400)
         [ended] = [one.fact for one in await store.entries(kinds=["reminder_ended"])]
         assert isinstance(ended, ReminderEnded)
-        assert (ended.outcome, await store.pending_reminders()) == ("expired", [])
+        assert (ended.outcome, await find_pending(store)) == ("expired", [])
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running

@@ -7,9 +7,9 @@ import pytest
 
 from agent.models.scripted import Script, ScriptRule
 from gateway.store import Store
+from reverie.testing.channels import story
+from reverie.testing.servers.ircd import MODERN, Ircd, Options
 from tests.gateway.system.irc_kit import gateway
-from tests.kits.channels import story
-from tests.servers.ircd import MODERN, Ircd, Options
 
 
 @story

@@ -9,10 +9,10 @@ import pytest
 
 from gateway.config.loader import parse_config
 from gateway.core.clock import ManualClock
-from gateway.runtime.dmn_admin import LANES, LANES_OF_OWN_MODEL, build_dmn_policy
-from gateway.stream.preview import QUEUED_TEXT
-from tests.kits.gateway import Gateway, Held, running
-from tests.kits.waiting import until
+from gateway.runtime.agent import LANES, LANES_OF_OWN_MODEL, build_dmn_policy
+from gateway.runtime.turn_record import QUEUED_TEXT
+from reverie.testing.gateway import Gateway, Held, running
+from reverie.testing.waiting import until
 
 ROOMS = [f"room{number}" for number in range(6)]
 ANSWER = "You said: "

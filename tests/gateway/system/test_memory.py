@@ -12,8 +12,8 @@ import pytest
 from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptRule
 from gateway.core.facts import NoteWritten
-from tests.kits.channels import story
-from tests.kits.gateway import Gateway, running
+from reverie.testing.channels import story
+from reverie.testing.gateway import Gateway, running
 
 SECRET = "marzipan"
 SCRIPT = Script(

@@ -13,11 +13,11 @@ import pytest
 from gateway.core.facts import Judgement
 from gateway.core.redaction import Redactor
 from gateway.store.format import format_entry
-from tests.kits.channels import story
+from reverie.testing.channels import story
+from reverie.testing.waiting import until
 from tests.kits.gateway_process import CHECKOUT, MAIN
 from tests.kits.platform_users import DISCORD, IRC, PLATFORMS, TELEGRAM, IrcClient, OnIrc, Seat
 from tests.kits.three_platforms import DEN, Town, town
-from tests.kits.waiting import until
 
 CODE = "(?P<code>[A-Z0-9]{4}-[A-Z0-9]{4})"
 ANSWER = r"answer \d+: so much for that"

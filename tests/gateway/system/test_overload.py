@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
+from agent.dmn import FIRST_AWAY_S
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
-from gateway.runtime.loop import FIRST_AWAY_S
-from gateway.runtime.turn import FAILURE_TEXTS, PUT_OFF_TEXTS
+from gateway.runtime.turn_record import FAILURE_TEXTS, PUT_OFF_TEXTS
 from gateway.store import rebuild
-from tests.kits.gateway import UNHURRIED, Gateway
-from tests.servers.model_api import Answer, ModelApi, failure
+from reverie.testing.gateway import UNHURRIED, Gateway
+from reverie.testing.servers.model_api import Answer, ModelApi, failure
 
 IRC, TELEGRAM = "irc.libera", "telegram.main"
 OVERLOADED, UNREACHABLE = PUT_OFF_TEXTS["overloaded"], PUT_OFF_TEXTS["unreachable"]

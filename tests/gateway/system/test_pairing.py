@@ -15,9 +15,9 @@ from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Message
 from gateway.core.facts import CodeIssued, Judgement
 from gateway.store import Store
+from reverie.testing.channels import story
+from reverie.testing.gateway import CONSOLE, Gateway, Screen, running, settings
 from tests.kits.access import CODE, SAID
-from tests.kits.channels import story
-from tests.kits.gateway import CONSOLE, Gateway, Screen, running, settings
 
 ACCESS = {"dm": "pairing", "roles": {"owner": ["console:olga"], "admin": ["console:root"]}}
 

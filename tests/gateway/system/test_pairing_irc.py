@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.core.events import ChannelName, ConversationId
-from gateway.ops.health import read_gateway_report
+from gateway.ops.health import judge_gateway
 from gateway.store import Store
 from gateway.stream.trace import explain_event
+from reverie.testing.channels import story
+from reverie.testing.servers.ircd import Ircd
 from tests.gateway.system.irc_kit import gateway
-from tests.kits.channels import story
-from tests.servers.ircd import Ircd
 
 NOTICE = r"(?:@\S+ )?NOTICE %s :(.*)"
 
@@ -25,7 +25,7 @@ async def test_an_owner_is_told_under_their_account_only_and_what_waits_is_shown
 ) -> None:
     """`access.tell` names a nick alone, which somebody else has when a stranger asks to be let
     in."""
-    store, names = tmp_path / "reverie.db", {ChannelName("irc.test"): "irc"}
+    store, names = tmp_path / "reverie.db", [ChannelName("irc.test")]
     async with Ircd() as ircd, gateway(tmp_path, ircd, tell="irc.test/olga"):
         client = await ircd.joined("reverie", "#lobby")
         ircd.people["olga"] = "olga!thief@h", ""
@@ -34,9 +34,7 @@ async def test_an_owner_is_told_under_their_account_only_and_what_waits_is_shown
         await ircd.received("WHOIS olga")
         async with asyncio.timeout(20):
             while True:
-                is_well, findings = (
-                    await read_gateway_report(store, names, datetime.now(UTC))
-                ).judge()
+                is_well, findings = await judge_gateway(store, names, datetime.now(UTC))
                 if "irc.test: posts wait until 1 person is online there" in "\n".join(findings):
                     break
                 await asyncio.sleep(0.02)

@@ -29,11 +29,12 @@ from gateway.core.facts import dedup_key
 from gateway.core.identity import AccessPolicy
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
-from tests.kits.channels import story
+from reverie.testing.channels import story
+from reverie.testing.servers.model_api import Answer, Json
 from tests.kits.platform_users import DISCORD, IRC, TELEGRAM
+from tests.kits.policies import routed
 from tests.kits.store import NOW
 from tests.kits.three_platforms import Town, town
-from tests.servers.model_api import Answer, Json
 
 NUMBER = re.compile(r"\d{5,}")
 
@@ -240,7 +241,7 @@ async def test_a_name_that_a_stranger_chose_stands_for_no_place(tmp_path: Path) 
             return PlaceTitles(store, Redactor(), {name: _Named(name, told)})
 
         async def hears(event: Message | MembershipChanged) -> str:
-            named = await titles.find_new_names(event, NOW, {}, policy)
+            named = await titles.find_new_names(routed(event, policy), NOW, {}, policy)
             if named is not None:
                 place = named.at.conversation
                 await store.append(

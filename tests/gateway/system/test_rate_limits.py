@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.kits.gateway import DISCORD, TELEGRAM, UNBOUNDED, Gateway, on_platforms
-from tests.kits.played_model import PlayedModel, Say
-from tests.kits.simulated_time import JumpingClock, simulated
+from reverie.testing.gateway import DISCORD, TELEGRAM, UNBOUNDED, Gateway, on_platforms
+from reverie.testing.played_model import PlayedModel, Say
+from reverie.testing.simulated_time import JumpingClock, simulated
 
 OLGA: dict[str, Any] = {"dm": "open", "roles": {"owner": [f"{TELEGRAM}:olga"]}}
 TOO_MUCH = (

@@ -10,9 +10,9 @@ import pytest
 
 from agent.models.base import ModelRequest
 from agent.models.scripted import Script, ScriptRule
-from gateway.context.recall import RECALL_HEADER
-from tests.kits.channels import story
-from tests.kits.gateway import Gateway, running
+from gateway.plugins.recall import RECALL_HEADER
+from reverie.testing.channels import story
+from reverie.testing.gateway import Gateway, running
 
 SCRIPT = Script(
     rules=(
@@ -28,7 +28,7 @@ SCRIPT = Script(
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn waits for what comes to mind, however busy the machine is."""
-    monkeypatch.setattr("gateway.context.recall.DEADLINE_S", 60.0)
+    monkeypatch.setattr("gateway.plugins.recall.DEADLINE_S", 60.0)
 
 
 @asynccontextmanager

@@ -11,10 +11,10 @@ import pytest
 from agent.prompts import load_prompt
 from gateway.core.events import ConversationId
 from gateway.core.facts import is_inner
+from reverie.testing.gateway import DISCORD, IRC, TELEGRAM, Gateway, on_platforms
+from reverie.testing.played_model import REST, Ask, PlayedModel, Say
+from reverie.testing.simulated_time import JumpingClock, simulated
 from tests.gateway.system.test_inner_conversation_privacy import nothing_is_private
-from tests.kits.gateway import DISCORD, IRC, TELEGRAM, Gateway, on_platforms
-from tests.kits.played_model import REST, Ask, PlayedModel, Say
-from tests.kits.simulated_time import JumpingClock, simulated
 
 LIFTED = {"rules": [{"type": "irc.libera.room.#one", "urgency": "normal"}]}
 HELP = "logrotate -f forces it"

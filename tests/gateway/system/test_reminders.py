@@ -6,8 +6,8 @@ from typing import Any
 
 from agent.models.scripted import Script, ScriptRule
 from gateway.core.events import Alarm
-from gateway.core.facts import ReminderSet
-from tests.kits.gateway import running
+from gateway.plugins.reminders import ReminderSet
+from reverie.testing.gateway import running
 
 OPEN: dict[str, Any] = {"access": {"dm": "open"}, "dmn": {"dream_every": 0}}
 

@@ -20,16 +20,16 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.kits.gateway import UNBOUNDED, UNHURRIED
+from reverie.testing.gateway import UNBOUNDED, UNHURRIED
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Person
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.ircd import Ircd
+from reverie.testing.servers.model_api import Answer, Json, ModelApi
+from reverie.testing.servers.ports import free_port
+from reverie.testing.servers.web_server import Page, WebServer
 from tests.kits.gateway_process import CHECKOUT, Program, so
 from tests.kits.planted_secrets import COUNT, Planted, passwords, planted
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Person
-from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import Ircd
-from tests.servers.model_api import Answer, Json, ModelApi
-from tests.servers.ports import free_port
-from tests.servers.web_server import Page, WebServer
 
 ROUTES = (
     "irc",

@@ -11,8 +11,8 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.config.models import Settings
 from gateway.core.events import EventId, ReactionChanged
 from gateway.core.facts import Judgement, PartSendEnded
-from tests.kits.gateway import IRC, TELEGRAM, Gateway, on_platforms
-from tests.kits.simulated_time import JumpingClock, simulated
+from reverie.testing.gateway import IRC, TELEGRAM, Gateway, on_platforms
+from reverie.testing.simulated_time import JumpingClock, simulated
 
 DEV = f"{IRC}/#one"
 QUESTION = "does anybody know how to rotate the logs?"

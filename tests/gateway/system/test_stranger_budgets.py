@@ -5,7 +5,7 @@ import asyncio
 from pathlib import Path
 
 from gateway.core.facts import TurnRecord
-from tests.kits.channels import story
+from reverie.testing.channels import story
 from tests.kits.platform_users import (
     DISCORD,
     PLATFORMS,

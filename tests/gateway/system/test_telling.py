@@ -23,9 +23,9 @@ from gateway.core.labels import TRUSTED_LABEL
 from gateway.store import NewEntry, Store
 from gateway.stream.trace import explain_event
 from gateway.tools.telling import Told, find_same, is_relayed
-from tests.kits.gateway import TELEGRAM, Gateway, on_platforms
-from tests.kits.played_model import REST, Ask, PlayedModel, Say
-from tests.kits.simulated_time import BEGIN, JumpingClock, simulated
+from reverie.testing.gateway import TELEGRAM, Gateway, on_platforms
+from reverie.testing.played_model import REST, Ask, PlayedModel, Say
+from reverie.testing.simulated_time import BEGIN, JumpingClock, simulated
 
 NOTICED = [{"type": "*", "urgency": "normal", "keyword": "failed"}]
 """What is worth a look."""

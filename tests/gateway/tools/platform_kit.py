@@ -19,6 +19,7 @@ from channels.base import (
     no_before_send,
 )
 from gateway.access.place_names import PlaceTitles
+from gateway.access.policy import ConversationBinding
 from gateway.config.models import AttentionConfig
 from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
@@ -53,13 +54,16 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, tools_of
 from gateway.store import NewEntry, Store
 from gateway.stream.internal import InternalIntake
-from gateway.stream.outbox import Outbox, OutgoingFiles
+from gateway.stream.outbox import Outbox
+from gateway.stream.outgoing_files import OutgoingFiles
 from gateway.stream.presence import PresenceTracker
-from gateway.stream.routing import BindingPattern, Bindings, ConversationBinding
+from gateway.stream.routing import BindingPattern, Bindings
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.platform import MessagingTools, PlatformTools
-from gateway.tools.read_room import AttachmentDescriber, RoomReader
-from tests.gateway.tools.files_kit import agent_files
+from gateway.tools.read_room import RoomReader
+from tests.gateway.plugins.files.files_kit import agent_files
+from tests.kits.agent import digests_of
+from tests.kits.handle import handle_of
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings
@@ -312,49 +316,23 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         outbox = Outbox(store, channels, clock, tasks, files=files, redactor=Redactor())
         presence = PresenceTracker(live_settings(attention=AttentionConfig()), clock, WHO)
         presence.set_level("present")
-        attention = attention_of(store)
+        attention = attention_of(store, presence=presence)
         await attention.load()
-        internal = InternalIntake(store, clock, attention, bindings, presence)
-        acting = MessagingTools(
-            store=store,
-            clock=clock,
-            bindings=bindings,
-            places=places,
-            access_policy=WHO,
-            channels=channels,
-            internal=internal,
+        internal = InternalIntake(store, clock, attention, bindings)
+        locks = ConversationLocks()
+        reader = ConversationReader(store, WHO, None, redactor=Redactor())
+        digests = digests_of(
+            "reverie", reader, store=store, clock=clock, places=places, locks=locks
         )
-        digests = DigestBuilder(
-            agent="reverie",
-            store=store,
-            clock=clock,
-            places=places,
-            reader=ConversationReader(store, WHO, AttachmentDescriber(), redactor=Redactor()),
-            locks=acting.locks,
-            is_own=lambda _: True,
+        gateway = handle_of(
+            store, clock, channels=PlayedChannels(channels), people=WHO, places=places
         )
-        acting.digests["reverie"] = digests
-        room_reader = RoomReader(
-            reader=store,
-            places=places,
-            bindings=bindings,
-            access_policy=WHO,
-            channels=channels,
-            redactor=Redactor(),
-        )
+        acting = MessagingTools(gateway, internal, locks, {"reverie": digests})
+        room_reader = RoomReader(gateway)
         own_files = agent_files(tmp / "files", store)
-        rooms = PlatformTools(
-            store=store,
-            clock=clock,
-            channels=PlayedChannels(channels),
-            places=places,
-            rooms=room_reader,
-            files=own_files,
-            outfiles=files,
-            messaging=acting,
-        )
+        rooms = PlatformTools(gateway, room_reader, own_files, files, acting)
         tools = tools_of(acting, rooms, room_reader)
-        await outbox.recover()
+        await outbox.open()
         outbox.set_link_up(NAME, up=True)
         own = own_files.directory("reverie") / "public"
         yield Stagehands(
@@ -366,7 +344,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
             dispatcher(tools),
             own,
             digests,
-            acting.locks,
+            locks,
             places.titles,
             tasks,
         )

@@ -3,7 +3,6 @@ specifications."""
 
 import asyncio
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,8 @@ import pytest
 
 from agent.models.base import ToolResult
 from agent.tokens.counter import estimate_tokens
-from gateway.config.tools import TOOL_NAMES, ToolsConfig
+from gateway.config.tools import ToolsConfig
+from gateway.config.validation import find_tool_names
 from gateway.core import identity
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, Usage
@@ -33,13 +33,14 @@ from gateway.core.tool import (
     ToolContext,
     ToolOutput,
     build_tool,
-    specs_of,
     tools_of,
 )
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec
+from gateway.hooks import Plugins
+from gateway.plugin import Plugin, hook
+from gateway.plugins.files import Files
 from gateway.store import NewEntry, Store, StoreClosed
 from gateway.stream.routing import Bindings
-from gateway.tools.approvals import Approvals
 from gateway.tools.dispatch import (
     ALREADY_BEGUN,
     MAX_RESULT_CHARS,
@@ -48,15 +49,15 @@ from gateway.tools.dispatch import (
     ToolDispatcher,
     has_side_effects,
 )
-from gateway.tools.files import FileTools
 from gateway.tools.registry import built_in_permits
-from tests.gateway.tools.files_kit import file_tools
+from reverie.testing.channels import story
+from tests.gateway.plugins.files.files_kit import file_tools
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT
-from tests.kits.channels import story
+from tests.kits.handle import handle_of
 from tests.kits.model_gateway import BEGIN, Home, at_home, settings
 from tests.kits.places import privacy
 from tests.kits.store import opened
-from tests.kits.tools import dispatcher, live_tools, running_calls
+from tests.kits.tools import dispatcher, live_tools, running_calls, specs_of
 
 AT = Address(channel=ChannelName("irc.test"), room=RoomId("#a"))
 OTHER = Address(channel=ChannelName("irc.test"), room=RoomId("#b"))
@@ -75,22 +76,10 @@ def hand(
     return replace(made, timeout_s=lambda: time_s) if time_s else made
 
 
-class Servers:
-    """Tools that come and go."""
-
-    def __init__(self, *hands: Tool) -> None:
-        self.tools: Sequence[Tool] = hands
-        self.known = {one.spec.name: one for one in hands}
-
-    def all_tools(self) -> dict[str, Tool]:
-        self.known |= {one.spec.name: one for one in self.tools}
-        return self.known
-
-
 def call(
     hands: ToolDispatcher, name: str, arguments: str = '{"word": "hi"}', where: ToolContext = WHERE
 ) -> ToolResult:
-    return asyncio.run(hands.for_turn(where).call(ToolCall(id="c", name=name, arguments=arguments)))
+    return asyncio.run(hands.call(ToolCall(id="c", name=name, arguments=arguments), where))
 
 
 def test_a_call_is_carried_out_and_counted() -> None:
@@ -187,7 +176,7 @@ def test_a_result_is_bounded() -> None:
 
 def test_what_is_off_is_neither_told_nor_carried_out() -> None:
     hands = dispatcher(
-        [hand("web_fetch"), hand("echo")], dynamic=Servers(hand("web_later")), off=["web_*"]
+        [hand("web_fetch"), hand("echo")], dynamic=lambda: [hand("web_later")], off=["web_*"]
     )
     assert [one.name for one in hands.specs] == ["echo"]
     assert call(hands, "web_fetch").text == "There is no tool named 'web_fetch'."
@@ -195,20 +184,17 @@ def test_what_is_off_is_neither_told_nor_carried_out() -> None:
 
 
 def test_the_list_is_pinned_and_what_comes_late_can_be_called_all_the_same() -> None:
-    async def gone(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
-        raise ToolCallRefused("It is gone.")
-
-    servers = Servers(hand("mcp_a"), hand("mcp_b", gone))
-    hands = dispatcher([hand("echo")], dynamic=servers)
+    servers = [hand("mcp_a"), hand("mcp_b")]
+    hands = dispatcher([hand("echo")], dynamic=lambda: servers)
     before = hands.specs
-    servers.tools = (hand("mcp_a"), hand("mcp_c"))
+    servers[1] = hand("mcp_c")
     assert hands.specs is before
     assert hands.changed_names == (["mcp_c"], ["mcp_b"])
     told = call(hands, "mcp_c", "{}")
     assert told.is_untrusted
     assert told.text == f"Say it.\nIt takes: {hand('mcp_c').spec.schema}"
     assert call(hands, "mcp_c").text == "hi"
-    assert call(hands, "mcp_b").text == "It is gone."
+    assert call(hands, "mcp_b").text == "There is no tool named 'mcp_b'."
     hands.pin_specs()
     assert [one.name for one in hands.specs] == ["echo", "mcp_a", "mcp_c"]
     assert hands.changed_names == ([], [])
@@ -237,8 +223,8 @@ def names(hands: ToolDispatcher) -> list[str]:
 
 
 def test_what_does_not_fit_is_not_told_but_can_be_called(caplog: pytest.LogCaptureFixture) -> None:
-    many = Servers(*[hand(f"mcp_s_{number:02}") for number in range(40)])
-    hands = dispatcher([hand("echo")], dynamic=many, max_dynamic_tokens=10 * SIZE)
+    many = [hand(f"mcp_s_{number:02}") for number in range(40)]
+    hands = dispatcher([hand("echo")], dynamic=lambda: many, max_dynamic_tokens=10 * SIZE)
     assert names(hands)[0] == "echo"
     assert names(hands)[1:] == [f"mcp_s_{number:02}" for number in range(len(hands.specs) - 1)]
     assert 2 < len(hands.specs) < 20
@@ -246,11 +232,11 @@ def test_what_does_not_fit_is_not_told_but_can_be_called(caplog: pytest.LogCaptu
     (warned,) = caplog.records
     assert "mcp_s_39" in warned.getMessage()
     call = ToolCall(id="c", name="mcp_s_39", arguments='{"word": "hi"}')
-    assert asyncio.run(hands.for_turn(WHERE).call(call)).text == "hi"
+    assert asyncio.run(hands.call(call, WHERE)).text == "hi"
 
 
 def test_what_fits_is_told_whole(caplog: pytest.LogCaptureFixture) -> None:
-    hands = dispatcher([], dynamic=Servers(hand("mcp_b"), hand("mcp_a")), max_dynamic_tokens=1_000)
+    hands = dispatcher([], dynamic=lambda: [hand("mcp_b"), hand("mcp_a")], max_dynamic_tokens=1_000)
     assert names(hands) == ["mcp_a", "mcp_b"]
     assert not caplog.records
 
@@ -263,22 +249,18 @@ WHO = identity.AccessPolicy(
 )
 
 
-class Asked(Approvals):
+class Asked(Plugin):
     """Somebody who is asked, and always says this."""
+
+    name = "asked"
 
     def __init__(self, says: str = "") -> None:
         self.says = says
-        self.wanted: list[tuple[ToolCall, ToolContext, str, PermissionDecision, Label]] = []
+        self.wanted: list[tuple[ToolCall, ToolContext, PermissionDecision]] = []
 
-    async def request_approval(
-        self,
-        call: ToolCall,
-        context: ToolContext,
-        needs: str,
-        decision: PermissionDecision,
-        label: Label,
-    ) -> str:
-        self.wanted.append((call, context, needs, decision, label))
+    @hook
+    async def approve(self, turn: ToolContext, call: ToolCall, decision: PermissionDecision) -> str:
+        self.wanted.append((call, turn, decision))
         return self.says
 
 
@@ -302,12 +284,14 @@ def gated_hand(permit: ToolPermit, name: str = "bash") -> Tool:
     return build_tool(does, "Runs it.", permit, name=name, parallel=True)
 
 
-def gate(store: Store, asked: Asked, **tools: Any) -> PermissionGate:
+def gate(store: Store, *asked: Asked, **tools: Any) -> PermissionGate:
     live, places = (
         live_tools(ToolsConfig.model_validate(tools, strict=False)),
         privacy(store, Bindings(())),
     )
-    return PermissionGate(live, store, ManualClock(), asked, WHO, places)
+    return PermissionGate(
+        handle_of(store, ManualClock(), live=live, people=WHO, places=places), Plugins(*asked)
+    )
 
 
 CALL = ToolCall(id="c", name="bash", arguments="{}")
@@ -366,12 +350,37 @@ async def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, say
             await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS))
             == says
         )
-        ((*called, decision, label),) = asked.wanted
+        ((called, turn, decision),) = asked.wanted
         rule = (
             "bash is for the role admin and above, and somebody with the role guest asks here, too"
         )
-        assert called == [CALL, where(ROOT, GUS), "admin"]
-        assert (decision.role, decision.rule, label.integrity) == ("guest", rule, "guest")
+        assert (called, turn, decision.needs) == (CALL, where(ROOT, GUS), "admin")
+        assert (decision.role, decision.rule, decision.label.integrity) == ("guest", rule, "guest")
+
+
+async def test_without_a_plugin_that_asks_a_call_is_refused_and_written_down(
+    tmp_path: Path,
+) -> None:
+    class Silent(Asked):
+        name = "silent"
+
+        @hook
+        async def approve(self) -> None:  # type: ignore[override] # it asks nobody
+            """Leave it to others."""
+
+    class Broken(Asked):
+        name = "broken"
+
+        @hook
+        async def approve(self) -> str:  # type: ignore[override] # it needs nothing to fail
+            raise ValueError
+
+    async with await opened(tmp_path / "s.db") as store:
+        for asked in ((), (Silent(), Broken())):
+            said = await gate(store, *asked).authorize(ADMINS, CALL, where(ROOT, GUS))
+            assert "no plugin that asks for approvals" in said
+        refused = [one.fact for one in await store.entries(kinds=["tool_refused"])]
+        assert [one.tool for one in refused if isinstance(one, ToolRefused)] == ["bash", "bash"]
 
 
 @story
@@ -384,13 +393,13 @@ async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(
             gated_hand(ALLOW_MEMBERS, "web_fetch"),
             gated_hand(ToolPermit(role="admin", approval="untrusted")),
         )
-        held = dispatcher([fetch, run], gate(store, asked)).for_turn(where(ROOT))
-        assert not (await held.call(CALL)).is_error
-        await held.call(replace(CALL, name="web_fetch"))
-        held.context.request.add(Label("outside", source="web_fetch"))
-        refused = await held.call(CALL)
+        hands, root = dispatcher([fetch, run], gate(store, asked)), where(ROOT)
+        assert not (await hands.call(CALL, root)).is_error
+        await hands.call(replace(CALL, name="web_fetch"), root)
+        root.request.label |= Label("outside", source="web_fetch")
+        refused = await hands.call(CALL, root)
         assert (refused.is_error, refused.text) == (True, "Not done, because somebody said so.")
-        assert "text from outside is in view, in web_fetch" in asked.wanted[-1][3].rule
+        assert "text from outside is in view, in web_fetch" in asked.wanted[-1][2].rule
 
 
 @pytest.mark.parametrize(
@@ -530,7 +539,7 @@ def test_a_small_one_has_the_first_that_fit(
     assert ("has no tools for " + ", ".join(left) in caplog.text) == bool(left)
 
 
-FILE_TOOLS = specs_of(FileTools)
+FILE_TOOLS = specs_of(Files)
 
 
 @pytest.fixture
@@ -547,7 +556,7 @@ def parse(tool: Tool, written: str) -> dict[str, Any]:
 
 
 def test_the_settings_know_the_names_of_all() -> None:
-    assert tuple(sorted(built_in_permits())) == TOOL_NAMES
+    assert sorted(built_in_permits()) == find_tool_names()
 
 
 def test_they_are_short() -> None:

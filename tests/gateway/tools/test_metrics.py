@@ -1,12 +1,9 @@
 """What tools did, as Prometheus reads it."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
-from gateway.core.events import ConversationId
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused, TurnId
-from gateway.core.labels import OUTSIDE_LABEL
+from gateway.core.facts import ToolRefused, TurnId
 from gateway.store import NewEntry
 from gateway.tools.metrics import MAX_LABELLED_TOOLS, ToolStats
 from tests.kits.ops import rendered_metrics
@@ -16,22 +13,7 @@ NAMES = {
     "reverie_tool_calls_total": "counter",
     "reverie_tool_duration_seconds": "histogram",
     "reverie_tool_refusals_total": "counter",
-    "reverie_tool_approvals_total": "counter",
-    "reverie_tool_approvals_waiting": "gauge",
 }
-ASKED = ApprovalRequested(
-    approval="k7qd",
-    agent="reverie",
-    tool="bash",
-    arguments="{}",
-    turn=TurnId("t"),
-    asked_by=(),
-    room=ConversationId("irc.test/#a"),
-    until=NOW,
-    label=OUTSIDE_LABEL,
-    rule="a rule",
-)
-ENDED = ApprovalEnded(approval="k7qd", agent="reverie", tool="bash", verdict="once", by="root")
 
 
 def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
@@ -43,7 +25,7 @@ def scraped(stats: ToolStats) -> tuple[str, dict[str, float]]:
 
 def test_every_metric_has_its_name_its_type_and_its_help() -> None:
     text, samples = scraped(ToolStats())
-    assert samples == {"reverie_tool_approvals_waiting": 0}
+    assert samples == {}
     for name, kind in NAMES.items():
         assert f"# TYPE {name} {kind}\n" in text
         assert re.search(rf"(?m)^# HELP {name} [A-Z].+\.$", text)
@@ -77,26 +59,14 @@ def test_names_are_bounded() -> None:
     assert samples['reverie_tool_calls_total{outcome="ok",tool="other"}'] == 10
 
 
-def test_refusals_and_verdicts_are_counted_as_they_are_written_down(tmp_path: Path) -> None:
+def test_refusals_are_counted_as_they_are_written_down(tmp_path: Path) -> None:
     stats = ToolStats()
     refused = ToolRefused(turn=TurnId("t"), agent="reverie", tool="bash", role="guest", rule="r")
 
     async def story() -> None:
         async with await opened(tmp_path / "s.db") as store:
             store.subscribe(stats.on_appended)
-            await store.append(
-                [NewEntry(fact=ASKED, at=NOW), NewEntry(fact=replace(ASKED, approval="x"), at=NOW)]
-            )
-            assert scraped(stats)[1] == {"reverie_tool_approvals_waiting": 2}
-            for _ in range(2):  # the second time the verdict is known
-                await store.append([NewEntry(fact=ENDED, at=NOW, key="approval:k7qd:ended")])
             await store.append([NewEntry(fact=refused, at=NOW), NewEntry(fact=refused, at=NOW)])
-            await store.append([NewEntry(fact=replace(ENDED, verdict="expired"), at=NOW)])
 
     run(story())
-    assert scraped(stats)[1] == {
-        'reverie_tool_refusals_total{tool="bash"}': 2,
-        'reverie_tool_approvals_total{tool="bash",verdict="once"}': 1,
-        'reverie_tool_approvals_total{tool="bash",verdict="expired"}': 1,
-        "reverie_tool_approvals_waiting": 1,
-    }
+    assert scraped(stats)[1] == {'reverie_tool_refusals_total{tool="bash"}': 2}

@@ -30,6 +30,7 @@ from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.store import NewEntry
 from gateway.tools.platform import MAX_ATTENDS_PER_HOUR
+from reverie.testing.channels import story
 from tests.gateway.tools.platform_kit import (
     ANN,
     OTHER,
@@ -44,7 +45,6 @@ from tests.gateway.tools.platform_kit import (
     at,
     stagehands,
 )
-from tests.kits.channels import story
 from tests.kits.store import NOW, turn
 
 
@@ -161,7 +161,7 @@ async def test_a_room_is_attended_once_by_an_alarm_that_says_nothing_of_other_ro
 ) -> None:
     await shown(kit, ROOM, OTHER)
     inner = at(OWN)
-    inner.request.add(Label("guest", (OTHER.conversation,), "m3"))
+    inner.request.label |= Label("guest", (OTHER.conversation,), "m3")
     asked = {"room": ROOM.conversation, "reason": "they say\nmarzipan in #other"}
     assert await kit.hand("attend", inner, **asked) == "Its turn is taken."
     (attended,) = await kit.facts("attended")

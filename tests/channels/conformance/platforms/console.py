@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from channels.base import Channel, Part, RateLimited, Rejected, Uncertain
 from channels.console import ConsoleChannel
 from gateway.core.events import Address, ChannelName, RoomId
-from tests.channels.conformance.platforms.base import Kit, Where
+from reverie.testing.platforms.base import Kit, Where
+from reverie.testing.platforms.broken_channels import TurnsPartsRound
 
 _NO_LINK = "there is no connection that could break"
 _PROCESS = "it lives in the process"
@@ -17,7 +18,7 @@ _PROCESS = "it lives in the process"
 class ConsoleKit(Kit):
     """Hands and eyes for `channels.console`."""
 
-    label = "console"
+    harmless: ClassVar = {TurnsPartsRound: "its posts have one part"}
     lacks: ClassVar = {
         "a_repeat_has_the_same_id": "nothing is delivered twice",
         "own_messages_never_come_in": "nobody else speaks for the account",

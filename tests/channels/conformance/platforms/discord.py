@@ -10,16 +10,15 @@ from channels.discord.channel import DiscordPreviewChannel
 from channels.discord.config import DiscordConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, ThreadId
-from tests.channels.conformance.platforms.base import COMMANDS, Kit, Where
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
-from tests.servers.discord_api_world import Json
+from reverie.testing.platforms.base import COMMANDS, Kit, Where
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
+from reverie.testing.servers.discord_api_world import Json
 
 
 class DiscordKit(Kit):
     """Hands and eyes for `channels.discord`."""
 
-    label = "discord"
     lacks: ClassVar = {
         "it_pages": "a screen scrolls, and a message holds 2,000 characters",
         "it_joins": "bots are added by people",

@@ -15,9 +15,10 @@ from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, RoomId
-from tests.channels.conformance.platforms.base import Kit, Where
+from reverie.testing.platforms.base import Kit, Where
+from reverie.testing.platforms.broken_channels import DropsFormatting, Twin
+from reverie.testing.servers.ircd import MODERN, Ircd, Options
 from tests.channels.irc.channel_kit import config
-from tests.servers.ircd import MODERN, Ircd, Options
 from tests.servers.real_ircd import inspircd, ngircd
 
 _MARKS = re.compile("[\x02\x1d\x1e\x11\x1f\x0f]")
@@ -46,8 +47,6 @@ _REAL = {
     "what_was_said_meanwhile_arrives": "neither keeps history",
     "a_restart_goes_on_from_the_cursor": "neither keeps history",
 }
-
-
 PAGE = 200
 """Lines: more than any check says but the one about pages."""
 
@@ -232,7 +231,9 @@ class IrcKit(Kit):
 class ScriptedIrcKit(IrcKit):
     """The scripted server with all that IRCv3 has, which can also fail."""
 
-    label = "irc"
+    harmless: ClassVar[Mapping[type[Twin], str]] = {
+        DropsFormatting: "the adapter itself leaves it out"
+    }
     lacks: ClassVar[Mapping[str, str]] = _NOT_THERE
 
     def __init__(self, caps: str | None = MODERN) -> None:
@@ -317,7 +318,6 @@ class ScriptedIrcKit(IrcKit):
 class PlainIrcKit(ScriptedIrcKit):
     """The scripted server as servers were before IRCv3."""
 
-    label = "irc-plain"
     lacks: ClassVar[Mapping[str, str]] = _NOT_THERE | {
         "a_repeat_has_the_same_id": "messages have no ids there",
         "own_messages_never_come_in": "messages are not echoed there",
@@ -352,7 +352,6 @@ class _RealIrcKit(IrcKit):
 class InspircdKit(_RealIrcKit):
     """InspIRCd."""
 
-    label = "irc-inspircd"
     lacks: ClassVar = _NOT_THERE | _REAL
     server = staticmethod(inspircd)
 
@@ -360,6 +359,5 @@ class InspircdKit(_RealIrcKit):
 class NgircdKit(_RealIrcKit):
     """ngIRCd, which knows no message tags."""
 
-    label = "irc-ngircd"
     lacks: ClassVar = _NOT_THERE | _REAL
     server = staticmethod(ngircd)

@@ -8,17 +8,16 @@ from channels.base import Channel
 from channels.telegram.channel import TelegramChannel
 from channels.telegram.config import TelegramConfig
 from gateway.core.events import Address, ChannelName, RoomId
-from tests.channels.conformance.platforms.base import COMMANDS, Kit, Where
+from reverie.testing.platforms.base import COMMANDS, Kit, Where
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat, units
+from reverie.testing.waiting import until
 from tests.channels.discord.faults_kit import Hasty
-from tests.kits.waiting import until
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, units
 
 
 class TelegramKit(Kit):
     """Hands and eyes for `channels.telegram`."""
 
-    label = "telegram"
     lacks: ClassVar = {
         "no_text_becomes_a_mass_mention": "bots cannot mention everybody on Telegram",
         "it_pages": "a screen scrolls, and a message holds 4,096 characters",

@@ -16,10 +16,10 @@ from agent.models.scripted import Script, ScriptRule
 from channels import aio
 from gateway.cli.console.client import ApiRejected, ApiUnavailable, GatewayApiClient
 from gateway.cli.main import main
+from reverie.testing.servers.ports import free_port
 from tests.kits.console import OWN, StubGateway, opened
 from tests.kits.console import TOKEN as STUB_TOKEN
 from tests.kits.ops import TOKEN, operated
-from tests.servers.ports import free_port
 
 
 def url(port: int) -> str:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import socket
 import sqlite3
 import ssl
@@ -32,11 +31,12 @@ from gateway.core.facts import Fact, PostQueued
 from gateway.core.findings import Finding, Severity
 from gateway.store import NewEntry, Store
 from gateway.tools.mcp import check as mcp
-from tests.servers.bot_api import BotApi
-from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import CAPS, LOCALHOST, WRONG, Ircd, Options, server_context
-from tests.servers.model_api import Answer, ModelApi, failure
-from tests.servers.ports import free_port
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.ircd import CAPS, LOCALHOST, WRONG, Ircd, Options, server_context
+from reverie.testing.servers.model_api import Answer, ModelApi, failure
+from reverie.testing.servers.ports import free_port
+from tests.kits.packages import install
 
 KEY = "sk-ant-api03-test-only-0123456789abcdefghij"
 PASSWORD = "correct-horse-battery-9"
@@ -130,8 +130,6 @@ class World:
         top = self.root / path.partition("/")[0]
         if top.is_symlink():
             top.unlink()
-            if top.name == "proc":
-                self.machine("proc/meminfo", "MemTotal: 8000000 kB\nMemAvailable: 4000000 kB\n")
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
@@ -551,13 +549,6 @@ def a_bubblewrap_that_may_make_no_namespace(here: World, _: Any) -> None:
     )
     program.chmod(0o755)
     here.env["PATH"] = f"{program.parent}:{here.env['PATH']}"
-    here.machine("proc/sys/user/max_user_namespaces", "10000\n")
-
-
-@fault("sandbox.namespaces", "warning", "tools.bash.sandbox", "unprivileged_userns_clone")
-def a_kernel_that_forbids_namespaces(here: World, stack: contextlib.AsyncExitStack) -> None:
-    a_bubblewrap_that_may_make_no_namespace(here, stack)
-    here.machine("proc/sys/kernel/unprivileged_userns_clone", "0\n")
 
 
 @fault("mcp.slow", "warning", "tools.mcp.notes", "how long it takes")
@@ -573,16 +564,14 @@ def a_server_whose_tools_are_all_left_out(here: World, _: Any) -> None:
     here.config["tools"] = {"mcp": {"notes": {"command": command, "tools": ["nothing-of-it"]}}}
 
 
-@fault("machine.memory", "warning", "50.0 MB", "add memory")
-def a_machine_without_room(here: World, _: Any) -> None:
-    here.machine("proc/meminfo", "MemTotal: 1000000 kB\nMemAvailable:   48828 kB\n")
-
-
-@fault("machine.files", "warning", "200 files", "ulimit")
-def few_open_files(_: World, stack: contextlib.AsyncExitStack) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
-    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+@fault("versions.clash", "bad", "channels-of-others", "pip uninstall channels-of-others")
+def another_distribution_with_a_package_of_our_names(
+    here: World, stack: contextlib.AsyncExitStack
+) -> None:
+    place = here.directory.parent / "site-packages"
+    install(place, "channels-of-others", "channels")
+    sys.path.append(str(place))
+    stack.callback(sys.path.remove, str(place))
 
 
 async def listening(stack: contextlib.AsyncExitStack, port: int, says: bytes) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,7 +31,7 @@ from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId
-from gateway.core.findings import Finding, Severity
+from gateway.core.findings import Finding, Severity, run_in_thread
 from gateway.core.metrics import ChannelStats, GatewaySnapshot
 from gateway.core.redaction import Redactor
 from gateway.ops.health import find_gateway_state
@@ -336,8 +337,7 @@ async def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> Non
         ("a", good, True),
         ("c", slow, False),
     ]  # two of one name
-    progress: list[tuple[int, int]] = []
-    found = await run_checks(checks, lambda done, of, _: progress.append((done, of)), check_s=0.0)
+    found = await run_checks(checks, check_s=0.0)
     seen = [
         ("doctor.broke", "a", "unknown"),
         ("doctor.late", "b", "unknown"),
@@ -345,8 +345,6 @@ async def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> Non
         ("net.ok", "", "ok"),
     ]
     assert [(one.code, one.where, one.level) for one in found] == seen
-    assert progress[0] == (0, 4)
-    assert progress[-1] == (4, 4)
 
 
 @pytest.mark.parametrize(
@@ -392,17 +390,11 @@ async def test_a_probe_that_is_cut_off_leaves_no_open_session(here: World) -> No
 
 
 async def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
-    os.mkfifo(tmp_path / "proc" / "meminfo")
-    (tmp_path / "reverie.yaml").write_text(
-        "agents: [{id: ana}]\n"
-        "llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\n"
-    )
-    report = await examine(
-        CheckEnvironment(directory=tmp_path, env={}, offline=True, root=tmp_path)
-    )
-    assert ("doctor.late", "unknown") in codes(report.findings)
-    with (tmp_path / "proc" / "meminfo").open("w"):  # the thread that waits is let go
+    os.mkfifo(hangs := tmp_path / "hangs")
+    look = partial(run_in_thread, lambda: [Finding(code="x", level="ok", what=hangs.read_text())])
+    found = await run_checks([("disk", look, True)], check_s=0.0)
+    assert codes(found) == [("doctor.late", "unknown")]
+    with hangs.open("w"):  # the thread that waits is let go
         pass
 
 
@@ -536,7 +528,7 @@ def test_the_command_line_says_it_by_its_exit_code(
     ("more", "colour", "sign"),
     [({}, True, "✓"), ({"NO_COLOR": "1"}, False, "✓"), ({"PYTHONIOENCODING": "ascii"}, True, "+")],
 )
-def test_on_a_terminal_it_shows_how_far_it_is(
+def test_on_a_terminal_it_has_colours_and_signs(
     more: dict[str, str], colour: bool, sign: str, tmp_path: Path
 ) -> None:
     (tmp_path / "reverie.yaml").write_text("channels: 3\n")
@@ -561,8 +553,7 @@ def test_on_a_terminal_it_shows_how_far_it_is(
         assert running.wait(30) == 1
     os.close(ours)
     text = out.decode()
-    assert "checking: " in text
-    assert all(len(piece) < 30 for piece in text.split("\r") if piece.startswith("checking: "))
+    assert "checking ..." in text
     assert ("\x1b[31m" in text) == colour
     assert sign in text
 

@@ -11,10 +11,13 @@ from agent.models.config import ModelConfig, ProviderConfig
 from gateway.config.model_check import list_models, probe_model
 from gateway.config.secrets import load_price_table
 from gateway.core.findings import Finding
+from reverie.testing.servers.gemini_api import GeminiApi, exhausted
+from reverie.testing.servers.llama_api import LlamaApi
+from reverie.testing.servers.minimax_api import MiniMaxApi
+from reverie.testing.servers.model_api import Answer, ModelApi, failure, spend_limit
+from reverie.testing.servers.ports import free_port
+from reverie.testing.servers.vertex_api import VertexApi, google_error
 from tests.gateway.cli.probes.test_platforms import fixes, levels, sound
-from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import Answer, ModelApi, failure, spend_limit
-from tests.servers.ports import free_port
 
 KEY = "sk-ant-test-only-0123456789abcdef"
 LISTED: list[dict[str, Any]] = [
@@ -38,18 +41,45 @@ async def probe(
     return found
 
 
-@pytest.mark.parametrize("kind", ["anthropic", "openai"])
-async def test_a_model_is_asked_for_one_token(kind: str) -> None:
-    async with ModelApi() as api:
-        api.models, api.key = LISTED, KEY
-        seen = await probe(provider(api.url, kind))
+@pytest.mark.parametrize(
+    ("kind", "server", "name", "least"),
+    [
+        ("anthropic", ModelApi, "claude-sonnet-5-5", 512),
+        ("openai", ModelApi, "claude-sonnet-5-5", 512),
+        ("minimax", MiniMaxApi, "MiniMax-M2.7", 512),
+        ("gemini", GeminiApi, "gemini-3.5-flash", 4096),
+    ],
+)
+async def test_a_model_is_asked_for_one_token(
+    kind: str, server: type[ModelApi], name: str, least: int
+) -> None:
+    async with server() as api:
+        api.models, api.key = [*LISTED, {"id": name}], KEY
+        seen = await probe(provider(api.url, kind), name)
         assert set(levels(seen).values()) == {"ok"}, seen
-        assert any("from 512 tokens on" in one.what for one in seen if one.code == "model.cache")
-        assert (
-            api.seen[-1].body.get("max_tokens", api.seen[-1].body.get("max_completion_tokens")) == 1
-        )
+        told = [one.what for one in seen if one.code == "model.cache"]
+        assert any(f"from {least} tokens on" in one for one in told)
+        sent = api.seen[-1].body
+        limit = sent.get("max_tokens") or sent.get("max_completion_tokens")
+        assert (limit or sent["generationConfig"]["maxOutputTokens"]) == 1
         assert not api.violations
         sound(seen, KEY)
+
+
+async def test_a_model_in_vertex_is_asked_with_a_token_of_the_machine() -> None:
+    async with VertexApi() as api:
+        place = {"project": api.project, "region": api.region, "metadata_url": api.url}
+        one = _PROVIDER.validate_python({"kind": "vertex", "base_url": api.url} | place)
+        seen = await probe(one)
+        assert set(levels(seen).values()) == {"ok"}, seen
+        assert any("from 512 tokens on" in told.what for told in seen)
+        assert not api.violations
+        refused = google_error(403, "PERMISSION_DENIED", "Permission denied")
+        api.default = lambda _: refused
+        seen = await probe(one)
+        assert levels(seen)["model.key"] == "bad"
+        assert "console.cloud.google.com" in fixes(seen, "model.key")
+        sound(seen, api.issued[0])
 
 
 async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own_words() -> None:
@@ -85,9 +115,29 @@ async def test_why_a_model_does_not_answer(answer: Answer, code: str, level: str
         sound(seen, KEY)
 
 
+async def test_what_gemini_says_is_known_from_its_details() -> None:
+    listed: list[dict[str, Any]] = [{"id": "gemini-3.5-flash", "max_input_tokens": 1_048_576}]
+    async with GeminiApi() as api:
+        api.models, api.key = listed, "AIza-another"
+        one = provider(api.url, "gemini")
+        assert levels(await probe(one, "gemini-3.5-flash")) == {"model.key": "bad"}
+        api.key = KEY
+        assert levels(await probe(one, "gemini-9"))["model.name"] == "bad"
+        offered = await list_models(one)
+        assert (offered.names, offered.context_tokens) == (
+            ("gemini-3.5-flash",),
+            {"gemini-3.5-flash": 1_048_576},
+        )
+        api.then(exhausted("9s", "GenerateRequestsPerDayPerProjectPerModel-FreeTier"))
+        assert levels(await probe(one, "gemini-3.5-flash"))["model.credit"] == "bad"
+        seen = await probe(one, "gemini-3.5-flash", context_tokens=2_000_000)
+        assert levels(seen)["model.context"] == "warning"
+        sound(seen, KEY)
+
+
 async def test_a_server_that_is_not_there_is_told_as_that() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    for kind in ("anthropic", "openai", "llamacpp"):
+    for kind in ("anthropic", "openai", "gemini", "llamacpp"):
         seen = await probe(provider(url, kind))
         assert levels(seen) == {"net.refused": "bad"}
     offered = await list_models(provider("http://no-such-host.invalid/v1", "openai"))

@@ -16,11 +16,11 @@ from channels.telegram.check import find_contacts, find_telegram_name, probe_tel
 from channels.telegram.config import TelegramConfig
 from gateway.core.findings import Finding
 from gateway.core.net_probe import explain_connection_error, probe_net, probe_url
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.ircd import CAPS, LOCALHOST, Ircd, Options, server_context
+from reverie.testing.servers.ports import free_port
 from tests.channels.irc.test_real_servers import Raw, served
-from tests.servers.bot_api import BotApi
-from tests.servers.discord_api import DiscordApi
-from tests.servers.ircd import CAPS, LOCALHOST, Ircd, Options, server_context
-from tests.servers.ports import free_port
 from tests.servers.real_ircd import inspircd, ngircd
 
 

@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(
 
 def test_an_error_is_told_by_the_name_of_its_file(tmp_path: Path) -> None:
     wrong = check_files(tmp_path, {"reverie.yaml": "agents: []\nllm: {}\n"}, {})
-    assert any(one.startswith("reverie.yaml:1: agents") for one in wrong)
+    assert any(one.startswith("reverie.yaml:2: llm") for one in wrong)
     assert list(tmp_path.iterdir()) == []
 
 

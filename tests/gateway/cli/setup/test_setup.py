@@ -18,17 +18,17 @@ from typing import Self
 
 import pytest
 
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
+from reverie.testing.servers.ircd import CAPS, LOCALHOST, Ircd, server_context
+from reverie.testing.servers.ircd import Options as IrcOptions
+from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.channels.irc.test_real_servers import Raw, _register, network
 from tests.kits.gateway_process import CHECKOUT, MAIN
-from tests.servers.bot_api import BotApi
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
-from tests.servers.ircd import CAPS, LOCALHOST, Ircd, server_context
-from tests.servers.ircd import Options as IrcOptions
-from tests.servers.model_api import Answer, ModelApi
 
 WAIT_S = 30.0
-_NOT_INHERITED = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY")
+_NOT_INHERITED = ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY")
 
 
 class Person:
@@ -76,6 +76,11 @@ class Person:
         await self.sees(prompt + r"[^\n]*: $")
         self.questions += 1
         os.write(self._master, f"{words}\n".encode())
+
+    async def answers(self, *dialog: tuple[str, str]) -> None:
+        """Answer one prompt after the other."""
+        for prompt, words in dialog:
+            await self.says(prompt, words)
 
     def presses(self, key: bytes) -> None:
         """Ctrl-C, Ctrl-D."""
@@ -240,19 +245,23 @@ def model() -> ModelApi:
 
 async def the_rest(person: Person) -> None:
     """From the model to the last word, as it is proposed."""
-    await person.says("Who answers")
-    await person.says("Key", KEY)
-    await person.says("Model")
+    await person.answers(
+        ("Who answers", ""),
+        ("Key", KEY),
+        ("Model", ""),
+    )
     await person.sees("claude-sonnet-5-5 answers")
     await agreed(person)
 
 
 async def agreed(person: Person) -> None:
     """The persona as it is, and yes."""
-    await person.says("Its name")
-    await person.says("Its character")
-    await person.says("May it speak up")
-    await person.says("Write it")
+    await person.answers(
+        ("Its name", ""),
+        ("Its character", ""),
+        ("May it speak up", ""),
+        ("Write it", ""),
+    )
     assert await person.over() == 0, person.screen
 
 
@@ -284,14 +293,18 @@ async def test_telegram_from_nothing_to_an_answer(
         ann = api.person("Ann", username="ann")
         urls = "--telegram-url", api.url, "--model-url", fake.url
         async with at_terminal("--config", str(directory), *urls) as person:
-            await person.says("Platforms")
-            await person.says("Token", api.token)
+            await person.answers(
+                ("Platforms", ""),
+                ("Token", api.token),
+            )
             assert api.token not in person.arguments
             await person.says("Is @reverie_bot the right bot")
             api.private_says(ann, "hello there")
-            await person.says("Your id")
-            await person.says("Ann .@ann., id 1001, wrote to it")
-            await person.says("Groups")
+            await person.answers(
+                ("Your id", ""),
+                ("Ann .@ann., id 1001, wrote to it", ""),
+                ("Groups", ""),
+            )
             await the_rest(person)
             print_figures("Telegram", person, capsys)
             kept(directory, person, api.token, KEY)
@@ -312,32 +325,38 @@ async def test_telegram_with_every_mistake(tmp_path: Path) -> None:
         api.private_says(ann, "hello")
         urls = "--telegram-url", api.url, "--model-url", fake.url
         async with at_terminal("--config", str(directory), *urls) as person:
-            await person.says("Platforms", "telgram")
-            await person.says("telgram is not one of.*Platforms", "t")
-            await person.says("Token", "not a token")
-            await person.says("that is not a token.*Token", "7000000001:AAwrong-token_of_somebody")
-            await person.says("does not know this token.*Your choice")
-            await person.says("Token", api.token)
-            await person.says("Is @reverie_bot the right bot")
-            await person.says("Your id", "@ann")
-            await person.says("can get another owner.*Your id", str(lounge.id))
-            await person.says("that is the id of a group.*Your id", "4711")
-            await person.says("knows nobody with the id 4711", "n")
-            await person.says("Your id", str(ann.id))
+            await person.answers(
+                ("Platforms", "telgram"),
+                ("telgram is not one of.*Platforms", "t"),
+                ("Token", "not a token"),
+                ("that is not a token.*Token", "7000000001:AAwrong-token_of_somebody"),
+                ("does not know this token.*Your choice", ""),
+                ("Token", api.token),
+                ("Is @reverie_bot the right bot", ""),
+                ("Your id", "@ann"),
+                ("can get another owner.*Your id", str(lounge.id)),
+                ("that is the id of a group.*Your id", "4711"),
+                ("knows nobody with the id 4711", "n"),
+                ("Your id", str(ann.id)),
+            )
             await person.sees("That is Ann")
-            await person.says("Groups", "lounge")
-            await person.says("lounge is not the id of a group.*Groups", str(lounge.id))
+            await person.answers(
+                ("Groups", "lounge"),
+                ("lounge is not the id of a group.*Groups", str(lounge.id)),
+            )
             await person.sees("/setprivacy")
             api.world.sees_all = True
-            await person.says("Who answers", "claude")
-            await person.says("one of anthropic.*Who answers", "anthropic")
-            await person.says("Key", "sk-ant-wrong-0123456789")
-            await person.says("the key is refused.*Your choice")
-            await person.says("Who answers")
-            await person.says("Key", KEY)
-            await person.says("Model", "claude-sonet-5-5")
-            await person.says("no model claude-sonet-5-5.*it has claude-sonnet-5-5.*Your choice")
-            await person.says("Model", "1")
+            await person.answers(
+                ("Who answers", "claude"),
+                ("one of anthropic.*Who answers", "anthropic"),
+                ("Key", "sk-ant-wrong-0123456789"),
+                ("the key is refused.*Your choice", ""),
+                ("Who answers", ""),
+                ("Key", KEY),
+                ("Model", "claude-sonet-5-5"),
+                ("no model claude-sonet-5-5.*it has claude-sonnet-5-5.*Your choice", ""),
+                ("Model", "1"),
+            )
             await person.sees("claude-sonnet-5-5 answers")
             await agreed(person)
             kept(
@@ -367,19 +386,21 @@ async def test_discord_from_nothing_to_an_answer(
             fake.url,
         )
         async with at_terminal("--config", str(directory), *urls) as person:
-            await person.says("Platforms", "discord")
-            await person.says("Token", "MTk4.wrong-token.of-somebody")
-            await person.says("does not know this token.*Your choice")
-            await person.says("Token", api.token)
+            await person.answers(
+                ("Platforms", "discord"),
+                ("Token", "MTk4.wrong-token.of-somebody"),
+                ("does not know this token.*Your choice", ""),
+                ("Token", api.token),
+            )
             await person.sees("MESSAGE CONTENT INTENT")
             api.options = replace(api.options, message_content=True)
-            await person.says("Your choice", "what?")
-            await person.says(
-                "one of look again, correct it, go on, skip.*Your choice", "look again"
+            await person.answers(
+                ("Your choice", "what?"),
+                ("one of look again, correct it, go on, skip.*Your choice", "look again"),
+                ("Is reverie the right bot", ""),
+                ("Where the bot may act", ""),
+                ("Your id", ""),
             )
-            await person.says("Is reverie the right bot")
-            await person.says("Where the bot may act")
-            await person.says("Your id")
             await the_rest(person)
             print_figures("Discord (with two mistakes)", person, capsys)
             kept(directory, person, api.token, KEY, "wrong-token")
@@ -400,16 +421,18 @@ async def test_irc_with_services_from_nothing_to_an_answer(
         await _register(port)
         async with model() as fake:
             async with at_terminal("--config", str(directory), "--model-url", fake.url) as person:
-                await person.says("Platforms", "irc")
-                await person.says("Server", f"127.0.0.1:{port}")
-                await person.says("TLS", "no")
-                await person.says("Nick", "reverie")
-                await person.says("Its account", "reverie")
-                await person.says("Password", "wrong horse")
-                await person.says("Rooms", "#room")
-                await person.says("SASL login failed.*Your choice")
-                await person.says("Its account")
-                await person.says("Password", "correcthorse")
+                await person.answers(
+                    ("Platforms", "irc"),
+                    ("Server", f"127.0.0.1:{port}"),
+                    ("TLS", "no"),
+                    ("Nick", "reverie"),
+                    ("Its account", "reverie"),
+                    ("Password", "wrong horse"),
+                    ("Rooms", "#room"),
+                    ("SASL login failed.*Your choice", ""),
+                    ("Its account", ""),
+                    ("Password", "correcthorse"),
+                )
                 await person.sees("logged in to the services as reverie")
                 await person.says("Your own account", "alice")
                 await the_rest(person)
@@ -428,27 +451,31 @@ async def test_a_nick_that_is_taken_and_a_server_that_is_not_there(tmp_path: Pat
     async with Ircd(options) as ircd, model() as fake:
         there = "--config", str(tmp_path / "bot"), "--model-url", fake.url
         async with at_terminal(*there) as person:
-            await person.says("Platforms", "irc")
-            await person.says("Server", "no-such-host.invalid:6667")
-            await person.says("TLS", "no")
-            await person.says("no host called no-such-host.invalid.*Your choice", "correct it")
-            await person.says("Server", f"127.0.0.1:{ircd.port}")
-            await person.says("TLS", "yes")
-            await person.says("does not speak TLS.*Your choice")
-            await person.says("Server")
-            await person.says("TLS", "no")
+            await person.answers(
+                ("Platforms", "irc"),
+                ("Server", "no-such-host.invalid:6667"),
+                ("TLS", "no"),
+                ("no host called no-such-host.invalid.*Your choice", "correct it"),
+                ("Server", f"127.0.0.1:{ircd.port}"),
+                ("TLS", "yes"),
+                ("does not speak TLS.*Your choice", ""),
+                ("Server", ""),
+                ("TLS", "no"),
+            )
             await person.sees("can be reached")
-            await person.says("Nick", "1reverie")
-            await person.says("is not a nick.*Nick", "reverie")
-            await person.says("Its account", "alice, alice@example.org")
-            await person.says("that is not an account.*Its account", "https://example.org/alice")
-            await person.says("that is not an account.*Its account", "none")
-            await person.says("Rooms", "~room")
-            await person.says("is not an IRC channel.*Rooms", "room")
-            await person.says("server password is refused.*Your choice")
-            await person.says("Password of the server", "open sesame")
-            await person.says("the nick reverie is taken.*Your choice")
-            await person.says("Nick", "reverie2")
+            await person.answers(
+                ("Nick", "1reverie"),
+                ("is not a nick.*Nick", "reverie"),
+                ("Its account", "alice, alice@example.org"),
+                ("that is not an account.*Its account", "https://example.org/alice"),
+                ("that is not an account.*Its account", "none"),
+                ("Rooms", "~room"),
+                ("is not an IRC channel.*Rooms", "room"),
+                ("server password is refused.*Your choice", ""),
+                ("Password of the server", "open sesame"),
+                ("the nick reverie is taken.*Your choice", ""),
+                ("Nick", "reverie2"),
+            )
             await person.sees("the nick reverie2 is free")
             await person.says("Your own account", "later")
             await the_rest(person)
@@ -462,16 +489,18 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
         BotApi() as api,
         at_terminal("--config", str(directory), "--telegram-url", api.url) as person,
     ):
-        await person.says("Platforms")
-        await person.says("Token", api.token)
-        await person.says("Is @reverie_bot the right bot")
-        await person.says("Your id", "later")
-        await person.says("Groups")
-        await person.says("Who answers", "embedded")
-        await person.says("Its name", "Mira Ashgrove")
-        await person.says("Its character", "A gardener who answers in short sentences.")
-        await person.says("May it speak up", "when useful")
-        await person.says("Write it")
+        await person.answers(
+            ("Platforms", ""),
+            ("Token", api.token),
+            ("Is @reverie_bot the right bot", ""),
+            ("Your id", "later"),
+            ("Groups", ""),
+            ("Who answers", "embedded"),
+            ("Its name", "Mira Ashgrove"),
+            ("Its character", "A gardener who answers in short sentences."),
+            ("May it speak up", "when useful"),
+            ("Write it", ""),
+        )
         assert await person.over() == 0
     files = written(directory)
     assert "  - id: mira-ashgrove\n    workspace: ./workspace" in files["reverie.yaml"]
@@ -490,32 +519,38 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
         BotApi() as api,
         at_terminal("--config", str(directory), "--telegram-url", api.url) as person,
     ):
-        await person.says("Platforms")
-        await person.says("Token", api.token)
-        await person.says("Is @reverie_bot the right bot", "back")
-        await person.says("Token", "back")
-        await person.says("Platforms", "back")  # there is none before it
-        await person.says("Platforms")
-        await person.says("Token", api.token)
-        await person.says("Is @reverie_bot the right bot")
-        await person.says("Your id", "later")
+        await person.answers(
+            ("Platforms", ""),
+            ("Token", api.token),
+            ("Is @reverie_bot the right bot", "back"),
+            ("Token", "back"),
+            ("Platforms", "back"),  # there is none before it
+            ("Platforms", ""),
+            ("Token", api.token),
+            ("Is @reverie_bot the right bot", ""),
+            ("Your id", "later"),
+        )
         asked = len(api.calls)
-        await person.says("Groups", "lounge")
-        await person.says("is not the id of a group.*Groups", "-100200")
-        await person.says("Who answers", "back")
-        await person.says(r"Groups[^\n]*\[-100200\]", "-100300")
-        await person.says("Who answers", "embedded")
+        await person.answers(
+            ("Groups", "lounge"),
+            ("is not the id of a group.*Groups", "-100200"),
+            ("Who answers", "back"),
+            (r"Groups[^\n]*\[-100200\]", "-100300"),
+            ("Who answers", "embedded"),
+        )
         assert len(api.calls) == asked
-        await person.says("Its name", "Mira")
-        await person.says("Its character", "Calm.")
-        await person.says("May it speak up")
-        await person.says("Write it", "back")
-        await person.says("May it speak up", "back")
-        await person.says("Its character", "back")
-        await person.says("Its name", "Nora")
-        await person.says("Its character", "Calm.")
-        await person.says("May it speak up")
-        await person.says("Write it")
+        await person.answers(
+            ("Its name", "Mira"),
+            ("Its character", "Calm."),
+            ("May it speak up", ""),
+            ("Write it", "back"),
+            ("May it speak up", "back"),
+            ("Its character", "back"),
+            ("Its name", "Nora"),
+            ("Its character", "Calm."),
+            ("May it speak up", ""),
+            ("Write it", ""),
+        )
         assert await person.over() == 0
     files = written(directory)
     assert 'rooms: ["-100300"]' in files["reverie.yaml"]
@@ -561,24 +596,30 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
                 for question, words in questions:
                     await person.says(question, words)
 
-            await person.says("Platforms", "telegram discord irc")
-            await person.says("Token", "7000000001:AAwrong-token_of_somebody")
+            await person.answers(
+                ("Platforms", "telegram discord irc"),
+                ("Token", "7000000001:AAwrong-token_of_somebody"),
+            )
             await corrects("does not know this token", ("Token", telegram.token))
-            await person.says("Is @reverie_bot the right bot")
-            await person.says("Your id", "later")
-            await person.says("Groups")
-            await person.says("Token", "MTk4.wrong-token.of-somebody")
+            await person.answers(
+                ("Is @reverie_bot the right bot", ""),
+                ("Your id", "later"),
+                ("Groups", ""),
+                ("Token", "MTk4.wrong-token.of-somebody"),
+            )
             await corrects("does not know this token", ("Token", discord.token))
-            await person.says("Is reverie the right bot")
-            await person.says("Where the bot may act")
-            await person.says("Your id")
-            await person.says("Server", "no-such-host.invalid:6697")  # where TLS is not asked about
-            await person.says("no host called.*Your choice", "go on")
-            await person.says("Nick", "reverie")
-            await person.says("Its account", "mira")
-            await person.says("Password", "wrong horse")
-            await person.says("Who runs the bot", "alice, alice@example.org")
-            await person.says("Rooms", "none")
+            await person.answers(
+                ("Is reverie the right bot", ""),
+                ("Where the bot may act", ""),
+                ("Your id", ""),
+                ("Server", "no-such-host.invalid:6697"),  # where TLS is not asked about
+                ("no host called.*Your choice", "go on"),
+                ("Nick", "reverie"),
+                ("Its account", "mira"),
+                ("Password", "wrong horse"),
+                ("Who runs the bot", "alice, alice@example.org"),
+                ("Rooms", "none"),
+            )
             await corrects("no host called", ("Server", f"127.0.0.1:{ircd.port}"), ("TLS", "no"))
             await corrects(
                 "SASL login failed",
@@ -588,9 +629,11 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
             await corrects("password is refused", ("Password of the server", "sesame"))
             await corrects("nick reverie is taken", ("Nick", "reverie2"))
             await person.sees("logged in to the services as mira")
-            await person.says("Your own account", "alice")
-            await person.says("Who answers")
-            await person.says("Key", "sk-ant-wrong-0123456789")
+            await person.answers(
+                ("Your own account", "alice"),
+                ("Who answers", ""),
+                ("Key", "sk-ant-wrong-0123456789"),
+            )
             await corrects("the key is refused", ("Who answers", ""), ("Key", KEY))
             await person.says("Model")
             await person.sees("claude-sonnet-5-5 answers")
@@ -607,24 +650,26 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
 
 async def test_a_server_that_refused_for_want_of_a_key_is_taken_to_want_one(tmp_path: Path) -> None:
     async with model() as fake, at_terminal("--config", str(tmp_path / "bot")) as person:
-        await person.says("Platforms", "irc")
-        await person.says("Server", "127.0.0.1:1")
-        await person.says("TLS", "no")
-        await person.says("nothing listens.*Your choice", "go on")
-        await person.says("Nick")
-        await person.says("Its account", "none")
-        await person.says("Rooms", "none")
-        await person.says("nothing listens.*Your choice", "go on")
-        await person.says("Your own account", "later")
-        await person.says("Who answers", "compatible")
-        await person.says("Its address", f"{fake.url}/v1")
-        await person.says(r"need a key[^\n]*\[no\]")
-        await person.says("none is configured.*Your choice")
-        await person.says("Who answers")
-        await person.says("Its address")
-        await person.says(r"need a key[^\n]*\[yes\]")
-        await person.says("Key", KEY)
-        await person.says("Model", "1")
+        await person.answers(
+            ("Platforms", "irc"),
+            ("Server", "127.0.0.1:1"),
+            ("TLS", "no"),
+            ("nothing listens.*Your choice", "go on"),
+            ("Nick", ""),
+            ("Its account", "none"),
+            ("Rooms", "none"),
+            ("nothing listens.*Your choice", "go on"),
+            ("Your own account", "later"),
+            ("Who answers", "compatible"),
+            ("Its address", f"{fake.url}/v1"),
+            (r"need a key[^\n]*\[no\]", ""),
+            ("none is configured.*Your choice", ""),
+            ("Who answers", ""),
+            ("Its address", ""),
+            (r"need a key[^\n]*\[yes\]", ""),
+            ("Key", KEY),
+            ("Model", "1"),
+        )
         await person.sees("claude-sonnet-5-5 answers")
 
 
@@ -671,15 +716,17 @@ async def test_a_second_run_changes_what_is_answered_and_shows_it_before(tmp_pat
         text = by_hand(directory, api, fake)
         env = {"TG": api.token, "KEY": KEY}
         async with at_terminal("--config", str(directory), **env) as person:
-            await person.says("Platforms .telegram.")
-            await person.says("Token .hidden; Enter keeps it.")
-            await person.says("Is @reverie_bot the right bot")
-            await person.says("Your id", "later")
-            await person.says("Groups.*-100999", "-100999 -100888")
-            await person.says("Who answers .anthropic.")
-            await person.says("Key")
-            await person.says("Model .claude-haiku-5-5.")
-            await person.says("Its character")
+            await person.answers(
+                ("Platforms .telegram.", ""),
+                ("Token .hidden; Enter keeps it.", ""),
+                ("Is @reverie_bot the right bot", ""),
+                ("Your id", "later"),
+                ("Groups.*-100999", "-100999 -100888"),
+                ("Who answers .anthropic.", ""),
+                ("Key", ""),
+                ("Model .claude-haiku-5-5.", ""),
+                ("Its character", ""),
+            )
             await person.sees("What would change")
             await person.says("Write it")
             assert await person.over() == 0
@@ -915,8 +962,10 @@ async def test_ctrl_c_while_it_looks_leaves_nothing(tmp_path: Path) -> None:
         at_terminal("--config", str(tmp_path / "bot"), "--telegram-url", api.url) as person,
     ):
         api.faults.stall("getMe")
-        await person.says("Platforms")
-        await person.says("Token", api.token)
+        await person.answers(
+            ("Platforms", ""),
+            ("Token", api.token),
+        )
         await api.called("getMe")
         os.kill(person.process.pid, signal.SIGINT)
         assert await person.over() == 1
@@ -968,19 +1017,23 @@ async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
     async with world() as (api, fake):
         urls = "--telegram-url", api.url, "--model-url", fake.url
         async with at_terminal("--config", str(directory), *urls, TG=api.token) as person:
-            await person.says("Platforms")
-            await person.says("Token", "${TG}")
-            await person.says("Is @reverie_bot the right bot")
-            await person.says("Your id", "later")
-            await person.says("Groups")
-            await person.says("Who answers")
-            await person.says("Key", "${NOT_SET}")
+            await person.answers(
+                ("Platforms", ""),
+                ("Token", "${TG}"),
+                ("Is @reverie_bot the right bot", ""),
+                ("Your id", "later"),
+                ("Groups", ""),
+                ("Who answers", ""),
+                ("Key", "${NOT_SET}"),
+            )
             await person.sees("NOT_SET. is not set here")
-            await person.says("Model")
-            await person.says("Its name")
-            await person.says("Its character")
-            await person.says("May it speak up")
-            await person.says("Write it")
+            await person.answers(
+                ("Model", ""),
+                ("Its name", ""),
+                ("Its character", ""),
+                ("May it speak up", ""),
+                ("Write it", ""),
+            )
             assert await person.over() == 0
             assert "NOT_SET must be set in the environment" in person.screen
             assert api.token not in person.screen
@@ -996,22 +1049,24 @@ async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> 
     async with world() as (api, fake):
         urls = "--telegram-url", api.url, "--model-url", fake.url
         async with at_terminal("--config", str(directory), *urls) as person:
-            await person.says("Platforms")
-            await person.says("Token", "1:wrong-token-of-somebody")
-            await person.says("Your choice", "skip")
-            await person.says("You need at least one platform.*Platforms")
-            await person.says("Token", "1:wrong-token-of-somebody")
-            await person.says("Your choice", "g")
-            await person.says("Your id")
-            await person.says("No message has arrived yet.*Your id", "later")
-            await person.says("Groups")
-            await person.says("Who answers", "llama")
-            await person.says("Does it need a key", "no")
-            await person.says("Your choice", "go on")
-            await person.says("Its name")
-            await person.says("Its character")
-            await person.says("May it speak up")
-            await person.says("Write it")
+            await person.answers(
+                ("Platforms", ""),
+                ("Token", "1:wrong-token-of-somebody"),
+                ("Your choice", "skip"),
+                ("You need at least one platform.*Platforms", ""),
+                ("Token", "1:wrong-token-of-somebody"),
+                ("Your choice", "g"),
+                ("Your id", ""),
+                ("No message has arrived yet.*Your id", "later"),
+                ("Groups", ""),
+                ("Who answers", "llama"),
+                ("Does it need a key", "no"),
+                ("Your choice", "go on"),
+                ("Its name", ""),
+                ("Its character", ""),
+                ("May it speak up", ""),
+                ("Write it", ""),
+            )
             assert await person.over() == 0
             assert "wrong-token-of-somebody" not in person.screen
         assert "kind: llamacpp" in written(directory)["reverie.yaml"]

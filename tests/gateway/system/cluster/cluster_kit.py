@@ -26,6 +26,7 @@ import httpx
 from gateway.core.events import Message
 from gateway.store import LogEntry
 from gateway.store.types import read_entries
+from reverie.testing.servers.model_api import Answer, Json
 from tests.gateway.system.crash.storm_kit import (
     MAIN,
     PATIENCE_S,
@@ -43,16 +44,15 @@ from tests.kits.gateway_process import CHECKOUT, so
 from tests.kits.platform_users import DISCORD, IRC, NICK, PLATFORMS, TELEGRAM
 from tests.kits.small_disk import SmallDisk
 from tests.kits.tcp_proxy import TcpProxy
-from tests.servers.model_api import Answer, Json
 from tests.servers.real_postgresql import PostgresServer
 
 SCHEMA = "cluster_storm"
 KEY = "key-of-"
 """So that the model knows which process asks."""
 QUICK_PEOPLE = """
-import gateway.stream.attention
+import gateway.stream.loops
 for name in ("REACTION_S",):
-    setattr(gateway.stream.attention, name, getattr(gateway.stream.attention, name) / 20)
+    setattr(gateway.stream.loops, name, getattr(gateway.stream.loops, name) / 20)
 """
 """People who are twenty times as fast as people are taken for people."""
 LEASES = 6

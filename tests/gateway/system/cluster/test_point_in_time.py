@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from reverie.testing.channels import story
 from tests.gateway.system.crash.test_store_program import says
 from tests.gateway.system.platforms.telegram_kit import town
-from tests.kits.channels import story
 from tests.servers.real_postgresql import PostgresServer, missing_part
 
 

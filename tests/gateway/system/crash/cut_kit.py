@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from gateway.core.events import Notification
 from gateway.store import AppendResult, NewEntry, Store, StoreClosed
-from tests.kits.gateway import Gateway
-from tests.kits.simulated_time import JumpingClock
+from reverie.testing.gateway import Gateway
+from reverie.testing.simulated_time import JumpingClock
 
 Script = Sequence[tuple[float, str, Notification]]
 """When, on which platform, what."""

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from reverie.testing.servers.ircd import Client, Ircd
+from reverie.testing.servers.model_api import Answer, Json, ModelApi
 from tests.kits.delivery_judge import Evidence, Shown
 from tests.kits.gateway_process import Program, so
-from tests.servers.ircd import Client, Ircd
-from tests.servers.model_api import Answer, Json, ModelApi
 
 ROOMS = ("#one", "#two")
 PEOPLE = {

@@ -27,7 +27,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
-from gateway.runtime.turn import FAILURE_TEXTS
+from gateway.runtime.turn_record import FAILURE_TEXTS
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_http import BAD_GATEWAY
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Action, Options
+from reverie.testing.servers.ircd import Client, Ircd
+from reverie.testing.servers.model_api import Answer, Json, ModelApi, failure
 from tests.kits.delivery_judge import DOUBT, TOKEN
 from tests.kits.gateway_process import Program, so
 from tests.kits.platform_users import (
@@ -42,12 +48,6 @@ from tests.kits.platform_users import (
     OnTelegram,
 )
 from tests.kits.small_disk import SmallDisk, small_disk
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_http import BAD_GATEWAY
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Action, Options
-from tests.servers.ircd import Client, Ircd
-from tests.servers.model_api import Answer, Json, ModelApi, failure
 
 SPEED = 20.0
 ROOM = "#room"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from reverie.testing.channels import story
 from tests.gateway.system.crash.test_store_program import ran, says
 from tests.gateway.system.platforms.telegram_kit import town
-from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
 from tests.servers.real_postgresql import PostgresServer
 

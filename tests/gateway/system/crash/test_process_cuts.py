@@ -17,15 +17,13 @@ from gateway.core.facts import (
     MemoryConsolidated,
     NoteWritten,
     PostQueued,
-    ReminderSet,
     RoomAttended,
     is_inner,
 )
+from gateway.plugins.reminders import ReminderSet
 from gateway.store import rebuild
 from gateway.stream.trace import EventOutcome
-from tests.gateway.system.crash.cut_kit import Script, Steps, cutting, live
-from tests.kits.delivery_judge import DOUBT
-from tests.kits.gateway import (
+from reverie.testing.gateway import (
     DISCORD,
     IRC,
     TELEGRAM,
@@ -35,9 +33,11 @@ from tests.kits.gateway import (
     message,
     on_platforms,
 )
+from reverie.testing.played_model import Ask, PlayedModel, Say
+from reverie.testing.simulated_time import JumpingClock, simulate
+from tests.gateway.system.crash.cut_kit import Script, Steps, cutting, live
+from tests.kits.delivery_judge import DOUBT
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.played_model import Ask, PlayedModel, Say
-from tests.kits.simulated_time import JumpingClock, simulate
 
 END_S: Final = 3_000.0
 LAST: Final = 60

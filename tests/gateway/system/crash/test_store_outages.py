@@ -17,11 +17,11 @@ from gateway import app
 from gateway.core.clock import ManualClock
 from gateway.core.facts import PostQueued
 from gateway.ops import health
-from gateway.ops.health import find_gateway_state, read_gateway_report
+from gateway.ops.health import find_gateway_state, judge_gateway
 from gateway.store import Store, StoreError, StoreOutage
-from tests.kits.gateway import CONSOLE, Gateway, Held, running
+from reverie.testing.gateway import CONSOLE, Gateway, Held, running
+from reverie.testing.waiting import until
 from tests.kits.store import NOW, heard, in_writer
-from tests.kits.waiting import until
 
 LONG = "x" * 12_000
 OWNED: dict[str, Any] = {"access": {"dm": "open", "roles": {"owner": ["console:ann"]}}}
@@ -205,8 +205,7 @@ async def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(
         assert not any(task.done() for task in waits), "the platform is not told that it was heard"
         while await is_ready(gateway):
             await asyncio.sleep(0.005)
-        report = await read_gateway_report(gateway.path, {CONSOLE: "console"}, NOW)
-        is_well, (first, *_) = report.judge()
+        is_well, (first, *_) = await judge_gateway(gateway.path, [CONSOLE], NOW)
         assert (is_well, "disk is full" in first) == (False, True)
         await disk.free()
         await asyncio.gather(*waits)

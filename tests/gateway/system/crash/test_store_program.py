@@ -14,12 +14,12 @@ import httpx
 import pytest
 
 from gateway.core.events import DeliveryReport
+from reverie.testing.channels import story
+from reverie.testing.servers.ports import free_port
+from reverie.testing.waiting import until
 from tests.gateway.system.platforms.telegram_kit import Town, town
-from tests.kits.channels import story
 from tests.kits.gateway_process import CHECKOUT
 from tests.kits.small_disk import SmallDisk, small_disk
-from tests.kits.waiting import until
-from tests.servers.ports import free_port
 
 LOCKED = "another program holds a lock on the store: end it"
 LOCKING = """
@@ -131,17 +131,12 @@ async def test_a_store_that_is_locked_at_start_is_waited_for(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("ruin", ["2>&-", "2>/dev/full", "2> >(exit 0)", "0<&- 1>&- 2>&-"])
 @story
-async def test_without_a_standard_error_it_starts_and_logs_to_a_file(
-    ruin: str, tmp_path: Path
-) -> None:
+async def test_without_a_standard_error_it_starts_and_works(ruin: str, tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         it.prefix = ("bash", "-c", f'exec "$@" {ruin}', "bash")
         await it.start()
         await it.answered(it.say(it.api.person("Ann")))
         await it.end()
-        spare = it.store.with_name("reverie.db.log")
-        assert spare.stat().st_mode & 0o077 == 0
-        assert "telegram.test is up" in spare.read_text()
         it.prefix = ()
         assert (await ran(it, "log", "rebuild"))[0] == 0, "no line of the log came into the store"
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.runtime.turn import FAILURE_TEXTS, PUT_OFF_TEXTS
+from gateway.runtime.turn_record import FAILURE_TEXTS, PUT_OFF_TEXTS
 from tests.gateway.system.crash.storm_kit import (
     CHANGES,
     KINDS,

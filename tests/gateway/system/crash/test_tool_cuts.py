@@ -13,10 +13,10 @@ from typing import Literal
 import pytest
 
 from gateway.core.facts import ApprovalEnded, ApprovalRequested, TurnRecord
+from reverie.testing.servers.bot_api_world import Person
+from reverie.testing.servers.model_api import Answer, Json
+from reverie.testing.servers.web_server import Page, WebServer
 from tests.gateway.system.platforms.telegram_kit import Town, town
-from tests.servers.bot_api_world import Person
-from tests.servers.model_api import Answer, Json
-from tests.servers.web_server import Page, WebServer
 
 pytestmark = pytest.mark.boxed
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.servers.messages_prompt import blocks
-from tests.servers.model_api import Answer, Json
+from reverie.testing.servers.messages_prompt import blocks
+from reverie.testing.servers.model_api import Answer, Json
 
 HANDLE = re.compile(r"(?<![\w.])(?:t\d{1,9}\.\d+|e\d{1,9}|v\d+-\d+|m\d{1,9})(?![\w-]|\.\w)")
 """Nothing that people or tools say here looks like one."""

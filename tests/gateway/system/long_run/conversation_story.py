@@ -13,17 +13,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gateway.context.evidence import EvidenceStore
 from gateway.core.clock import ManualClock
 from gateway.core.facts import Evidence, Seq, TurnRecord, ViewFolded
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.plugins.evidence import EvidenceReader
 from gateway.store import AppendResult, NewEntry, Store
 from gateway.stream.media import MediaStore
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import ModelApi
 from tests.gateway.system.long_run.conversation_script import LONG, Mix, Script, content, said
+from tests.kits.handle import handle_of
 from tests.kits.model_gateway import BEGIN, ROOM, Home, Provider, at_home, settings, tokens
+from tests.kits.plugins import plugin_of
 from tests.kits.settings import live_settings
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
 
 SAMPLED = 100
 """Handles that are opened at each restart."""
@@ -109,10 +111,12 @@ async def truth(home: Home, handle: str) -> str | None:
 
 async def audit(home: Home, handles: Sequence[str]) -> int:
     """Open these. Raises AssertionError where one brings something else."""
-    places = home.minds.places
+    places = home.places
     media = MediaStore(live_settings(), Path("/nonexistent"), {}, home.clock)
     opener, sight = (
-        EvidenceStore(home.store, home.clock, places, media),
+        plugin_of(
+            EvidenceReader, gateway=handle_of(home.store, home.clock, places=places), media=media
+        ),
         await places.visibility(ROOM.conversation),
     )
     for handle in handles:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from agent import signals
-from gateway.runtime import loop
-from tests.kits.gateway import DISCORD, TELEGRAM, Gateway, on_platforms
-from tests.kits.played_model import PlayedModel
-from tests.kits.simulated_time import JumpingClock, simulated
+from gateway.runtime import agent
+from reverie.testing.gateway import DISCORD, TELEGRAM, Gateway, on_platforms
+from reverie.testing.played_model import PlayedModel
+from reverie.testing.simulated_time import JumpingClock, simulated
 
 HOUR_S = 3_600.0
 
@@ -18,14 +18,14 @@ HOUR_S = 3_600.0
 def ticks(monkeypatch: pytest.MonkeyPatch) -> list[signals.Signal]:
     """All that the network was told of by its timer."""
     seen: list[signals.Signal] = []
-    send = loop.AgentLoop.send
+    send = agent.Agent.send
 
-    def seeing(self: loop.AgentLoop, signal: signals.Signal) -> None:
+    def seeing(self: agent.Agent, signal: signals.Signal) -> None:
         if isinstance(signal, signals.Tick):
             seen.append(signal)
         send(self, signal)
 
-    monkeypatch.setattr(loop.AgentLoop, "send", seeing)
+    monkeypatch.setattr(agent.Agent, "send", seeing)
     return seen
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from gateway.core.facts import is_inner
 from gateway.stream.trace import EventOutcome
-from tests.kits.gateway import DISCORD, IRC, TELEGRAM, Gateway, on_platforms
+from reverie.testing.gateway import DISCORD, IRC, TELEGRAM, Gateway, on_platforms
+from reverie.testing.played_model import Ask, PlayedModel
+from reverie.testing.simulated_time import JumpingClock, simulated
 from tests.kits.outcomes import compute_outcomes
-from tests.kits.played_model import Ask, PlayedModel
-from tests.kits.simulated_time import JumpingClock, simulated
 
 LINES, MINUTE_S = 6_000, 60.0
 COALESCE_S = 1.5

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from channels.base import Emit
 from gateway.access.channels import Channels
+from gateway.app import make_channel
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, Notification, Post, RoomId
+from gateway.core.events import Address, ChannelName, MembershipChanged, Notification, Post, RoomId
 from gateway.core.facts import (
     AuditRecord,
     CodeIssued,
@@ -29,12 +30,10 @@ from gateway.core.facts import (
     PostQueued,
     RoleAssigned,
     RoomAccessChanged,
-    address_of,
 )
-from gateway.ingest.factory import make_channel
 from gateway.store import LogEntry, NewEntry, Store
+from gateway.store.active import judged_events
 from gateway.stream.inbox import ready_conversations
-from gateway.stream.rooms import accepted_invitations
 from tests.gateway.system.permission_matrix.oracle import (
     DMS,
     NOTHING,
@@ -61,6 +60,7 @@ from tests.gateway.system.permission_matrix.platform_payloads import (
     reached,
     ways,
 )
+from tests.kits.commands import TABLE
 from tests.kits.intake import emits
 from tests.kits.people import People
 from tests.kits.policies import bindings_of
@@ -306,7 +306,10 @@ class House:
         self.irc = Irc(clock)
         self.readers: dict[Platform, Reader] = {}
         bare = parse_config({"channels": _BARE, "agents": [{"id": "reverie"}], "llm": _LLM}, tmp)
-        self.channels = {name: make_channel(name, bare, clock, None) for name in NAMES.values()}
+        self.channels = {
+            name: make_channel(name, bare, clock, None, commands=TABLE.specs())
+            for name in NAMES.values()
+        }
         self.readers = all_platforms(self.irc, clock, self.channels)
         made = settings_of(tmp, dm, rooms, self.irc, self.readers, **access)
         live = LiveSettings(made)
@@ -333,7 +336,12 @@ class House:
             one.fact for one in entries if one.cause or not isinstance(one.fact, PostQueued)
         ]
         self.seen.arrivals += len([*ready_conversations(entries)])
-        self.seen.joined += len([*accepted_invitations(entries)])
+        self.seen.joined += sum(
+            isinstance(event, MembershipChanged)
+            and event.change == "invite"
+            and judged.fate != "refused"
+            for event, _, judged in judged_events(entries)
+        )
 
     async def write(self, *facts: Fact) -> None:
         """As another door would: the command line, a gateway before."""
@@ -342,7 +350,7 @@ class House:
 
     async def take(self, *events: Notification) -> Seen:
         """These come in together; what came of them."""
-        self.seen = Seen(at=address_of(events[0]) if events else None)
+        self.seen = Seen(at=events[0].at if events else None)
         for name in {_channel(event) for event in events}:
             await self.intakes[name]([event for event in events if _channel(event) == name])
         seen, self.seen = self.seen, Seen()

@@ -14,16 +14,16 @@ from channels.discord.channel import DiscordChannel
 from channels.discord.directory import DiscordDirectory
 from channels.discord.ids import snowflake_at
 from channels.irc.inbound import IrcLineContext, to_notifications
-from channels.irc.people import IrcUsers
-from channels.irc.wire import Isupport, parse_line
+from channels.irc.state import IrcState
 from channels.telegram.people import TelegramUpdateContext
 from channels.telegram.wire import UpdateReader
-from gateway.commands.table import COMMAND_SPECS
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, Notification
+from tests.channels.irc.channel_kit import hear
 from tests.channels.telegram.channel_kit import parsed
 from tests.gateway.system.permission_matrix.oracle import COMMANDS
 from tests.gateway.system.permission_matrix.people import PLACES, Person, Place, Platform, people
+from tests.kits.commands import TABLE
 
 Json = dict[str, Any]
 NAMES: Final[Mapping[Platform, ChannelName]] = {
@@ -166,11 +166,11 @@ class Irc:
     }
 
     def __init__(self, clock: Clock, *, tagged: bool = True) -> None:
-        self._clock, self._tagged = clock, tagged
-        self._ids = _IDS
-        self._isupport = Isupport()
-        self._isupport.load(["", "PREFIX=(qaohv)~&@%+", "CHANMODES=beI,k,lH,imnpst", ""])
-        self._people = IrcUsers(self._isupport)
+        self._clock, self._ids, self._state = clock, _IDS, IrcState("reverie")
+        self._state.caps |= {"account-tag"} if tagged else set()
+        self.feed(
+            ":irc.test 005 reverie PREFIX=(qaohv)~&@%+ CHANMODES=beI,k,lH,imnpst :are supported"
+        )
         for room in ROOM_IDS["irc"].values():
             self.feed(f":reverie!r@h JOIN {room} * :me", f":irc.test 353 reverie = {room} :reverie")
             for number, person in people("irc"):
@@ -181,9 +181,7 @@ class Irc:
 
     def feed(self, *lines: str) -> None:
         for raw in lines:
-            said = parse_line(raw)
-            assert said is not None
-            self._people.feed(said, "reverie")
+            hear(self._state, raw)
 
     def mask(self, number: int, person: Person) -> str:
         return f"p{number}!u@{'relay' if person.relayed else f'h{number}.example'}"
@@ -230,20 +228,11 @@ class Irc:
 
     def heard(self, raw: str) -> Sequence[Notification]:
         """One line from the server, as a session takes it in."""
-        said = parse_line(raw)
-        assert said is not None
-        self._people.feed(said, "reverie")
-        view = IrcLineContext(
-            channel=NAMES["irc"],
-            own_nick="reverie",
-            rooms={},
-            isupport=self._isupport,
-            people=self._people,
-            has_account_tag=self._tagged,
-            bridges=frozenset({"relay"}),
-            own_message_ids=frozenset({OURS}),
+        context = IrcLineContext(
+            NAMES["irc"], self._state, own_message_ids={OURS}, bridges={"relay"}
         )
-        return to_notifications(said, view, self._clock.now(), lambda: f"fresh{next(self._ids)}")
+        told = hear(self._state, raw)
+        return to_notifications(told, context, self._clock.now(), lambda: f"fresh{next(self._ids)}")
 
 
 class Telegram:
@@ -258,7 +247,7 @@ class Telegram:
             channel=NAMES["telegram"],
             own_id=self.ME,
             username="reverie_bot",
-            commands=frozenset(spec.name for spec in COMMAND_SPECS),
+            commands=frozenset(spec.name for spec in TABLE.specs()),
         )
         self._inbound = UpdateReader(view, counting=False)
 
@@ -532,7 +521,7 @@ class Discord:
             self.directory,
             self._clock.now(),
             f"n{next(self._ids)}",
-            specs=COMMAND_SPECS,
+            specs=TABLE.specs(),
         )
 
 

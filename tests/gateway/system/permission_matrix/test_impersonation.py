@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.facts import RoleAssigned
+from reverie.testing.channels import story
 from tests.gateway.system.permission_matrix.impersonations import (
     GENUINE,
     SPOOFS,
@@ -15,7 +16,6 @@ from tests.gateway.system.permission_matrix.impersonations import (
 from tests.gateway.system.permission_matrix.matrix_kit import BETWEEN_S, house
 from tests.gateway.system.permission_matrix.people import PEOPLE
 from tests.gateway.system.permission_matrix.platform_payloads import FOREIGN, Irc
-from tests.kits.channels import story
 
 
 @pytest.mark.parametrize("dm", ["pairing", "open"])

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.clock import Clock
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
+from reverie.testing.servers.model_api import Answer, Json, ModelApi
 from tests.channels.discord.faults_kit import Hurried
 from tests.kits.delivery_judge import TOKEN, Evidence, Shown, Verdict, fair, judge
 from tests.kits.gateway_process import Program
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
-from tests.servers.model_api import Answer, Json, ModelApi
 
 NAME = "discord.test"
 HURRIED = 20

@@ -13,11 +13,11 @@ from typing import Any
 
 from channels.telegram.render import TelegramText
 from gateway.core.events import ChannelName
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.bot_api_world import Chat, Person
+from reverie.testing.servers.model_api import Answer, Json, ModelApi
 from tests.kits.delivery_judge import TOKEN, Evidence, Shown, Verdict, judge
 from tests.kits.gateway_process import Program
-from tests.servers.bot_api import BotApi
-from tests.servers.bot_api_world import Chat, Person
-from tests.servers.model_api import Answer, Json, ModelApi
 
 NAME = ChannelName("telegram.test")
 LONG_CHARS = 3000

@@ -19,10 +19,10 @@ import pytest
 from gateway.core.clock import SystemClock
 from gateway.core.events import DeliveryReport
 from gateway.core.facts import ApprovalEnded, AuditRecord, RoleAssigned
+from reverie.testing.servers.discord_api_rest import LOADING
+from reverie.testing.servers.discord_api_world import EPHEMERAL
+from reverie.testing.servers.model_api import Answer, Json
 from tests.gateway.system.platforms import discord_kit, telegram_kit
-from tests.servers.discord_api_rest import LOADING
-from tests.servers.discord_api_world import EPHEMERAL
-from tests.servers.model_api import Answer, Json
 
 ARGUMENTS = json.dumps({"path": "made.txt", "text": "by approval"})
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from reverie.testing.channels import story
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.discord_api_rest import Options
 from tests.channels.discord.faults_kit import SAY
 from tests.gateway.system.platforms.discord_kit import NAME, town
-from tests.kits.channels import story
-from tests.servers.discord_api import DiscordApi
-from tests.servers.discord_api_rest import Options
 
 
 @pytest.mark.parametrize("refused", ["token", "intent"])

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from reverie.testing.channels import story
+from reverie.testing.servers.model_api import Answer, Json
 from tests.gateway.system.platforms.discord_kit import Town, town
-from tests.kits.channels import story
-from tests.servers.model_api import Answer, Json
 
 OPENS: dict[str, Any] = {"threads": ["*"]}
 TITLED = "Title: Tea in <@1> Berlin\n\n"

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.core.events import Message
-from tests.kits.channels import story
+from reverie.testing.channels import story
 from tests.kits.platform_users import DISCORD, IRC, NICK, TELEGRAM, Seat
 from tests.kits.three_platforms import ROOM, Town, town
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from reverie.testing.channels import story
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.model_api import Answer, Json
 from tests.gateway.system.platforms import discord_kit, telegram_kit
-from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
 from tests.kits.gateway_process import Program
-from tests.servers.discord_api import DiscordApi
-from tests.servers.model_api import Answer, Json
 
 HURRY = """
 import channels.discord.channel, channels.telegram.channel, gateway.app, gateway.stream.preview

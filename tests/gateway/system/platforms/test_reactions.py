@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from gateway.core.events import ReactionChanged
+from reverie.testing.channels import story
+from reverie.testing.servers.model_api import Json
+from reverie.testing.waiting import until
 from tests.gateway.system.platforms import telegram_kit
-from tests.kits.channels import story
 from tests.kits.gateway_process import Program
-from tests.kits.waiting import until
-from tests.servers.model_api import Json
 
 
 def bodies_of(it: Program) -> list[Json]:

@@ -10,11 +10,11 @@ import re
 from pathlib import Path
 
 from gateway.core.facts import IdentityLinked
+from reverie.testing.channels import story
+from reverie.testing.servers.bot_api_world import Person
+from reverie.testing.servers.model_api import Answer
 from tests.gateway.system.platforms.telegram_kit import Town, town
-from tests.kits.channels import story
 from tests.kits.delivery_judge import fair
-from tests.servers.bot_api_world import Person
-from tests.servers.model_api import Answer
 
 CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
 

@@ -4,9 +4,9 @@ it is lost."""
 import json
 from pathlib import Path
 
+from reverie.testing.channels import story
+from reverie.testing.servers.model_api import Answer
 from tests.gateway.system.platforms.telegram_kit import NAME, town
-from tests.kits.channels import story
-from tests.servers.model_api import Answer
 
 
 @story

@@ -24,8 +24,8 @@ from gateway.config.loader import parse_config
 from gateway.core.events import DeliveryReport
 from gateway.core.facts import TurnRecord
 from gateway.store import Store
-from tests.kits.channels import story
-from tests.servers.ports import free_port
+from reverie.testing.channels import story
+from reverie.testing.servers.ports import free_port
 
 MODULE = Path(__file__).parents[4] / ".venv/npm/node_modules/telegram-test-api"
 SERVE = (

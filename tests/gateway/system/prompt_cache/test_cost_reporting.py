@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from gateway.core.events import Usage
-from tests.kits.gateway import Gateway, settings
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
+from reverie.testing.gateway import Gateway, settings
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import ModelApi
 
 ROOT = Path(__file__).resolve().parents[4]
 MODEL = "claude-sonnet-5-5"

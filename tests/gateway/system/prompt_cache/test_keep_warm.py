@@ -13,9 +13,9 @@ import pytest
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from tests.kits.gateway import Gateway
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
+from reverie.testing.gateway import Gateway
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import ModelApi
 
 MORNING = datetime(2026, 3, 1, 6, 0, tzinfo=UTC)
 CONFIG = """\

@@ -12,9 +12,9 @@ from agent.tokens.counter import load_tokenizer
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from tests.kits.gateway import Gateway
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import ModelApi
+from reverie.testing.gateway import Gateway
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import ModelApi
 
 MAX_PREFIX_TOKENS = 3_040
 """Of the protocol and all built-in tools, which stand in every request: words that earn nothing

@@ -18,12 +18,12 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Message, RoomId
 from gateway.core.facts import ChannelCardPinned, TurnRecord, ViewFolded
 from gateway.store import Store, StoreReader
+from reverie.testing.gateway import PLATFORMS, Gateway
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import Answer, ModelApi, failure
 from tests.gateway.stream.test_media import png
 from tests.gateway.system.prompt_cache.test_prompt_bytes import pieces
 from tests.kits.examples import examples
-from tests.kits.gateway import PLATFORMS, Gateway
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, ModelApi, failure
 
 EVENING = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 CONFIG = """\

@@ -16,11 +16,11 @@ import pytest
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
+from reverie.testing.gateway import IRC, UNBOUNDED, UNHURRIED, Gateway
+from reverie.testing.servers.messages_cache import MessagesCache
+from reverie.testing.servers.model_api import Answer, Json, ModelApi
 from tests.gateway.system.prompt_cache.test_prompt_bytes import bare
-from tests.kits.gateway import IRC, UNBOUNDED, UNHURRIED, Gateway
 from tests.kits.mcp import OWN
-from tests.servers.messages_cache import MessagesCache
-from tests.servers.model_api import Answer, Json, ModelApi
 
 
 @dataclass

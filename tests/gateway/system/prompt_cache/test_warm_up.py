@@ -9,9 +9,9 @@ from pathlib import Path
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
-from tests.kits.gateway import Gateway
-from tests.servers.llama_api import LlamaApi
-from tests.servers.model_api import ModelApi
+from reverie.testing.gateway import Gateway
+from reverie.testing.servers.llama_api import LlamaApi
+from reverie.testing.servers.model_api import ModelApi
 
 CONFIG = """\
 channels: {irc.libera: {platform: console, rooms: ["#garden"]}}

@@ -4,6 +4,7 @@ be compared.
 A gateway that has read the second must hold what one holds that was started with it.
 """
 
+import json
 import types
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,23 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import SecretStr
 
-from gateway.config.models import Settings
 from gateway.core.fields import ConfigSection
+from gateway.plugins import settings_model
 
 Json = dict[str, Any]
+
+
+def _service_account(name: str) -> str:
+    """The key of an account, which nothing is signed with."""
+    return json.dumps(
+        {
+            "type": "service_account",
+            "private_key_id": name,
+            "private_key": f"private-key-of-{name}",
+            "client_email": f"{name}@example.org",
+            "token_uri": "http://127.0.0.1:1006/token",
+        }
+    )
 
 
 def document(second: bool) -> Json:
@@ -81,6 +95,13 @@ def document(second: bool) -> Json:
                     "base_url": "http://127.0.0.1:1003",
                     "api_key": "third-api-key-73",
                     "identity_in": either("system", "user"),
+                },
+                "cloud": {
+                    "kind": "vertex",
+                    "project": either("first-project", "second-project"),
+                    "region": either("eu", "us"),
+                    "credentials": _service_account(either("one", "two")),
+                    "metadata_url": either("http://127.0.0.1:1004", "http://127.0.0.1:1005"),
                 },
                 "dry": {
                     "kind": "scripted",
@@ -290,6 +311,10 @@ def document(second: bool) -> Json:
             "exit_after": either(605.5, None),
             "keep": either(34_560_000.5, 34_560_001.5),
         },
+        "plugins": {
+            "off": [either("telegram", "discord")],
+            "need": [either("irc", "recall")],
+        },
         "ops": {
             "host": either("127.0.0.1", "::1"),
             "port": either(0, 9),
@@ -299,9 +324,11 @@ def document(second: bool) -> Json:
     }
 
 
-def leaves(section: type[ConfigSection] = Settings, above: tuple[str, ...] = ()) -> Iterator[str]:
+def leaves(
+    section: type[ConfigSection] | None = None, above: tuple[str, ...] = ()
+) -> Iterator[str]:
     """All keys that hold a value, `*` for any name or place."""
-    for name, field in section.model_fields.items():
+    for name, field in (section or settings_model()).model_fields.items():
         below = list(_sections(field.annotation))
         for through, found in below:
             yield from leaves(found, (*above, name, *through))

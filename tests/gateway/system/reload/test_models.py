@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agent.cache.client import CachingModel
+from agent.cache.prompt_cache import PromptCache
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
-from tests.kits.channels import story
-from tests.kits.gateway import UNHURRIED
+from reverie.testing.channels import story
+from reverie.testing.gateway import UNHURRIED
+from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.model_choice import Gate, serving
-from tests.servers.model_api import Answer, ModelApi
 
 Json = dict[str, Any]
 
@@ -57,9 +57,9 @@ class Town:
         assert not came.problems, came
 
     @property
-    def pool(self) -> dict[str, CachingModel]:
+    def pool(self) -> dict[str, PromptCache]:
         """Models that are open, by name."""
-        return {one.name: one for one in self.gate.equipment.pool.caching_models}
+        return {one.name: one for one in self.gate.equipment.pool.caches}
 
     async def hear(self, text: str) -> None:
         count = len(self.gate.screen.parts)
@@ -144,7 +144,9 @@ async def test_what_was_chosen_holds_as_long_as_it_is_configured(tmp_path: Path)
         )
         del it.said["llm"]["models"]["other"]
         await it.reload()
-        assert [one.name for one in it.gate.gateway.model_selector.list_models()] == [
+        assert [
+            one.name for one in it.gate.gateway.command_context.runtime.models.list_models()
+        ] == [
             "main",
             "spare",
         ]

@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.servers.ircd import Ircd
+from reverie.testing.servers.ircd import Ircd
 
 CHECKOUT = Path(__file__).parents[4]
 MAIN = "import sys; from gateway.cli.main import main; sys.exit(main())"

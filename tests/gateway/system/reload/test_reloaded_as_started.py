@@ -20,8 +20,9 @@ from gateway.core.clock import ManualClock
 from gateway.core.redaction import Redactor
 from gateway.runtime.models import open_model_services
 from gateway.store import Store
+from reverie.testing.gateway import CONSOLE
 from tests.gateway.system.reload.config_pairs import document, held, leaves, said
-from tests.kits.gateway import CONSOLE
+from tests.kits.commands import TABLE
 from tests.kits.tasks import LooseTasks
 
 LEAVE = frozenset(
@@ -37,6 +38,7 @@ LEAVE = frozenset(
             "_store_path",
             "reader",
             "_reader",
+            "_unsubscribe",
         ),
         *("process", "_process", "_control"),
         # what came of the reading, and what it has set going
@@ -81,6 +83,7 @@ async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app.GatewaySe
         await Store.open(path, clock) as store,
     ):
         yield app.GatewayServices(
+            commands=TABLE,
             store=store,
             clock=clock,
             channels={CONSOLE: ConsoleChannel(CONSOLE, lambda _: None, now=clock.now)},

@@ -11,8 +11,8 @@ from typing import Any
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings, ReloadResult
 from gateway.core.clock import ManualClock
-from tests.kits.gateway import Gateway
-from tests.servers.model_api import Answer, ModelApi
+from reverie.testing.gateway import Gateway
+from reverie.testing.servers.model_api import Answer, ModelApi
 
 Json = dict[str, Any]
 OWNER = "irc.libera:ann"
@@ -56,10 +56,15 @@ class Town:
             said,
             gateway.live,
         )
+        self.came = list[ReloadResult]()
+        self.live.add_reload_listener(self.came.append)
 
     async def reload(self) -> ReloadResult:
+        self.came.clear()
         write(self.folder, self.said)
-        return await self.live.reload()
+        last = await self.live.reload()
+        # The gateway may have seen the file by itself before: then the changes stand in that result.
+        return next((one for one in self.came if one.applied), last)
 
     async def ask(self, text: str, sender: str = "ann", room: str | None = "#garden") -> None:
         await self.gateway.ask(text, sender=sender, room=room)

@@ -45,7 +45,7 @@ async def test_its_tools_over_its_standard_input_and_output() -> None:
         await use(every)
         env = (await every.call("every_get-env")).text
         assert "hush-hush" not in env
-        assert '"KEY": "[secret]"' in env
+        assert '"KEY": "[redacted]"' in env
 
 
 async def test_its_tools_at_an_address() -> None:
@@ -66,6 +66,5 @@ async def test_it_is_another_one_that_knows_no_session() -> None:
             server.down()
             await asyncio.to_thread(server.up)
             assert "It did not work" in (await every.call("every_echo", message="two")).text
-            while (told := await every.call("every_echo", message="three")).text != "Echo: three":
-                assert "did" in told.text or "does not" in told.text
+            while (await every.call("every_echo", message="three")).text != "Echo: three":
                 await asyncio.sleep(0.05)

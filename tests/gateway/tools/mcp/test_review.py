@@ -4,22 +4,18 @@ real store."""
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from gateway.access.approval_texts import Approver
 from gateway.core.clock import SystemClock
-from gateway.core.events import PostButton, SenderId
+from gateway.core.events import PostButton
+from gateway.core.identity import Role
 from gateway.store import AppendResult, NewEntry, Store
 from gateway.tools.mcp.review import ToolDefinitionReview
-from tests.kits.channels import story
+from reverie.testing.channels import story
 from tests.kits.mcp import Town, raw, town
 from tests.kits.owners import NotedNotices
-from tests.kits.store import place
 
-ADMIN = Approver(
-    at=place("#a"), sender=SenderId("1"), role="admin", is_direct=False, global_role="admin"
-)
+BY = "irc.test:1"
 LOOKUP = {
     "name": "lookup",
     "description": "Looks words up.",
@@ -52,9 +48,9 @@ class Run:
     def names(self) -> set[str]:
         return self.town.names
 
-    async def approve(self, code: str, approver: Approver = ADMIN) -> str:
+    async def approve(self, code: str, global_role: Role = "admin") -> str:
         """As the command does it: written down with the answer, then settled."""
-        change = self.definitions.approve(approver, code)
+        change = self.definitions.approve(code, by=BY, global_role=global_role)
         assert change is not None
         facts = [NewEntry(fact=made.fact, at=SystemClock().now()) for made in change.facts]
         written = await self.store.append(facts) if facts else [AppendResult(seq=0, is_new=False)]  # type: ignore[arg-type]
@@ -99,7 +95,7 @@ async def test_a_changed_description_is_off_until_an_admin_has_seen_the_differen
         assert [one.command for (one,) in run.buttons] == [f"approve {waiting.code}"]
     async with running(store, POISONED) as run:
         [waiting] = run.definitions.list_pending()
-        refused = await run.approve(waiting.code, replace(ADMIN, global_role="member"))
+        refused = await run.approve(waiting.code, "member")
         assert "Only an admin of all places" in refused
         assert "mcp_raw_lookup" not in run.names
         assert "Approved" in await run.approve(waiting.code)
@@ -132,5 +128,5 @@ async def test_a_definition_that_changes_again_needs_another_look(tmp_path: Path
     async with running(store, WIDER) as run:
         [seen] = run.definitions.list_pending()
     async with running(store, POISONED) as run:
-        assert run.definitions.approve(ADMIN, seen.code) is None
+        assert run.definitions.approve(seen.code, by=BY, global_role="admin") is None
         assert "mcp_raw_lookup" not in run.names

@@ -1,0 +1,318 @@
+"""The cache of an idle conversation: reading a prefix again only to keep it cached
+(`plan_refresh`), and the state of a history's cache, for compaction (`forecast_cache`). Pure.
+
+Refreshes: a refresh costs one read of everything in front of it. A few of them save, if the
+conversation goes on while they last, the difference between writing and reading for what would have
+expired. Together they never cost more than the loss of the prefix does, so at worst it is paid for
+twice. The budget is money that may be spent for this; its default is none, because an idle gateway
+must cost nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import NamedTuple
+
+from agent.cache.breakpoints import MAX_BREAKPOINTS, CacheMultipliers, is_hour_cheaper
+from agent.cache.plan import CachePlan, PlannedRequest, account_blocks
+from agent.cache.prices import Price
+from agent.cache.state import (
+    LIFETIME_S,
+    CachedPrefix,
+    Cadence,
+    GapOdds,
+)
+from agent.models.base import (
+    CacheBreakpoint,
+)
+from agent.tokens.counter import (
+    TokenEstimate,
+)
+from gateway.core.events import CacheTtl, Usage
+from gateway.core.tool_spec import ToolCall
+
+REFRESH_MARGIN_S = 10.0
+"""Time between a refresh and the expiry of the cache: as long as a request may take to arrive."""
+
+_MIN_SAVING_RATIO = 2.0
+"""Least expected saving as a multiple of the sure cost: the odds are estimates."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleConversation:
+    """Cached part of a conversation without requests."""
+
+    conversation: str
+    refresh_tokens: int
+    """Tokens that a refresh would read."""
+    expiring_tokens: int
+    """Part of these that expires at `expires_s`. What is in front of it lives longer."""
+    max_billed_tokens: int
+    """Most tokens that a refresh could be billed for."""
+    lifetime: CacheTtl
+    """Lifetime of the expiring part."""
+    last_request_s: float
+    """Time of the last request that was not a refresh."""
+    expires_s: float
+    """Time at which the first part expires (`CacheState.find`)."""
+
+
+class CacheRefresh(NamedTuple):
+    """A refresh that is worth its cost."""
+
+    at_s: float
+    max_cost_usd: float
+    """Cost if the provider has lost everything, and writes it for an hour."""
+
+
+def plan_refresh(
+    idle: IdleConversation,
+    cadence: Cadence,
+    price: Price,
+    *,
+    budget_usd: float = 0.0,
+    lengthens: bool = True,
+) -> CacheRefresh | None:
+    """Return when to read a conversation again, shortly before it expires. None: let it expire.
+
+    `lengthens`: a prefix that is not cached may be written for an hour. Plan anew after each
+    refresh and each request: the longer a conversation is idle, the less likely a refresh pays.
+    """
+    lasts_s = LIFETIME_S[idle.lifetime]
+    most_usd = price.input_cost_usd(
+        Usage(
+            cache_write_tokens=idle.max_billed_tokens, cache_write_1h_tokens=idle.max_billed_tokens
+        )
+    )
+    if (
+        most_usd is None
+        or not 0.0 < most_usd <= budget_usd
+        or idle.refresh_tokens < price.minimum_tokens
+    ):
+        return None
+    costs = CacheMultipliers(price.read, price.write_5m, price.write_1h)
+    odds = cadence.odds(idle.conversation)
+    if lengthens and idle.lifetime == "5m" and is_hour_cheaper(odds.kept, odds.written, costs):
+        return None  # after its expiry it will be written for an hour, which is not possible before
+    idle_s = max(0.0, idle.expires_s - idle.last_request_s)
+    saved, costs_now = (
+        idle.expiring_tokens * (price.write_multiplier(idle.lifetime) - price.read),
+        idle.refresh_tokens * price.read,
+    )
+    most = int(saved / costs_now - idle_s / lasts_s) if costs_now else 0
+    chance = refreshes = 0.0
+    for number in range(1, most + 1):
+        refreshes += 1.0 - chance  # this one is sent only if there was no request until then
+        chance = cadence.return_probability(
+            idle.conversation, idle_s, number * (lasts_s - REFRESH_MARGIN_S)
+        )
+        if chance * saved > _MIN_SAVING_RATIO * refreshes * costs_now:
+            return CacheRefresh(idle.expires_s - REFRESH_MARGIN_S, most_usd)
+    return None
+
+
+def find_idle_conversation(
+    planned: PlannedRequest, lasting: Sequence[CachedPrefix]
+) -> IdleConversation | None:
+    """Return the cached part of a conversation's last request. None: nothing that can be read by
+    itself.
+    """
+    place = _last_cached_segment(planned, lasting)
+    if place is None:
+        return None
+    segment, until_s = lasting[place].segment, lasting[place].expires_s
+    longer = [cached.segment for cached in lasting[:place] if cached.expires_s > until_s]
+    tokens, kept = (
+        _billed_tokens(planned, segment + 1),
+        _billed_tokens(planned, longer[-1] + 1 if longer else 0),
+    )
+    return IdleConversation(
+        conversation=planned.request.conversation_id,
+        refresh_tokens=tokens,
+        expiring_tokens=tokens - kept,
+        max_billed_tokens=max(tokens, planned.billed_tokens),
+        lifetime=lasting[place].lifetime,
+        last_request_s=planned.sent_at_s,
+        expires_s=until_s,
+    )
+
+
+def build_refresh_request(
+    planned: PlannedRequest, lasting: Sequence[CachedPrefix], at_s: float
+) -> PlannedRequest | None:
+    """Build a request that reads the cached part of a conversation's last request, without an
+    answer.
+
+    The same bytes and breakpoints, up to the last cached prefix. None: nothing is cached.
+    """
+    place = _last_cached_segment(planned, lasting)
+    if place is None:
+        return None
+    cached, request = lasting[place], planned.request
+    segments = planned.segments[: cached.segment + 1]
+    last, places = segments[-1], {(segment.behind, segment.number) for segment in segments}
+    breakpoints = [mark for mark in request.breakpoints if (mark.behind, mark.index) in places]
+    if not breakpoints or (breakpoints[-1].behind, breakpoints[-1].index) != (
+        last.behind,
+        last.number,
+    ):
+        lifetime = (
+            "5m" if breakpoints and breakpoints[-1].lifetime == "5m" else cached.lifetime
+        )  # 1 h in front of 5 m
+        breakpoints = [
+            *breakpoints[: MAX_BREAKPOINTS - 1],
+            CacheBreakpoint(behind=last.behind, index=last.number, lifetime=lifetime),
+        ]
+    blocks = (
+        len(request.blocks)
+        if last.behind == "said"
+        else last.number + 1
+        if last.behind == "block"
+        else 0
+    )
+    estimate = _billed_estimate(planned)
+    plan = CachePlan(
+        breakpoints=tuple(breakpoints),
+        read_segments=len(segments),
+        writes=(),
+        blocks=account_blocks(segments, len(segments), (), estimate.ratio),
+    )
+    return replace(
+        planned,
+        request=replace(
+            request,
+            blocks=request.blocks[:blocks],
+            conversation=request.conversation[: last.number + 1] if last.behind == "said" else (),
+            aside="",
+            now="",
+            answer_only=False,  # else nothing of the messages would be read
+            breakpoints=plan.breakpoints,
+            max_output_tokens=0,
+        ),
+        segments=segments,
+        digests=planned.digests[: cached.segment + 1],
+        plan=plan,
+        estimate=estimate,
+        sent_at_s=at_s,
+    )
+
+
+def _last_cached_segment(planned: PlannedRequest, lasting: Sequence[CachedPrefix]) -> int | None:
+    """Return the index of the last cached prefix at which a request can end."""
+    for place in range(len(lasting) - 1, -1, -1):
+        segment = planned.segments[lasting[place].segment]
+        parts = (
+            planned.request.conversation[segment.number].parts if segment.behind == "said" else ()
+        )
+        # Calls without their results are refused.
+        if segment.takes_breakpoint and not any(isinstance(part, ToolCall) for part in parts):
+            return place
+    return None
+
+
+def _billed_tokens(planned: PlannedRequest, count: int) -> int:
+    """Return the tokens of the first `count` segments as they will be billed."""
+    tokens = planned.segments[count - 1].end_tokens if count else 0
+    return _billed_estimate(planned).correct(tokens)
+
+
+def _billed_estimate(planned: PlannedRequest) -> TokenEstimate:
+    """Return the estimate corrected by the bill."""
+    return (
+        replace(planned.estimate, tokens=planned.billed_tokens)
+        if planned.billed_tokens
+        else planned.estimate
+    )
+
+
+@dataclass(slots=True)
+class KeepWarmBudget:
+    """Money that each agent has spent on refreshes today."""
+
+    _today: date = date.min
+    _spent: dict[str, float] = field(default_factory=dict)
+
+    def remaining_usd(self, agent: str, today: date, budget_usd: float) -> float:
+        """Return the rest of an agent's budget. Days are UTC."""
+        if today != self._today:
+            self._today, self._spent = today, {}
+        return max(0.0, budget_usd - self._spent.get(agent, 0.0))
+
+    def spend(self, agent: str, usd: float) -> None:
+        """Add to what was spent. A negative amount returns what was taken too much today."""
+        self._spent[agent] = max(0.0, self._spent.get(agent, 0.0) + usd)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheForecast:
+    """State of the cache of one conversation's history."""
+
+    is_cold: bool | None
+    """True: nothing of the history is cached. None: not known, without a request in this
+    process."""
+    read_share: float
+    """Price of reading from the cache, as a share of the input price."""
+    write_share: float
+    """Price of writing to the cache, as a share of the input price."""
+    expected_requests: float
+    """Expected number of requests before a gap that the cache does not survive."""
+
+
+UNKNOWN_FORECAST = CacheForecast(
+    is_cold=None, read_share=1.0, write_share=1.0, expected_requests=20.0
+)
+"""Forecast for a model without cache management: each request costs all of its tokens."""
+
+
+def forecast_cache(
+    planned: PlannedRequest | None,
+    cached: Sequence[CachedPrefix],
+    odds: GapOdds,
+    price: Price,
+    at_s: float,
+) -> CacheForecast:
+    """Return the state of a conversation's cache.
+
+    `planned`: its last request. `cached`: the cached prefixes of that. `odds`: odds of its next
+    gaps.
+    """
+    lifetime: CacheTtl = "5m"
+    cold: bool | None = None
+    if planned is not None:
+        lifetime = planned.plan.breakpoints[-1].lifetime if planned.plan.breakpoints else lifetime
+        cold = _is_history_cold(planned, cached, lifetime, at_s)
+    return CacheForecast(
+        is_cold=cold,
+        read_share=price.read,
+        write_share=price.write_multiplier(lifetime),
+        expected_requests=expected_requests(odds, lifetime),
+    )
+
+
+def _is_history_cold(
+    planned: PlannedRequest, cached: Sequence[CachedPrefix], lifetime: CacheTtl, at_s: float
+) -> bool:
+    places = [planned.plan.read_segments - 1, *(segment for segment, _ in planned.plan.writes[-1:])]
+    was_cached = any(place >= 0 and planned.segments[place].behind == "said" for place in places)
+    if (
+        was_cached and 0 <= at_s - planned.sent_at_s < LIFETIME_S[lifetime]
+    ):  # sent just now: nothing has expired
+        return False
+    # A refresh may have kept it warm.
+    return not cached or planned.segments[cached[-1].segment].behind != "said"
+
+
+def expected_requests(odds: GapOdds, lifetime: CacheTtl) -> float:
+    """Return the expected number of requests before a longer gap than `lifetime`: a Markov chain
+    that ends there.
+    """
+    kinds = (0, 1) if lifetime == "1h" else (0,)
+    first = sum(odds.next_gap[kind] for kind in kinds)
+    # The kind of the previous short gap matters little: each is weighed by how often it follows
+    # itself.
+    weights = [odds.rows[kind][kind] for kind in kinds]
+    goes_on = [sum(odds.rows[kind][other] for other in kinds) for kind in kinds]
+    stays = sum(weight * share for weight, share in zip(weights, goes_on, strict=True)) / max(
+        sum(weights), 1e-9
+    )
+    return min(odds.remaining_requests, first / max(1.0 - stays, 1e-3))

@@ -1,0 +1,504 @@
+"""The prompt cache of one model: plans the breakpoints of each request, and accounts for what came
+of them.
+
+`LastRequests` keeps the last request of each conversation. `agent.cache.warmer` sends the refreshes
+that keep idle conversations cached.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from agent.cache.breakpoints import plan_cache, segments_before_messages
+from agent.cache.idle import (
+    UNKNOWN_FORECAST,
+    CacheForecast,
+    CacheRefresh,
+    build_refresh_request,
+    find_idle_conversation,
+    forecast_cache,
+    plan_refresh,
+)
+from agent.cache.plan import (
+    CachePolicy,
+    CacheProfile,
+    PlannedRequest,
+    explain_cache_miss,
+    find_cache_miss,
+    plan_automatic,
+    segment_prompt,
+)
+from agent.cache.state import AutomaticCacheState, CacheState, Cadence, Digest
+from agent.models.base import (
+    Model,
+    ModelBusy,
+    ModelError,
+    ModelRequest,
+    ModelUnusable,
+    StreamEnd,
+)
+from agent.tokens.counter import (
+    RATIO_BOUNDS,
+    RequestMeter,
+    TokenEstimate,
+    TokenMeter,
+)
+from gateway.core.clock import Clock
+from gateway.core.events import BlockUsage, RequestUsage, Usage
+from gateway.core.tool_spec import Image
+
+if TYPE_CHECKING:
+    from agent.cache.warmer import CacheWarmer
+
+logger = logging.getLogger("reverie.cache")
+MAX_CONVERSATIONS = 256
+"""Limit of conversations whose last request is kept."""
+MAX_BYTES = 64_000_000
+"""Limit of all kept requests, roughly: they hold their texts and images whole, and views are kept
+for fewer of them."""
+_BYTES_PER_TOKEN = 5
+_MAX_WAIT_S = {"marks": 10.0, "automatic": 60.0, "none": 0.0}
+"""Longest wait for the writer of a cold prefix. A local model may read for a minute, and reading
+twice costs that time; a remote one begins to answer within seconds, or hangs."""
+_FRAME_TOKENS = 4_000
+"""Tokens that a provider may add to any prompt, at most."""
+_MIN_BILL_TOKENS = 1_000
+"""A smaller bill says nothing about a server's window: some bill only what was not cached."""
+_READ_SHARE, _FIRST_READ_SHARE = 0.7, 0.5
+"""A bill for less of the estimate is for a prompt that was cut: with a ratio known from bills, and
+without."""
+_WINDOW_SHARE = 0.95
+"""The same for a bill that is a power of two, as windows are (Ollama: 4,096)."""
+_RETRY_S = 60.0
+"""A request so soon after a failure is a retry (`agent.models.client.MAX_RETRY_AFTER_S`), and
+says nothing about gaps."""
+
+
+class LastRequests:
+    """Last request of each conversation, by agent and conversation.
+
+    The request that was kept first leaves first. The newest always stays, however large it is.
+    """
+
+    def __init__(self) -> None:
+        self._requests: OrderedDict[tuple[str, str], tuple[PlannedRequest, int]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, agent: str, place: str) -> PlannedRequest | None:
+        """Return the last request of this conversation, or None if it is not kept any more."""
+        found = self._requests.get((agent, place))
+        return found[0] if found is not None else None
+
+    def put(self, planned: PlannedRequest) -> PlannedRequest | None:
+        """Keep this request. Return the one before it."""
+        key, sizes = (
+            (planned.request.shared_key, planned.request.conversation_id),
+            planned.estimate.size,
+        )
+        size = (sizes.total - sizes.images) * _BYTES_PER_TOKEN
+        if sizes.images:
+            parts = [part for message in planned.request.conversation for part in message.parts]
+            size += sum([len(part.data) for part in parts if isinstance(part, Image)])
+        before, freed = self._requests.pop(key, (None, 0))
+        self._requests[key] = planned, size
+        self._bytes += size - freed
+        while len(self._requests) > 1 and (
+            len(self._requests) > MAX_CONVERSATIONS or self._bytes > MAX_BYTES
+        ):
+            self._bytes -= self._requests.popitem(last=False)[1][1]
+        return before
+
+
+class PromptCache:
+    """The prompt cache of one model of one provider, as `agent.models.client.ModelClient` uses it.
+
+    `sending` plans a request, `finish` accounts for its answer, `account_partial` for one that
+    broke off. The first request that writes a cold prefix of all conversations is sent alone:
+    others wait for its first chunk, or its end, because the prefix can be read only then.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        dialect: CacheProfile,
+        *,
+        clock: Clock,
+        gauge: RequestMeter,
+        policy: Callable[[str], CachePolicy],
+        warmer: "CacheWarmer | None" = None,
+    ) -> None:
+        """Begin without knowledge of what is cached.
+
+        `policy` and `gauge` are called before each request, `policy` with the agent's id
+        (`ModelRequest.shared_key`). `warmer`: is told of each request's end. None: nothing is kept
+        warm. `model` is asked by `refresh` alone.
+        """
+        self._model = model
+        self.dialect = dialect  # replaced when its price changes
+        self._clock = clock
+        self._gauge = gauge
+        self._policy = policy
+        self._warmer = warmer
+        self.pending_requests = 0
+        """Requests under way whose answer is wanted."""
+        self.is_failing = False
+        """Its last request failed, and not for what it held: no cache is refreshed until an answer
+        is complete."""
+        self.cut_prompt: tuple[int, int] | None = None
+        """Tokens that the server has read of a prompt that it cut, and of the whole, about. None:
+        it reads all."""
+        self._is_billed = self._doubts_usage = False
+        self._cache_state = (
+            AutomaticCacheState() if dialect.caching == "automatic" else CacheState()
+        )
+        self._cadence = defaultdict[str, Cadence](Cadence)
+        self.last_requests = LastRequests()
+        """Last answered request of each conversation."""
+        self._estimate: tuple[ModelRequest, TokenMeter, TokenEstimate] | None = None
+        """The newest estimate: a request is estimated before it is paid for, and sent then."""
+        self._writers: dict[Digest, tuple[PlannedRequest, asyncio.Event]] = {}
+        """By shared prefix, the request that writes it now; the event is set when it can be read,
+        or the request has failed."""
+        self._failed_s: dict[tuple[str, str], float] = {}
+        """Time of the failure of a conversation's last request, if it failed."""
+        self.name = model.name
+        self.label = model.label
+
+    def restore_cadence(self, agent: str, cadence: Cadence) -> None:
+        """Restore the gaps seen in an agent's conversations. Ignored after its first request."""
+        self._cadence.setdefault(agent, cadence)
+
+    def observe_elsewhere(self, agent: str, place: str, at_s: float) -> None:
+        """Add a request of a conversation that another process made: its gaps count, and it is kept
+        warm there.
+
+        Before `restore_cadence`, which knows it from the log, it is ignored.
+        """
+        if (cadence := self._cadence.get(agent)) is not None:
+            cadence.observe_request(place, at_s)
+        if self._warmer is not None:
+            self._warmer.forget_conversation(self, agent, place)
+
+    def max_cost_usd(self, request: ModelRequest) -> float:
+        """Return the most that a request may cost, as far as its length is known. 0: nothing."""
+        _, estimate = self._estimate_request(request)
+        long = self.dialect.caching == "marks" and self._policy(request.shared_key).allows_hour
+        return self.dialect.max_cost_usd(estimate.tokens, request.max_output_tokens, long=long)
+
+    @asynccontextmanager
+    async def sending(
+        self, request: ModelRequest, until_s: float = inf
+    ) -> AsyncIterator[PlannedRequest]:
+        """Plan a request, and yield it as it is to be sent, once no other request writes the same
+        cold prefix, or that takes too long (`until_s` of the clock's `monotonic` at the latest).
+        """
+        key, at_s = (request.shared_key, request.conversation_id), self._now_s()
+        with self.counting(request):
+            if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
+                self._cadence[request.shared_key].observe_request(request.conversation_id, at_s)
+            planned = await self._plan_alone(request, until_s)
+            try:
+                yield planned
+            except ModelError as error:
+                self.is_failing = isinstance(error, ModelBusy | ModelUnusable)
+                self._failed_s[key] = self._now_s()
+                raise
+            finally:
+                if self._writers:
+                    self._release(planned)
+
+    @contextlib.contextmanager
+    def counting(self, request: ModelRequest) -> Iterator[None]:
+        """Count a request whose answer is wanted, and report when there is none any more."""
+        self.pending_requests += 1
+        try:
+            yield
+        finally:
+            self.pending_requests -= 1
+            if self._warmer is not None:
+                self._warmer.on_idle(self, request.shared_key, request.conversation_id)
+
+    async def _plan_alone(self, request: ModelRequest, until_s: float) -> PlannedRequest:
+        """Return the plan for a request, and become the writer of its shared prefix if it is
+        cold.
+        """
+        until_s = min(until_s, self._clock.monotonic() + _MAX_WAIT_S[self.dialect.caching])
+        planned = self._plan_request(request)
+        while (prefix := planned.written_prefix) is not None and prefix in self._writers:
+            left_s, (_, written) = until_s - self._clock.monotonic(), self._writers[prefix]
+            if left_s <= 0:
+                break
+            await wait_first(written.wait(), self._clock.sleep(left_s))
+            if not written.is_set():
+                break
+            planned = self._plan_request(request)
+        if prefix is not None:
+            self._writers.setdefault(prefix, (planned, asyncio.Event()))
+        return planned
+
+    def _release(self, planned: PlannedRequest) -> None:
+        """Wake up those who wait until this request has written its prefix."""
+        for prefix, (writer, written) in list(self._writers.items()):
+            if writer is planned:
+                del self._writers[prefix]
+                written.set()
+
+    def _plan_request(self, request: ModelRequest) -> PlannedRequest:
+        at_s, cadence = self._now_s(), self._cadence[request.shared_key]
+        before = self.last_requests.get(request.shared_key, request.conversation_id)
+        meter, estimate = self._estimate_request(request)
+        segments = segment_prompt(request, estimate.size, before)
+        digests = tuple([segment.digest for segment in segments])
+        cached = self._cache_state.find(digests, at_s)
+        if self.dialect.caching == "automatic":
+            plan = plan_automatic(segments, cached, estimate.ratio)
+        else:
+            usable, policy = segments, self._policy(request.shared_key)
+            if request.answer_only and request.tools:
+                usable, cached = segments_before_messages(segments, cached)
+            plan = plan_cache(
+                usable,
+                price=self.dialect.calibrated_price(estimate),
+                policy=policy if self.dialect.caching == "marks" else replace(policy, kind="off"),
+                shared=cadence.shared_odds(),
+                own=cadence.odds(request.conversation_id),
+                cached=cached,
+                ratio=estimate.ratio,
+            )
+        return PlannedRequest(
+            request=replace(request, breakpoints=plan.breakpoints)
+            if plan.breakpoints != request.breakpoints
+            else request,
+            segments=segments,
+            digests=digests,
+            plan=plan,
+            meter=meter,
+            estimate=estimate,
+            sent_at_s=at_s,
+        )
+
+    def _estimate_request(self, request: ModelRequest) -> tuple[TokenMeter, TokenEstimate]:
+        if self._estimate is None or self._estimate[0] is not request:
+            self._estimate = request, *self._gauge.estimate(self.dialect.model, request)
+        return self._estimate[1:]
+
+    def record_begun(self, planned: PlannedRequest) -> None:
+        """Record that a request begins to be answered: what it writes can be read."""
+        if self._writers:
+            self._release(planned)
+        self._cache_state.record_request(
+            planned.digests,
+            read=planned.plan.read_segments,
+            writes=planned.plan.writes,
+            at_s=planned.sent_at_s,
+        )
+
+    def finish(self, planned: PlannedRequest, end: StreamEnd) -> StreamEnd:
+        """Record a complete answer, and return its end with the account: the bill against the
+        plan.
+        """
+        self.is_failing = False
+        if (
+            end.usage == Usage() and end.stop_reason == "length"
+        ):  # it was broken off before the usage came
+            asked = planned.request.max_output_tokens
+            end = replace(
+                end, usage=Usage(input_tokens=planned.estimate.tokens, output_tokens=asked)
+            )
+        usage = self.bound_usage(planned, end.usage)
+        planned.billed_tokens = usage.prompt_tokens
+        is_cut = self._is_cut(planned.estimate.tokens, planned.billed_tokens)
+        if planned.billed_tokens and not is_cut:
+            planned.meter.record_count(planned.estimate, planned.billed_tokens)
+        before = self.last_requests.put(planned)
+        planned.account = self._build_account(planned, before, usage, end.model)
+        if end.ephemeral_from is not None and end.stop_reason not in {"tools", "length"}:
+            # The loop is over: its own messages will not be sent again.
+            ephemeral = [
+                one.digest
+                for one in planned.segments
+                if one.behind == "said" and one.number >= end.ephemeral_from
+            ]
+            self._cache_state.forget(ephemeral)
+        return replace(end, usage=usage, account=planned.account)
+
+    def bound_usage(self, planned: PlannedRequest, usage: Usage) -> Usage:
+        """Return the usage, or the estimate where the provider reports more than there can be."""
+        size, asked = planned.estimate.size.total, planned.request.max_output_tokens
+        most_prompt = min(self._model.context_tokens, int(RATIO_BOUNDS[1] * size) + _FRAME_TOKENS)
+        most_output = min(self._model.context_tokens, int(RATIO_BOUNDS[1] * asked) + _FRAME_TOKENS)
+        bounded = usage
+        if (
+            not 0 <= usage.prompt_tokens <= most_prompt
+            or min(usage.input_tokens, usage.cache_read_tokens) < 0
+        ):
+            bounded = Usage(
+                input_tokens=min(planned.estimate.tokens, most_prompt),
+                output_tokens=usage.output_tokens,
+            )
+        if not 0 <= usage.output_tokens <= most_output:
+            bounded = replace(bounded, output_tokens=asked)
+        if bounded is not usage and not self._doubts_usage:
+            self._doubts_usage = True
+            logger.warning(
+                "%s reports more tokens than its window or the request can hold: %d read, %d "
+                "written; they are estimated instead",
+                self.label,
+                usage.prompt_tokens,
+                usage.output_tokens,
+            )
+        return bounded
+
+    def _is_cut(self, estimated: int, billed: int) -> bool:
+        """Return whether the server has read less than it was sent; the first time, log it."""
+        share = _READ_SHARE if self._is_billed else _FIRST_READ_SHARE
+        share = _WINDOW_SHARE if billed & (billed - 1) == 0 or billed & (billed + 1) == 0 else share
+        is_cut = (
+            self.dialect.caching == "automatic" and _MIN_BILL_TOKENS <= billed < share * estimated
+        )
+        self._is_billed = self._is_billed or bool(billed)
+        if is_cut and self.cut_prompt is None:
+            logger.warning("%s; %s", *describe_cut_prompt(self.label, billed, estimated))
+        if is_cut:
+            self.cut_prompt = self.cut_prompt or (billed, estimated)
+        elif self.cut_prompt is not None and billed > self.cut_prompt[1]:
+            self.cut_prompt = None  # its window was raised
+        return is_cut
+
+    def account_partial(self, planned: PlannedRequest, usage: Usage) -> RequestUsage:
+        """Return the account of an answer that broke off, and is billed all the same."""
+        planned = replace(planned, billed_tokens=usage.prompt_tokens)
+        return self._build_account(planned, None, usage)
+
+    def _build_account(
+        self, planned: PlannedRequest, before: PlannedRequest | None, usage: Usage, model: str = ""
+    ) -> RequestUsage:
+        missed_tokens = find_cache_miss(planned, usage)
+        if missed_tokens is not None:
+            self._record_miss(planned, usage)
+        blocks = planned.plan.blocks
+        if tokens := planned.estimate.correct(planned.estimate.size.now):
+            now = BlockUsage(name="now", tokens=tokens, read=0, written=0, lifetime=None)
+            blocks = (*blocks, now)
+        account = RequestUsage(
+            provider=self.dialect.provider,
+            model=model or self.dialect.model,
+            blocks=blocks,
+            usage=usage,
+            cost_usd=self.dialect.price.cost_usd(usage),
+            exact=self._gauge.is_exact(planned.request),
+            missed=explain_cache_miss(planned, before, missed_tokens, usage),
+        )
+        if account.missed:
+            logger.info("%s: %s", planned.request.conversation_id, account.missed)
+        return account
+
+    def _record_miss(self, planned: PlannedRequest, usage: Usage) -> None:
+        """Correct the state by the bill: less was cached than expected."""
+        read = planned.count_segments_read(usage.cache_read_tokens)
+        self._cache_state.forget(planned.digests[read:])
+        if self.dialect.caching == "marks":
+            breakpoints = {
+                (mark.behind, mark.index): mark.lifetime for mark in planned.plan.breakpoints
+            }
+            writes = [
+                (place, breakpoints[segment.behind, segment.number])
+                for place, segment in enumerate(planned.segments)
+                if place >= read
+                and segment.takes_breakpoint
+                and (segment.behind, segment.number) in breakpoints
+            ]
+            self._cache_state.record_request(
+                planned.digests, read=read, writes=writes, at_s=planned.sent_at_s
+            )
+
+    def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> CacheRefresh | None:
+        """Return when to `refresh` a conversation and the cost. None: not at all
+        (`agent.cache.idle`).
+        """
+        planned, policy = self.last_requests.get(agent, place), self._policy(agent)
+        idle = (
+            find_idle_conversation(planned, self._cache_state.find(planned.digests, self._now_s()))
+            if planned is not None
+            else None
+        )
+        if planned is None or idle is None or policy.kind == "off":
+            return None
+        lengthens = policy.kind == "auto" and policy.allows_hour
+        cadence, price = self._cadence[planned.request.shared_key], self.dialect.price
+        return plan_refresh(idle, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
+
+    def forecast(self, agent: str, place: str) -> CacheForecast:
+        """Return the present state of the cache of a conversation's history, and how long it
+        matters.
+        """
+        planned, price, caching = (
+            self.last_requests.get(agent, place),
+            self.dialect.price,
+            self.dialect.caching,
+        )
+        if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
+            # `off` means no breakpoints; automatic caching cannot be switched off
+            return UNKNOWN_FORECAST
+        odds = self._cadence[agent].odds(place)
+        at_s = self._now_s()
+        cached = self._cache_state.find(planned.digests, at_s) if planned is not None else ()
+        return forecast_cache(planned, cached, odds, price, at_s)
+
+    async def refresh(self, agent: str, place: str) -> RequestUsage | None:
+        """Read the cached part of a conversation again, without an answer. None: nothing is cached
+        any more.
+
+        Raises a ModelError; it may be billed all the same.
+        """
+        at_s, last, end = self._now_s(), self.last_requests.get(agent, place), None
+        planned = (
+            build_refresh_request(last, self._cache_state.find(last.digests, at_s), at_s)
+            if last is not None
+            else None
+        )
+        if planned is None:
+            return None
+        try:
+            async with aclosing(self._model.stream(planned.request)) as chunks:
+                async for chunk in chunks:
+                    end = chunk if isinstance(chunk, StreamEnd) else end
+        except (ModelBusy, ModelUnusable):
+            self.is_failing = True
+            raise
+        assert end is not None
+        self.record_begun(planned)
+        usage = self.bound_usage(planned, end.usage)
+        return self._build_account(planned, None, usage, end.model)
+
+    def _now_s(self) -> float:
+        # Not the monotonic clock: the past must still count after a restart.
+        return self._clock.now().timestamp()
+
+
+def describe_cut_prompt(label: str, read: int, sent: int) -> tuple[str, str]:
+    """Say that a server reads less than it is sent, and what to do. For the operator."""
+    return (
+        (
+            f"{label} has read {read} of about {sent} tokens: it cuts longer prompts, so persona "
+            "and tools are lost"
+        ),
+        "raise its window (Ollama: OLLAMA_CONTEXT_LENGTH), or write context_tokens as it is",
+    )
+
+
+async def wait_first(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until the first of them is done, and cancel the others."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

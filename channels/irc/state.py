@@ -1,0 +1,398 @@
+"""State of one connection, as its lines have said it: our nick, the rooms and the people in them,
+who they are, and what is collected of an answer. Pure: time comes in with a line.
+
+`IrcState.apply` takes each line after the login and returns what it changed; everything else reads
+that and the state. Rooms and nicks are folded, each name of a line once.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from channels.irc.wire import IrcLine, Isupport
+from gateway.core.ratelimit import LruDict
+
+ACCOUNT_PREFIX: Final = "account:"
+_WHOX_QUERY_TYPE = "152"
+"""Marks the answers to our queries."""
+WHOX_FIELDS: Final = f"%tcuhnfar,{_WHOX_QUERY_TYPE}"
+"""What WHO asks about the people in a room, with accounts:
+https://ircv3.net/specs/extensions/whox."""
+_WHOX_ACCOUNT = 7
+_EXTENDED_JOIN_PARAMS = 2
+"""A JOIN with more parameters has the account: https://ircv3.net/specs/extensions/extended-join."""
+_MAX_ROOMS = 1_000
+_MAX_PEOPLE = 50_000
+"""Per room. More people are not tracked: a server must not fill our memory."""
+_MAX_REMEMBERED: Final = 1_000
+_CLOSED_MODES: Final = frozenset("ikpsO")
+"""Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators
+only (https://modern.ircdocs.horse/#channel-modes)."""
+_WHOIS_FRESH_S: Final = 2.0
+_WHOIS_FRESH_MONITORED_S: Final = 10.0
+"""Validity of an answer to WHOIS; longer if the server reports at once that the nick is gone."""
+_SPLIT_REASON = re.compile(r"(?:\*|[\w*-]+)(?:\.[\w*-]+)+ (?:\*|[\w*-]+)(?:\.[\w*-]+)+", re.ASCII)
+"""A split makes everybody behind the lost server quit with the names of two servers as the reason
+(RFC 1459 section 4.1.6). People cannot fake that: servers prefix their reasons, or reject such
+ones."""
+_MAX_SPLIT_USERS: Final = 20_000
+_REJOIN_WINDOW_S: Final = 3600.0
+"""People who return later than that have joined anew."""
+_NETSPLIT_BATCHES: Final = frozenset({"netsplit", "netjoin"})
+_HISTORY_BATCHES: Final = frozenset({"chathistory", "draft/chathistory-targets"})
+_MAX_BATCHES = 32
+_MAX_BATCH_LINES = 500
+"""Lines of one collected batch. Servers answer with at most a few hundred."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Batch as the server has opened it (https://ircv3.net/specs/extensions/batch); of an answer to
+    CHATHISTORY also its lines.
+    """
+
+    kind: str
+    target: str
+    """Room or person of a history; empty for a list of targets."""
+    lines: list[IrcLine] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class NickOwner:
+    """Owner of a nick, as WHOIS reports it."""
+
+    userhost: str = ""
+    account: str = ""
+    until_s: float = 0.0
+    """Time until which the answer counts; 0: it is not complete yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """A line, and what it changed."""
+
+    line: IrcLine
+    nick: str = ""
+    """Nick of the sender, folded."""
+    target: str = ""
+    """The first parameter, folded."""
+    is_mine: bool = False
+    """We are the sender."""
+    account: str | None = None
+    """The sender's services account before the line (after a JOIN), as far as known."""
+    rooms: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Rooms of ours in which the sender was before the line (after a JOIN), with the letters of the
+    modes that are their ranks there."""
+    entered: str = ""
+    """Room that we have entered."""
+    left: str = ""
+    """Room that we are no longer in."""
+    is_netsplit: bool = False
+    """Nobody acted: a network fell apart or came together."""
+    whois: str = ""
+    """Nick whose answer to WHOIS is complete."""
+    history: Batch | None = None
+    """Answer to CHATHISTORY that is complete. The line is nothing else then."""
+
+
+class IrcState:
+    """State of one connection.
+
+    An account is trusted only while the server reports its changes: once somebody shares no room
+    with us, the next person with that nick is unknown.
+    """
+
+    def __init__(self, nick: str) -> None:
+        self.isupport = Isupport()
+        self.caps: set[str] = set()
+        """Enabled capabilities."""
+        self.account = ""
+        """Our services account; empty: none."""
+        self.is_bouncer = False
+        """We are connected to a bouncer."""
+        self.rooms: dict[str, dict[str, frozenset[str]]] = {}
+        """Room of ours -> nick -> letters of the modes that are ranks."""
+        self.accounts: dict[str, str] = {}
+        """Nick -> services account, of people whom we see."""
+        self._masks: dict[str, str] = {}
+        """Nick -> `nick!user@host`, or the nick where no more is known."""
+        self.open_rooms: dict[str, bool] = {}
+        """Room -> whether anybody may enter and find it. Rooms with unknown modes are left out."""
+        self.unknown_modes: dict[str, None] = {}
+        """Rooms whose modes must be requested."""
+        self.chat_nicks = LruDict[str, str](_MAX_REMEMBERED)
+        """Direct chat -> the person's current nick, if it changed; the latest last."""
+        self.account_nicks = LruDict[str, str](_MAX_REMEMBERED)
+        """Account -> nick of its last message."""
+        self.whois = LruDict[str, NickOwner](_MAX_REMEMBERED)
+        """Nick -> last answer."""
+        self.monitored: OrderedDict[str, None] = OrderedDict()
+        """Nicks that the server watches for us."""
+        self._gone = LruDict[str, tuple[str, float]](_MAX_SPLIT_USERS)
+        """Nick -> mask and time, of people lost in netsplits, so that their return is no event
+        either; for servers without netsplit batches."""
+        self._batches: dict[str, Batch] = {}
+        self.set_nick(nick)
+
+    def set_nick(self, nick: str) -> None:
+        """Record our nick."""
+        self.nick, self.me = nick, self.isupport.fold(nick)
+
+    def mask(self, nick: str) -> str:
+        """Return the mask of a folded nick, in its own spelling."""
+        return str(self._masks.get(nick, nick))
+
+    def is_visible(self, nick: str) -> bool:
+        """Return whether a folded nick is in a room of ours."""
+        return any(nick in nicks for nicks in self.rooms.values())
+
+    def nicks_of(self, services_account: str) -> list[str]:
+        """Return the folded nicks of visible people who are logged in to this account."""
+        return [nick for nick, account in self.accounts.items() if account == services_account]
+
+    def mark_absent(self, nick: str, now_s: float) -> None:
+        """Record that the server does not say who has this folded nick."""
+        self.whois.put(nick, NickOwner(until_s=now_s + _WHOIS_FRESH_S))
+
+    def read_past(self, line: IrcLine, place: str) -> Changes:
+        """Return a line of the history of a room or person. Current data does not apply to it, and
+        direct messages count as addressed to our current nick.
+        """
+        nick, is_room = self.isupport.fold(line.source.nick), self.isupport.is_room(place)
+        return Changes(
+            line,
+            nick,
+            self.isupport.fold(line.param(0)) if is_room else self.me,
+            nick == self.me or bool(self.account and line.tags.get("account") == self.account),
+            rooms={place: frozenset()} if is_room else {},
+        )
+
+    def apply(self, line: IrcLine, now_s: float) -> Changes | None:  # noqa: C901, PLR0912 - one case per command
+        """Process a line. None: it is part of a batch that is collected."""
+        if line.command == "BATCH":
+            return self._apply_batch(line)
+        name = line.tags.get("batch", "")
+        batch = self._batches.get(name)
+        if batch is not None and batch.kind in _HISTORY_BATCHES:
+            batch.lines.append(line)
+            # Longer than any real answer: the rest are plain lines.
+            return self._close_batch(line, name) if len(batch.lines) >= _MAX_BATCH_LINES else None
+        nick, target = self.isupport.fold(line.source.nick), self.isupport.fold(line.param(0))
+        is_mine = nick == self.me
+        if nick in self._masks and "@" not in self._masks[nick] and line.source.host:
+            self._masks[nick] = line.source
+        if line.command == "JOIN":
+            self._join(line, nick, target)
+        account = self.accounts.get(nick)
+        rooms = {room: nicks[nick] for room, nicks in self.rooms.items() if nick in nicks}
+        left = whois = ""
+        is_netsplit = batch is not None and batch.kind in _NETSPLIT_BATCHES
+        match line.command:
+            case "PRIVMSG":
+                self._gone.pop(nick, None)
+                self.whois.pop(nick, None)  # the owner may have changed
+                # The sender is the person that the name of their chat means.
+                self.chat_nicks.pop(line.source, None)
+                if proven := line.tags.get("account") or account:
+                    self.chat_nicks.pop(f"{line.source.nick}!{ACCOUNT_PREFIX}{proven}", None)
+                    self.account_nicks.put(proven, line.source.nick)
+            case "JOIN":
+                mask, gone_s = self._gone.get(nick, (None, 0.0))
+                is_back = mask == line.source and now_s - gone_s < _REJOIN_WINDOW_S
+                is_netsplit = is_netsplit or is_back
+            case "PART" | "KICK":
+                gone = nick if line.command == "PART" else self.isupport.fold(line.param(1))
+                left = target if gone == self.me else ""
+                self._part(gone, target)
+            case "QUIT":
+                is_netsplit = is_netsplit or bool(_SPLIT_REASON.fullmatch(line.param(0)))
+                self._quit(line, nick, now_s, is_netsplit=is_netsplit)
+            case "NICK" if target:
+                self._rename(line, nick, target)
+            case "MODE":
+                self._apply_modes(target, line.params[1:])
+            case "ACCOUNT":
+                self.whois.pop(nick, None)
+                self._set_account(nick, line.param(0))
+            case "CHGHOST":
+                self.whois.pop(nick, None)
+                if self.is_visible(nick):
+                    self._masks[nick] = f"{line.source.nick}!{line.param(0)}@{line.param(1)}"
+            case numeric if numeric.isdecimal():
+                whois = self._apply_reply(line, now_s)
+        entered = target if is_mine and line.command == "JOIN" else ""
+        return Changes(
+            line, nick, target, is_mine, account, rooms, entered, left, is_netsplit, whois
+        )
+
+    def _apply_batch(self, line: IrcLine) -> Changes | None:
+        sign, name, kind = line.param(0)[:1], line.param(0)[1:], line.param(1).lower()
+        if sign == "-":
+            return self._close_batch(line, name)
+        if name and (name in self._batches or len(self._batches) < _MAX_BATCHES):
+            self._batches[name] = Batch(kind, line.param(2) if kind == "chathistory" else "")
+        return None
+
+    def _close_batch(self, line: IrcLine, name: str) -> Changes | None:
+        batch = self._batches.pop(name, None)
+        is_history = batch is not None and batch.kind in _HISTORY_BATCHES
+        return Changes(line, history=batch) if is_history else None
+
+    def _apply_reply(self, line: IrcLine, now_s: float) -> str:  # noqa: C901 - one case per numeric
+        """Process a numeric; return the nick whose answer to WHOIS it completes, or an empty
+        text.
+        """
+        about = self.isupport.fold(line.param(1))
+        match line.command:
+            case "005":
+                self.isupport.load(line.params)
+                self.set_nick(self.nick)
+            case "311":  # RPL_WHOISUSER
+                self.whois.put(about, NickOwner(f"{line.param(2)}@{line.param(3)}"))
+            case "330" if about in self.whois and not self.whois[about].until_s:  # RPL_WHOISACCOUNT
+                self.whois[about].account = line.param(2)
+            case "318" | "401":  # RPL_ENDOFWHOIS; some servers send none after a 401
+                owner = self.whois.get(about)
+                if owner is None or owner.until_s or line.command == "401":
+                    self.whois.put(about, owner := NickOwner())
+                watched = about in self.monitored
+                owner.until_s = now_s + (_WHOIS_FRESH_MONITORED_S if watched else _WHOIS_FRESH_S)
+                return about
+            case "324":  # RPL_CHANNELMODEIS
+                self._set_open(about, is_open=not set(line.param(2)) & _CLOSED_MODES)
+            case "353":  # RPL_NAMREPLY
+                self._add_names(self.isupport.fold(line.param(-2)), line.param(-1).split())
+            case "354" if line.param(1) == _WHOX_QUERY_TYPE and len(line.params) > _WHOX_ACCOUNT:
+                # Fields as WHOX_FIELDS asks: token, room, user, host, nick, flags, account, real
+                # name.
+                self._set_account(self.isupport.fold(line.param(5)), line.param(_WHOX_ACCOUNT))
+            case "473" | "475":  # invite-only, or needs a key
+                self._set_open(about, is_open=False)
+            case "731":  # RPL_MONOFFLINE
+                for name in line.param(-1).split(","):
+                    self.whois.pop(self.isupport.fold(name.partition("!")[0]), None)
+        return ""
+
+    def _join(self, line: IrcLine, nick: str, room: str) -> None:
+        self.whois.pop(nick, None)
+        if nick == self.me and (room in self.rooms or len(self.rooms) < _MAX_ROOMS):
+            self.rooms[room] = {}
+            self.open_rooms.pop(room, None)
+            self.unknown_modes[room] = None
+        self._add_user(room, nick, line.source)
+        if len(line.params) > _EXTENDED_JOIN_PARAMS:
+            self._set_account(nick, line.param(1))
+
+    def _part(self, nick: str, room: str) -> None:
+        self._gone.pop(nick, None)
+        self.rooms.get(room, {}).pop(nick, None)
+        if nick == self.me:
+            self.unknown_modes.pop(room, None)
+            self._forget_unseen(self.rooms.pop(room, {}))
+        self._forget_unseen([nick])
+
+    def _quit(self, line: IrcLine, nick: str, now_s: float, *, is_netsplit: bool) -> None:
+        self._gone.pop(nick, None)
+        if is_netsplit:
+            self._gone.put(nick, (line.source, now_s))
+        for nicks in self.rooms.values():
+            nicks.pop(nick, None)
+        self._forget_unseen([nick])
+        self.whois.pop(nick, None)
+        self._rename_chats(nick, "")
+
+    def _rename(self, line: IrcLine, old: str, new: str) -> None:
+        self._gone.pop(old, None)
+        spelled, account = line.param(0), self.accounts.pop(old, "")
+        if self._masks.pop(old, None) is not None:
+            self._masks[new] = spelled + line.source[len(line.source.nick) :]
+        for nicks in self.rooms.values():
+            if old in nicks:
+                nicks[new] = nicks.pop(old)
+        self._set_account(new, account)
+        self.whois.pop(old, None)
+        self.whois.pop(new, None)
+        if line.source.user:
+            self._rename_chats(old, spelled)
+            self.chat_nicks.put(line.source, spelled)
+            if account := line.tags.get("account") or account:
+                self.chat_nicks.put(f"{line.source.nick}!{ACCOUNT_PREFIX}{account}", spelled)
+        if old == self.me:
+            self.set_nick(spelled)
+
+    def _rename_chats(self, nick: str, new: str) -> None:
+        fold = self.isupport.fold
+        for chat in [chat for chat, now in self.chat_nicks.items() if fold(now) == nick]:
+            self.chat_nicks.put(chat, new)
+
+    def _add_user(
+        self, room: str, nick: str, mask: str, modes: frozenset[str] = frozenset()
+    ) -> None:
+        nicks = self.rooms.get(room)
+        if nicks is not None and (nick in nicks or len(nicks) < _MAX_PEOPLE):
+            nicks[nick] = modes
+            if "@" in mask or nick not in self._masks:
+                self._masks[nick] = mask
+
+    def _add_names(self, room: str, names: Iterable[str]) -> None:
+        """Add people as the server lists them: signs of their ranks (all or the highest), then the
+        nick or mask.
+        """
+        modes = self.isupport.rank_modes
+        for name in names:
+            mask = name.lstrip("~&@%+!" + "".join(modes))
+            signs = name[: len(name) - len(mask)]
+            nick = self.isupport.fold(mask.partition("!")[0])
+            ranks = frozenset(modes[sign] for sign in signs if sign in modes)
+            self._add_user(room, nick, mask, ranks)
+
+    def _apply_modes(self, room: str, params: Sequence[str]) -> None:
+        """Apply a change of modes (https://modern.ircdocs.horse/#mode-message) to a room and the
+        ranks of people who are there.
+
+        The server declares the modes that are ranks, and the modes that take a parameter (PREFIX
+        and CHANMODES, https://modern.ircdocs.horse/#prefix-parameter). For an undeclared mode it is
+        unknown how many parameters it takes, so the parameters of the other modes in that line are
+        unknown, too: then nobody in that room has a rank until we enter it again.
+        """
+        letters = params[0] if params else ""
+        if room in self.open_rooms and not _CLOSED_MODES.isdisjoint(letters):
+            # Set or unset: closed until the server has sent the current modes.
+            self.open_rooms[room] = False
+            self.unknown_modes[room] = None
+        if (nicks := self.rooms.get(room)) is None:
+            return
+        ranks = frozenset(self.isupport.rank_modes.values())
+        lists, always, when_set, never = self.isupport.mode_groups
+        on, is_clear, arguments = True, True, iter(params[1:])
+        for letter in letters:
+            if letter in "+-":
+                on = letter == "+"
+            elif letter in ranks:
+                nick = self.isupport.fold(next(arguments, ""))
+                is_clear = is_clear and bool(nick)
+                if nick in nicks:
+                    nicks[nick] = nicks[nick] | {letter} if on else nicks[nick] - {letter}
+            elif letter in always or letter in lists or (on and letter in when_set):
+                next(arguments, "")
+            elif letter not in never and letter not in when_set:
+                is_clear = False
+        if not is_clear:
+            self.rooms[room] = dict.fromkeys(nicks, frozenset())
+
+    def _set_open(self, room: str, *, is_open: bool) -> None:
+        if room in self.open_rooms or len(self.open_rooms) < _MAX_ROOMS:
+            self.open_rooms[room] = is_open
+
+    def _set_account(self, nick: str, account: str) -> None:
+        self.accounts.pop(nick, None)
+        if account not in {"", "*", "0"} and self.is_visible(nick):
+            self.accounts[nick] = account
+
+    def _forget_unseen(self, nicks: Iterable[str]) -> None:
+        for nick in nicks:
+            if not self.is_visible(nick):
+                self.accounts.pop(nick, None)
+                self._masks.pop(nick, None)

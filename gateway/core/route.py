@@ -1,0 +1,59 @@
+"""`@route`: paths of the operator's HTTP server that plugins answer."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, create_model
+
+from gateway.core.tool import keyword_fields
+
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+_ROUTE: Final = "declared_route"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A path of the operator's HTTP server that a plugin answers."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    panel: str
+    """Heading of the panel of the dashboard that shows the answer. Empty: there is none."""
+    arguments: type[BaseModel]
+    """Input: the query, or the JSON body of a POST."""
+    answer: Callable[..., Awaitable[object]]
+
+
+def route(
+    method: Literal["GET", "POST"], path: str, *, panel: str = ""
+) -> Callable[[MethodT], MethodT]:
+    """Answer `/api/plugins/NAME/PATH` with this method of a plugin, for clients with the operator's
+    token.
+
+    Its keyword-only parameters are the input. It returns what pydantic can dump to JSON; with a
+    `panel`, which only a GET without required input has, a list of rows: mappings from the heading
+    of a column to a text or a number. Times and texts are shown as they are, redacted and cut.
+    """
+
+    def declare(method_of: MethodT) -> MethodT:
+        fields = keyword_fields(method_of)
+        config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
+        arguments = create_model(path, __config__=config, **fields)
+        declared = Route(
+            method=method, path=path, panel=panel, arguments=arguments, answer=method_of
+        )
+        method_of.__dict__[_ROUTE] = declared
+        return method_of
+
+    return declare
+
+
+def routes_of(plugin: object) -> list[Route]:
+    """Return the routes that the class of a plugin declares, bound to it."""
+    return [
+        replace(declared, answer=partial(declared.answer, plugin))
+        for one in vars(type(plugin)).values()
+        if (declared := getattr(one, "__dict__", {}).get(_ROUTE)) is not None
+    ]

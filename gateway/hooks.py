@@ -1,0 +1,334 @@
+"""Calls the hooks of the plugins of one gateway, for the path of a message.
+
+A hook that fails is told with its plugin's name, and the path goes on. What hooks exist, and what
+they give and return: `gateway.plugin.Hooks`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+import pluggy
+from prometheus_client import CollectorRegistry, Counter
+
+from gateway.access.policy import Routed
+from gateway.context.observer import Progress, RunningTurn
+from gateway.core.events import ConversationId
+from gateway.core.facts import Fact, TurnRecord
+from gateway.core.labels import Label
+from gateway.core.permissions import PermissionDecision
+from gateway.core.tool import DEFAULT_TIMEOUT_S, Tool, ToolContext, tools_of
+from gateway.core.tool_spec import ToolCall
+from gateway.plugin import (
+    HOOK_NAMES,
+    PROJECT,
+    Ask,
+    Hooks,
+    Judging,
+    Part,
+    Plan,
+    Plugin,
+    PluginContext,
+    PluginT,
+    Refuse,
+    TurnView,
+)
+from gateway.store import LogEntry, StoreError
+from gateway.store.effects import Decision
+from gateway.store.types import StatementRefused
+
+logger = logging.getLogger("reverie.plugins")
+
+PROBLEM_PREFIX: Final = "plugin:"
+"""In front of the name of a plugin that has failed, in `/ready` and the notices to owners."""
+ResultT = TypeVar("ResultT")
+HOOK_LIMIT_S: Final = 10.0
+"""Longest time that an asynchronous hook takes, but `approve`; then it is cancelled, and counts as
+failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginProblem:
+    """A plugin that is not loaded, or a hook that has failed."""
+
+    plugin: str
+    """Name of the plugin."""
+    text: str
+    """What is wrong."""
+    origin: str = ""
+    """Its distribution and version. Empty: it is Reverie's own, or fails at run time."""
+
+    def __str__(self) -> str:
+        origin = f" ({self.origin})" if self.origin else ""
+        return f"plugin {self.plugin}{origin}: {self.text}"
+
+
+class Hook(NamedTuple):
+    """One hook of one plugin."""
+
+    plugin: Any
+    """A `Plugin`, or its class."""
+    name: str
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    """Those of the hook's arguments that the function takes."""
+
+    def __call__(self, **values: object) -> Any:  # noqa: ANN401 - as the hook returns
+        return self.function(**{one: values[one] for one in self.arguments})
+
+
+class Plugins:
+    """The plugins of one gateway, and their hooks in tables that never change."""
+
+    def __init__(self, *plugins: Plugin) -> None:
+        """Take these, in their order. See `build`."""
+        self.all: Final = plugins
+        """In their order."""
+        self.hooks: Final = find_hooks(plugins)
+        """Who hangs on each hook, in order."""
+        self.problems = dict[str, PluginProblem]()
+        """What went wrong so far: the newest of each plugin, by its name."""
+        self.metrics = CollectorRegistry()
+        self._failures = Counter(
+            "reverie_plugin_failures",
+            "Hooks of plugins that have failed.",
+            ["plugin", "hook"],
+            registry=self.metrics,
+        )
+        self.on_problem: Callable[[PluginProblem], None] = lambda _: None
+        """Called with each problem."""
+
+    @classmethod
+    def build(cls, classes: Sequence[type[Plugin]], context: PluginContext) -> "Plugins":
+        """Build the plugins of a gateway, in their order; one that cannot be built is left out, see
+        `problems`. Subscribes them to the log.
+        """
+        built, told = dict[str, Plugin](), cls()
+        context = replace(context, plugins=built)
+        for one in classes:
+            if set(one.requires) <= built.keys():
+                with told.guard(one.name, "__init__"):
+                    built[one.name] = one(context)
+        plugins = cls(*built.values())
+        plugins.problems = told.problems
+        for hook in plugins.hooks["on_facts"]:
+            on_facts = partial(plugins.take_facts, hook)
+            context.gateway.store.subscribe(on_facts, *hook.plugin.watches)
+        return plugins
+
+    def get(self, kind: type[PluginT]) -> PluginT | None:
+        """Return the plugin of a class. None: it is off, or could not be built."""
+        return next((one for one in self.all if isinstance(one, kind)), None)
+
+    def judgings(self) -> tuple[Judging, ...]:
+        """Return the judges among the plugins, for the intake."""
+        return tuple(
+            Judging(hook.plugin.judged_kinds, hook.plugin.judged_fates, partial(self._judge, hook))
+            for hook in self.hooks["judge"]
+        )
+
+    async def parts(self, turn: TurnView) -> list[Part]:
+        """Return what the prompt of a turn holds besides. Raises StoreError."""
+        found = list[Part]()
+        for hook in self.hooks["parts"]:
+            async with self._limited(hook):
+                parts = [*await hook(turn=turn)]
+                for one in parts:
+                    _check_part(one)
+                found += parts
+        return found
+
+    async def plans(self, agent: str, place: ConversationId) -> list[Plan]:
+        """Return what an agent means to do in a conversation. Raises StoreError."""
+        found = list[Plan]()
+        for hook in self.hooks["plans"]:
+            async with self._limited(hook):
+                found += await hook(agent=agent, place=place)
+        return found
+
+    async def skills(self, agent: str, tools: Collection[str]) -> str:
+        """Return the block of skills of an agent's prompts. Raises StoreError."""
+        found = list[str]()
+        for hook in self.hooks["skills"]:
+            async with self._limited(hook):
+                text: str = await hook(agent=agent, tools=tools)
+                found.append(text.strip())
+        return "\n\n".join(filter(None, found))
+
+    async def before_call(
+        self, turn: ToolContext, call: ToolCall, tool: Tool
+    ) -> Ask | Refuse | None:
+        """Return the strictest answer to a call; a hook that fails refuses it. Raises
+        StoreError.
+        """
+        strictest: Ask | Refuse | None = None
+        for hook in self.hooks["before_call"]:
+            answer: Ask | Refuse | None = Refuse(f"the plugin {hook.plugin.name} has failed")
+            async with self._limited(hook):
+                answer = await hook(turn=turn, call=call, tool=tool)
+            if isinstance(answer, Refuse):
+                return answer
+            strictest = strictest or answer
+        return strictest
+
+    async def approve(
+        self, turn: ToolContext, call: ToolCall, decision: PermissionDecision
+    ) -> str | None:
+        """Return the first answer about a call that needs an approval. None: no plugin could be
+        asked. Raises StoreError.
+        """
+        for hook in self.hooks["approve"]:
+            with self.guard(hook.plugin.name, hook.name):
+                answer: str | None = await hook(turn=turn, call=call, decision=decision)
+                if answer is not None:
+                    return answer
+        return None
+
+    def tools(self, plugin: Plugin) -> list[Tool]:
+        """Return the tools of a plugin; what fails beside their handlers is told."""
+        guarded, name = list[Tool](), plugin.name
+        for one in tools_of(plugin):
+            note = partial(self._value, name, f"note of {one.spec.name}", one.note, "")
+            limit = f"time limit of {one.spec.name}"
+            timeout_s = partial(self._value, name, limit, one.timeout_s, DEFAULT_TIMEOUT_S)
+            guarded.append(replace(one, note=note, timeout_s=timeout_s))
+        return guarded
+
+    def states(self) -> list[str]:
+        """Return what plugins say of what their tools need, in a line each."""
+        found = list[str]()
+        for one in self.all:
+            with self.guard(one.name, "states"):
+                found += one.states()
+        return found
+
+    def _value(
+        self, plugin: str, what: str, read: Callable[[], ResultT], otherwise: ResultT
+    ) -> ResultT:
+        """Return what a plugin answers at once; `otherwise` if it fails."""
+        found = [otherwise]
+        with self.guard(plugin, what):
+            found.append(read())
+        return found[-1]
+
+    def on_progress(self, turn: RunningTurn, news: Progress) -> None:
+        """Tell what happens in a running turn."""
+        for hook in self.hooks["on_progress"]:
+            with self.guard(hook.plugin.name, hook.name):
+                hook(turn=turn, news=news)
+
+    async def after_turn(self, turn: TurnRecord) -> list[Fact]:
+        """Return facts to append with the record of a turn. Raises StoreError."""
+        found = list[Fact]()
+        for hook in self.hooks["after_turn"]:
+            async with self._limited(hook):
+                found += await hook(turn=turn)
+        return found
+
+    async def start(self) -> None:
+        """Start them, in their order. Raises StoreError."""
+        for one in self.all:
+            with self.guard(one.name, "start"):
+                await one.start()
+
+    async def on_lease(self, lease: str) -> None:
+        """See `Plugin.on_lease`."""
+        for one in self.all:
+            with self.guard(one.name, "on_lease"):
+                await one.on_lease(lease)
+
+    def works(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what the plugins do beside the path, until it is cancelled."""
+        found = [one for one in self.all if type(one).run is not Plugin.run]
+        return [self._run(one, "run", one.run) for one in found]
+
+    def upkeeps(self) -> list[Coroutine[Any, Any, None]]:
+        """Return what only one process does, until it is cancelled: see `Plugin.upkeep`."""
+        found = [one for one in self.all if type(one).upkeep is not Plugin.upkeep]
+        return [self._run(one, "upkeep", one.upkeep) for one in found]
+
+    async def stop(self) -> None:
+        """Stop them, the last first. Raises StoreError."""
+        for one in reversed(self.all):
+            with self.guard(one.name, "stop"):
+                await one.stop()
+
+    async def _run(self, plugin: Plugin, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        with self.guard(plugin.name, name):
+            await work()
+
+    async def _judge(self, hook: Hook, routed: Routed, so_far: Decision) -> Decision | None:
+        decided: list[Decision | None] = [None]
+        async with self._limited(hook):
+            decided.append(await hook(routed=routed, so_far=so_far))
+        return decided[-1]
+
+    def take_facts(self, hook: Hook, entries: Sequence[LogEntry]) -> None:
+        """Call an `on_facts`."""
+        with self.guard(hook.plugin.name, hook.name):
+            hook(entries=entries)
+
+    @contextlib.asynccontextmanager
+    async def _limited(self, hook: Hook) -> AsyncIterator[None]:
+        with self.guard(hook.plugin.name, hook.name):
+            async with asyncio.timeout(HOOK_LIMIT_S):
+                yield
+
+    @contextlib.contextmanager
+    def guard(self, plugin: str, hook: str) -> Iterator[None]:
+        """Log and count an exception, and go on. StoreError goes through, unless the database does
+        not understand what the plugin asks.
+        """
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, StoreError) and not isinstance(error.__cause__, StatementRefused):
+                raise
+            logger.exception("plugin %s has failed in %s", plugin, hook)
+            self.record_failure(plugin, hook, error)
+
+    def record_failure(self, plugin: str, hook: str, error: Exception) -> None:
+        """Count a failure that was logged, and tell it."""
+        self._failures.labels(plugin, hook).inc()
+        text = f"{hook} has failed: {type(error).__name__}; the log of the gateway says more"
+        self.problems[plugin] = PluginProblem(plugin=plugin, text=text)
+        self.on_problem(self.problems[plugin])
+
+
+def _check_part(part: object) -> None:
+    """Raise TypeError or ValueError for what is no part of a prompt: nothing of it is used."""
+    if not isinstance(part, Part) or not isinstance(part.label, Label):
+        raise TypeError(f"parts returns {type(part).__name__}, or one without a label")
+    if not part.text.strip():
+        raise ValueError("parts returns a part without words")
+
+
+def find_hooks(
+    plugins: Sequence[Plugin] | Sequence[type[Plugin]],
+) -> Mapping[str, tuple[Hook, ...]]:
+    """Return who hangs on each hook, in the order of the plugins."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    named: Any
+    for named in reversed(plugins):  # pluggy puts the last one first
+        manager.register(named, named.name)
+    return {
+        name: tuple(
+            Hook(impl.plugin, name, impl.function, tuple(impl.argnames))
+            for impl in reversed(getattr(manager.hook, name).get_hookimpls())
+        )
+        for name in HOOK_NAMES
+    }

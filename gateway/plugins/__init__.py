@@ -1,0 +1,211 @@
+"""Finds plugins, and puts them in order.
+
+Built-in plugins come first, in the order of `BUILT_IN`; those of other distributions follow by
+name. The order is part of the meaning: hooks are called in it (`gateway.hooks`), and
+`reverie plugins` prints it.
+"""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, reduce
+from importlib import import_module
+from importlib.metadata import entry_points
+from operator import or_
+from typing import Annotated, Any, Final, NamedTuple, get_args
+
+import pluggy
+from pydantic import Field, create_model
+
+from gateway.commands.definition import declared_commands
+from gateway.config.models import ChannelKey, Settings
+from gateway.config.tools import TOOL_NAMES
+from gateway.core.facts import fact_kind, register_facts
+from gateway.core.tool import permits_of
+from gateway.hooks import PluginProblem
+from gateway.plugin import API_VERSION, PROJECT, Hooks, PlatformFactory, Plugin
+from gateway.store.schema import table_names
+from gateway.store.tables import register_tables
+
+GROUP: Final = "reverie.plugins"
+"""Group of entry points. The name of an entry is the plugin's, its value `module:Class`."""
+BUILT_IN: Final = (
+    "gateway.plugins.reminders:Reminders",
+    "gateway.plugins.recap:Recap",
+    "gateway.plugins.recall:Recall",
+    "gateway.plugins.evidence:EvidenceReader",
+    "gateway.plugins.approvals:Approvals",
+    "gateway.plugins.skills:Skills",
+    "gateway.plugins.files:Files",
+    "gateway.plugins.shell:Shell",
+    "gateway.plugins.web:Web",
+    "gateway.plugins.retention:Retention",
+    "gateway.plugins.platforms:Irc",
+    "gateway.plugins.platforms:Telegram",
+    "gateway.plugins.platforms:Discord",
+    "gateway.plugins.platforms:Console",
+)
+"""Reverie's own plugins, `module:Class`, in their order."""
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+class FoundPlugins(NamedTuple):
+    """All plugins of this environment."""
+
+    classes: tuple[type[Plugin], ...]
+    """In their order."""
+    problems: tuple[PluginProblem, ...]
+    """Those that cannot be used."""
+    origins: Mapping[str, str]
+    """Distribution and version of each plugin, by its name. Empty: it is Reverie's own."""
+
+    def without(self, off: Iterable[str]) -> tuple[type[Plugin], ...]:
+        """Return the plugins without these, and without those that require one of these."""
+        left, kept = set(off), list[type[Plugin]]()
+        for one in self.classes:
+            if one.name in left or not left.isdisjoint(one.requires):
+                left.add(one.name)
+            else:
+                kept.append(one)
+        return tuple(kept)
+
+
+@cache
+def find_plugins() -> FoundPlugins:
+    """Return the plugins of this environment; their facts and tables are known from now on.
+
+    What cannot be used is left out and told as a problem, so that one plugin never keeps the
+    gateway from starting. The answer is the same for the whole life of the process, but for
+    `use_plugins`.
+    """
+    classes = [*map(_import, BUILT_IN), *_used]
+    problems, origins = list[PluginProblem](), dict[str, str]()
+    used = {one.name for one in _used}
+    for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
+        if entry.name in used:
+            continue
+        origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else ""
+        try:
+            plugin = _import(entry.value)
+            check_plugin(plugin, classes)
+        except Exception as error:  # noqa: BLE001 - code of anybody's is imported here
+            text = f"it is not used: {type(error).__name__}: {error}"
+            problems.append(PluginProblem(plugin=entry.name, text=text, origin=origin))
+        else:
+            classes.append(plugin)
+            origins[plugin.name] = origin
+    register_facts(fact for one in classes for fact in one.facts)
+    register_tables(table for one in classes for table in one.tables)
+    return FoundPlugins(tuple(classes), tuple(problems), origins)
+
+
+_used = list[type[Plugin]]()
+
+
+@contextlib.contextmanager
+def use_plugins(*plugins: type[Plugin]) -> Iterator[None]:
+    """Have this process find these plugins, too, behind the built-in ones: for tests, and for
+    programs that embed Reverie. Each replaces an installed one of its name. Raises UnusablePlugin.
+    """
+    before = len(_used)
+    try:
+        for one in plugins:
+            found = find_plugins()
+            installed = found.origins.keys() & {one.name}
+            check_plugin(one, [other for other in found.classes if other.name not in installed])
+            _used.append(one)
+            _forget()
+        yield
+    finally:
+        del _used[before:]
+        _forget()
+
+
+def _forget() -> None:
+    """Have the plugins be found again."""
+    find_plugins.cache_clear()
+    settings_model.cache_clear()
+    find_plugins()
+
+
+def _import(value: str) -> type[Plugin]:
+    """Return `module:Class`. It may raise anything."""
+    module, _, name = value.partition(":")
+    plugin: type[Plugin] = getattr(import_module(module), name)
+    return plugin
+
+
+class UnusablePlugin(Exception):
+    """The plugin does not fit this version of Reverie, or the other plugins. The text says why."""
+
+
+def check_plugin(plugin: object, before: Sequence[type[Plugin]]) -> None:
+    """Raise UnusablePlugin if it cannot stand behind these, `pluggy.PluginValidationError` for a
+    hook that does not exist or has other arguments, `UnusableCommand` for a command that does not
+    fit the others.
+    """
+    if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
+        raise UnusablePlugin(f"{plugin!r} is no subclass of reverie.Plugin")
+    if plugin.api != API_VERSION:
+        raise UnusablePlugin(
+            f"it is written for version {plugin.api} of the interface, and this is {API_VERSION}"
+        )
+    names = {one.name for one in before} | Settings.model_fields.keys()
+    if not _NAME.fullmatch(plugin.name) or plugin.name in names:
+        raise UnusablePlugin(f"its name is {plugin.name!r}, which is no name or is taken")
+    if missing := sorted(set(plugin.requires) - names):
+        raise UnusablePlugin(f"it requires {', '.join(missing)}, which is not there")
+    kinds = [(fact_kind(one), ".") for one in plugin.facts]
+    named = [*kinds, *((one.name, "_") for one in plugin.tables)]
+    foreign = [one for one, gap in named if not f"{one}{gap}".startswith(f"{plugin.name}{gap}")]
+    if foreign:
+        raise UnusablePlugin(f"{', '.join(foreign)} must begin with {plugin.name}")
+    if own := sorted(table_names().intersection(one.name for one in plugin.tables)):
+        raise UnusablePlugin(f"the store has a table {', '.join(own)} of its own")
+    tools = {*TOOL_NAMES, *permits_of(*before)}
+    if taken := sorted(tools.intersection(permits_of(plugin))):
+        raise UnusablePlugin(f"there is a tool {', '.join(taken)} already")
+    if plugin.Settings is not None and any(
+        one.is_required() for one in plugin.Settings.model_fields.values()
+    ):
+        raise UnusablePlugin("each of its settings needs a default value")
+    _check_platforms(plugin, before)
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    manager.register(plugin, plugin.name)
+    manager.check_pending()
+    if any(declared_commands(plugin)):
+        from gateway.commands.table import build_table  # noqa: PLC0415 - it needs all of the gateway
+
+        build_table((*before, plugin))
+
+
+def _check_platforms(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
+    for name, factory in plugin.platforms.items():
+        if any(name in one.platforms for one in before):
+            raise UnusablePlugin(f"there is a platform {name} already")
+        field = factory.settings.model_fields.get("platform")
+        if field is None or name not in get_args(field.annotation):
+            raise UnusablePlugin(
+                f"the settings of its platform must be a ChannelConfig with "
+                f"`platform: Literal[{name!r}]`"
+            )
+
+
+def find_platforms() -> Mapping[str, PlatformFactory]:
+    """Return the platforms of this environment by name, in the order of their plugins."""
+    return {name: made for one in find_plugins().classes for name, made in one.platforms.items()}
+
+
+@cache
+def settings_model() -> type[Settings]:
+    """Return the model of the configuration, with the platforms and sections of all plugins."""
+    channel: Any = reduce(or_, (one.settings for one in find_platforms().values()))
+    sections: dict[str, Any] = {
+        one.name: (one.Settings, one.Settings())
+        for one in find_plugins().classes
+        if one.Settings is not None
+    }
+    by_platform = Annotated[channel, Field(discriminator="platform")]
+    sections["channels"] = (dict[ChannelKey, by_platform], Field(default={}))
+    return create_model("Settings", __base__=Settings, __module__=__name__, **sections)

@@ -1,0 +1,806 @@
+"""Approvals: calls that wait for an admin, the notices that ask for them, and the admins'
+decisions.
+
+A request becomes durable in one transaction with its notice, and a decision in one with the answer
+to the admin. So after a crash each approval is either decided, or recorded as dropped because
+nobody waits for it any more. The first verdict in the log counts, in whichever process it was
+given. An approval is for one call: there are none for longer. The key of a request in the log is
+`approval:ID`, that of its verdict `approval:ID:ended`.
+
+A call is written by a model that has read untrusted text, so everything in it is shown as code that
+it cannot leave: on one line, with every invisible, direction-changing or terminating character in
+JSON's escaped form.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Annotated, Final, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from channels.base import CommandCompletion
+from gateway.cluster.cluster import EVERYTHING, lease_of
+from gateway.commands.context import CommandCall
+from gateway.commands.definition import command
+from gateway.context.sources import SourceFinder
+from gateway.core.events import (
+    Address,
+    ConversationId,
+    DeliveryReport,
+    Post,
+    PostButton,
+    PostKey,
+    SenderId,
+)
+from gateway.core.facts import (
+    ApprovalEnded,
+    ApprovalRequested,
+    ApprovalVerdict,
+    PostQueued,
+    Seq,
+    ToolRefused,
+    TurnId,
+    TurnRecord,
+    is_inner,
+)
+from gateway.core.format import format_duration
+from gateway.core.i18n import N_, _
+from gateway.core.identity import ADMIN_ROLES, Role, has_role_holder, identify
+from gateway.core.labels import Label
+from gateway.core.permissions import PermissionDecision
+from gateway.core.ratelimit import LruDict
+from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code
+from gateway.core.tool import Requester, ToolContext
+from gateway.core.tool_spec import ToolCall
+from gateway.plugin import Plugin, PluginContext, hook
+from gateway.store import LogEntry, NewEntry
+from gateway.store.effects import CommandEffect, EffectFact, build_notice_end, done
+from gateway.store.queries import COLUMNS
+from gateway.tools.mcp.review import ToolDefinitionReview
+from gateway.tools.metrics import ToolLabels
+
+logger = logging.getLogger("reverie.approvals")
+
+APPROVAL_ID_ALPHABET: Final = "23456789bcfghjkmnpqrstvwxyz"
+"""Letters of approval ids: none that is mistaken for another, no vowels, so that no id is a word,
+and never `pwd`, because text after it is taken for a secret.
+"""
+APPROVAL_ID_CHARS: Final = 4
+"""Enough ids for years of requests; an id in use is drawn again."""
+MAX_SHOWN_BYTES: Final = 3_000
+"""Longest arguments that can be approved, in bytes: about one post of Telegram, two of Discord, ten
+lines of IRC.
+
+Longer ones cannot be approved: nobody reads them.
+"""
+LINE_CHARS: Final = 300
+"""Characters of arguments in one line: fits a line of IRC where most characters take one byte."""
+TOOL_CHARS: Final = 200
+"""Long enough to show a tool's name whole."""
+MAX_REQUESTER_NAMES: Final = 5
+"""Requesters shown by name; the others are counted."""
+
+_MARKUP: Final = re.compile(r"[^\w ,;:'.-]|(?<![^\W_])_|_(?![^\W_])")
+"""Characters that could be markup in a sentence with names: all but letters, and underscores within
+names."""
+
+_NO_SEQ: Final = Seq(0)
+MAX_PENDING_PER_CONVERSATION: Final = 5
+"""Limit of open approvals in one conversation: more would be approved without being read."""
+MAX_TURNS_SEARCHED: Final = 50
+"""Newest turns that are searched for the call of a tool that brought text from outside."""
+MAX_PENDING: Final = 20
+"""Limit of open approvals in all conversations."""
+MAX_REMEMBERED_REFUSALS: Final = 1_000
+"""Calls without approval that are remembered, so that a turn does not ask for the same call
+again."""
+
+UNDECIDED: Final = (
+    f"SELECT {COLUMNS} FROM log WHERE kind = 'approval_asked' AND NOT EXISTS ("  # noqa: S608 - constants only
+    "SELECT 1 FROM log AS ended WHERE ended.key = log.key || ':ended') ORDER BY seq"
+)
+"""Open requests, oldest first. Reads all there ever were."""
+
+
+class ApprovalCallKey(NamedTuple):
+    """Identity of a call: two calls with equal keys are the same."""
+
+    turn: TurnId
+    tool: str
+    arguments: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    """A call of this process that waits for an approval."""
+
+    asked: ApprovalRequested
+    """Its request; without an id until that is durable."""
+    at: Address
+    """Place of the call."""
+    askers: Sequence[Requester]
+    role: str
+    """The role whose rights counted."""
+    seq: Seq = _NO_SEQ
+    """Position of the request in the log."""
+    deadline_s: float = 0.0
+    """Deadline on the clock's `monotonic`, in seconds."""
+    waiters: int = 0
+    """Number of callers that wait for it. 0: nobody waits any more."""
+    claimed: bool = False
+    """True while a verdict is being written."""
+    undelivered: bool = False
+    """True if the notice was not shown whole."""
+    verdict: ApprovalVerdict | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set at each change of these fields."""
+
+    def on_appended(self, entries: Sequence[LogEntry]) -> None:
+        """Take the verdict, from whichever process; end if the notice was not shown whole."""
+        for fact in [entry.fact for entry in entries]:
+            if isinstance(fact, ApprovalEnded) and fact.approval == self.asked.approval:
+                self.verdict = fact.verdict
+            elif (
+                isinstance(fact, DeliveryReport)
+                and fact.state != "sent"
+                and fact.post == _notice_key(self.asked)
+            ):
+                self.undelivered = True
+        self.changed.set()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approver:
+    """Person who decides about an approval, and where they wrote."""
+
+    at: Address
+    sender: SenderId
+    role: Role
+    """Role from the access check: admins and owners are verified by the platform."""
+    is_direct: bool
+    global_role: Role
+    """As `gateway.core.identity.Identity.global_role`."""
+
+    @property
+    def name(self) -> str:
+        """Id for people and for the log."""
+        return f"{self.at.channel}:{self.sender}"
+
+
+class Approvals(Plugin):
+    """Waiting calls of all agents, the notices that ask for them, and the admins' decisions. A call
+    waits in the process that takes its turn.
+    """
+
+    name = "approvals"
+    summary = "asks admins about calls of tools, and takes their answers: approve, deny"
+
+    def __init__(self, context: PluginContext) -> None:
+        super().__init__(context)
+        gateway = context.gateway
+        self._store, self._clock, self._live = gateway.store, gateway.clock, gateway.live
+        self._places, self._people, self._channels = (
+            gateway.places,
+            gateway.people,
+            gateway.channels,
+        )
+        self._sources = SourceFinder(gateway.store, gateway.people)
+        self._waiting: dict[ApprovalCallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
+        self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
+        self.definitions: ToolDefinitionReview | None = None
+        """Definitions of MCP tools that wait for review; the same command approves them."""
+        self.metrics = CollectorRegistry()
+        self._verdicts, self._labels = (
+            Counter(
+                "reverie_tool_approvals",
+                "Calls that an admin was asked about, by what came of it.",
+                ["tool", "verdict"],
+                registry=self.metrics,
+            ),
+            ToolLabels(),
+        )
+        Gauge(
+            "reverie_tool_approvals_waiting",
+            "Calls that wait for an admin now.",
+            registry=self.metrics,
+        ).set_function(lambda: len(self._waiting))
+
+    @property
+    def room(self) -> Address | None:
+        """Place of all notices. None: the place of the turn."""
+        room = self._live.settings.tools.approvals.room
+        return Address.parse(room) if room else None
+
+    async def on_lease(self, lease: str) -> None:
+        """Record the requests of processes that have ended as dropped, before the first turn."""
+        for asked, place, seq in await self._find_undecided():
+            if lease in (EVERYTHING, lease_of(place)):
+                verdict = await self._append_end(asked, "dropped", place, seq)
+                self._verdicts.labels(self._labels.find(asked.tool), verdict).inc()
+
+    async def stop(self) -> None:
+        """Return once all requests are decided in the log."""
+        await asyncio.gather(*(task for _, task in self._waiting.values()), return_exceptions=True)
+
+    @hook
+    async def approve(self, turn: ToolContext, call: ToolCall, decision: PermissionDecision) -> str:
+        """Wait for an admin. The same call twice in a turn is asked for once. Calls that cannot be
+        asked for are refused at once. When cancelled, the request is dropped, and a later answer
+        has no effect.
+        """
+        may, arguments = roles_that_may_approve(decision.needs), format_arguments(call.arguments)
+        asked = ApprovalRequested(
+            approval="",
+            agent=turn.agent,
+            tool=call.name,
+            arguments=arguments,
+            turn=turn.turn,
+            asked_by=tuple(one.id for one in turn.requesters),
+            weak=tuple(one.id for one in turn.requesters if one.role not in may),
+            room=(self.room or turn.at).conversation,
+            until=self._clock.now(),
+            label=decision.label,
+            rule=decision.rule,
+            needs=decision.needs,
+        )
+        waiting = _Waiting(asked=asked, at=turn.at, askers=turn.requesters, role=decision.role)
+        if why := explain_too_long(arguments):
+            await self._record_refusal(waiting, why)
+            return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
+        key = ApprovalCallKey(turn.turn, call.name, arguments)
+        span = format_duration(self._live.settings.tools.approvals.timeout)
+        if key in self._refused_calls:
+            return explain_not_approved(self._refused_calls[key], asked.tool, span)
+        if any(
+            one.turn == asked.turn and verdict == "expired"
+            for one, verdict in self._refused_calls.items()
+        ):
+            return await self._record_refusal(
+                waiting, "nobody answered when this turn asked before"
+            )
+        nobody = (
+            ""
+            if key in self._waiting
+            else await self._no_approver_reason(Address.parse(asked.room), decision.needs)
+        )
+        if refusal := nobody or ("" if key in self._waiting else self._limit_refusal(turn.at)):
+            return await self._record_refusal(waiting, refusal)
+        if key not in self._waiting:
+            task = asyncio.create_task(self._process_request(waiting, key))
+            self._waiting[key] = waiting, task
+        waiting, task = self._waiting[key]
+        waiting.waiters += 1
+        try:
+            return explain_not_approved(await asyncio.shield(task), asked.tool, span)
+        finally:
+            waiting.waiters -= 1
+            waiting.changed.set()
+
+    async def _suggest_waiting(self, typed: CommandCompletion) -> list[str]:
+        who = identify(self._people, typed.at, typed.sender)
+        approver = Approver(
+            at=typed.at,
+            sender=typed.sender.id,
+            role=who.role,
+            is_direct=typed.direct,
+            global_role=who.global_role,
+        )
+        return [one.approval for one, _ in await self.list_waiting(approver)]
+
+    @command(
+        "approve",
+        "Approve a tool call that waits. Without an id: list them.",
+        group="approvals",
+        role="admin",
+        needs_gateway=True,
+    )
+    async def handle_approve(
+        self,
+        call: CommandCall,
+        id: Annotated[str, "The id in my question.", _suggest_waiting] = "",  # noqa: A002 - people see this name
+    ) -> CommandEffect:
+        if not id:
+            return done(await self._render_waiting(_build_approver(call)))
+        return await self.decide(_build_approver(call), id, approved=True)
+
+    @command(
+        "deny",
+        "Deny a tool call that waits.",
+        group="approvals",
+        role="admin",
+        needs_gateway=True,
+    )
+    async def handle_deny(
+        self,
+        call: CommandCall,
+        id: Annotated[str, "The id in my question.", _suggest_waiting],  # noqa: A002 - people see this name
+    ) -> CommandEffect:
+        return await self.decide(_build_approver(call), id, approved=False)
+
+    async def _render_waiting(self, approver: Approver) -> str:
+        waiting = [
+            _("- `{id}`: {tool} in turn {turn}, {time} left: {arguments}").format(
+                id=one.approval,
+                tool=inline_code(one.tool),
+                turn=inline_code(one.turn),
+                time=format_duration(remaining_s),
+                arguments=inline_code(one.arguments, MAX_SHOWN_BYTES),
+            )
+            for one, remaining_s in await self.list_waiting(approver)
+        ]
+        lines = (
+            [_("Waiting for approval here:"), *waiting]
+            if waiting
+            else [_("Nothing waits for approval here.")]
+        )
+        if approver.global_role in ADMIN_ROLES and self.definitions is not None:
+            for one in self.definitions.list_pending():
+                text = _("`{command}` turns it on.").format(command=f"approve {one.code}")
+                lines += ["", one.describe(), text]
+        return "\n".join(lines)
+
+    async def _process_request(self, waiting: _Waiting, key: ApprovalCallKey) -> ApprovalVerdict:
+        """Process a request from the notice to the verdict.
+
+        Never cancelled: that its caller has gone is a verdict, too.
+        """
+        unsubscribe = self._store.subscribe(waiting.on_appended, DeliveryReport, ApprovalEnded)
+        try:
+            await self._post_request(waiting)
+            timer = asyncio.create_task(self._wake_at_deadline(waiting))
+            try:
+                verdict = await self._wait_for_verdict(waiting)
+            finally:
+                timer.cancel()
+        finally:
+            unsubscribe()
+            del self._waiting[key]
+        if verdict != "once":
+            self._refused_calls.put(key, verdict)
+        self._verdicts.labels(self._labels.find(key.tool), verdict).inc()
+        logger.info("%s: %s: %s", key.turn, key.tool, verdict)
+        return verdict
+
+    async def _wake_at_deadline(self, waiting: _Waiting) -> None:
+        await self._clock.sleep(max(0.0, waiting.deadline_s - self._clock.monotonic()))
+        waiting.changed.set()
+
+    async def _wait_for_verdict(self, waiting: _Waiting) -> ApprovalVerdict:
+        while waiting.verdict is None:
+            is_late = self._clock.monotonic() >= waiting.deadline_s
+            if not waiting.claimed and (not waiting.waiters or waiting.undelivered or is_late):
+                waiting.claimed = True
+                over: ApprovalVerdict = (
+                    "dropped" if not waiting.waiters or waiting.undelivered else "expired"
+                )
+                return await self._append_end(
+                    waiting.asked, over, waiting.at.conversation, waiting.seq
+                )
+            await waiting.changed.wait()
+            waiting.changed.clear()
+        return waiting.verdict
+
+    def _limit_refusal(self, at: Address) -> str:
+        here = sum(one.at == at for one, __ in self._waiting.values())
+        if here >= MAX_PENDING_PER_CONVERSATION or len(self._waiting) >= MAX_PENDING:
+            return "too many other calls wait for an approval"
+        return ""
+
+    async def _no_approver_reason(self, room: Address, required_role: str) -> str:
+        """Return the reason why nobody could ever approve it there. Empty: somebody could."""
+        channel, place, may = room.channel, room.conversation, roles_that_may_approve(required_role)
+        if is_inner(place) or not self._channels.command_prefix(channel):
+            return "nobody can be asked here"
+        if not has_role_holder(self._people, channel, may):
+            return f"nobody at {channel} may approve it"
+        newest = (
+            await self._places.newest_message(place)
+            if await self._places.is_direct(place)
+            else None
+        )
+        if newest is not None and identify(self._people, room, newest.sender).role not in may:
+            return "nobody who may approve it is here"
+        return ""
+
+    async def _record_refusal(self, waiting: _Waiting, why: str) -> str:
+        asked, rule = waiting.asked, f"{waiting.asked.rule}, and {why}"
+        logger.info("%s: %s is refused: %s", asked.turn, asked.tool, rule)
+        fact = ToolRefused(
+            turn=asked.turn,
+            agent=asked.agent,
+            tool=asked.tool,
+            role=waiting.role,
+            rule=rule,
+            label=asked.label,
+        )
+        await self._store.append(
+            [NewEntry(fact=fact, at=self._clock.now(), conversation=waiting.at.conversation)]
+        )
+        return f"Refused: {rule}. Nothing was done; do not try it again."
+
+    async def _describe_cause(
+        self, label: Label, place: ConversationId, shown: ConversationId
+    ) -> str:
+        """Describe the least trusted text in a request. Only a message of the place where it is
+        shown is quoted.
+        """
+        if label.is_trusted or not label.source:
+            return ""
+        newest = await self._store.newest_entries(
+            MAX_TURNS_SEARCHED, kinds=["turn_ended"], conversation=place
+        )
+        turns = (
+            [one.fact for one in newest if isinstance(one.fact, TurnRecord)]
+            if shown == place
+            else []
+        )
+        return await self._sources.describe(label.source, shown, turns)
+
+    async def _post_request(self, waiting: _Waiting) -> None:
+        """Post the notice, in one transaction with the fact of the request."""
+        place, room = waiting.at.conversation, Address.parse(waiting.asked.room)
+        now, timeout_s = self._clock.now(), self._live.settings.tools.approvals.timeout
+        cause = await self._describe_cause(waiting.asked.label, place, room.conversation)
+        channel = self._channels.get(room.channel)
+        has_buttons = channel is not None and channel.capabilities.buttons
+        while True:
+            name = "".join(secrets.choice(APPROVAL_ID_ALPHABET) for _ in range(APPROVAL_ID_CHARS))
+            asked = replace(waiting.asked, approval=name, until=now + timedelta(seconds=timeout_s))
+            text = render_approval_request(
+                asked,
+                askers=waiting.askers,
+                cause=cause,
+                place=place if room != waiting.at else "",
+                named=self._places.titles.add_titles,
+                prefix=self._channels.command_prefix(room.channel),
+                span=format_duration(timeout_s),
+                has_buttons=has_buttons,
+            )
+            buttons = approval_buttons(name) if has_buttons else ()
+            post = Post(key=_notice_key(asked), to=room, text=text, style="notice", buttons=buttons)
+            request = NewEntry(fact=asked, at=now, conversation=place, key=f"approval:{name}")
+            notice = NewEntry(
+                fact=PostQueued(post=post),
+                at=now,
+                conversation=room.conversation,
+                key=f"post:{post.key}",
+                cause=request,
+            )
+            result, _ = await self._store.append([request, notice])
+            if result.is_new:  # otherwise the id was used before
+                waiting.deadline_s = self._clock.monotonic() + timeout_s
+                waiting.asked, waiting.seq = asked, result.seq
+                return
+
+    async def _append_end(
+        self, asked: ApprovalRequested, verdict: ApprovalVerdict, place: ConversationId, cause: Seq
+    ) -> ApprovalVerdict:
+        """Record the end of a request, and of the buttons under its notice. Returns the verdict
+        that counts.
+        """
+        now, key = self._clock.now(), f"approval:{asked.approval}:ended"
+        fact = ApprovalEnded(
+            approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=""
+        )
+        notice, _cause = await self._store.find_post(_notice_key(asked))
+        ends = build_notice_end(notice, render_outcome(verdict, ""))
+        await self._store.append(
+            [
+                NewEntry(fact=fact, at=now, conversation=place, key=key, cause=cause),
+                *(
+                    NewEntry(
+                        fact=one.fact, at=now, conversation=one.place, key=one.key, cause=cause
+                    )
+                    for one in ends
+                ),
+            ]
+        )
+        entry = await self._store.entry_by_key(key)
+        assert entry is not None
+        assert isinstance(entry.fact, ApprovalEnded)
+        return (
+            entry.fact.verdict
+        )  # an admin's verdict may be there although its write seemed to fail
+
+    async def list_waiting(self, approver: Approver) -> list[tuple[ApprovalRequested, float]]:
+        """Return the calls that this admin may decide in this place, oldest first, each with the
+        seconds left.
+        """
+        now = self._clock.now()
+        return [
+            (asked, max(0.0, (asked.until - now).total_seconds()))
+            for asked, _place, _seq in await self._find_undecided()
+            if can_decide(approver, Address.parse(asked.room), self.room)
+        ]
+
+    async def _find_undecided(self) -> list[tuple[ApprovalRequested, ConversationId, Seq]]:
+        """Return the open requests, oldest first, with place and position of each."""
+        entries = map(LogEntry.from_row, await self._store.rows(UNDECIDED))
+        return [
+            (one.fact, one.conversation or ConversationId(""), one.seq)
+            for one in entries
+            if isinstance(one.fact, ApprovalRequested)
+        ]
+
+    async def decide(self, approver: Approver, name: str, *, approved: bool) -> CommandEffect:
+        """Decide the approval with this id, as written. The decision holds once its facts are
+        written and the effect is settled.
+
+        The process in which the call waits takes the verdict from the log.
+        """
+        name = name.strip("`").lower()
+        entry = await self._store.entry_by_key(f"approval:{name}")
+        if entry is None or not isinstance(asked := entry.fact, ApprovalRequested):
+            change = None
+            if approved and self.definitions is not None:
+                by, role = approver.name, approver.global_role
+                change = self.definitions.approve(name, by=by, global_role=role)
+            return change or CommandEffect(answer=_render_unknown(name))
+        place = entry.conversation or ConversationId("")
+        if not can_decide(approver, Address.parse(asked.room), self.room):
+            return CommandEffect(answer=_render_unknown(name))
+        notice, _cause = await self._store.find_post(_notice_key(asked))
+        ended = await self._store.entry_by_key(f"approval:{name}:ended")
+        if ended is not None and isinstance(ended.fact, ApprovalEnded):
+            return CommandEffect(
+                answer=render_already_decided(name, ended.fact.verdict, ended.fact.by)
+            )
+        # Nothing is awaited from here on: the caller must settle the effect.
+        known = [one for one, __ in self._waiting.values() if one.asked.approval == name]
+        waiting = known[0] if known else None
+        is_over = (
+            self._channels.cluster.takes_turns_of(place)
+            if waiting is None
+            else waiting.claimed or not waiting.waiters or waiting.verdict is not None
+        )
+        if is_over or self._clock.now() >= asked.until:
+            text = _("Too late: `{id}` has ended, or somebody is deciding about it now.")
+            return CommandEffect(answer=text.format(id=name))
+        if approved and (refusal := _explain_may_not(approver, asked, Address.parse(place))):
+            return CommandEffect(answer=refusal)
+        if waiting is not None:
+            waiting.claimed = True
+        verdict: ApprovalVerdict = "once" if approved else "denied"
+        fact = ApprovalEnded(
+            approval=name, agent=asked.agent, tool=asked.tool, verdict=verdict, by=approver.name
+        )
+        return CommandEffect(
+            answer=render_decision(asked.tool, approved=approved),
+            facts=(
+                EffectFact(fact, place, f"approval:{name}:ended"),
+                *build_notice_end(notice, render_outcome(verdict, approver.name)),
+            ),
+            settle=lambda _result: self._unclaim(waiting),
+        )
+
+    def _unclaim(self, waiting: _Waiting | None) -> None:
+        """Let the wait go on: with the verdict, if that could be written."""
+        if waiting is not None:
+            waiting.claimed = False
+            waiting.changed.set()
+
+
+def _notice_key(asked: ApprovalRequested) -> PostKey:
+    named = f"approval:{asked.approval}:{asked.turn}"
+    return PostKey(hashlib.sha256(named.encode()).hexdigest()[:26])
+
+
+def _build_approver(call: CommandCall) -> Approver:
+    written = call.command
+    return Approver(
+        at=written.at,
+        sender=written.sender.id,
+        role=call.role,
+        is_direct=written.direct,
+        global_role=call.global_role,
+    )
+
+
+def _explain_may_not(approver: Approver, asked: ApprovalRequested, at: Address) -> str:
+    """Return why this person may not approve a call that was asked for at that place. Empty: they
+    may.
+    """
+    if approver.role not in roles_that_may_approve(asked.needs):
+        return _(
+            "{tool} needs the role {role}. Only somebody with that role can approve it."
+        ).format(tool=inline_code(asked.tool), role=asked.needs)
+    if approver.at.channel == at.channel and approver.sender in asked.weak:
+        return _("You asked for this without the right to do it. Somebody else must approve it.")
+    return ""
+
+
+def _render_unknown(name: str) -> str:
+    return _("There is no request {id} here.").format(id=inline_code(name))
+
+
+def normalize_arguments(written: str) -> str:
+    """Return a model's arguments as they are executed: on one line, each key once."""
+    try:
+        return json.dumps(json.loads(written or "{}"), ensure_ascii=False)
+    except (ValueError, RecursionError):  # its tool accepts text that is no JSON, or refuses it
+        return written.strip()
+
+
+def format_arguments(written: str) -> str:
+    """Return a model's arguments in full, as people are shown them."""
+    return escape_invisible(normalize_arguments(written) or "{}")
+
+
+def explain_too_long(shown: str) -> str:
+    """Return why arguments of this length cannot be approved, for the model. Empty: they can be
+    shown in full.
+    """
+    size = len(shown.encode())
+    if size <= MAX_SHOWN_BYTES:
+        return ""
+    return (
+        f"its arguments take {size} bytes, and an admin can approve only what they are shown "
+        f"whole, at most {MAX_SHOWN_BYTES} bytes"
+    )
+
+
+def _split_into_code_lines(shown: str) -> str:
+    """Return the text as code, in lines that no platform cuts.
+
+    No line begins or ends with a space, which might be lost.
+    """
+    lines = []
+    while len(shown) > LINE_CHARS:
+        places = range(LINE_CHARS, LINE_CHARS // 2, -1)
+        at = next((one for one in places if " " not in shown[one - 1 : one + 1]), LINE_CHARS)
+        lines.append(shown[:at])
+        shown = shown[at:]
+    return "\n".join(f"`{line}`" for line in [*lines, shown])
+
+
+def render_approval_request(
+    asked: ApprovalRequested,
+    *,
+    askers: Sequence[Requester],
+    cause: str,
+    place: str,
+    prefix: str,
+    span: str,
+    has_buttons: bool,
+    named: Callable[[str], str] = str,
+) -> str:
+    """Return the request that is posted for admins, in Markdown: the whole call.
+
+    Three lines: who asks for what; what would be done; whose words it rests on, and until when it
+    waits.
+
+    `cause`: the least trusted text behind it, from `gateway.context.sources`; empty: none is named.
+    `place`: the conversation of the turn; empty: the same room. `span`: the time until it expires.
+    `has_buttons`: `approval_buttons` are shown below. `named` inserts titles of places into a text.
+    """
+    agent, tool = inline_code(asked.agent), inline_code(asked.tool, TOOL_CHARS)
+    may = (
+        _("May {agent} use {tool} in {room}?").format(
+            agent=agent, tool=tool, room=named(inline_code(place, PLACE_CHARS))
+        )
+        if place
+        else _("May {agent} use {tool}?").format(agent=agent, tool=tool)
+    )
+    why = _("Why: {why}.").format(why=_MARKUP.sub("?", asked.rule))
+    if cause:
+        why += " " + _("The least trusted text behind this: {cause}.").format(cause=cause)
+    if not has_buttons:
+        why += " " + _("`{approve}` or `{deny}`.").format(
+            approve=f"{prefix}approve {asked.approval}", deny=f"{prefix}deny {asked.approval}"
+        )
+    until = _("If nobody answers by {time} UTC (in {span}), I do not do it.").format(
+        time=f"{asked.until:%H:%M:%S}", span=span
+    )
+    call = _split_into_code_lines(asked.arguments)
+    return f"{may} {describe_requesters(askers)}.\n\n{call}\n\n{why} {until}"
+
+
+def approval_buttons(approval: str) -> tuple[PostButton, ...]:
+    """Return the buttons under a request."""
+    return (
+        PostButton(label=_("Yes"), command=f"approve {approval}"),
+        PostButton(label=_("No"), command=f"deny {approval}"),
+    )
+
+
+def describe_requesters(askers: Sequence[Requester]) -> str:
+    """Return the people who asked for a call, as text."""
+    if not askers:
+        return _("Nobody asked for it")
+    names = [
+        f"{inline_code(asker.name or asker.id)} ({asker.role})"
+        for asker in askers[:MAX_REQUESTER_NAMES]
+    ]
+    people = ", ".join(names)
+    if len(askers) > MAX_REQUESTER_NAMES:
+        return _("Asked by {people} and {count} more").format(
+            people=people, count=len(askers) - MAX_REQUESTER_NAMES
+        )
+    return _("Asked by {people}").format(people=people)
+
+
+def can_decide(approver: Approver, asked_in: Address, room: Address | None) -> bool:
+    """Return whether this admin may decide about a request in that conversation. `room`: the room
+    for approvals.
+
+    They may in the same room, including its threads, and in the room for approvals; an owner
+    everywhere also in a direct chat with an agent.
+    """
+    if approver.role not in ADMIN_ROLES:
+        return False
+    here = (approver.at.channel, approver.at.room)
+    if any(place is not None and here == (place.channel, place.room) for place in (asked_in, room)):
+        return True
+    return approver.global_role == "owner" and approver.is_direct
+
+
+def roles_that_may_approve(needs: str) -> tuple[Role, ...]:
+    """Return the roles that may approve what needs this role: admins, unless it needs more."""
+    return ADMIN_ROLES[-1:] if needs == "owner" else ADMIN_ROLES
+
+
+_OVER_TEXTS: Final[dict[ApprovalVerdict, tuple[str, str]]] = {
+    "denied": (N_("Too late: `{id}` was denied."), N_("Too late: {person} denied `{id}`.")),
+    "expired": (
+        N_("Too late: nobody answered `{id}` in time."),
+        N_("Too late: nobody answered `{id}` in time."),
+    ),
+    "dropped": (
+        N_("Too late: nobody needs `{id}` any more."),
+        N_("Too late: nobody needs `{id}` any more."),
+    ),
+}
+"""By outcome: without a name, and with the name of the admin."""
+_APPROVED_TEXTS: Final = (
+    N_("Too late: `{id}` was approved."),
+    N_("Too late: {person} approved `{id}`."),
+)
+
+
+def render_already_decided(name: str, verdict: ApprovalVerdict, by: str) -> str:
+    """Return the answer to somebody who decides about a request that has ended."""
+    text = _(_OVER_TEXTS.get(verdict, _APPROVED_TEXTS)[bool(by)])
+    return text.format(id=name, person=inline_code(by, PLACE_CHARS))
+
+
+def render_outcome(verdict: ApprovalVerdict, by: str) -> str:
+    """Return the line under a request that has ended: what became of it."""
+    outcome = {
+        "once": _("Approved"),
+        "denied": _("Denied"),
+        "expired": _("Expired: nobody answered in time, so I did not do it"),
+        "dropped": _("Ended: nobody needs it any more"),
+    }
+    if not by:
+        return f"**{outcome[verdict]}**."
+    return _("**{outcome}** by {person}.").format(
+        outcome=outcome[verdict], person=inline_code(by, PLACE_CHARS)
+    )
+
+
+def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
+    """Return the result for the model that waited, in one sentence. Empty: the call is approved."""
+    if verdict == "once":
+        return ""
+    if verdict == "denied":
+        why = f"an admin was asked and denied this call of {tool}"
+    elif verdict == "expired":
+        why = f"no admin approved this call of {tool} within {span}"
+    else:
+        why = f"nobody waits for this call of {tool} any more"
+    return f"Not done, because {why}: do not try it again, but say what it would have been for."
+
+
+def render_decision(tool: str, *, approved: bool) -> str:
+    """Return the answer to the person who has just decided."""
+    text = (
+        _("Approved: I run this call of {tool}.") if approved else _("Denied: I do not run {tool}.")
+    )
+    return text.format(tool=inline_code(tool))

@@ -1,0 +1,37 @@
+"""Checks of the plugins: what cannot be used, and what has failed in the gateway that runs."""
+
+from collections.abc import Iterator, Sequence
+
+from gateway.config.check_registry import CheckContext, check
+from gateway.core.findings import Finding, bad, ok, warning
+from gateway.hooks import PROBLEM_PREFIX
+from gateway.plugins import find_plugins
+from gateway.stream.supervisor import import_adapter
+
+
+@check("libraries of", each=lambda settings: settings.channels, timed=False, online=True)
+def check_libraries(context: CheckContext, name: str) -> Sequence[Finding]:
+    """Import the adapter of a channel: that takes up to a second, which does not count for the
+    check of the channel.
+    """
+    import_adapter(context.settings.channels[name])
+    return []
+
+
+@check("plugins", timed=False)
+def check_plugins(context: CheckContext) -> Iterator[Finding]:
+    """Yield the plugins that are not loaded, and those that have failed."""
+    found, settings = find_plugins(), context.settings.plugins
+    for problem in found.problems:
+        fix = f"update it, or take it out of this environment: {problem.origin}"
+        yield bad("plugin.unusable", problem.text, fix, problem.plugin)
+    snapshot = context.gateway_state.snapshot
+    for one in snapshot.problems if snapshot is not None else ():
+        if one.what.startswith(PROBLEM_PREFIX):
+            name = one.what.removeprefix(PROBLEM_PREFIX)
+            fix = f"look into the log of the gateway, or write plugins: {{off: [{name}]}}"
+            yield warning("plugin.failed", one.reason, fix, name)
+    used = found.without(settings.off)
+    others = [f"{name} ({origin})" for name, origin in found.origins.items()]
+    names = ", ".join(others) or "none of other distributions"
+    yield ok("plugin.list", f"{len(used)} of {len(found.classes)} plugins are used; {names}")

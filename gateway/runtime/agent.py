@@ -1,0 +1,796 @@
+"""One agent: its Default Mode Network, its model, and its turns.
+
+`Agent.send` passes a signal to `agent.dmn.step` and carries out the effects: it starts, steers and
+interrupts turns, and keeps the timers. The state is saved when it has changed, with the signals
+since the last save. A turn takes the model, and what depends on it, that is in use when it begins.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import datetime
+from types import MappingProxyType
+from typing import Final
+
+from agent import dmn
+from agent.cache.plan import PlannedRequest
+from agent.models.base import Model, ModelError
+from agent.prompt import PromptInput
+from agent.signals import (
+    ArrivalPolicy,
+    BudgetSpent,
+    DmnPolicy,
+    DmnState,
+    Dream,
+    Effect,
+    Interrupt,
+    LeftOff,
+    ModelChanged,
+    Noticed,
+    Persist,
+    Presence,
+    RetryDue,
+    SetRetryTimer,
+    SetTimer,
+    Signal,
+    StartTurn,
+    Steer,
+    Stopping,
+    Tick,
+    TurnEnded,
+)
+from agent.turn import build_prefix_request
+from gateway.cluster.cluster import agent_lease
+from gateway.config.models import AgentConfig, Settings
+from gateway.context.compaction import Compactor, Summarizer
+from gateway.context.conversation import wants_answer
+from gateway.context.history import HistoryStore
+from gateway.context.prompt_context import PromptContextBuilder
+from gateway.core.events import Address, ConversationId, Message, MessageId, SenderId
+from gateway.core.facts import (
+    AMBIENT,
+    URGENT,
+    DmnStateSaved,
+    TurnRecord,
+    inner_conversation,
+    is_inner,
+)
+from gateway.core.i18n import _, language_for, use_language
+from gateway.runtime.dream_turn import DreamRunner
+from gateway.runtime.models import AgentModel, ModelServices
+from gateway.runtime.turn import TurnRunner
+from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_input import AgentContext
+from gateway.runtime.turn_record import QUEUED_TEXT, post_notice
+from gateway.store import NewEntry, StoreError
+from gateway.stream.handle import GatewayHandle
+from gateway.stream.inbox import ConversationInbox
+from gateway.stream.mute import MutePlaces
+from gateway.tools.agent import RestTools
+from gateway.tools.dispatch import ToolDispatcher
+
+logger = logging.getLogger("reverie.agents")
+
+SAVE_AFTER_S: Final = 1.0
+"""Longest delay of a save that is not urgent: nobody waits for it. After a turn it rides on the
+next commit."""
+QUEUE_S: Final = 15.0
+"""Time for which a turn waits for others without a word."""
+LANES: Final = 100
+"""Turns at the same time, where a provider asks for a pause if that is too many."""
+LANES_OF_OWN_MODEL: Final = 8
+"""The same for a model on this machine or a server of one's own, which only becomes slower."""
+MAX_BEGUN_ANEW: Final = 2
+"""Times that an answer is begun anew because whoever asked goes on writing. Then it is written to
+its end."""
+
+
+class Agent:
+    """One agent."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        gateway: GatewayHandle,
+        turns: TurnRunner,
+        *,
+        models: ModelServices,
+        inbox: ConversationInbox,
+        dreams: DreamRunner,
+        mute: MutePlaces,
+        state: DmnState,
+    ) -> None:
+        """`state`: of its DMN, from the last run."""
+        self.id = config.id
+        self.policy = build_dmn_policy(gateway.live.settings, config.id)
+        self.state = state
+        """The present state of the DMN."""
+        self._gateway, self._turns, self._services = gateway, turns, turns.services
+        self._store, self._clock, self._tasks = gateway.store, gateway.clock, gateway.tasks
+        self._models, self._inbox = models, inbox
+        self._dreams, self._mute = dreams, mute
+        self._timer: asyncio.Task[None] | None = None
+        self._tick_at_s = self._armed_s = 0.0
+        """Monotonic; when the timer fires, and since when it is armed."""
+        self._save_task: asyncio.Task[None] | None = None
+        """The save that can wait, until it has taken the state to write."""
+        self._is_unsaved = False
+        """A change of the state waits for the end of a turn to be saved with it."""
+        self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
+        self._late_urgency: dict[ConversationId, int] = {}
+        """Highest urgency announced where a turn runs."""
+        self._reminded: set[ConversationId] = set()
+        """Places where a reminder has fired, and no turn has begun since."""
+        self._begun_anew: dict[ConversationId, int] = {}
+        """Number of answers in a row that were begun anew, by place."""
+        self._queued: dict[ConversationId, asyncio.Task[None]] = {}
+        """Places whose turns wait for others to end, with the task that tells people so."""
+        self._retries: dict[ConversationId, asyncio.Task[None]] = {}
+        """Timers of questions that wait for a model. One of a question that is settled does
+        nothing."""
+
+        self._history = HistoryStore(gateway.store, gateway.clock, turns.services.media)
+        self._rest_tools = RestTools(config.id, gateway.store, gateway.clock, gateway.live)
+        agent_model = models.pool.get(config.id, config.model)
+        models.pool.hold(agent_model)
+        self.context = self._build_context(agent_model)
+        """For the next turn. Turns that have begun keep theirs."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process has the agent's inner conversation, and so saves the state of its
+        DMN.
+        """
+        return self._gateway.channels.cluster.holds(agent_lease(self.id))
+
+    @property
+    def next_tick_s(self) -> float | None:
+        """Seconds until the timer fires. None: the loop does not run."""
+        return None if self._timer is None else max(0.0, self._tick_at_s - self._clock.monotonic())
+
+    @property
+    def spent_today_usd(self) -> float:
+        """Cost of its autonomous turns today."""
+        return self._services.limits.spent_today_usd(self.id)
+
+    @property
+    def turn_handles(self) -> list[tuple[ConversationId, TurnHandle]]:
+        """Handles of all running turns, by place."""
+        return [(place, handle) for place, (handle, _) in self._running.items()]
+
+    def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
+        """Return the handle of the turn that runs there. None: none does."""
+        return self._running[conversation][0] if conversation in self._running else None
+
+    def is_put_off(self, conversation: ConversationId) -> bool:
+        """Return whether the question there waits for a model."""
+        return dmn.find_put_off(self.state, conversation) is not None
+
+    def is_faulty(self, conversation: ConversationId) -> bool:
+        """Return whether the question there is at fault, see `agent.dmn.is_faulty`."""
+        return dmn.is_faulty(self.state, conversation)
+
+    def start(self) -> None:
+        """Arm the timer. The caller announces what is due from before: a start fires nothing by
+        itself.
+        """
+        self._set_timer(dmn.interval_s(self.state, self.policy, self._clock.now()))
+
+    def set_policy(self, policy: DmnPolicy) -> None:
+        """Use this policy from now on; the time that the timer has waited counts. Returns at
+        once.
+        """
+        if self._timer is not None and policy != self.policy:
+            due_s = (armed_s := self._armed_s) + dmn.interval_s(
+                self.state, policy, self._clock.now()
+            )
+            self._set_timer(max(0.0, due_s - self._clock.monotonic()))
+            self._armed_s = armed_s
+        self.policy = policy
+
+    def notice(
+        self,
+        conversation: ConversationId,
+        urgency: int,
+        *,
+        event_type: str = "",
+        arrivals: ArrivalPolicy = "steer",
+        trusted: bool = False,
+        authors: Mapping[MessageId, SenderId] = MappingProxyType({}),
+        elsewhere: bool = False,
+    ) -> None:
+        """Announce entries of a conversation that are ready for the agent's attention.
+
+        `elsewhere`: another process takes the turn. `authors`: of the messages to the agent.
+        Whoever a running turn writes an answer to may correct what they asked: then it is begun
+        anew, at once or when it begins to write.
+        """
+        if conversation in self._running:
+            handle, late = self._running[conversation][0], self._late_urgency
+            late[conversation] = max(urgency, late.get(conversation, AMBIENT))
+            begun_anew = self._begun_anew.get(conversation, 0)
+            is_steered = arrivals == "steer" and urgency >= URGENT and begun_anew < MAX_BEGUN_ANEW
+            if is_steered and handle.is_corrected_by(authors):
+                self._begun_anew[conversation], handle.is_corrected = begun_anew + 1, True
+                arrivals = "interrupt" if handle.is_drafting else arrivals
+        noticed = Noticed(
+            at=self._clock.now(),
+            conversation=conversation,
+            urgency=urgency,
+            type=event_type,
+            direct=self._gateway.places.direct.get(conversation, False),
+            arrivals=arrivals,
+            trusted=trusted,
+            elsewhere=elsewhere,
+        )
+        self.send(noticed)
+
+    def tick(self) -> None:
+        """Check for due turns now, before the timer fires: something was scheduled for this
+        time.
+        """
+        self.look_at_presence()
+        at = self._clock.now()
+        wanted = dmn.due_conversations(self.state, self.policy, at)
+        arriving = tuple([place for place in wanted if self._is_arriving(place)])
+        tokens = self._dreams.material_tokens(self.id) if self.leads else 0
+        self.send(Tick(at=at, material_tokens=tokens, arriving=arriving))
+
+    def look_at_presence(self) -> None:
+        """Let the DMN know how near the people are now."""
+        level = self._services.presence.level
+        if level != self.state.presence:
+            self.send(Presence(at=self._clock.now(), level=level))
+
+    def remind(self, conversation: ConversationId) -> None:
+        """Take up a reminder that has fired there: now, or once a running turn has ended."""
+        self._reminded.add(conversation)
+        self.tick()
+
+    def send(self, signal: Signal) -> None:
+        """Let the DMN decide, and carry the effects out. Returns at once."""
+        before = self.state
+        self.state, effects = dmn.step(before, signal, self.policy)
+        if self._queued or self.state.waiting:
+            self._watch_queue()
+        if self.state.mode is not before.mode:
+            logger.debug(
+                "%s, %s: %s -> %s", self.id, type(signal).__name__, before.mode, self.state.mode
+            )
+        for effect in effects:
+            self._carry_out(effect)
+        if self._is_unsaved and self.leads:
+            self._save_after(signal, effects)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case StartTurn(conversation=conversation):
+                self._reminded.discard(conversation)
+                handle = TurnHandle()
+                task = self._tasks.create_task(self._run_turn(effect, handle))
+                self._running[conversation] = handle, task
+            case Dream():
+                handle = TurnHandle()
+                task = self._tasks.create_task(self._run_dream(handle))
+                self._running[self.policy.inner] = handle, task
+            case Steer(conversation=conversation) if conversation in self._running:
+                self._running[conversation][0].steer()
+            case Interrupt(conversation=conversation) if conversation in self._running:
+                logger.info("%s: the turn in %s is interrupted", self.id, conversation)
+                self._running[conversation][0].interrupt()
+            case SetTimer(delay_s=delay_s, sooner=sooner):
+                self._set_timer(delay_s, sooner=sooner)
+            case SetRetryTimer(conversation=conversation, delay_s=delay_s):
+                if (earlier := self._retries.pop(conversation, None)) is not None:
+                    earlier.cancel()
+                work = self._ask_again(conversation, delay_s)
+                self._retries[conversation] = self._tasks.create_task(work)
+            case Persist():
+                self._is_unsaved = True
+            case _:  # the turn has just ended
+                pass
+
+    async def stop(self, grace_s: float) -> None:
+        """Start nothing more; let turns end for up to `grace_s` seconds of real time, then park
+        them.
+
+        A parked turn has left no trace, unless it has used tools: the next start takes up its input
+        again.
+        """
+        self.send(Stopping(at=self._clock.now()))
+        for timer in (self._timer, *self._retries.values()):
+            if timer is not None:
+                timer.cancel()
+        parked = await self._park([*self._running], grace_s)
+        if self._save_task is not None or (self._is_unsaved and self.leads):
+            if self._save_task is not None:  # write now what was pending
+                self._save_task.cancel()
+                await asyncio.gather(self._save_task, return_exceptions=True)
+            await self._write_state(0.0)
+        self._store.flush()
+        if parked:
+            logger.info(
+                "%s: parked %d turns; they are taken up at the next start", self.id, len(parked)
+            )
+
+    async def _park(
+        self, places: Sequence[ConversationId], grace_s: float
+    ) -> Sequence[ConversationId]:
+        """Let the turns there end for up to `grace_s` seconds of real time, then cancel them.
+        Return where that was.
+        """
+        tasks = {self._running[place][1]: place for place in places if place in self._running}
+        if not tasks:
+            return []
+        _, left = await asyncio.wait(tasks, timeout=grace_s)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        return [tasks[task] for task in left]
+
+    def take_over(self, saved: DmnState) -> None:
+        """Go on with the state that the process before has saved. What is due in places of this one
+        stays so.
+        """
+        own = self.state
+        self.state = replace(
+            saved,
+            running=own.running,
+            chats=own.chats,
+            waiting=own.waiting,
+            pending=own.pending,
+            continuing=own.continuing,
+            low=own.low,
+            put_off=own.put_off,
+            answered=own.answered,
+            outage=own.outage,
+            presence=own.presence,
+            stopping=own.stopping,
+        )
+        self.start()
+
+    async def leave(self, places: Callable[[ConversationId], bool], grace_s: float) -> None:
+        """End all work in these places, as `stop` does: another process goes on there."""
+        for place in await self._park([one for one in self._running if places(one)], grace_s):
+            self._running.pop(place, None)
+            self.send(TurnEnded(at=self._clock.now(), conversation=place, interrupted=True))
+        state = self.state
+        asked = [one.conversation for one in state.put_off]
+        owed = [one.conversation for one in state.waiting]
+        for place in {*state.pending, *state.continuing, *state.low, *asked, *owed}:
+            if places(place):
+                self.leave_off(place)
+
+    def leave_off(self, place: ConversationId) -> None:
+        """Owe no turn there any more."""
+        self.send(LeftOff(at=self._clock.now(), conversation=place))
+
+    async def _run_turn(self, start: StartTurn, handle: TurnHandle) -> None:
+        place, autonomous, began = start.conversation, start.autonomous, self._clock.now()
+        try:
+            result = await self.take_turn(
+                place, autonomous=autonomous, continuing=start.continuing, handle=handle
+            )
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except (
+            Exception
+        ) as error:  # a bug: ended here, or the same messages would end the process at every start
+            logger.exception("a turn in %s broke", place)
+            result = await self.give_up(
+                place, f"internal error: {type(error).__name__}", autonomous=autonomous
+            )
+        addressed = autonomous and not result.autonomous
+        await self._finish_turn(
+            place, result, began, addressed=addressed, continuing=start.continuing
+        )
+
+    async def _run_dream(self, handle: TurnHandle) -> None:
+        began = self._clock.now()
+        try:
+            result = await self.dream(handle)
+        except StoreError:
+            raise
+        except Exception:  # a bug, and no reason to stop
+            logger.exception("%s: a dream broke", self.id)
+            result = TurnResult(has_failed=True)
+        await self._finish_turn(self.policy.inner, replace(result, autonomous=True), began)
+
+    async def _finish_turn(
+        self,
+        place: ConversationId,
+        result: TurnResult,
+        began: datetime,
+        *,
+        addressed: bool = False,
+        continuing: bool = False,
+    ) -> None:
+        left = await self._unread_urgency(place)
+        if not result.was_interrupted:
+            self._begun_anew.pop(place, None)
+        if result.is_awaited:
+            left = AMBIENT
+        if result.was_interrupted and not is_inner(
+            place
+        ):  # its input is owed an answer, even if nothing newer is there
+            left = URGENT
+        del self._running[place]
+        now = self._clock.now()
+        if result.is_over_budget:
+            logger.warning("%s: no more turns of its own today: dmn.daily_cost_usd", self.id)
+            self.send(BudgetSpent(at=now))
+        ended = TurnEnded(
+            at=now,
+            conversation=place,
+            used_tools=result.used_tools,
+            open_work=result.has_open_work,
+            yielded=result.has_yielded,
+            interrupted=result.was_interrupted,
+            autonomous=result.autonomous,
+            left=left,
+            direct=self._gateway.places.direct.get(place, False),
+            addressed=addressed,
+            answered=began if result.model == "answered" else None,
+            failed=result.has_failed,
+        )
+        if (outcome := result.put_off) is not None:
+            ended = replace(
+                ended,
+                continues=not result.is_awaited and (continuing or bool(outcome.steps)),
+                no_model=outcome.cause,
+                reason=outcome.reason,
+                asked=result.model == "failed",
+                retry_after_s=outcome.retry_after_s or 0.0,
+                awaited=result.is_awaited,
+            )
+        self.send(ended)
+        if self._reminded:
+            due = dmn.due_conversations(self.state, self.policy, now)
+            self._reminded.intersection_update((*due, *self._running))
+            is_blocked = bool(
+                self.state.errors or dmn.blocking_reasons(self.state, self.policy, now)
+            )
+            if self._reminded.intersection(due) and not is_blocked:
+                self.tick()
+
+    def _watch_queue(self) -> None:
+        """Show people whose turns wait for others to end that they were heard, and tell them so
+        after a while.
+        """
+        waiting = {turn.conversation for turn in self.state.waiting}
+        for place in self._queued.keys() - waiting:
+            self._queued.pop(place).cancel()
+            self._show_queued(place, waits=False)
+        for place in waiting - self._queued.keys():
+            self._queued[place] = self._tasks.create_task(self._tell_late(place))
+            self._show_queued(place, waits=True)
+
+    def _show_queued(self, place: ConversationId, *, waits: bool) -> None:
+        if not is_inner(place):
+            previews = self._services.previews
+            (previews.show_heard if waits else previews.hide_heard)(Address.parse(place))
+
+    async def _tell_late(self, place: ConversationId) -> None:
+        await self._clock.sleep(QUEUE_S)
+        unread = await self._store.unread_entries(place, most=1)
+        if not unread.messages or is_inner(place):
+            return
+        at, cause = Address.parse(place), unread.messages[0]
+        room, first = self._gateway.places.bindings.find(at).language, cause.fact
+        person, direct = (
+            (first.language, first.kind == "direct")
+            if isinstance(first, Message)
+            else (None, False)
+        )
+        with use_language(language_for(room, person, direct=direct)):
+            await post_notice(self._gateway, at, _(QUEUED_TEXT), cause.seq)
+
+    async def _ask_again(self, place: ConversationId, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        self._retries.pop(place, None)
+        self.send(RetryDue(at=self._clock.now(), conversation=place))
+
+    async def _unread_urgency(self, conversation: ConversationId) -> int:
+        """Return the urgency of what is unread there now: the DMN ignores a conversation while its
+        turn runs.
+
+        What became durable after the store was queried is not in its answer, but it was announced
+        meanwhile. What was not announced yet, because it waits for more, does not count: it will be
+        announced.
+        """
+        before = self._late_urgency.pop(conversation, AMBIENT)
+        left = await self.unread_urgency(conversation)
+        after = self._late_urgency.pop(conversation, AMBIENT)
+        if max(before, after) < left and self._is_arriving(conversation):
+            left = max(before, after)
+        return max(left, after)
+
+    def _set_timer(self, delay_s: float, *, sooner: bool = False) -> None:
+        now_s = self._clock.monotonic()
+        before_s, at_s = self._tick_at_s, now_s + delay_s
+        if self._timer is not None and sooner and before_s <= at_s:
+            return
+        self._tick_at_s, self._armed_s = at_s, now_s
+        if self._timer is not None and at_s < before_s:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self._tasks.create_task(self._tick_in_time())
+
+    async def _tick_in_time(self) -> None:
+        """Fire the timer, which may be set to a later time meanwhile."""
+        while (left_s := self._tick_at_s - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left_s)
+        self._timer = None  # else the next SetTimer would cancel the task that it is called from
+        self.tick()
+
+    def _save_after(self, signal: Signal, effects: Sequence[Effect]) -> None:
+        # Counts must survive a crash; the mode may be a second old, or as old as a running turn.
+        if any(getattr(effect, "autonomous", isinstance(effect, Dream)) for effect in effects):
+            self._save(self._write_state(0.0))
+            self._save_task = None
+        elif isinstance(signal, TurnEnded):
+            self._save(self._write_state_with_next_commit())
+        elif self._save_task is None and not self._running:
+            self._save(self._write_state(SAVE_AFTER_S))
+
+    def _save(self, work: Coroutine[None, None, None]) -> None:
+        self._is_unsaved = False
+        if self._save_task is not None:
+            self._save_task.cancel()
+        self._save_task = self._tasks.create_task(work)
+
+    async def _write_state(self, delay_s: float) -> None:
+        if delay_s:
+            await self._clock.sleep(delay_s)
+            self._save_task = None
+        await self._store.append([self._build_state_entry()])
+
+    async def _write_state_with_next_commit(self) -> None:
+        """Save the state with the delivery of the turn's reply, so that this costs no commit of its
+        own.
+        """
+        self._save_task = None
+        timer = self._tasks.create_task(self._flush_after(SAVE_AFTER_S))
+        await self._store.append([self._build_state_entry()], lazily=True)
+        timer.cancel()
+
+    async def _flush_after(self, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        self._store.flush()
+
+    def _build_state_entry(self) -> NewEntry:
+        fact = DmnStateSaved(state=dmn.dump_state(self.state), agent=self.id)
+        return NewEntry(fact=fact, at=self._clock.now())
+
+    @property
+    def agent_model(self) -> AgentModel:
+        """Model, with its costs and caches, of the next turn."""
+        return self.context.model
+
+    @property
+    def model(self) -> Model:
+        """Model of the next turn."""
+        return self.context.model.model
+
+    @property
+    def tools(self) -> ToolDispatcher:
+        """Tools of the agent, as far as its model has room for them."""
+        return self.context.tools
+
+    def use_model(self, agent_model: AgentModel) -> None:
+        """Use this model from the next turn on. Running turns keep theirs. Returns at once."""
+        before, models = self.agent_model, self._models
+        models.pool.hold(agent_model)
+        self.context = self._build_context(agent_model)
+        models.keep_warm.replace_caches(self.id, before.caches, agent_model.caches)
+        models.pool.release(before)
+        self.send(ModelChanged(at=self._clock.now()))
+
+    def _build_context(self, agent_model: AgentModel) -> AgentContext:
+        """Build what depends on the model, and on settings that hold for a whole turn."""
+        gateway, services, model = self._gateway, self._services, agent_model.model
+        tools = services.registry.build_dispatcher(self.id, model, self._rest_tools)
+        return AgentContext(
+            gateway=gateway,
+            agent=self,
+            model=agent_model,
+            tools=tools,
+            prompts=PromptContextBuilder(
+                self.id,
+                gateway,
+                workspaces=self._models.workspaces,
+                family=model.family,
+                keep_warm=self._models.keep_warm,
+            ),
+            history=self._history,
+            limits=services.limits,
+            compaction=Compactor(
+                gateway.store,
+                gateway.clock,
+                gateway.live,
+                history=self._history,
+                model=model,
+                cache=agent_model.cache,
+                summarizer=Summarizer(
+                    self.id,
+                    gateway.store,
+                    gateway.clock,
+                    gateway.live,
+                    model=agent_model.summarizer or model,
+                    stats=services.stats,
+                ),
+            ),
+        )
+
+    async def build_prompt_input(self, persona: str) -> PromptInput:
+        """Return the beginning of every conversation of this agent."""
+        return PromptInput(
+            persona=persona,
+            skills=await self.context.render_skills(self._services.plugins),
+            card="",
+            history=(),
+            input_text="",
+            tool_surface=self._gateway.live.agents[self.id].surface,
+            has_late_tools=self.tools.may_change,
+        )
+
+    def last_request(self, conversation: ConversationId) -> PlannedRequest | None:
+        """Return the last answered request there. None: there was none since the start, or it is
+        not kept.
+        """
+        found = (
+            cache.last_requests.get(self.id, conversation) for cache in self.agent_model.caches
+        )
+        return max(
+            (one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None
+        )
+
+    async def compact(self, conversation: ConversationId) -> str:
+        """Fold the view of a place, while no turn runs there. Return the result in words."""
+        async with self._turns.digests.locks.lock_for(conversation):
+            context = self.context
+            with self._models.pool.holding(context.model):
+                return await self._turns.compact(context, conversation)
+
+    async def refresh_tools(self) -> None:
+        """Update the description of the tools before a request, where that costs no cached
+        prefix.
+        """
+        tools, now_s = self.context.tools, self._clock.monotonic()
+        before_s, tools.last_turn_s = tools.last_turn_s, now_s
+        if tools.may_change:
+            await self._services.registry.wait_settled()
+        lasts_s = self._gateway.live.optimization.prompt_cache.long_ttl
+        if before_s is None or now_s - before_s > lasts_s:
+            tools.pin_specs()
+
+    async def warm_up(self) -> None:
+        """Have a local model read the common beginning of all conversations.
+
+        Otherwise the first message would wait for that. Raises nothing.
+        """
+        context = self.context
+        with self._models.pool.holding(context.model):
+            model = context.model.model
+            if model.family not in {"local", "llamacpp"}:
+                return  # elsewhere an unneeded prompt costs money
+            try:
+                await self.refresh_tools()  # tool servers start at the same time
+                persona = await context.prompts.load_persona("public")
+                brief = await self.build_prompt_input(persona.identity)
+                request = build_prefix_request(brief, model, self.tools.specs, key=self.id)
+                async with aclosing(model.stream(request)) as chunks:
+                    async for _ in chunks:
+                        pass
+            except (
+                ModelError,
+                OSError,
+            ) as error:  # the first turn will wait for it, or report the error
+                logger.debug("what %s begins with is not read in ahead of time: %s", self.id, error)
+
+    async def take_turn(
+        self,
+        conversation: ConversationId,
+        *,
+        autonomous: bool,
+        continuing: bool,
+        handle: TurnHandle,
+    ) -> TurnResult:
+        """Consume all that is unread there. Any exception but `StoreError` is a bug in that turn.
+
+        `continuing`: go on with the work in progress, also if nothing is unread.
+        """
+        if conversation in self._mute.places:  # what is unread stays so until the place is well
+            return TurnResult(is_awaited=True, model="unasked", autonomous=autonomous)
+        await self.refresh_tools()
+        async with self._turns.digests.locks.lock_for(conversation):
+            context = self.context
+            with self._models.pool.holding(context.model):  # whatever is in use by its end
+                return await self._turns.run(
+                    context,
+                    conversation,
+                    autonomous=autonomous,
+                    continuing=continuing,
+                    handle=handle,
+                )
+
+    async def dream(self, handle: TurnHandle) -> TurnResult:
+        """Consolidate the notes. Any exception but `StoreError` is a bug in that dream."""
+        async with self._turns.digests.locks.lock_for(self.policy.inner):
+            context = self.context
+            with self._models.pool.holding(context.model):
+                return await self._dreams.run(context, Address.parse(self.policy.inner), handle)
+
+    async def give_up(
+        self, conversation: ConversationId, reason: str, *, autonomous: bool
+    ) -> TurnResult:
+        """Consume all that is unread there, with one message that there is no answer."""
+        return await self._turns.give_up(self.context, conversation, reason, autonomous=autonomous)
+
+    async def build_stop_record(self, conversation: ConversationId, why: str) -> TurnRecord:
+        """See `TurnRunner.build_stop_record`."""
+        return await self._turns.build_stop_record(self.context, conversation, why)
+
+    async def unread_urgency(self, conversation: ConversationId) -> int:
+        """Return the highest urgency still unread there."""
+        if is_inner(conversation):
+            return await self._turns.digests.pending_urgency()
+        return await self._store.unread_urgency(conversation)
+
+    async def owes_answer(self, conversation: ConversationId) -> bool:
+        """Return whether a turn would start there because of unread entries, or continues."""
+        waiting = [one.conversation for one in self.state.waiting]
+        if conversation in (
+            *self.state.pending,
+            *self.state.continuing,
+            *waiting,
+        ) or self.is_put_off(conversation):
+            return True
+        # Entries that ask for an answer come first.
+        unread = await self._store.unread_entries(conversation, most=1)
+        return any(wants_answer(one.fact) for one in unread.messages)
+
+    def stop_turn(self, conversation: ConversationId, why: str) -> None:
+        """End the turn that runs there, and owe no other."""
+        handle = self.turn_handle(conversation)
+        if handle is not None:
+            handle.stop(why)
+        self.leave_off(conversation)
+
+    def _is_arriving(self, conversation: ConversationId) -> bool:
+        """Return whether more entries there are announced soon."""
+        return self._inbox.is_waiting(conversation) or self._inbox.is_talking(conversation)
+
+    def may_take_arriving(self, conversation: ConversationId) -> bool:
+        """Return whether a turn there may take in now what is announced soon."""
+        if not self._inbox.is_waiting(conversation):
+            return False
+        bindings = self._gateway.places.bindings
+        return bindings.find(Address.parse(conversation)).arrivals == "steer"
+
+
+def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
+    """Build the policy of an agent's DMN loop."""
+    config, llm = settings.dmn, settings.llm
+    own = next(one.model for one in settings.agents if one.id == agent)
+    is_here = own in llm.models and llm.providers[llm.models[own].provider].kind in (
+        "llamacpp",
+        "local",
+    )
+    return DmnPolicy(
+        inner=inner_conversation(agent),
+        engaged_s=config.engaged,
+        working_s=config.working,
+        foraging_s=config.foraging,
+        resting_s=config.resting,
+        max_autonomous_turns=config.max_autonomous_turns,
+        daily_turns=config.daily_turns,
+        daily_cost_usd=config.daily_cost_usd,
+        forage_per_day=config.forage_per_day if config.forage else 0,
+        lanes=config.parallel_turns or (LANES_OF_OWN_MODEL if is_here else LANES),
+        dream_every_s=config.dream_every,
+        dream_tokens=config.dream_tokens,
+    )

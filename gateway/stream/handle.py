@@ -1,0 +1,32 @@
+"""What most services work with: store, settings in force, platforms and their places."""
+
+import asyncio
+from dataclasses import dataclass
+
+from gateway.access.channels import Channels
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import Clock
+from gateway.core.identity import AccessPolicy
+from gateway.core.redaction import Redactor
+from gateway.store import Store
+from gateway.stream.routing import PrivacyCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GatewayHandle:
+    """One gateway, as its services see it. They take it in place of its parts."""
+
+    store: Store
+    clock: Clock
+    live: LiveSettings
+    tasks: asyncio.TaskGroup
+    """For what goes on beside its caller, until the gateway ends. A task that fails ends the
+    gateway."""
+    channels: Channels
+    """Also which of them this process holds (`channels.holds`), and who holds others
+    (`channels.cluster`)."""
+    people: AccessPolicy
+    """Who may do what."""
+    places: PrivacyCache
+    """Who can read a place; its bindings (`places.bindings`) and names (`places.titles`)."""
+    redactor: Redactor

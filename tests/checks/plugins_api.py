@@ -1,0 +1,109 @@
+"""Write docs/plugins-api.md from the names that `reverie` exports: `python
+tests/checks/plugins_api.py`, or `make docs`."""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "docs" / "plugins-api.md"
+HEAD = """\
+# The public interface
+
+What a plugin may import: `reverie`, `reverie.platforms`, `reverie.providers`, and in its tests `reverie.testing` (extra
+`testing`). All else can change with any release. `make docs` generates this page from the code; each name's docstring is
+its contract.
+"""
+EXPORTING = ("reverie", "reverie.platforms", "reverie.providers")
+
+
+def source_of(module: str) -> Path:
+    """The file of a module."""
+    path = ROOT / module.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+@cache
+def parsed(module: str) -> ast.Module:
+    return ast.parse(source_of(module).read_text("utf-8"))
+
+
+def exports(module: str) -> dict[str, str]:
+    """What a module exports: names, with the modules that define them."""
+    return {
+        alias.name: node.module or ""
+        for node in ast.walk(parsed(module))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+
+
+def documented(module: str) -> Iterator[tuple[str, str]]:
+    """The names of a module that have a docstring, and that."""
+    before: ast.stmt | None = None
+    for node in parsed(module).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, ast.get_docstring(node) or ""
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            targets = before.targets if isinstance(before, ast.Assign) else []
+            targets = [before.target] if isinstance(before, ast.AnnAssign) else targets
+            for target in targets:
+                yield ast.unparse(target), str(node.value.value)
+        before = node
+
+
+def first_sentence(docstring: str) -> str:
+    paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
+    return re.split(r"(?<!e\.g)(?<=[.:]) (?=[A-Z`])", paragraph)[0].replace("|", "\\|").rstrip(":")
+
+
+def rows(module: str) -> list[tuple[str, str]]:
+    """Names that a module exports, each with its first sentence. Empty: it has none."""
+    return [
+        (name, first_sentence(dict(documented(home)).get(name, "")))
+        for name, home in sorted(exports(module).items(), key=lambda one: one[0].lower())
+    ]
+
+
+def hooks() -> Iterator[str]:
+    """The hooks, each with its signature and its contract."""
+    hooks_class, plugin_class = (
+        next(one for one in parsed("gateway.plugin").body if getattr(one, "name", "") == name)
+        for name in ("Hooks", "Plugin")
+    )
+    for of, about in ((hooks_class, "## Hooks"), (plugin_class, "## Methods of a plugin")):
+        yield f"\n{about}\n"
+        for node in ast.iter_child_nodes(of):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            names = ", ".join(one.arg for one in node.args.args[1:])
+            answer = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
+            begin = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+            lines = (ast.get_docstring(node) or "").split("\n")
+            told = "\n".join(f"> {line}".rstrip() for line in lines)
+            yield f"\n`{begin}{node.name}({names}){answer}`\n\n{told}\n"
+
+
+def text() -> str:
+    """The page."""
+    parts = [HEAD, *hooks()]
+    for module in EXPORTING:
+        about = (ast.get_docstring(parsed(module)) or "").split("\n\n")[0]
+        parts.append(f"\n## {module}\n\n{about}\n\n| name | |\n|---|---|\n")
+        parts += [f"| `{name}` | {told} |\n" for name, told in rows(module)]
+    parts.append("\n## reverie.testing\n\n| module | |\n|---|---|\n")
+    for path in sorted((ROOT / "reverie" / "testing").rglob("*.py")):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        told = first_sentence(ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "")
+        parts.append(f"| `{module}` | {told} |\n")
+    return "".join(parts)
+
+
+if __name__ == "__main__":
+    FILE.write_text(text(), "utf-8")
+    print(FILE.relative_to(ROOT))
+    sys.exit()

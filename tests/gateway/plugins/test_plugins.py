@@ -1,0 +1,577 @@
+"""Plugins on a running gateway: what their hooks give to the path, and what their faults cost."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pluggy
+import pytest
+from playwright.sync_api import expect
+from prometheus_client import CollectorRegistry, Gauge
+
+from agent.models.scripted import Script, ScriptRule
+from gateway.access.policy import Routed
+from gateway.cli.doctor import examine
+from gateway.cli.main import main
+from gateway.config.check_registry import CheckEnvironment
+from gateway.config.loader import ConfigError, read_config
+from gateway.context.observer import Progress
+from gateway.core.events import Address, Message, Post, PostKey, RoomId
+from gateway.core.facts import Fact, Judgement, PluginFact, PostQueued, ToolRefused, TurnRecord
+from gateway.core.fields import ConfigSection
+from gateway.core.labels import TRUSTED_LABEL
+from gateway.core.permissions import OWN
+from gateway.core.route import route
+from gateway.core.tool import ToolContext, tool
+from gateway.ops.health import find_gateway_state
+from gateway.plugin import Ask, Part, Plugin, Refuse, hook
+from gateway.plugins import UnusablePlugin, find_plugins, use_plugins
+from gateway.store import LogEntry
+from gateway.store.effects import Decision, queue_post
+from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, settings
+from tests.kits.dashboard import House, chromium, tab
+from tests.kits.ops import operated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rolled(PluginFact):
+    sides: int
+    kind: Literal["dice.rolled"] = "dice.rolled"
+
+
+class DiceSettings(ConfigSection):
+    sides: int = 6
+    """Of a die."""
+
+
+class Dice(Plugin):
+    name = "dice"
+    Settings = DiceSettings
+    facts = (Rolled,)
+    watches = (Rolled,)
+    newest: ClassVar["Dice"]
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        type(self).newest = self
+        self.seen = list[Fact]()
+        self.news = list[Progress]()
+
+    @tool("Roll a die.", effect=OWN)
+    async def roll(self, _context: ToolContext, *, sides: int = 0) -> str:
+        return f"rolled one of {sides or self.settings.sides}"
+
+    @hook
+    async def parts(self) -> Iterable[Part]:
+        now = Part(block="now", text="The dice are hot.", label=TRUSTED_LABEL)
+        return [now, Part(block="recall", text="A six was rolled.", label=TRUSTED_LABEL)]
+
+    @hook
+    def on_progress(self, news: Progress) -> None:
+        self.news.append(news)
+
+    @hook
+    async def after_turn(self) -> Iterable[Fact]:
+        return [Rolled(sides=self.settings.sides)]
+
+    @hook
+    def on_facts(self, entries: Sequence[LogEntry]) -> None:
+        self.seen += [one.fact for one in entries]
+
+
+async def test_hooks_add_to_the_prompt_the_tools_and_the_record_of_a_turn(tmp_path: Path) -> None:
+    with use_plugins(Dice):
+        given = settings(tmp_path, dice={"sides": 20})
+        async with Gateway(given, Script()) as gateway:
+            await gateway.ask("hello")
+            [rolled] = await gateway.facts("dice.rolled")
+        [request] = gateway.scripted.requests
+    assert "roll" in {one.name for one in request.tools}
+    texts = str(request)
+    assert "The dice are hot." in texts
+    assert "A six was rolled." in texts
+    assert rolled == Rolled(sides=20)
+    assert Dice.newest.seen == [rolled]
+    assert [one for one in Dice.newest.news if isinstance(one, str)] == ["started", "ended"]
+
+
+class Door(Plugin):
+    """Judges and gates as its settings say."""
+
+    name = "door"
+
+    class Settings(ConfigSection):
+        answer: Literal["ask", "refuse", "fail", "none"] = "none"
+
+    judged_kinds = ("direct",)
+
+    @hook
+    async def judge(self, routed: Routed, so_far: Decision) -> Decision | None:
+        if isinstance(routed.event, Message) and routed.event.text == "go away":
+            judgement = replace(so_far.judgement, fate="noted", rule="door")
+            return replace(so_far, judgement=judgement)
+        return None
+
+    @hook
+    async def before_call(self) -> Ask | Refuse | None:
+        match self.settings.answer:
+            case "ask":
+                return Ask("the door is shut")
+            case "refuse":
+                return Refuse("the door is locked")
+            case "fail":
+                raise RuntimeError("no door")
+            case _:
+                return None
+
+
+ROLLS = Script(rules=(ScriptRule(match="throw", calls=(("roll", "{}"),)),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "off", "kind"),
+    [
+        ("ask", "", "approval_asked"),
+        ("ask", "approvals", "tool_refused"),
+        ("refuse", "", "tool_refused"),
+        ("fail", "", "tool_refused"),
+        ("none", "", ""),
+    ],
+)
+async def test_before_call_has_a_call_carried_out_refused_or_approved(
+    tmp_path: Path, answer: str, off: str, kind: str
+) -> None:
+    with use_plugins(Dice, Door):
+        access = {"dm": "open", "roles": {"owner": ["console:olga"]}}
+        given = settings(
+            tmp_path,
+            door={"answer": answer},
+            access=access | {"rates": UNHURRIED},
+            plugins={"off": [off] if off else []},
+        )
+        async with Gateway(given, ROLLS) as gateway:
+            await gateway.say("throw it", sender="olga")
+            await gateway.asked(1 if kind == "approval_asked" else 2)
+            if kind == "approval_asked":
+                await gateway.until(lambda: gateway.entries("approval_asked"))
+            facts = await gateway.facts("approval_asked", "tool_refused")
+        results = "rolled one of 6" in str(gateway.scripted.requests[-1])
+    assert [one.kind for one in facts] == [kind] * bool(kind)
+    assert results == (answer == "none")
+
+
+async def test_judge_changes_the_fate_of_an_event(tmp_path: Path) -> None:
+    with use_plugins(Door):
+        async with Gateway(settings(tmp_path), Script()) as gateway:
+            await gateway.say("go away")
+            await gateway.ask("hello")
+            judged = [one for one in await gateway.facts("judged") if isinstance(one, Judgement)]
+    assert [(one.fate, one.rule) for one in judged if one.rule == "door"] == [("noted", "door")]
+    assert len(gateway.scripted.requests) == 1
+
+
+WRITTEN = {
+    "channels": {"console": {"platform": "console"}},
+    "agents": [{"id": "reverie", "bindings": [{"private": False}]}],
+    "llm": {"providers": {"s": {"kind": "scripted"}}, "models": {"main": {"provider": "s"}}},
+    "attention": {"coalesce": 0},
+    "store": {"path": "reverie.db"},
+    "ops": {"port": 0},
+}
+
+
+class Crier(Plugin):
+    """Says one thing twice, by itself."""
+
+    name = "crier"
+
+    async def run(self) -> None:
+        post = Post(
+            key=PostKey("cry"), to=Address(channel=CONSOLE, room=RoomId("lobby")), text="oyez"
+        )
+        for _ in range(2):
+            await self.context.append(queue_post(post), queue_post(post))
+
+
+async def test_a_plugin_posts_by_itself_once_for_each_key(tmp_path: Path) -> None:
+    with use_plugins(Crier):
+        gateway = Gateway(settings(tmp_path), Script())
+        for turns in (1, 2):
+            async with gateway:
+                await gateway.until(lambda: "oyez" in gateway.sent())
+                await gateway.say("hello")
+                await gateway.took(turns)
+        posts = [one for one in await gateway.facts("post") if isinstance(one, PostQueued)]
+    assert [one.post.text for one in posts].count("oyez") == 1
+    assert gateway.sent().count("oyez") == 1
+
+
+class Broken(Plugin):
+    """Fails wherever it can."""
+
+    name = "broken"
+    watches = (TurnRecord,)
+
+    async def start(self) -> None:
+        raise RuntimeError("start")
+
+    async def run(self) -> None:
+        raise RuntimeError("run")
+
+    async def stop(self) -> None:
+        raise RuntimeError("stop")
+
+    @hook
+    async def judge(self) -> Decision | None:
+        raise RuntimeError("judge")
+
+    @hook
+    def on_facts(self) -> None:
+        raise RuntimeError("on_facts")
+
+    @hook
+    async def parts(self) -> Iterable[Part]:
+        raise RuntimeError("parts")
+
+    @hook
+    def on_progress(self) -> None:
+        raise RuntimeError("on_progress")
+
+    @hook
+    async def after_turn(self) -> Iterable[Fact]:
+        raise RuntimeError("after_turn")
+
+
+async def test_a_plugin_that_fails_everywhere_costs_nobody_an_answer_and_is_told(
+    tmp_path: Path,
+) -> None:
+    given = {"access": {"dm": "open", "roles": {"owner": ["console:olga"]}, "rates": UNHURRIED}}
+    (tmp_path / "reverie.yaml").write_text(json.dumps(WRITTEN | given))
+    with use_plugins(Broken):
+        async with Gateway(read_config(tmp_path, {}).settings, Script()) as gateway:
+            await gateway.say("hello", sender="olga")
+            await gateway.say("hello")
+            await gateway.until(lambda: sum("You said" in one for one in gateway.sent()) >= 2)
+            await gateway.until(lambda: any("plugin broken" in one for one in gateway.sent()))
+            state = await find_gateway_state(gateway.path)
+            report = await examine(CheckEnvironment(directory=tmp_path, env={}, offline=True))
+    assert state.snapshot is not None
+    [problem] = [one for one in state.snapshot.problems if one.what == "plugin:broken"]
+    assert problem.partial
+    assert [one.where for one in report.findings if one.code == "plugin.failed"] == ["broken"]
+
+
+class Lucky(Plugin):
+    """Stands in for an installed plugin of its name."""
+
+    name = "lucky"
+
+
+def test_a_plugin_of_another_distribution_is_found_and_a_broken_one_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lucky.py").write_text(
+        "from gateway.plugin import Plugin\nclass Lucky(Plugin):\n    name = 'lucky'\n"
+    )
+    information = tmp_path / "reverie_lucky-1.5.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Name: reverie-lucky\nVersion: 1.5\n")
+    (information / "entry_points.txt").write_text(
+        "[reverie.plugins]\nlucky = lucky:Lucky\nunlucky = unlucky:Unlucky\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with use_plugins(Dice):  # looks for all again, before and after
+        assert main(["plugins"]) == 1
+    told = capsys.readouterr()
+    with use_plugins(Lucky):
+        assert Lucky in find_plugins().classes
+        assert "lucky" not in find_plugins().origins
+    assert re.search(r"^  lucky .*reverie-lucky 1\.5", told.out, re.MULTILINE)
+    assert "unlucky" in told.err
+    assert "reverie-lucky 1.5" in told.err
+
+
+class AsksWrongly(Plugin):
+    name = "asks_wrongly"
+
+    @hook
+    async def parts(self) -> Iterable[Part]:
+        await self.context.gateway.store.rows("SELECT nonsense FROM nowhere")
+        return []
+
+
+class SaysNothing(Plugin):
+    name = "says_nothing"
+
+    @hook
+    async def parts(self) -> Iterable[Part]:
+        good = Part(block="now", text="This is not used either.", label=TRUSTED_LABEL)
+        return [good, Part(block="now", text=" ", label=TRUSTED_LABEL)]
+
+
+class NeverEnds(Plugin):
+    name = "never_ends"
+
+    @hook
+    async def parts(self) -> Iterable[Part]:
+        await asyncio.Event().wait()
+        return []
+
+
+@pytest.mark.parametrize("plugin", [AsksWrongly, SaysNothing, NeverEnds])
+async def test_parts_that_cannot_be_used_are_left_out_and_told(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    plugin: type[Plugin],
+) -> None:
+    monkeypatch.setattr("gateway.hooks.HOOK_LIMIT_S", 0.5)
+    with use_plugins(plugin, Dice):
+        async with Gateway(settings(tmp_path), Script()) as gateway:
+            assert await gateway.ask("hello")
+    texts = str(gateway.scripted.requests[0])
+    assert "The dice are hot." in texts
+    assert "not used either" not in texts
+    assert f"plugin {plugin.name} has failed in parts" in caplog.messages
+
+
+class Asks(Plugin):
+    name = "asks"
+
+    @hook
+    async def before_call(self) -> Ask | Refuse | None:
+        return Ask("somebody should look")
+
+
+@pytest.mark.parametrize("plugins", [(Asks, Door), (Door, Asks)])
+async def test_strictest_answer_about_a_call_counts(
+    tmp_path: Path, plugins: tuple[type[Plugin], ...]
+) -> None:
+    with use_plugins(Dice, *plugins):
+        async with Gateway(settings(tmp_path, door={"answer": "refuse"}), ROLLS) as gateway:
+            await gateway.ask("throw it")
+            facts = await gateway.facts("approval_asked", "tool_refused")
+    [refused] = facts
+    assert isinstance(refused, ToolRefused)
+    assert refused.rule == "the door is locked"
+
+
+class BrokenTools(Plugin):
+    """Fails beside its tools, and in them."""
+
+    name = "broken_tools"
+
+    def fail(self) -> Any:
+        raise RuntimeError("no")
+
+    def states(self) -> Sequence[str]:
+        return [str(self.fail())]
+
+    @tool("Look.", effect=OWN, note=fail, timeout_s=fail)
+    async def look(self, _context: ToolContext) -> str:
+        return "looked"
+
+    @tool("Ask the log something that it does not understand.", effect=OWN)
+    async def query(self, _context: ToolContext) -> str:
+        return str(await self.context.gateway.store.rows("SELECT nonsense FROM nowhere"))
+
+    @tool("Return what is no text.", effect=OWN)
+    async def number(self, _context: ToolContext) -> str:
+        return 7  # type: ignore[return-value]  # it is the fault
+
+
+async def test_tools_of_a_plugin_that_fail_cost_their_own_calls_alone(tmp_path: Path) -> None:
+    calls = (("look", "{}"), ("query", "{}"), ("number", "{}"))
+    with use_plugins(BrokenTools):
+        script = Script(rules=(ScriptRule(match="throw", calls=calls),))
+        access = {"dm": "open", "roles": {"owner": ["console:olga"]}, "rates": UNHURRIED}
+        async with Gateway(settings(tmp_path, access=access), script) as gateway:
+            assert "look" in await gateway.ask("!tools", sender="olga")
+            await gateway.say("throw it")
+            await gateway.until(lambda: any("looked" in one for one in gateway.sent()))
+            answer = next(one for one in gateway.sent() if "looked" in one)
+    assert "looked" in answer
+    assert answer.count("internal error") == 2
+
+
+class Misspelt(Plugin):
+    name = "misspelt"
+
+    @hook
+    async def partz(self) -> None: ...
+
+
+class WrongArgument(Plugin):
+    name = "wrong_argument"
+
+    @hook
+    async def parts(self, request: object) -> Iterable[Part]:  # noqa: ARG002 - it is the fault
+        return []
+
+
+class Newer(Plugin):
+    name = "newer"
+    api = 99
+
+
+class Orphan(Plugin):
+    name = "orphan"
+    requires = ("parent",)
+
+
+class Foreign(Plugin):
+    name = "foreign"
+    facts = (Rolled,)
+
+
+class Store(Plugin):
+    name = "store"
+
+
+class Shadow(Plugin):
+    name = "shadow"
+
+    @tool("Do as bash does.", effect=OWN)
+    async def bash(self, _context: ToolContext, *, command: str) -> str:
+        return command
+
+
+class Demanding(Plugin):
+    name = "demanding"
+
+    class Settings(ConfigSection):
+        key: str
+
+
+@pytest.mark.parametrize(
+    "plugin", [Shadow, Demanding, Misspelt, WrongArgument, Newer, Orphan, Foreign, Store]
+)
+def test_a_plugin_that_does_not_fit_is_not_used(plugin: type[Plugin]) -> None:
+    with pytest.raises((UnusablePlugin, pluggy.PluginValidationError)), use_plugins(plugin):
+        pass
+    assert plugin not in find_plugins().classes
+    with pytest.raises((UnusablePlugin, pluggy.PluginValidationError)), use_plugins(Dice, plugin):
+        pass
+    assert Dice not in find_plugins().classes
+
+
+class Needy(Plugin):
+    name = "needy"
+    requires = ("dice",)
+
+
+def test_plugins_that_are_off_are_left_out_with_those_that_require_them() -> None:
+    with use_plugins(Dice, Door, Needy):
+        left = find_plugins().without(["dice"])
+    assert Door in left
+    assert not {Dice, Needy}.intersection(left)
+
+
+def test_settings_of_plugins_are_validated_as_all_others(tmp_path: Path) -> None:
+    with use_plugins(Dice):
+        with pytest.raises(ConfigError) as caught:
+            settings(tmp_path, dice={"sides": "many"}, plugins={"off": ["door"]})
+        assert {one.key for one in caught.value.problems} == {"dice.sides"}
+        with pytest.raises(ConfigError) as caught:
+            settings(tmp_path, plugins={"off": ["door"], "need": ["dice", "bell"]})
+    assert {one.key for one in caught.value.problems} == {"plugins.off", "plugins.need"}
+    with pytest.raises(ConfigError):
+        settings(tmp_path, dice={"sides": 6})
+
+
+def test_rules_may_name_the_tools_of_plugins(tmp_path: Path) -> None:
+    with use_plugins(Dice):
+        settings(tmp_path, tools={"off": ["roll"]})
+    with pytest.raises(ConfigError):
+        settings(tmp_path, tools={"off": ["roll"]})
+
+
+def test_the_list_says_who_hangs_on_each_hook_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    with use_plugins(Dice, Broken, Door):
+        assert main(["plugins", "--off", "broken"]) == 0
+        shown = capsys.readouterr().out.splitlines()
+        assert main(["plugins"]) == 0
+        all_hooks = capsys.readouterr().out.splitlines()
+        assert main(["plugins", "--off", "bell"]) == 2
+    assert any(line.split()[:2] == ["broken", "off:"] for line in shown)
+    [judges] = [line.split()[1:] for line in all_hooks if line.startswith("  judge ")]
+    assert judges[-2:] == ["broken,", "door"]
+    [judges] = [line.split()[1:] for line in shown if line.startswith("  judge ")]
+    assert judges[-1] == "door"
+    assert "broken," not in judges
+
+
+class Scores(Plugin):
+    """Answers over HTTP, in the dashboard, at the shell, and to Prometheus."""
+
+    name = "scores"
+    subcommands = "tests.gateway.plugins.scores_commands"
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.metrics = CollectorRegistry()
+        Gauge("reverie_scores_best", "The best score.", registry=self.metrics).set(17)
+
+    @route("GET", "best", panel="Best scores")
+    async def best(self, *, most: int = 10) -> list[dict[str, object]]:
+        return [{"player": "<b>ann</b>", "points": 17}, {"player": "bob", "points": 3}][:most]
+
+    @route("POST", "reset")
+    async def reset(self, *, player: str) -> dict[str, str]:
+        if player == "nobody":
+            raise LookupError(player)
+        return {"reset": player}
+
+
+async def test_routes_are_answered_to_clients_with_the_token(tmp_path: Path) -> None:
+    with use_plugins(Scores):
+        async with operated(tmp_path) as gateway:
+            path = "/api/plugins/scores"
+            assert len(await gateway.get(f"{path}/best")) == 2
+            assert len(await gateway.get(f"{path}/best", most=1)) == 1
+            assert (await gateway.client.get(f"{path}/best?most=many")).status_code == 400
+            assert (await gateway.client.get(f"{path}/best?least=1")).status_code == 400
+            assert await gateway.post(f"{path}/reset", {"player": "ann"}) == {"reset": "ann"}
+            failed = await gateway.client.post(f"{path}/reset", json={"player": "nobody"})
+            assert failed.status_code == 500
+            listed = (await gateway.get("/api/plugins"))["items"]
+            without = {"Authorization": "Bearer not-the-right-token"}
+            refused = await gateway.client.get(f"{path}/best", headers=without)
+            assert refused.status_code == 401
+            metrics = (await gateway.client.get("/metrics")).text
+    [scores] = [one for one in listed if one["name"] == "scores"]
+    assert scores["panels"] == {"Best scores": f"{path}/best"}
+    assert "reset" in scores["problem"]
+    assert "reverie_scores_best 17.0" in metrics
+    assert 'reverie_plugin_failures_total{hook="/api/plugins/scores/reset"' in metrics
+
+
+class Wrong(Plugin):
+    name = "wrong"
+    subcommands = "tests.gateway.plugins.there_is_no_such_module"
+
+
+def test_subcommands_are_commands_of_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    with use_plugins(Scores, Wrong):
+        assert main(["scores", "ann"]) == 0
+    told = capsys.readouterr()
+    assert "ann has 17 points" in told.out
+    assert "plugin wrong" in told.err
+
+
+@pytest.mark.system
+def test_a_panel_of_a_plugin_shows_its_rows_in_the_dashboard(tmp_path: Path) -> None:
+    with use_plugins(Scores):
+        made = House(tmp_path)
+        try:
+            made.begin()
+            with chromium() as browser, tab(browser) as it:
+                panel = it.open(made.address).locator("section.panel", has_text="Best scores")
+                expect(panel.locator("tbody tr")).to_have_count(2)
+                expect(panel.locator("tbody tr").first).to_contain_text("<b>ann</b>")
+        finally:
+            made.close()

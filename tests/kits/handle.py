@@ -1,0 +1,44 @@
+"""A gateway's handle of the parts that a test has."""
+
+import asyncio
+
+from gateway.access.channels import Channels
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import Clock
+from gateway.core.identity import AccessPolicy
+from gateway.core.redaction import Redactor
+from gateway.store import Store
+from gateway.stream.handle import GatewayHandle
+from gateway.stream.routing import Bindings, LiveBindings, PrivacyCache
+from tests.kits.places import PlayedChannels, privacy
+from tests.kits.policies import NOBODY
+from tests.kits.settings import live_settings
+from tests.kits.tasks import LooseTasks
+
+
+def handle_of(
+    store: Store,
+    clock: Clock,
+    *,
+    live: LiveSettings | None = None,
+    tasks: asyncio.TaskGroup | None = None,
+    channels: Channels | None = None,
+    people: AccessPolicy = NOBODY,
+    places: PrivacyCache | None = None,
+    bindings: Bindings | None = None,
+    redactor: Redactor | None = None,
+) -> GatewayHandle:
+    """Return a handle of these parts; what is None is empty. `bindings`: of the places, unless
+    these are given; None: those of the settings."""
+    live = live or live_settings(agents=())
+    channels = PlayedChannels() if channels is None else channels
+    return GatewayHandle(
+        store=store,
+        clock=clock,
+        live=live,
+        tasks=tasks or LooseTasks(),
+        channels=channels,
+        people=people,
+        places=places or privacy(store, bindings or LiveBindings(live), channels),
+        redactor=redactor or Redactor(),
+    )
