@@ -1,8 +1,8 @@
 """The matrix: each cell goes through a platform's own reader, the intake and the desk, on a real
 store; what can be seen of it afterwards is compared with what the oracle expects.
 
-A `House` is a gateway without agents under one policy. Between two cells more than an hour passes,
-so that no limit and no code of one is left to the next.
+A `House` is a gateway without agents under one policy. Between two cells more than two hours pass, so
+that no code and no limit of one is left to the next, neither that of ten strangers' rooms a day.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ from tests.kits.policies import bindings_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 
-BETWEEN_S: Final = 3_700.0
+BETWEEN_S: Final = 9_000.0
 """Longer than a code holds."""
 SHARE: Final = 15
 ELSEWHERE: Final[dict[Platform, Platform]] = {
