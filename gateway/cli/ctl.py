@@ -15,14 +15,15 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
 from gateway.cli.options import (
+    add_config,
     add_process_name,
     current_user,
+    find_config,
     load_settings,
     print_json,
     report_failure,
@@ -47,12 +48,8 @@ HELP: Final = (
 )
 
 
-def is_command(name: str) -> bool:
-    """Return whether `reverie NAME` stands for `reverie ctl NAME`."""
-    return name in _operator_commands()
-
-
-def _operator_commands() -> Mapping[str, CommandDefinition]:
+def operator_commands() -> Mapping[str, CommandDefinition]:
+    """Return the commands of the chat by name: `reverie NAME` stands for `reverie ctl NAME`."""
     from gateway.commands.table import build_table  # noqa: PLC0415 - it needs all of the gateway
     from gateway.plugins import find_plugins  # noqa: PLC0415 - as above
 
@@ -77,15 +74,13 @@ def run_ctl(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object: the answer, and its data"
     )
-    parser.add_argument(
-        "--config", type=Path, required=True, metavar="DIR", help="the configuration directory"
-    )
+    add_config(parser)
     add_process_name(
         parser,
         "the process that carries it out (default: any on this host; all of them for `reload`)",
     )
     args = _parse_options(parser, argv)
-    settings = load_settings(args.config)
+    settings = load_settings(find_config(args.config))
     try:
         order = CommandRequest(
             words=tuple(args.words),
@@ -108,7 +103,7 @@ def _parse_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argp
     args, unknown = parser.parse_known_intermixed_args(argv)
     if not unknown:
         return args
-    row = _operator_commands().get(args.words[0].lower())
+    row = operator_commands().get(args.words[0].lower())
     sub = row.find_sub(args.words[1].lower()) if row is not None and len(args.words) > 1 else None
     wanted = (sub or row).args if row is not None else ()
     for arg in wanted:

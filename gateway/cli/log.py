@@ -92,10 +92,6 @@ def log_show_command(args: argparse.Namespace) -> int:
     last = 50 if args.last is None and args.after is None else args.last
     if args.file is not None:
         return _show_file(args, last)
-    if args.config is None and args.store is None:
-        return report_failure(
-            "log", ValueError("name the log by --config DIR or --store PATH, or a file of it")
-        )
 
     async def run(reader: StoreReader) -> None:
         await _tell_beginning(reader)

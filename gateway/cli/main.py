@@ -14,13 +14,14 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.ctl import HELP as CTL_HELP
-from gateway.cli.ctl import is_command, run_ctl
+from gateway.cli.ctl import operator_commands, run_ctl
 from gateway.cli.options import (
     BAD_USAGE,
     add_command,
@@ -55,6 +56,42 @@ logger = logging.getLogger("reverie")
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. argparse exits by itself with 2 on bad usage."""
     secure_standard_streams()
+    parser, commands = _build_parser()
+    argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    argv = {(): ["--help"], ("version",): ["--version"]}.get(tuple(argv), argv)
+    called = next((word for word in argv if not word.startswith("-")), "")
+    line = argv[argv.index(called) + (called == "ctl") :] if called else []
+    if gone := find_removed(line):
+        return report_failure(called, ValueError(gone))
+    if called == "ctl":
+        return run_ctl(line)
+    if called not in commands.choices or called == "completion":
+        modules = [module for module, names in _COMMAND_GROUPS.items() if called in names]
+        if called not in commands.choices and not modules and called in operator_commands():
+            return run_ctl(argv)
+        for module in modules or _COMMAND_GROUPS:
+            import_module(module).add_commands(commands)
+        if not modules:
+            _add_plugin_commands(commands)
+    if called and called not in commands.choices:
+        parser.error(_describe_unknown(called, [*commands.choices, *operator_commands()]))
+    args = parser.parse_args(argv)
+    if called == "completion":
+        return _print_completion(parser, commands, args.shell)
+    code: int = args.handler(args)
+    return code
+
+
+def _describe_unknown(called: str, names: list[str]) -> str:
+    near = get_close_matches(called, names, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return f"there is no command {called}: {meant}`reverie help` lists all"
+
+
+def _build_parser() -> tuple[argparse.ArgumentParser, Any]:
+    """Return the parser, and what commands are added to."""
     parser = argparse.ArgumentParser(prog="reverie", description="A chat-platform bot gateway.")
     parser.add_argument(
         "--version", action="version", version=f"reverie {version('reverie-gateway')}"
@@ -113,30 +150,23 @@ def main(argv: list[str] | None = None) -> int:
     )
     demo.set_defaults(handler=_demo)
     commands.add_parser("ctl", help=CTL_HELP, add_help=False)
-    argv = sys.argv[1:] if argv is None else argv
-    called = next((word for word in argv if not word.startswith("-")), "")
-    line = argv[argv.index(called) + (called == "ctl") :] if called else []
-    if gone := find_removed(line):
-        return report_failure(called, ValueError(gone))
-    if called == "ctl":
-        return run_ctl(line)
-    if called not in commands.choices:
-        if (
-            called
-            and not any(called in names for names in _COMMAND_GROUPS.values())
-            and is_command(called)
-        ):
-            return run_ctl(argv)
-        modules = [
-            module for module, names in _COMMAND_GROUPS.items() if called in names
-        ] or _COMMAND_GROUPS
-        for module in modules:
-            import_module(module).add_commands(commands)
-        if called not in commands.choices:
-            _add_plugin_commands(commands)
-    args = parser.parse_args(argv)
-    code: int = args.handler(args)
-    return code
+    commands.add_parser(
+        "completion",
+        help="print a script that completes `reverie` in a shell, e.g. for ~/.bashrc: "
+        'eval "$(reverie completion bash)"',
+    ).add_argument("shell", choices=("bash", "zsh", "fish"))
+    return parser, commands
+
+
+def _print_completion(parser: argparse.ArgumentParser, commands: Any, shell: str) -> int:  # noqa: ANN401 - as below
+    """Print a script that completes the command line in a shell."""
+    import shtab  # noqa: PLC0415 - only here
+
+    for name, command in operator_commands().items():
+        if name not in commands.choices:
+            commands.add_parser(name, help=command.summary)
+    print(shtab.complete(parser, shell))
+    return DONE
 
 
 def _add_plugin_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has no public name

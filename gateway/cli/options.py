@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.config.loader import ConfigError, locate_problem, read_config
+from gateway.config.loader import ConfigError, is_config_file, locate_problem, read_config
 from gateway.config.models import Settings
 from gateway.config.secrets import collect_secrets
 from gateway.config.source import ConfigProblem, format_key
@@ -48,31 +48,61 @@ def add_command(
     """Add a command to a command line, with `--config`, `--store` and `--json` as far as it has
     them.
 
-    The parsed namespace carries the handler as `handler(args) -> int`.
+    The parsed namespace carries the handler as `handler(args) -> int`. Where it needs a
+    configuration, `args.config` is set when the handler is called.
     """
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
-    if where in ("config or store", "config, store or file"):
-        either = parser.add_mutually_exclusive_group(required=where == "config or store")
-        either.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
-        either.add_argument(
-            "--config",
-            type=Path,
-            metavar="DIR",
-            help="the configuration directory that names the store",
-        )
-    else:
-        required = where == "config"
+    if where == "maybe config":
         parser.add_argument(
-            "--config",
-            type=Path,
-            required=required,
-            metavar="DIR",
-            help="the configuration directory",
+            "--config", type=Path, metavar="DIR", help="the configuration directory"
         )
+    elif where == "config":
+        add_config(parser)
+    else:
+        either = parser.add_mutually_exclusive_group()
+        either.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
+        add_config(either, "that names the store ")
     if as_json:
         parser.add_argument("--json", action="store_true", help="print JSON, for programs")
-    parser.set_defaults(handler=handler)
+
+    def handle(args: argparse.Namespace) -> int:
+        if where != "maybe config" and not (
+            getattr(args, "store", None) or getattr(args, "file", None)
+        ):
+            args.config = find_config(args.config)
+        return handler(args)
+
+    parser.set_defaults(handler=handle)
     return parser
+
+
+def add_config(parser: Any, which: str = "") -> None:  # noqa: ANN401 - argparse's types of groups have no public names
+    """Add `--config` of a command that needs a configuration: see `find_config`."""
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="DIR",
+        help=f"the configuration directory {which}(default: $REVERIE_CONFIG, ./reverie or "
+        "~/.config/reverie)",
+    )
+
+
+def find_config(named: Path | None) -> Path:
+    """Return the configuration directory: the one that was named, that of $REVERIE_CONFIG, or the
+    first of ./reverie and ~/.config/reverie that has a configuration. Exits if there is none.
+    """
+    if named is not None:
+        return named
+    if chosen := os.environ.get("REVERIE_CONFIG"):
+        return Path(chosen)
+    for place in (Path("reverie"), Path("~/.config/reverie").expanduser()):
+        if place.is_dir() and any(map(is_config_file, place.iterdir())):
+            return place
+    sys.stderr.write(
+        "there is no configuration in ./reverie or ~/.config/reverie: name its directory with "
+        "--config DIR or $REVERIE_CONFIG, or make one with `reverie setup`\n"
+    )
+    raise SystemExit(BAD_USAGE)
 
 
 def add_process_name(parser: argparse.ArgumentParser, text: str) -> None:

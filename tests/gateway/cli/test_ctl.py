@@ -242,7 +242,7 @@ def test_what_is_no_command_or_needs_a_gateway_is_told(
         with pytest.raises(SystemExit) as ended:
             main(bad)
         assert ended.value.code == 2
-    assert "invalid choice: 'frobnicate'" in capsys.readouterr().err
+    assert "there is no command frobnicate" in capsys.readouterr().err
 
 
 def test_a_store_that_a_gateway_without_a_socket_holds_is_told(folder: Path, ctl: Ctl) -> None:

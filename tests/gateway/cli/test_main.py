@@ -27,8 +27,8 @@ from reverie.testing.servers.ports import free_port
 
 def commands(capsys: pytest.CaptureFixture[str]) -> list[str]:
     with pytest.raises(SystemExit):
-        main(["no such command"])
-    return re.findall(r"'([a-z-]+)'", capsys.readouterr().err.partition("choose from")[2])
+        main(["help"])
+    return re.findall(r"^    ([a-z-]+)\b", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_every_command_is_found_by_its_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -414,3 +414,64 @@ def test_a_path_that_the_encoding_of_file_names_lacks_is_told_with_its_line(tmp_
         b"store.path: the encoding of file names is ascii here, which lacks a character of it"
         in done.stderr
     )
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Run a command. Return its exit code, and what it printed on both streams."""
+    try:
+        code = main([*argv])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    return code, *capsys.readouterr()
+
+
+def test_version_and_help_are_commands_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "version") == said(capsys, "--version")
+    assert said(capsys, "help") == said(capsys, "--help") == said(capsys)
+    assert said(capsys, "help", "backup") == said(capsys, "backup", "--help")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("doctr", "doctor"), ("statsu", "status")])
+def test_a_command_that_is_not_there_is_told_with_the_nearest_one(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, error = said(capsys, typed)
+    assert (code, out) == (2, "")
+    assert f"did you mean {meant}?" in error
+
+
+def test_the_configuration_is_found_where_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, home = tmp_path / "here", tmp_path / "home"
+    for path in (here, home / ".config"):
+        path.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("REVERIE_CONFIG", raising=False)
+    (here / "reverie").mkdir()  # a directory without a configuration is none
+    for argv in (["check-config"], ["status"], ["log", "tail"]):
+        code, _, error = said(capsys, *argv)
+        assert (code, "$REVERIE_CONFIG" in error) == (2, True), argv
+
+    text = (
+        "channels: {irc.net: {platform: irc, host: 127.0.0.1, nick: reverie}}\n"
+        "agents: [{id: reverie}]\n"
+        "llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\n"
+    )
+    for place in (home / ".config/reverie", here / "reverie", tmp_path / "named"):
+        place.mkdir(exist_ok=True)
+        (place / "reverie.yaml").write_text(text)
+        if place.name == "named":
+            monkeypatch.setenv("REVERIE_CONFIG", str(place))
+        _, out, error = said(capsys, "check-config")
+        assert f"in {'reverie' if place.parent == here else place} is good" in out, error
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_the_commands_of_the_shell_and_of_the_chat(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = said(capsys, "completion", shell)
+    assert code == 0
+    assert all(name in out for name in ("doctor", "check-config", "whoami", "--config"))
