@@ -26,7 +26,6 @@ from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
-from agent.journal import to_single_line
 from agent.models.base import (
     MessagePart,
     ModelMessage,
@@ -37,7 +36,13 @@ from agent.models.base import (
 )
 from agent.tokens.counter import estimate_tokens
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
-from gateway.core.text_safety import NameWarning, describe_name_warning, escape_frame, reveal_hidden
+from gateway.core.text_safety import (
+    NameWarning,
+    describe_name_warning,
+    escape_frame,
+    reveal_hidden,
+    to_single_line,
+)
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 ToolSurface = Literal["native", "capability"]

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from agent.models.base import ModelMessage, ModelRequest, TextPart
 from agent.prompts import load_prompt
-from agent.workspace.character_card import normalize_text
+from gateway.core.text_safety import normalize_text
 
 SUMMARY_TOKENS: Final = 2_000
 """Limit of a summary: some three pages."""

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from agent.journal import to_single_line
 from agent.prompt import ToolSurface, join_surrogates
 from gateway.core.events import ToolCallRecord, TurnStep
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_json, define_tool
 
 

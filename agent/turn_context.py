@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from agent.journal import to_single_line
 from agent.models.adapt import strip_tools
 from agent.models.base import (
     FailureCause,
@@ -44,6 +43,7 @@ from agent.tokens.counter import (
 from agent.tools import ENDING_TOOLS, render_catalogue, specs_on_wire, unwrap_call
 from agent.view import find_safe_cut
 from gateway.core.events import EvidenceRef, RequestUsage, ToolCallRecord, TurnStep, Usage
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 NO_USAGE = Usage()

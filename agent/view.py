@@ -27,7 +27,6 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final
 
-from agent.journal import JournalEntry, to_single_line
 from agent.prompt import (
     MAX_NAME_CHARS,
     PromptTurn,
@@ -38,8 +37,9 @@ from agent.prompt import (
 )
 from agent.summary import iter_identifiers, secure_identifiers, truncate_at_sentence
 from agent.tokens.counter import BYTES_PER_TOKEN, estimate_tokens
-from agent.workspace.character_card import normalize_text
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
+from gateway.core.facts import NoteWritten
+from gateway.core.text_safety import normalize_text, to_single_line
 
 KEEP_SHARE = 0.50
 """Share of the budget that survives a fold, so that the next fold is far off."""
@@ -668,7 +668,7 @@ def render_head(
     folded: FoldedTurns,
     *,
     summary: str,
-    journal: Sequence[JournalEntry],
+    journal: Sequence[tuple[datetime, NoteWritten]],
     exact: Sequence[str],
     last_request: str,
     budget_tokens: int,
@@ -676,10 +676,11 @@ def render_head(
     """Render the text in front of the first turn in view.
 
     `summary`, `exact` (names to keep word for word, the most important first) and `last_request`
-    may be empty. Names that the summary contains are not listed again. `journal`: entries that the
-    conversation's place may see, oldest first. The text takes at most `budget_tokens`, as
-    estimated. If that is too little, titles are left out first, then whole entries, `exact` and the
-    summary's end; the last request gets at most half of the room. The frame, and the sentence about
+    may be empty. Names that the summary contains are not listed again. `journal`: notes that the
+    conversation's place may see, each with its time, oldest first. The text takes at most
+    `budget_tokens`, as estimated. If that is too little, titles are left out first, then whole
+    entries, `exact` and the summary's end; the last request gets at most half of the room. The
+    frame, and the sentence about
     how to read the turns again, are always complete.
     """
     sentence = _render_folded(folded)
@@ -810,14 +811,14 @@ def _render_names(exact: Sequence[str], room: int) -> tuple[list[str], int]:
     return ([_NAMES_TITLE + ", ".join(listed)], left) if listed else ([], room)
 
 
-def _render_journal(entries: Sequence[JournalEntry], room: int) -> list[str]:
+def _render_journal(entries: Sequence[tuple[datetime, NoteWritten]], room: int) -> list[str]:
     """Render entries, oldest first: the newest that fit are whole, of older ones only the title."""
     room -= _byte_size([_JOURNAL_TITLE])
     full, titles = room * FULL_ENTRY_SHARE, room * (1 - FULL_ENTRY_SHARE)
     rendered = list[str]()
-    for entry in reversed(entries):
-        title = _render_title(entry)
-        whole = "\n".join([title, *filter(None, [_indent(entry.text, "    ")])])
+    for at, noted in reversed(entries):
+        title = _render_title(at, noted)
+        whole = "\n".join([title, *filter(None, [_indent(noted.text, "    ")])])
         if (size := _byte_size([whole])) <= full:
             full -= size
             rendered.append(whole)
@@ -838,7 +839,7 @@ def _render_journal(entries: Sequence[JournalEntry], room: int) -> list[str]:
     return [_JOURNAL_TITLE, *reversed(rendered)] if rendered else []
 
 
-def _render_title(entry: JournalEntry) -> str:
-    title = to_single_line(entry.title) or to_single_line(entry.text, _TITLE_CHARS)
+def _render_title(at: datetime, noted: NoteWritten) -> str:
+    title = to_single_line(noted.title) or to_single_line(noted.text, _TITLE_CHARS)
     title = _FRAME_START.sub("(", title)
-    return f"  {entry.at.astimezone(UTC):%Y-%m-%d %H:%M} — {title}"
+    return f"  {at.astimezone(UTC):%Y-%m-%d %H:%M} — {title}"

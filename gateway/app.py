@@ -46,9 +46,6 @@ from gateway.config.validation import find_unrunnable
 from gateway.context.compaction import CompactionStats
 from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
-from gateway.context.dream import Dreamer
-from gateway.context.journal import JournalStore, NoteForgetter
-from gateway.context.memory import MemoryStore
 from gateway.context.observer import TurnTracker
 from gateway.context.workspace_fs import AgentFiles
 from gateway.core.clock import Clock, SystemClock
@@ -85,10 +82,10 @@ from gateway.ops.server import OpsService
 from gateway.plugin import PluginContext
 from gateway.plugins import find_platforms, find_plugins
 from gateway.plugins.approvals import Approvals
+from gateway.plugins.memory import Memory
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
 from gateway.runtime.dmn_admin import load_dmn_states
-from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.model_choice import ModelSelector, load_chosen_models
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.recovery import take_over
@@ -125,7 +122,6 @@ from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor, find_ra
 from gateway.tools.dispatch import PermissionGate, RunningCalls
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
-from gateway.tools.memory import MemoryTools
 from gateway.tools.metrics import ToolStats
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
@@ -458,9 +454,6 @@ class _Knowledge(NamedTuple):
     """Held by each turn."""
     digests: Mapping[str, DigestBuilder]
     """Of each agent, by its id."""
-    journal: JournalStore
-    memory: MemoryStore
-    forgetter: NoteForgetter
 
 
 class _Delivery(NamedTuple):
@@ -535,8 +528,6 @@ def _build_access(gateway: GatewayHandle, roster: Roster) -> _Access:
 def _build_knowledge(gateway: GatewayHandle, inbox: ConversationInbox) -> _Knowledge:
     store, clock, live = gateway.store, gateway.clock, gateway.live
     media = MediaStore(live, store.path.parent / "media", gateway.channels, clock)
-    journal = JournalStore(store, clock, live.agent_directory, gateway.channels.cluster)
-    memory = MemoryStore(store, clock, live.agent_directory)
     reader = ConversationReader(store, gateway.people, media, gateway.redactor)
     locks = ConversationLocks()
     return _Knowledge(
@@ -548,9 +539,6 @@ def _build_knowledge(gateway: GatewayHandle, inbox: ConversationInbox) -> _Knowl
             one.id: DigestBuilder(one.id, gateway, reader=reader, locks=locks, inbox=inbox)
             for one in live.settings.agents
         },
-        journal=journal,
-        memory=memory,
-        forgetter=NoteForgetter(gateway, journal, memory),
     )
 
 
@@ -570,8 +558,6 @@ def _build_plugins(
         locks=known.locks,
         media=known.media,
         files=known.files,
-        journal=known.journal,
-        memory=known.memory,
         presence=presence,
     )
     return Plugins.build(find_plugins().without(gateway.live.settings.plugins.off), context)
@@ -635,11 +621,7 @@ def _build_tools(
         mcp=mcp,
         plugins=plugins,
         families={
-            "itself": [
-                messaging,
-                telling,
-                MemoryTools(known.journal, known.forgetter),
-            ],
+            "itself": [messaging, telling],
             "rooms": [PlatformTools(gateway, rooms, known.files, outgoing, messaging), rooms],
         },
     )
@@ -656,7 +638,6 @@ def _build_agents(
     inbox: ConversationInbox,
     presence: PresenceTracker,
     limits: UsageLimiter,
-    dreams: DreamRunner,
     compactions: CompactionStats,
     states: Mapping[str, DmnState],
     plugins: Plugins,
@@ -671,6 +652,7 @@ def _build_agents(
         limits=limits,
         plugins=plugins,
     )
+    memory = plugins.get(Memory)
     agents = [
         Agent(
             one,
@@ -678,7 +660,7 @@ def _build_agents(
             TurnRunner(services, known.digests[one.id]),
             models=models,
             inbox=inbox,
-            dreams=dreams,
+            dreams=memory.dreamer if memory is not None else None,
             mute=delivery.mute,
             state=states.get(one.id, DmnState()),
         )
@@ -909,7 +891,6 @@ class GatewayServices:
 
         # The agents.
         compactions = CompactionStats([one.id for one in live.settings.agents])
-        dreamer = Dreamer(store, known.journal, known.memory)
         self.agents = _build_agents(
             gateway,
             known,
@@ -919,7 +900,6 @@ class GatewayServices:
             inbox=self.inbox,
             presence=presence,
             limits=access.limits,
-            dreams=DreamRunner(dreamer, known.journal, internal),
             compactions=compactions,
             states=states,
             plugins=plugins,
@@ -936,7 +916,6 @@ class GatewayServices:
             gateway=gateway,
             access=AccessServices(roster=access.roster, linker=access.linker),
             attention=self.attention,
-            forgetter=known.forgetter,
             runtime=runtime,
             platforms=PlatformServices(
                 membership=delivery.membership, supervisor=platforms.supervisor
@@ -1041,13 +1020,6 @@ class GatewayServices:
         await self.presence.load(self.store)
         await self.delivery.mute.load()
 
-    async def recover_files(self, agents: Sequence[str]) -> None:
-        """Recover what an earlier process left of the files of these agents."""
-        await self.knowledge.journal.recover(agents)
-        for agent in agents:
-            await self.knowledge.memory.recover(agent)
-        await self.knowledge.forgetter.recover(agents)
-
     async def _start(self, background: list[asyncio.Task[None]], *, stays: bool) -> None:
         self.store.add_outage_listener(self.operators.outages.on_store_outage)
         await self.load()
@@ -1123,8 +1095,6 @@ class GatewayServices:
             await self.delivery.files.sweep()
         if lease == UPKEEP:
             return
-        agents = [one.id for one in self.live.settings.agents]
-        await self.recover_files([one for one in agents if lease in {EVERYTHING, agent_lease(one)}])
         await self.plugins.on_lease(lease)
         if lease == EVERYTHING:
             await self.delivery.previews.recover()
@@ -1185,7 +1155,6 @@ class GatewayServices:
             self.command_context.runtime.models.close,
             self.tools.mcp.aclose,
             self.plugins.stop,
-            self.knowledge.journal.close,
             self.delivery.previews.close,
             lambda: self.delivery.outbox.drain(SEND_GRACE_S),
             self.platforms.supervisor.close,

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from gateway.access.policy import Routed
     from gateway.context.conversation import ConversationLocks, ConversationReader, RenderedMessage
     from gateway.context.history import HistoryTurn
-    from gateway.context.journal import JournalStore
-    from gateway.context.memory import MemoryStore
     from gateway.context.observer import Progress, RunningTurn
     from gateway.context.workspace_fs import AgentFiles
     from gateway.core.events import ConversationId
@@ -246,8 +244,6 @@ class PluginContext:
     """Held by each turn."""
     media: MediaStore
     files: AgentFiles
-    journal: JournalStore
-    memory: MemoryStore
     presence: PresenceTracker
     plugins: Mapping[str, Plugin] = field(default_factory=dict)
     """Those that were built before this one, by name. See `get`."""

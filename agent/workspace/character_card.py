@@ -25,6 +25,8 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 
+from gateway.core.text_safety import normalize_text
+
 CARD_FILES = ("AVATAR.json", "AVATAR.png")
 """Names of a workspace's card: the first that exists, and nowhere else."""
 MAX_CARD_FILE_BYTES = 16_000_000
@@ -174,10 +176,6 @@ _CHUNK_HEAD = struct.Struct(">I4s")
 _CRC_BYTES = 4
 
 
-_LINE_END = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
-_CONTROL_CHARS = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
-
-
 def decode_text(content: bytes) -> str:
     """Decode a file and normalize it by `normalize_text`.
 
@@ -186,15 +184,3 @@ def decode_text(content: bytes) -> str:
     return normalize_text(
         content.decode("utf-8", "replace").removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
     )
-
-
-def normalize_text(text: str) -> str:
-    """Return the text in normal form, so that equal words are equal bytes, whichever editor saved
-    them.
-
-    One kind of line end, no control characters but tab, no space at the end of a line or around the
-    whole. Lone surrogates, which JSON can spell and no wire can carry, are replaced.
-    """
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    text = _CONTROL_CHARS.sub("", _LINE_END.sub("\n", text))
-    return "\n".join(line.rstrip() for line in text.split("\n")).strip()

@@ -345,7 +345,7 @@ def _begin_restart(
 ) -> None:
     async def on_result(result: RestartResult) -> None:
         if words := _render_restart(name, result):
-            await send_follow_up(context, call, cause, words, private=True)
+            await send_follow_up(context.gateway, call, cause, words, private=True)
 
     context.platforms.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
 

@@ -11,7 +11,6 @@ from gateway.access.pairing import ATTEMPT_WINDOW_S
 from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import Roster
 from gateway.commands.definition import CommandDefinition
-from gateway.context.journal import NoteForgetter
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
     Address,
@@ -80,8 +79,6 @@ class CommandContext:
     gateway: GatewayHandle
     access: AccessServices
     attention: LiveAttention
-    forgetter: NoteForgetter
-    """Also its `journal` and its `memory`."""
     runtime: RuntimeServices
     platforms: PlatformServices
     plugins: Plugins
@@ -220,13 +217,13 @@ def _parse_room(wanted: str, here: ChannelName, channels: Collection[ChannelName
 
 
 async def send_follow_up(
-    context: CommandContext, call: CommandCall, cause: Seq, words: str, *, private: bool
+    gateway: GatewayHandle, call: CommandCall, cause: Seq, words: str, *, private: bool
 ) -> None:
     """Post a later result where the command was given, once; to the operator it is only logged.
 
     `cause`: the command's entry. Raises `StoreError`.
     """
-    command, text = call.command, context.gateway.places.titles.add_titles(words)
+    command, text = call.command, gateway.places.titles.add_titles(words)
     if call.is_operator:
         logger.warning("%s", text)
         return
@@ -237,11 +234,11 @@ async def send_follow_up(
         reply_to=MessageId(command.id),
         private=private,
     )
-    now, place = context.gateway.clock.now(), command.at.conversation
+    now, place = gateway.clock.now(), command.at.conversation
     entry = NewEntry(
         fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause
     )
-    await context.gateway.store.append([entry])
+    await gateway.store.append([entry])
 
 
 def follow_up_key(command: Command, what: str) -> PostKey:

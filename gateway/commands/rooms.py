@@ -205,7 +205,7 @@ def _begin_travel(
         words = text.format(
             room=inline_code(at.conversation, PLACE_CHARS), reason=inline_code(reason, PLACE_CHARS)
         )
-        await send_follow_up(context, call, cause, words, private=False)
+        await send_follow_up(context.gateway, call, cause, words, private=False)
 
     context.platforms.membership.start(way, at, on_failure)
 

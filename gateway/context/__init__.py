@@ -12,16 +12,10 @@ Around the input
   them small.
 - `evidence.py`: results that are shown in part, kept whole.
 
-Memory
-- `journal.py`: notes and their deletion. `memory.py`: MEMORY.md. `dream.py`: consolidation of notes
-  into it.
-- `search.py`: what a search finds, as quotations.
 - `schedule.py`: times and schedules, as people write them.
 
 `observer.py` records the turns in progress.
 
-Rules: the log is the only truth. Files (journal, MEMORY.md) follow it, with a mark file that names
-the last entry written, so that a start completes what a crash cut off. Caches may be dropped at any
-time. Whatever a tool or a prompt shows of another place has passed `Visibility`, and carries the
-label of those whose words it holds.
+Rules: the log is the only truth. Caches may be dropped at any time. Whatever a tool or a prompt
+shows of another place has passed `Visibility`, and carries the label of those whose words it holds.
 """

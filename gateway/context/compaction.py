@@ -32,7 +32,6 @@ from agent.compaction import (
     CompactionPlan,
     plan_compaction,
 )
-from agent.journal import JournalEntry
 from agent.models.adapt import adapt_request
 from agent.models.base import Model, ModelBusy, ModelError, ModelRequest
 from agent.summary import (
@@ -545,7 +544,7 @@ class Compactor:
             if (pressed or over_images) and history.turns
             else []
         )
-        written = journal[-1][0].at if journal and pressed else None
+        written = journal[-1][0] if journal and pressed else None
         decision, summary = _decide(history, situation, written, over_images), None
         if (
             decision.needs_summary
@@ -587,21 +586,16 @@ class Compactor:
         """
         return not history.turns or self._clock.now() - history.turns[-1].at > COLD_AFTER
 
-    async def _load_journal(self, conversation: ConversationId) -> list[tuple[JournalEntry, Label]]:
-        """Return the journal entries of the conversation, oldest first, each with the label of its
-        sources.
-        """
+    async def _load_journal(
+        self, conversation: ConversationId
+    ) -> list[tuple[datetime, NoteWritten]]:
+        """Return the newest notes of the conversation, oldest first, each with its time."""
         found = await self._store.newest_entries(
             MAX_JOURNAL_ENTRIES, kinds=["noted"], conversation=conversation
         )
         forgotten = await self._store.forgotten_notes([one.seq for one in found])
         return [
-            (
-                JournalEntry(
-                    at=one.at, title=one.fact.title, text=one.fact.text, scope=one.fact.scope
-                ),
-                one.fact.label,
-            )
+            (one.at, one.fact)
             for one in found
             if isinstance(one.fact, NoteWritten) and one.seq not in forgotten
         ]
@@ -611,7 +605,7 @@ class Compactor:
         history: HistoryView,
         decision: CompactionPlan,
         summary: CompactionSummary | None,
-        journal: Sequence[tuple[JournalEntry, Label]],
+        journal: Sequence[tuple[datetime, NoteWritten]],
         *,
         label: Label,
     ) -> ViewFolded:
@@ -620,8 +614,8 @@ class Compactor:
         carried = summary.text if summary is not None else before.carried
         text = before.head
         if decision.start:
-            text = self._build_head(history, decision, carried, [written for written, _ in journal])
-            label = label | join(noted for _, noted in journal)
+            text = self._build_head(history, decision, carried, journal)
+            label = label | join(noted.label for _, noted in journal)
         elif "drop" in decision.kinds and text:  # it was made for a larger window
             text = shrink_head(text, decision.head)
         if summary is not None:
@@ -649,7 +643,7 @@ class Compactor:
         history: HistoryView,
         decision: CompactionPlan,
         summary: str,
-        journal: Sequence[JournalEntry],
+        journal: Sequence[tuple[datetime, NoteWritten]],
     ) -> str:
         """Return the text that stands for the turns that leave, and for earlier ones."""
         leaving = history.turns[: decision.start]

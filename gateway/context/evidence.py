@@ -7,11 +7,11 @@ something.
 import hashlib
 from typing import Final
 
-from agent.journal import to_single_line
 from agent.models.base import ToolResult
 from agent.prompt import MAX_SOURCE_CHARS
 from gateway.core.events import ConversationId, EvidenceRef
 from gateway.core.facts import Evidence, TurnId
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool_spec import ToolCall
 from gateway.store import NewEntry
 from gateway.stream.handle import GatewayHandle

@@ -23,11 +23,10 @@ from agent.workspace.persona import PersonaBundle, PersonaScope
 from channels.base import Capabilities
 from gateway.access.policy import decide
 from gateway.context.history import HistoryTurn
-from gateway.context.memory import MEMORY_LABEL
 from gateway.core.events import Address, ConversationId, Message, SenderId
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner
 from gateway.core.identity import identify
-from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role
+from gateway.core.labels import MEMORY_LABEL, TRUSTED_LABEL, Label, label_of_role
 from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope
 from gateway.store import NewEntry, UnreadEntries
 from gateway.stream.handle import GatewayHandle

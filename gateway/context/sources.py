@@ -8,13 +8,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from agent.journal import to_single_line
 from gateway.core.events import ConversationId, MembershipChanged, Message, Sender
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_time
 from gateway.core.i18n import N_, _
 from gateway.core.identity import AccessPolicy, identify, proven_role
-from gateway.core.text_safety import PLACE_CHARS, inline_code
+from gateway.core.text_safety import PLACE_CHARS, inline_code, to_single_line
 from gateway.store import LogEntry, StoreReader
 
 SNIPPET_CHARS: Final = 80

@@ -1,5 +1,5 @@
-"""Text that deceives readers: invisible characters, lookalike names, mass mentions, terminal
-escapes. Pure.
+"""Text in normal form, and text that deceives readers: invisible characters, lookalike names, mass
+mentions, terminal escapes. Pure.
 
 Invisible characters (`reveal_hidden`, `strip_hidden`) are marked or removed where the model reads a
 text (`agent.prompt`), and removed from names (`channels.text.clean_name`) and from our posts
@@ -72,6 +72,10 @@ MAX_MENTIONS: Final = 5
 """Number of different people that one post may mention."""
 MAX_NAME_CHARS: Final = 64
 """Longest name of a person in what the gateway writes by itself."""
+LINE_CHARS: Final = 120
+"""Longest line of `to_single_line`, if no other length is given."""
+_LINE_END: Final = re.compile(r"\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_CONTROL_CHARS: Final = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 WORD_JOINER: Final = "\u2060"
 """Character of no width that allows no line break. No name holds one."""
 _AT_NAME: Final = re.compile(r"(?<![\w@/.])@(?=([A-Za-z][A-Za-z0-9_]{3,31})(?![\w@]))")
@@ -278,6 +282,36 @@ def _confusables() -> dict[int, str]:
     """Load the table when it is first needed: it takes 1 MB and 15 ms."""
     with gzip.open(CONFUSABLES_FILE, "rt", encoding="utf-8") as lines:
         return {ord(line[0]): line[1:].rstrip("\n") for line in lines}
+
+
+def normalize_text(text: str) -> str:
+    """Return the text in normal form, so that equal words are equal bytes, whichever editor saved
+    them.
+
+    One kind of line end, no control characters but tab, no space at the end of a line or around the
+    whole. Lone surrogates, which JSON can spell and no wire can carry, are replaced.
+    """
+    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    text = _CONTROL_CHARS.sub("", _LINE_END.sub("\n", text))
+    return "\n".join(line.rstrip() for line in text.split("\n")).strip()
+
+
+def to_single_line(text: str, most: int = LINE_CHARS) -> str:
+    """Return the text on one line, without invisible characters, at most `most` characters long."""
+    is_simple = text.isascii() and text.isprintable()  # the usual case, and the fast one
+    printable = (
+        text
+        if is_simple
+        else "".join(
+            c if unicodedata.category(c)[0] not in "CZ" else " " for c in normalize_text(text)
+        )
+    )
+    return " ".join(printable.split())[:most].rstrip()
+
+
+def sanitize_name(name: str) -> str:
+    """Replace characters in a name that could close a frame or imitate one."""
+    return to_single_line("".join("_" if c in '[]():"' else c for c in name), 100) or "_"
 
 
 def shorten(text: str, chars: int) -> str:

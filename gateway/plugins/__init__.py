@@ -30,6 +30,7 @@ from gateway.store.tables import register_tables
 GROUP: Final = "reverie.plugins"
 """Group of entry points. The name of an entry is the plugin's, its value `module:Class`."""
 BUILT_IN: Final = (
+    "gateway.plugins.memory:Memory",
     "gateway.plugins.reminders:Reminders",
     "gateway.plugins.recap:Recap",
     "gateway.plugins.recall:Recall",

@@ -24,7 +24,6 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.journal import to_single_line
 from agent.prompt import MAX_SOURCE_CHARS
 from agent.view import result_source
 from gateway.context.evidence import LEFT_LOG, build_evidence_ref
@@ -34,6 +33,7 @@ from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
 from gateway.core.media_types import is_document
 from gateway.core.permissions import OWN
 from gateway.core.scopes import Visibility
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ResultExcerpt, ToolCallRefused
 from gateway.plugin import Plugin, PluginContext

@@ -19,14 +19,11 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, TypeAdapter
 
-from agent.journal import to_single_line
 from agent.prompts import load_prompt
 from channels.base import CommandCompletion
 from gateway.commands.context import CommandCall, find_visibility
 from gateway.commands.definition import command
-from gateway.context.memory import MEMORY_LABEL, load_memory_change
 from gateway.context.schedule import ScheduleError, parse_past_moment
-from gateway.context.search import quote_text, sanitize_name
 from gateway.core.events import Address, ConversationId, Message, SenderId
 from gateway.core.facts import (
     MESSAGE_KINDS,
@@ -44,13 +41,15 @@ from gateway.core.facts import (
 )
 from gateway.core.format import format_time
 from gateway.core.i18n import _, ngettext
-from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role, readers_of
+from gateway.core.labels import MEMORY_LABEL, TRUSTED_LABEL, Label, join, label_of_role, readers_of
 from gateway.core.permissions import OWN
 from gateway.core.scopes import Visibility
-from gateway.core.text_safety import escape_frame, escape_markdown
+from gateway.core.text_safety import escape_frame, escape_markdown, sanitize_name, to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Part, Plugin, PluginContext, TurnView, hook
+from gateway.plugins.memory.memory_file import load_memory_change
+from gateway.plugins.memory.search import quote_text
 from gateway.store import LogEntry, StoreReader
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.queries import using
@@ -264,6 +263,7 @@ class Recap(Plugin):
 
     name = "recap"
     summary = "tells what happened since a time, and to owners who come back unasked"
+    requires = ("memory",)
     family = "itself"
 
     def __init__(self, context: PluginContext) -> None:

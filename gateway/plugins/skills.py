@@ -22,11 +22,11 @@ from typing import Annotated, Final
 import yaml
 from pydantic import Field
 
-from agent.journal import to_single_line
 from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.character_card import decode_text
 from agent.workspace.persona import read_regular
 from gateway.core.permissions import OWN
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext, hook

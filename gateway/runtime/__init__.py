@@ -6,7 +6,6 @@
   process left undone. `stop.py`: `/stop`.
 - `turn.py`: a turn from top to bottom. `turn_input.py`: what it needs, and what is new to it.
   `turn_record.py`: its record and post.
-- `dream_turn.py`: a dream as a turn.
 - `models.py`: models and counters. `model_choice.py`: `/model`.
 - `rewind.py`: `/new`, `/rewind`, `/retry` and `/compact`.
 

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from agent import dmn
 from agent.cache.plan import PlannedRequest
@@ -58,7 +58,6 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.i18n import _, language_for, use_language
-from gateway.runtime.dream_turn import DreamRunner
 from gateway.runtime.models import AgentModel, ModelServices
 from gateway.runtime.turn import TurnRunner
 from gateway.runtime.turn_handle import TurnHandle, TurnResult
@@ -87,6 +86,20 @@ MAX_BEGUN_ANEW: Final = 2
 its end."""
 
 
+class Dreams(Protocol):
+    """What an agent's Default Mode Network begins when it rests: see
+    `gateway.plugins.memory.dreams`.
+    """
+
+    def material_tokens(self, agent: str) -> int:
+        """Return the approximate size of what the agent could dream of, from memory alone."""
+        ...
+
+    async def take_turn(self, context: AgentContext, handle: TurnHandle) -> TurnResult:
+        """Dream, as a turn of the agent's inner conversation. Raises StoreError."""
+        ...
+
+
 class Agent:
     """One agent."""
 
@@ -98,11 +111,11 @@ class Agent:
         *,
         models: ModelServices,
         inbox: ConversationInbox,
-        dreams: DreamRunner,
+        dreams: Dreams | None,
         mute: MutePlaces,
         state: DmnState,
     ) -> None:
-        """`state`: of its DMN, from the last run."""
+        """`dreams` None: it does not dream. `state`: of its DMN, from the last run."""
         self.id = config.id
         self.policy = build_dmn_policy(gateway.live.settings, config.id)
         self.state = state
@@ -235,7 +248,8 @@ class Agent:
         at = self._clock.now()
         wanted = dmn.due_conversations(self.state, self.policy, at)
         arriving = tuple([place for place in wanted if self._is_arriving(place)])
-        tokens = self._dreams.material_tokens(self.id) if self.leads else 0
+        dreams = self._dreams if self.leads else None
+        tokens = dreams.material_tokens(self.id) if dreams is not None else 0
         self.send(Tick(at=at, material_tokens=tokens, arriving=arriving))
 
     def look_at_presence(self) -> None:
@@ -719,10 +733,12 @@ class Agent:
 
     async def dream(self, handle: TurnHandle) -> TurnResult:
         """Consolidate the notes. Any exception but `StoreError` is a bug in that dream."""
+        if self._dreams is None:
+            return TurnResult(has_yielded=True)
         async with self._turns.digests.locks.lock_for(self.policy.inner):
             context = self.context
             with self._models.pool.holding(context.model):
-                return await self._dreams.run(context, Address.parse(self.policy.inner), handle)
+                return await self._dreams.take_turn(context, handle)
 
     async def give_up(
         self, conversation: ConversationId, reason: str, *, autonomous: bool

@@ -17,7 +17,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from agent.journal import to_single_line
 from agent.models.base import FailureCause
 from agent.prompt import strip_line_prefix
 from agent.tools import ENDING_TOOL_NAMES, carried_out, find_next_step, read_call
@@ -55,7 +54,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import N_, _, current_language
 from gateway.core.identity import BRIDGE_PREFIX, name_to_address
 from gateway.core.labels import RequestLabel
-from gateway.core.text_safety import escape_markdown
+from gateway.core.text_safety import escape_markdown, to_single_line
 from gateway.core.tool_spec import ToolCall
 from gateway.hooks import Plugins
 from gateway.runtime.turn_handle import TurnHandle, TurnResult

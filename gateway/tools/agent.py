@@ -5,13 +5,13 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.journal import to_single_line
 from gateway.config.reload import LiveSettings
 from gateway.context.schedule import ScheduleError, SpokenTime, parse_spoken_time
 from gateway.core.clock import Clock
 from gateway.core.facts import DmnDirective, is_inner
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.permissions import OWN
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry, Store

@@ -18,7 +18,6 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from agent.journal import to_single_line
 from agent.models.base import ToolResult
 from agent.tokens.counter import estimate_tokens
 from agent.turn_context import call_key
@@ -39,7 +38,7 @@ from gateway.core.permissions import (
     decide_permission,
 )
 from gateway.core.redaction import Redactor
-from gateway.core.text_safety import inline_code
+from gateway.core.text_safety import inline_code, to_single_line
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec, find_unknown_arguments
 from gateway.hooks import Plugins

@@ -19,7 +19,6 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from agent.journal import to_single_line
 from channels.aio import run_to_completion
 from channels.base import (
     CanDelete,
@@ -57,6 +56,7 @@ from gateway.core.facts import (
 from gateway.core.identity import ADMIN_ROLES, identify
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
 from gateway.core.scopes import Visibility
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import NewEntry

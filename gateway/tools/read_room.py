@@ -13,13 +13,11 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.journal import to_single_line
 from agent.prompt import PromptLine, render_line
 from channels.base import CanListMembers, RoomMembers, SendError
 from gateway.access.place_names import PlaceTitles
 from gateway.context.conversation import NOBODY, ConversationReader, CurrentMessage, find_reply_to
 from gateway.context.evidence import LEFT_LOG
-from gateway.context.search import sanitize_name
 from gateway.core.events import (
     Address,
     DeliveryReport,
@@ -34,6 +32,7 @@ from gateway.core.facts import MESSAGE_KINDS, PlatformAction, PostQueued, Seq, T
 from gateway.core.identity import ROLE_ORDER, identify
 from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
 from gateway.core.permissions import OWN
+from gateway.core.text_safety import sanitize_name, to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry

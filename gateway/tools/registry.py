@@ -23,7 +23,6 @@ from gateway.tools.dispatch import (
     render_tool_list,
 )
 from gateway.tools.mcp.client import McpServerClient, McpServers
-from gateway.tools.memory import MemoryTools
 from gateway.tools.platform import MessagingTools, PlatformTools
 from gateway.tools.read_room import RoomReader
 from gateway.tools.telling import OwnerTelling
@@ -107,8 +106,11 @@ class ToolRegistry:
 
 
 _BUILT_IN: Final = (
-    *(RestTools, MessagingTools, OwnerTelling, MemoryTools),
-    *(PlatformTools, RoomReader),
+    RestTools,
+    MessagingTools,
+    OwnerTelling,
+    PlatformTools,
+    RoomReader,
 )
 
 

@@ -22,7 +22,6 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import Field
 
 from agent.dmn import load_state
-from agent.journal import to_single_line
 from agent.signals import DmnMode, DmnState
 from channels.aio import with_timeout
 from gateway.access.owners import (
@@ -62,7 +61,7 @@ from gateway.core.i18n import _, current_language, language_for, use_language
 from gateway.core.identity import identify, lowest_role, person_key, stable_source
 from gateway.core.labels import Label, join, rank_integrity
 from gateway.core.permissions import OWN
-from gateway.core.text_safety import inline_code
+from gateway.core.text_safety import inline_code, to_single_line
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, NewEntry, StoreReader

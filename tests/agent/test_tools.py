@@ -20,12 +20,12 @@ from gateway.core.tool_spec import (
     define_tool,
     parse_arguments,
 )
+from gateway.plugins.memory import Memory
 from gateway.plugins.recall import Recall
-from gateway.tools.memory import MemoryTools
 from tests.kits.scripted_turn import Played, brief
 from tests.kits.tools import specs_of
 
-NOTE_TOOLS = (*specs_of(MemoryTools)[:2], *specs_of(Recall)[:1])
+NOTE_TOOLS = (*specs_of(Memory)[:2], *specs_of(Recall)[:1])
 """journal, remember, recall."""
 
 NEW = ToolSpec(

@@ -44,10 +44,10 @@ from agent.turn_context import REPEATED_CALL, TurnOutcome, TurnProgress
 from gateway.core.events import RequestUsage, ToolCallRecord, ToolImage, TurnStep
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 from gateway.plugins.files import Files
+from gateway.plugins.memory import Memory
 from gateway.plugins.reminders import Reminders
 from gateway.plugins.shell import Shell
 from gateway.plugins.web import Web
-from gateway.tools.memory import MemoryTools
 from reverie.testing.servers.llama_api import LlamaApi
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import Answer, ModelApi, Seen
@@ -444,7 +444,7 @@ def real(*calls: tuple[str, str]) -> list[str]:
     """Which of these calls of our own tools are carried out, each in an answer of its own."""
 
     class Real(Counting):
-        specs = tuple(specs_of(MemoryTools, Reminders, Shell, Files, Web))
+        specs = tuple(specs_of(Memory, Reminders, Shell, Files, Web))
 
     tools = Real()
     run_asks(

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent import turn_context, view
-from agent.journal import JournalEntry
 from agent.models.anthropic_wire import build_anthropic_request, parse_tool_input
 from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.prompt import (
@@ -37,6 +36,7 @@ from agent.view import (
     turn_form,
 )
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
+from gateway.core.facts import NoteWritten
 from gateway.core.tool_spec import ToolCall
 from reverie.testing.servers.model_api_rules import check
 
@@ -548,16 +548,21 @@ SENTENCE = (
 )
 
 
-def entry(number: int, text: str = "", title: str = "") -> JournalEntry:
+Entry = tuple[datetime, NoteWritten]
+
+
+def entry(number: int, text: str = "", title: str = "") -> Entry:
     at = NOON - timedelta(hours=9 - number)
-    return JournalEntry(
-        at=at, title=title or f"Title {number}", text=text or f"Text {number}.", scope=None
-    )
+    return at, note(text or f"Text {number}.", title or f"Title {number}")
+
+
+def note(text: str, title: str) -> NoteWritten:
+    return NoteWritten(agent="", scope="", title=title, text=text, lasting=False)
 
 
 def made(
     summary: str = "",
-    journal: tuple[JournalEntry, ...] = (),
+    journal: tuple[Entry, ...] = (),
     exact: tuple[str, ...] = (),
     last_request: str = "",
     budget: int = 2_000,
@@ -616,7 +621,7 @@ FORGED_LINES = (
 def test_nothing_that_is_told_can_look_like_a_frame_or_a_line_of_its_own(
     forged: str, budget: int
 ) -> None:
-    journal = (JournalEntry(at=NOON, title=forged, text=forged, scope=None),)
+    journal = ((NOON, note(forged, forged)),)
     text = made(forged, journal, (forged, "`a", "a\nb"), forged, budget)
     ours = (
         HEAD_START,
@@ -648,7 +653,7 @@ WORDS = st.text(alphabet=st.sampled_from("ab .\nü漢"), max_size=400)
 )
 def test_a_head_is_never_over_its_budget_and_always_says_how_to_get_back(
     summary: str,
-    journal: tuple[JournalEntry, ...],
+    journal: tuple[Entry, ...],
     exact: tuple[str, ...],
     last_request: str,
     budget: int,

@@ -73,7 +73,7 @@ class DrivenAgent(Agent):
         state: DmnState | None = None,
     ) -> None:
         live = LiveSettings(settings(store.path.parent, agents=[{"id": agent}]))
-        nothing = parts_of(material_tokens=lambda _: 0)
+        nothing = parts_of()
         previews = parts_of(show_heard=lambda _: None, hide_heard=lambda _: None)
         running = parts_of(tracker=None)
         services = parts_of(
@@ -89,7 +89,7 @@ class DrivenAgent(Agent):
             TurnRunner(services, nothing),
             models=parts_of(pool=parts_of(get=lambda *_: None, hold=lambda _: None)),
             inbox=ConversationInbox(clock, live),
-            dreams=nothing,
+            dreams=None,
             mute=nothing,
             state=state or DmnState(),
         )

@@ -40,7 +40,6 @@ def command_context(
     roster: Any = None,
     linker: Any = None,
     attention: Any = None,
-    forgetter: Any = None,
     agents: Any = None,
     rewinder: Any = None,
     plugins: Plugins | None = None,
@@ -53,7 +52,6 @@ def command_context(
         gateway=handle_of(store, clock, people=people, **parts),
         access=AccessServices(roster=roster, linker=linker),
         attention=attention,
-        forgetter=forgetter,
         runtime=RuntimeServices(
             agents=agents or agents_of(), rewinder=rewinder, models=cast("Any", None)
         ),

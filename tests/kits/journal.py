@@ -1,7 +1,8 @@
 """An agent's pencil and papers, on a real store and real files."""
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,10 +10,7 @@ from agent.prompt import PromptLine
 from gateway.access.policy import ConversationBinding
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import RenderedMessage
-from gateway.context.dream import Dreamer
 from gateway.context.history import HistoryTurn
-from gateway.context.journal import JournalStore, NoteForgetter
-from gateway.context.memory import MemoryStore
 from gateway.core import private_files
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -36,16 +34,21 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.core.labels import TRUSTED_LABEL
+from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
+from gateway.hooks import Plugins
 from gateway.plugin import Part, TurnView
+from gateway.plugins.memory import Memory
 from gateway.plugins.recall import Recall, RecallSettings
 from gateway.store import NewEntry, Store
+from gateway.stream.internal import InternalIntake
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
+from reverie.testing.gateway import settings
 from tests.kits.handle import handle_of
 from tests.kits.places import privacy
-from tests.kits.plugins import plugin_of
-from tests.kits.settings import reload
+from tests.kits.plugins import plugins_of
+from tests.kits.policies import attention_of
 from tests.kits.store import NOW, Fate, turn
 
 ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
@@ -95,12 +98,10 @@ class Papers:
 
     store: Store
     clock: ManualClock
-    notes: JournalStore
-    memory: MemoryStore
+    plugins: Plugins
+    memory: Memory
     recalling: Recall
     live: LiveSettings
-    dreaming: Dreamer
-    forgetting: NoteForgetter
     places: PrivacyCache
     directory: Path
     """Of the journal and of MEMORY.md."""
@@ -108,6 +109,16 @@ class Papers:
     @property
     def journal(self) -> Path:
         return self.directory / private_files.JOURNAL_FILE
+
+    async def write_entry(self, context: ToolContext, title: str, text: str) -> str:
+        return await self.memory.journal(context, title=title, text=text)
+
+    async def remember(self, context: ToolContext, text: str) -> str:
+        return await self.memory.remember(context, text=text)
+
+    @property
+    def material_tokens(self) -> int:
+        return self.memory.dreamer.material_tokens("reverie")
 
     async def recall(self, context: ToolContext, query: str) -> str:
         """What the tool finds."""
@@ -125,7 +136,8 @@ class Papers:
     ) -> Part:
         """What such messages call to mind. `since`: where the first turn in view ended; `seen`:
         what was told in it."""
-        reload(self.live, recall=config or RecallSettings(ambient_tokens=1_000))
+        changed = {"recall": config or RecallSettings(ambient_tokens=1_000)}
+        self.live.put_in_force(self.live.settings.model_copy(update=changed))
         earlier = turn(context.at.conversation, upto=0).fact
         assert isinstance(earlier, TurnRecord)
         earlier = replace(earlier, recalled=tuple(seen))
@@ -183,50 +195,50 @@ class Papers:
 
 @contextlib.asynccontextmanager
 async def papers(
-    tmp: Path, *, agents: tuple[str, ...] = ("reverie",), where: Callable[[str], Path] | None = None
+    tmp: Path,
+    *,
+    agents: tuple[str, ...] = ("reverie",),
+    tasks: asyncio.TaskGroup | None = None,
+    redactor: Redactor | None = None,
 ) -> AsyncIterator[Papers]:
     """Open them, as a start does."""
     clock = ManualClock(NOW)
-    path = tmp / "s.db"
-    directory = where or (lambda agent: private_files.agent_state_directory(path, agent))
-    async with await Store.open(path, clock) as store:
-        notes, memory = JournalStore(store, clock, directory), MemoryStore(store, clock, directory)
-        await notes.recover(agents)
-        for agent in agents:
-            await memory.recover(agent)
+    known = [
+        {"id": one, "bindings": [{"match": {"room": f"#of-{one}"}}]}
+        for one in ("reverie", "echo", "bob", "peer")
+    ]
+    live = LiveSettings(settings(tmp, agents=known, store={"path": "s.db"}))
+    async with await Store.open(live.settings.store.path, clock) as store:
         staff = BindingPattern(
             channel="irc.*",
             room="#staff",
             thread=None,
             binding=ConversationBinding(listen="all", private=True),
         )
-        places = privacy(
-            store,
-            Bindings(
-                [
-                    staff,
-                    BindingPattern(
-                        channel="*",
-                        room="*",
-                        thread=None,
-                        binding=ConversationBinding(listen="all", private=False),
-                    ),
-                ]
-            ),
+        rest = BindingPattern(
+            channel="*",
+            room="*",
+            thread=None,
+            binding=ConversationBinding(listen="all", private=False),
         )
-        gateway = handle_of(store, clock, places=places)
-        forgetting = NoteForgetter(gateway, notes, memory)
-        await forgetting.recover(agents)
+        bindings = Bindings([staff, rest])
+        places = privacy(store, bindings)
+        gateway = handle_of(store, clock, live=live, places=places, tasks=tasks, redactor=redactor)
+        internal = InternalIntake(store, clock, attention_of(store, live.settings), bindings)
+        plugins = plugins_of(Memory, Recall, gateway=gateway, internal=internal)
+        memory, recalling = plugins.get(Memory), plugins.get(Recall)
+        assert memory is not None
+        assert recalling is not None
+        for agent in agents:
+            await memory.recover(agent)
         yield Papers(
             store=store,
             clock=clock,
-            notes=notes,
+            plugins=plugins,
             memory=memory,
-            recalling=plugin_of(Recall, gateway=gateway, journal=notes, memory=memory),
-            live=gateway.live,
-            dreaming=Dreamer(store, notes, memory),
-            forgetting=forgetting,
+            recalling=recalling,
+            live=live,
             places=places,
-            directory=directory(agents[0]),
+            directory=live.agent_directory(agents[0]),
         )
-        await notes.close()
+        await plugins.stop()

@@ -20,6 +20,7 @@ from agent.models.anthropic import AnthropicModel
 from agent.models.http import ModelHttpClient, SseEvent, SseParser, error_from_response
 from channels.console import ConsoleChannel
 from gateway import app
+from gateway.cluster.cluster import EVERYTHING
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
@@ -210,7 +211,7 @@ class Home:
         await self._gateway.inbox.close()  # nobody but `take` begins a turn
         await self._gateway.load()
         await self._gateway.recover_knowledge()
-        await self._gateway.recover_files([one.id for one in self.settings.agents])
+        await self._gateway.plugins.on_lease(EVERYTHING)
         await equipment.restore_cadences(self.store)
 
     def _wired(self, equipment: ModelServices) -> Agents:
@@ -245,7 +246,7 @@ class Home:
 
     async def end(self) -> None:
         """The process ends."""
-        await self._gateway.knowledge.journal.close()
+        await self._gateway.plugins.stop()
         self._tasks.cancel()  # what is to be saved some time later
         await self._held.aclose()
 

@@ -19,31 +19,32 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.journal import JournalEntry, to_single_line
 from agent.tokens.counter import estimate_tokens
 from channels.aio import with_timeout
 from gateway.context.conversation import is_addressed
-from gateway.context.memory import MEMORY_LABEL
-from gateway.context.search import (
+from gateway.core.events import Message, MessageEdited
+from gateway.core.facts import AMBIENT, Fact, Judgement, Seq, TurnRecord
+from gateway.core.fields import ConfigSection
+from gateway.core.labels import MEMORY_LABEL, OUTSIDE_LABEL, TRUSTED_LABEL, Label, join
+from gateway.core.permissions import OWN
+from gateway.core.process import ProgramNotStarted, run_program, select_environment
+from gateway.core.redaction import Redactor
+from gateway.core.scopes import OWNER_SCOPE
+from gateway.core.text_safety import to_single_line
+from gateway.core.tool import ToolContext, ToolOutput, tool
+from gateway.plugin import Part, Plugin, PluginContext, TurnView, hook
+from gateway.plugins.memory import Memory
+from gateway.plugins.memory.journal_file import JournalEntry
+from gateway.plugins.memory.search import (
     HitBuilder,
     SearchHit,
+    fold_words,
     match_all_terms,
-    normalize_text,
     quote_text,
     scope_of_hit,
     split_words,
     to_handwritten_hit,
 )
-from gateway.core.events import Message, MessageEdited
-from gateway.core.facts import AMBIENT, Fact, Judgement, Seq, TurnRecord
-from gateway.core.fields import ConfigSection
-from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, join
-from gateway.core.permissions import OWN
-from gateway.core.process import ProgramNotStarted, run_program, select_environment
-from gateway.core.redaction import Redactor
-from gateway.core.scopes import OWNER_SCOPE
-from gateway.core.tool import ToolContext, ToolOutput, tool
-from gateway.plugin import Part, Plugin, PluginContext, TurnView, hook
 from gateway.plugins.recall.terms import (
     TermWeights,
     apply_age,
@@ -136,13 +137,14 @@ class Recall(Plugin):
     name = "recall"
     summary = "finds earlier messages and notes, before a turn and by the tool recall"
     Settings = RecallSettings
+    requires = ("memory",)
     family = "itself"
 
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)
         gateway = context.gateway
         self._store, self._clock, self._places = gateway.store, gateway.clock, gateway.places
-        self._memory, self._journal = context.memory, context.journal
+        self._memory = context.get(Memory)
         self._hits = HitBuilder(gateway.store, gateway.places, gateway.redactor)
         self._notes = set[int]()
         self._notes_upto = 0
@@ -244,7 +246,7 @@ class Recall(Plugin):
         may be shown.
         """
         try:
-            text = await self._memory.read(context.agent)
+            text = await self._memory.file.read(context.agent)
         except OSError:  # reported to the operator elsewhere
             return []
         return [
@@ -255,7 +257,7 @@ class Recall(Plugin):
 
     async def _find_in_journal(self, context: ToolContext, words: Sequence[str]) -> list[SearchHit]:
         try:
-            entries = await self._journal.read_handwritten(context.agent)
+            entries = await self._memory.notes.read_handwritten(context.agent)
         except OSError:
             return []
         found = [
@@ -426,9 +428,9 @@ class Recall(Plugin):
         )
         entries, memory = list[JournalEntry](), ""
         with contextlib.suppress(OSError):  # reported to the operator elsewhere
-            entries = await self._journal.read_handwritten(agent)
+            entries = await self._memory.notes.read_handwritten(agent)
         with contextlib.suppress(OSError):
-            memory = await self._memory.read(agent) if visibility.can_see(OWNER_SCOPE) else ""
+            memory = await self._memory.file.read(agent) if visibility.can_see(OWNER_SCOPE) else ""
         hits = [to_handwritten_hit(entry) for entry in entries]
         for hit in visibility.only_visible(hits, scope_of_hit):
             weight = weights.score(find_terms_in(hit.text, looked_for), noted=True)
@@ -462,7 +464,7 @@ class RecallBuilder:
         self._tokens = tokens
         self._lines = [RECALL_HEADER]
         self._names: list[str] = []
-        self._texts = {normalize_text(line) for line in lines}
+        self._texts = {fold_words(line) for line in lines}
         self._label = TRUSTED_LABEL
 
     def add(
@@ -480,7 +482,7 @@ class RecallBuilder:
         `line`: return the line that quotes at most so many characters; `sizes`: the numbers of
         characters to try, the first that fits is taken. `label`: label of the item.
         """
-        key = normalize_text(text)
+        key = fold_words(text)
         if not key or key in self._texts:
             return True
         for max_chars in sizes:

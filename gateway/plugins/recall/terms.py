@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from gateway.context.search import fold_case, normalize_text
+from gateway.plugins.memory.search import fold_case, fold_words
 
 if TYPE_CHECKING:
     import regex
@@ -265,14 +265,14 @@ def score_candidates(
 
 def build_term_phrases(weights: TermWeights) -> list[tuple[str, str]]:
     """Return each term with the phrase that `find_terms_in` searches."""
-    return [(term, f" {normalize_text(term)} ") for term in weights.terms]
+    return [(term, f" {fold_words(term)} ") for term in weights.terms]
 
 
 def find_terms_in(text: str, looked_for: Sequence[tuple[str, str]]) -> list[str]:
     """Return the terms that a text outside the index holds. `looked_for`: result of
     `build_term_phrases`.
     """
-    spaced = f" {normalize_text(text)} "
+    spaced = f" {fold_words(text)} "
     return [term for term, phrase in looked_for if phrase in spaced]
 
 

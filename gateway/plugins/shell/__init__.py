@@ -27,7 +27,6 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from agent.journal import to_single_line
 from channels.text import clean_text
 from gateway.config.tools import BashConfig
 from gateway.context.requesters import are_blocked
@@ -44,6 +43,7 @@ from gateway.core.process import (
     ProgramNotStarted,
     start_process,
 )
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool import Requester, ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext, hook

@@ -40,7 +40,6 @@ from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent.journal import to_single_line
 from channels.aio import with_timeout
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import SearchConfig, WebConfig
@@ -60,6 +59,7 @@ from gateway.core.media_types import (
 from gateway.core.permissions import ALLOW_MEMBERS, OUT, OWN, Effect
 from gateway.core.ratelimit import LruDict
 from gateway.core.scopes import EVERYBODY
+from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import Image, ToolCallRefused
 from gateway.plugin import Plugin, PluginContext

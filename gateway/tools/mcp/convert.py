@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from agent.workspace.character_card import normalize_text
-from gateway.core.text_safety import shorten
+from gateway.core.text_safety import normalize_text, shorten
 from gateway.core.tool_spec import ToolSpec, canonical_json
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from gateway.store import NewEntry, ServerStore, Store, rebuild
 from gateway.store.schema import connect_server, migrate_server, migrations, newest_schema
 from reverie.testing.channels import story
 from reverie.testing.gateway import Gateway, running
-from tests.gateway.context.test_dream import dream, model
+from tests.gateway.plugins.memory.test_dreams import dream, model
 from tests.kits.journal import ANN, ROOM, at, papers
 from tests.kits.store import opened, run
 from tests.servers.real_postgresql import PostgresServer
@@ -418,7 +418,7 @@ def dreamt(folder: Path, *texts: str) -> None:
     async def dreams() -> None:
         async with papers(folder) as kit:
             for text in texts:
-                await kit.notes.remember(at(ROOM), text)
+                await kit.remember(at(ROOM), text)
                 await dream(kit, model(f"- {text}"))
 
     run(dreams())
@@ -457,9 +457,9 @@ def test_edits_are_not_undone_unless_it_is_asked_for(folder: Path, ctl: Ctl) -> 
 def test_the_journal_is_shown(folder: Path, ctl: Ctl) -> None:
     async def wrote() -> None:
         async with papers(folder) as kit:
-            await kit.notes.write_entry(at(ROOM), "Boats", "The harbour\n\nopens on Monday")
+            await kit.write_entry(at(ROOM), "Boats", "The harbour\n\nopens on Monday")
             kit.clock.advance(60)
-            await kit.notes.write_entry(at(ANN), "", "Ann likes the Café\x1b[2J\u202e")
+            await kit.write_entry(at(ANN), "", "Ann likes the Café\x1b[2J\u202e")
 
     run(wrote())
     (folder / "reverie.yaml").write_text(json.dumps(owned(CONFIG)))

@@ -10,7 +10,6 @@ from typing import Literal
 import pytest
 
 from gateway.access.policy import ConversationBinding
-from gateway.context.memory import MEMORY_LABEL
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
     Address,
@@ -35,7 +34,7 @@ from gateway.core.facts import (
     TurnRecord,
     inner_conversation,
 )
-from gateway.core.labels import TRUSTED_LABEL, Label
+from gateway.core.labels import MEMORY_LABEL, TRUSTED_LABEL, Label
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.plugins.recap import (
     Deed,

@@ -35,9 +35,6 @@ from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
 from gateway.access.policy import ConversationBinding, decide
 from gateway.context.conversation import ConversationLocks
-from gateway.context.dream import Dreamer, DreamHost
-from gateway.context.journal import JournalStore, NoteForgetter
-from gateway.context.memory import MemoryStore
 from gateway.context.prompt_context import PromptContextBuilder
 from gateway.context.workspace_fs import AgentFiles
 from gateway.core.clock import ManualClock
@@ -72,9 +69,11 @@ from gateway.core.permissions import OWN as STAYS
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, group_scope
 from gateway.core.tool import Tool, ToolContext, ToolOutput, build_tool, tools_of
 from gateway.core.tool_spec import ToolCall
-from gateway.hooks import Plugins
 from gateway.plugins.evidence import EvidenceReader
 from gateway.plugins.files import Files
+from gateway.plugins.memory import Memory
+from gateway.plugins.memory.dreams import DreamHost
+from gateway.plugins.memory.memory_file import MemoryStore
 from gateway.plugins.recall import Recall, RecallSettings
 from gateway.plugins.recap import Recap
 from gateway.runtime.turn import Gathered, TurnRunner
@@ -82,14 +81,13 @@ from gateway.runtime.turn_record import Turn
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.internal import InternalIntake
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
-from gateway.tools.memory import MemoryTools
 from gateway.tools.platform import MessagingTools
 from gateway.tools.read_room import RoomReader
 from tests.kits.agent import digests_of
 from tests.kits.examples import examples
 from tests.kits.handle import handle_of
 from tests.kits.places import PlayedChannels, privacy
-from tests.kits.plugins import plugin_of
+from tests.kits.plugins import plugin_of, plugins_of
 from tests.kits.policies import attention_of
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played
 from tests.kits.tools import NoApprovals, dispatcher
@@ -356,40 +354,31 @@ class World(NoApprovals):
             ),
         )
         self.channels, self.places = channels, (places := privacy(store, BINDINGS, channels))
-        self.journal, self.memory = (
-            JournalStore(store, clock, live.agent_directory),
-            MemoryStore(store, clock, live.agent_directory),
-        )
-        await self.journal.recover(["ana"])
-        await self.memory.recover("ana")
         named = PlayedChannels(dict.fromkeys([ROOM.channel], cast("Any", None)))
         gateway = handle_of(store, clock, live=live, places=places, people=POLICY, channels=named)
-        recall = plugin_of(Recall, gateway=gateway, journal=self.journal, memory=self.memory)
-        services = replace(services_of(gateway, desk.means.history.media), plugins=Plugins(recall))
+        internal = InternalIntake(store, clock, attention_of(store), BINDINGS)
+        self.plugins = plugins_of(Memory, Recall, gateway=gateway, internal=internal)
+        memory, recall = self.plugins.get(Memory), self.plugins.get(Recall)
+        assert memory is not None
+        self.memory = memory
+        await memory.recover("ana")
+        services = replace(services_of(gateway, desk.means.history.media), plugins=self.plugins)
         evidence = plugin_of(EvidenceReader, gateway=gateway, media=desk.means.history.media)
         reader = services.reader
         rooms, locks = RoomReader(gateway), ConversationLocks()
         digests = digests_of("ana", reader, store=store, clock=clock, places=places, locks=locks)
-        messaging = MessagingTools(
-            gateway,
-            InternalIntake(store, clock, attention_of(store), BINDINGS),
-            locks,
-            {"ana": digests},
-        )
+        messaging = MessagingTools(gateway, internal, locks, {"ana": digests})
         workspace = AgentFiles(live, store.path, places)
         if not (strange := workspace.directory("ana") / "2.txt").exists():
             strange.parent.mkdir(parents=True, exist_ok=True)
             strange.write_text(self.truth.word("outside"))
         files = plugin_of(Files, files=workspace, media=desk.means.history.media)
-        forgetter = NoteForgetter(gateway, self.journal, self.memory)
-        memory = MemoryTools(self.journal, forgetter)
         tools = [
             *self.tools(),
             *tools_of(
                 memory, plugin_of(Recap, gateway=gateway), recall, evidence, rooms, messaging, files
             ),
         ]
-        self.dreamer = Dreamer(store, self.journal, self.memory)
         persona = Persona(
             "ana",
             gateway,
@@ -397,7 +386,7 @@ class World(NoApprovals):
             family="scripted",
             keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
         )
-        persona.memory = self.memory
+        persona.memory = memory.file
         desk.means = replace(
             desk.means, gateway=gateway, tools=dispatcher(tools, self), prompts=persona
         )
@@ -406,7 +395,7 @@ class World(NoApprovals):
         store.subscribe(self._appended)
 
     async def close(self) -> None:
-        await self.journal.close()
+        await self.plugins.stop()
         await self.store.close()
 
     async def restart(self) -> None:
@@ -610,13 +599,7 @@ class World(NoApprovals):
             input_text="",
             conversation=INNER,
         )
-        done = await self.dreamer.dream(
-            brief,
-            self.model,
-            DreamHost(self.desk.means.tools.specs),
-            agent="ana",
-            memory_chars=4_000,
-        )
+        done = await self.memory.dreamer.dream(brief, DreamHost(self.desk.means))
         self.seen[f"a dream: {done.outcome}"] += 1
 
     async def compact(self, at: Address, *, summary: bool) -> None:

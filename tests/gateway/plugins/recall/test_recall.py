@@ -16,8 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.tokens.counter import estimate_tokens
-from gateway.context.memory import MemoryStore
-from gateway.context.search import quote_text
 from gateway.core.events import (
     Address,
     EventId,
@@ -29,6 +27,8 @@ from gateway.core.events import (
 )
 from gateway.core.facts import ConversationRewound, Judgement, Seq, TurnRecord, ViewFolded
 from gateway.core.redaction import Redactor
+from gateway.plugins.memory.memory_file import MemoryStore
+from gateway.plugins.memory.search import quote_text
 from gateway.plugins.recall import (
     DEADLINE_S,
     MAX_OUTPUT_BYTES,
@@ -37,14 +37,12 @@ from gateway.plugins.recall import (
     RECALL_HEADER,
     RECALL_HEADER_TOKENS,
     PrefetchSettings,
-    Recall,
     RecallBuilder,
     RecallSettings,
     parse_prefetch_output,
     run_prefetch,
 )
 from reverie.testing.channels import story
-from tests.kits.handle import handle_of
 from tests.kits.journal import (
     ANN,
     NOTHING,
@@ -56,7 +54,6 @@ from tests.kits.journal import (
     at,
     papers,
 )
-from tests.kits.plugins import plugin_of
 from tests.kits.store import NOW, turn
 
 
@@ -95,7 +92,7 @@ async def test_each_line_says_when_who_and_where(tmp_path: Path) -> None:
         await ended(kit, text="So the harbour is open then")
         await kit.say(2, "Which harbour?", ANN, who="Ann")
         await ended(kit, ANN, text="ours")
-        await kit.notes.write_entry(at(ANN), "Boats", "Ann asks about the harbour")
+        await kit.write_entry(at(ANN), "Boats", "Ann asks about the harbour")
         (kit.directory / "MEMORY.md").write_text("- nothing\n- The Harbour is Ada's\n")
         assert sorted(await told(kit, "What do you know of the HARBOUR?")) == [
             '[2026-03-04 05:06] Ada (guest), in irc.test/#room: "The harbour opens on Monday"',
@@ -128,7 +125,7 @@ async def test_a_question_is_no_knowledge_and_its_answer_is(tmp_path: Path) -> N
 async def test_what_was_told_is_not_told_again(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await ended(kit, text="the harbour")
-        await kit.notes.remember(at(ROOM), "our harbour")
+        await kit.remember(at(ROOM), "our harbour")
         (kit.directory / "MEMORY.md").write_text("- his harbour")
         with kit.journal.open("a") as journal:
             journal.write("\n## 2026-03-04 07:00\nher harbour\n")
@@ -181,7 +178,7 @@ async def test_what_was_said_elsewhere_comes_to_mind_at_once_and_no_line_twice(
         await kit.say(1, "harbour one", ROOM)
         await kit.say(2, "Harbour ONE", ROOM)
         await ended(kit, text="harbour two")
-        await kit.notes.remember(at(ROOM), "harbour three")
+        await kit.remember(at(ROOM), "harbour three")
         assert len(await told(kit, "harbour", place=STAFF)) == 3
         found = await told(kit, "harbour one", place=STAFF)
         assert {line.split('"')[1] for line in found} == {"harbour two", "harbour three"}, (
@@ -213,7 +210,7 @@ async def test_what_the_model_was_never_to_hear_or_does_not_hold_is_not_told(
         failed = turn(ROOM.conversation, upto=99, text="no answer about the harbour").fact
         assert isinstance(failed, TurnRecord)
         await kit.append(ROOM, replace(failed, outcome="failed"))
-        await kit.notes.remember(at(ROOM, agent="echo"), "another's harbour")
+        await kit.remember(at(ROOM, agent="echo"), "another's harbour")
         assert await told(kit, "harbour") == [
             '[2026-03-04 05:06] U (guest, edited), in irc.test/#room: "a harbour"'
         ]
@@ -236,7 +233,7 @@ async def test_what_was_left_comes_to_mind_there_only_when_it_is_asked_for(tmp_p
     async with papers(tmp_path) as kit:
         await kit.say(1, "harbour one")
         await ended(kit, text="harbour two")
-        await kit.notes.remember(at(ROOM), "harbour three")
+        await kit.remember(at(ROOM), "harbour three")
         await kit.append(ROOM, ViewFolded(start=Seq(4), reason="asked", kinds=("new",)))
         await kit.say(2, "harbour four")
         await ended(kit, text="harbour five")
@@ -283,7 +280,7 @@ async def test_the_rare_the_new_and_the_noted_come_first(tmp_path: Path) -> None
         lines = await told(kit, "the harbour lighthouse")
         assert lines[0].endswith('"harbour lighthouse"'), "more of the words counts more than age"
         kit.clock.advance(1)
-        await kit.notes.remember(at(ROOM), "harbour noted")
+        await kit.remember(at(ROOM), "harbour noted")
         kit.clock.advance(20 * 86_400)
         await kit.say(1, "harbour said", ANN)
         await ended(kit, text="x")
@@ -337,7 +334,7 @@ async def test_what_others_wrote_cannot_look_like_a_line(tmp_path: Path) -> None
 @story
 async def test_an_entry_that_somebody_writes_is_recalled_in_the_next_turn(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(at(ROOM), "", "the lake")
+        await kit.write_entry(at(ROOM), "", "the lake")
         assert await told(kit, "the lighthouse?", place=ROOM) == []
         with kit.journal.open("a") as file:
             file.write("\n## 2026-03-04 08:00 — Ada\nscope: public\nThe lighthouse is closed\n")
@@ -363,9 +360,7 @@ async def test_without_what_takes_too_long(tmp_path: Path) -> None:
                 await asyncio.Event().wait()
                 raise AssertionError(agent)
 
-        memory = SlowMemory(kit.store, kit.clock, lambda _: kit.directory)
-        gateway = handle_of(kit.store, kit.clock, places=kit.places, live=kit.live)
-        kit.recalling = plugin_of(Recall, gateway=gateway, journal=kit.notes, memory=memory)
+        kit.memory.file = SlowMemory(kit.memory.context.gateway)
         asking = asyncio.create_task(kit.recalled(at(OWNER), "harbour"))
         await waiting.wait()
         kit.clock.advance(DEADLINE_S * 0.99)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.context.search import MAX_QUOTE_CHARS, normalize_text, quote_text
 from gateway.core.events import (
     Address,
     EventId,
@@ -20,6 +19,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import Judgement, TurnRecord
+from gateway.plugins.memory.search import MAX_QUOTE_CHARS, fold_words, quote_text
 from gateway.plugins.recall import FOUND_HEADER, MAX_HITS, NOTHING_FOUND
 from gateway.plugins.recall.terms import (
     AGE_FLOOR,
@@ -64,8 +64,8 @@ async def test_each_hit_says_when_who_and_where_the_newest_first(tmp_path: Path)
         await kit.store.append([turn(ROOM.conversation, 1, text="So the harbour is open then")])
         await kit.say(2, "Which harbour?", ANN, who="Ann")
         kit.clock.advance(3600)
-        await kit.notes.write_entry(at(ANN), "Boats", "Ann asks about the harbour")
-        await kit.notes.remember(at(ROOM), "Harbour: Monday")
+        await kit.write_entry(at(ANN), "Boats", "Ann asks about the harbour")
+        await kit.remember(at(ROOM), "Harbour: Monday")
         (kit.directory / "MEMORY.md").write_text("- nothing\n- The Harbour is Ada's\n")
         assert await found(kit, "HARBOUR", place=OWNER) == [
             '[MEMORY.md] "- The Harbour is Ada\'s"',
@@ -89,7 +89,7 @@ async def test_what_has_a_place_in_the_log_has_a_handle(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.say(1, "The harbour opens on Monday", ROOM, who="Ada")
         await kit.store.append([turn(ROOM.conversation, 1, text="So the harbour is open then")])
-        await kit.notes.remember(at(ROOM), "Harbour: Monday")
+        await kit.remember(at(ROOM), "Harbour: Monday")
         (kit.directory / "MEMORY.md").write_text("The harbour\n")
         told = await kit.recall(at(OWNER), "harbour")
         assert [line.split()[0] for line in told.splitlines()[1:]] == [
@@ -117,7 +117,7 @@ def test_any_query_is_answered(tmp_path: Path, query: str) -> None:
 async def test_accents_case_and_punctuation_do_not_matter(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         await kit.store.append([turn(ROOM.conversation, upto=1, text="Das Café öffnet")])
-        await kit.notes.remember(at(ROOM), "Café: öffnet")
+        await kit.remember(at(ROOM), "Café: öffnet")
         for query in ("cafe", "CAFÉ offnet", '"café"', "- cafe -"):
             assert len(await found(kit, query)) == 2, query
 
@@ -140,7 +140,7 @@ def test_every_script_is_searched(tmp_path: Path, text: str, query: str) -> None
     async def run() -> None:
         async with papers(tmp_path) as kit:
             await kit.store.append([turn(ROOM.conversation, upto=1, text=text)])
-            await kit.notes.remember(at(ROOM), text)
+            await kit.remember(at(ROOM), text)
             assert len(await found(kit, query)) == 2
 
     run()
@@ -287,7 +287,7 @@ async def test_ten_at_most_and_what_may_not_be_told_hides_none(tmp_path: Path) -
         for number in range(300):
             await kit.say(1_000 + number, f"harbour {number}", ANN)
             if number < 15:
-                await kit.notes.remember(at(ANN), f"harbour {number}")
+                await kit.remember(at(ANN), f"harbour {number}")
         lines = await found(kit, "harbour", place=STAFF)
         assert len(lines) == MAX_HITS
         assert all("#room" in line for line in lines)
@@ -298,7 +298,7 @@ async def test_ten_at_most_and_what_may_not_be_told_hides_none(tmp_path: Path) -
 @story
 async def test_what_people_wrote_into_the_journal_is_found_too(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(at(ANN), "", "the harbour")
+        await kit.write_entry(at(ANN), "", "the harbour")
         with kit.journal.open("a") as journal:
             journal.write("\n## 2026-03-04 07:00 - Lake\nscope: public\nthe harbour")
             journal.write("\n## 2026-03-04 08:00\nnobody else's harbour")
@@ -316,7 +316,7 @@ async def test_what_people_wrote_into_the_journal_is_found_too(tmp_path: Path) -
             lines[2].replace("in irc.test/ann", "here"),
             lines[3],
         ]
-        await kit.notes.write_entry(at(ROOM), "", "a lake")
+        await kit.write_entry(at(ROOM), "", "a lake")
         assert await found(kit, "harbour") == lines
         kit.journal.write_text("nothing")
         assert len(await found(kit, "harbour")) == 1
@@ -328,7 +328,7 @@ async def test_what_people_wrote_into_the_journal_is_found_too(tmp_path: Path) -
 @story
 async def test_another_agents_notes_are_its_own(tmp_path: Path) -> None:
     async with papers(tmp_path, agents=("reverie", "echo")) as kit:
-        await kit.notes.remember(at(ROOM, agent="echo"), "the harbour")
+        await kit.remember(at(ROOM, agent="echo"), "the harbour")
         (tmp_path / "mind" / "echo" / "MEMORY.md").write_text("the harbour")
         assert await found(kit, "harbour") == []
 
@@ -336,7 +336,7 @@ async def test_another_agents_notes_are_its_own(tmp_path: Path) -> None:
 @story
 async def test_a_memory_that_cannot_be_read_hides_nothing_else(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.remember(at(ROOM), "the harbour")
+        await kit.remember(at(ROOM), "the harbour")
         (kit.directory / "MEMORY.md").symlink_to(kit.journal)
         assert len(await found(kit, "harbour")) == 1
 
@@ -479,7 +479,7 @@ def test_any_text_gives_terms_that_can_be_looked_for(lines: list[str]) -> None:
     assert len(found) <= MAX_LOOKED_UP_TERMS
     assert len(set(found)) == len(found)
     for term in found:
-        assert normalize_text(term), term
+        assert fold_words(term), term
         assert find_terms_in(
             f"so {term}, then",
             build_term_phrases(TermWeights(terms={term: 1.0}, threshold=0.0)),

@@ -10,17 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from agent.journal import MAX_TEXT_CHARS, MAX_TITLE_CHARS, JournalEntry, format_entry, parse_journal
-from gateway.context.journal import NO_MATCH, NOT_ALLOWED
 from gateway.core import private_files
 from gateway.core.events import Address, SenderId
 from gateway.core.facts import MemoryConsolidated, NoteForgotten, Seq
 from gateway.core.scopes import PUBLIC
 from gateway.core.tool import Requester, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.plugins.memory import NO_MATCH, NOT_ALLOWED
+from gateway.plugins.memory.journal_file import (
+    MAX_TEXT_CHARS,
+    MAX_TITLE_CHARS,
+    JournalEntry,
+    format_entry,
+    parse_journal,
+)
 from gateway.plugins.recall import NOTHING_FOUND
 from reverie.testing.channels import story
-from tests.gateway.context.test_dream import dream, dreamed, model, told
+from tests.gateway.plugins.memory.test_dreams import dream, dreamed, model, told
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.store import NOW
 
@@ -34,10 +40,10 @@ async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it
     tmp_path: Path,
 ) -> None:
     async with papers(tmp_path) as kit:
-        assert await kit.notes.write_entry(
+        assert await kit.write_entry(
             at(ROOM), "Har\nbour\x07", "Ada comes\x00 back\n\n## Monday"
         ) == ("It is in your journal.")
-        assert await kit.notes.remember(at(ANN), "Ann likes tea.") == "You will remember it."
+        assert await kit.remember(at(ANN), "Ann likes tea.") == "You will remember it."
         first, second = await kit.noted()
         assert (first.title, first.text, first.scope, first.lasting) == (
             "Har bour",
@@ -71,10 +77,10 @@ def test_what_is_blank_or_too_long_is_refused_in_words(
     async def refused() -> None:
         async with papers(tmp_path) as kit:
             with pytest.raises(ToolCallRefused):
-                await kit.notes.write_entry(at(ROOM), title, text)
+                await kit.write_entry(at(ROOM), title, text)
             assert await kit.noted() == []
             assert not kit.journal.exists()
-            assert not kit.notes.material_tokens("reverie")
+            assert not kit.material_tokens
 
     refused()
 
@@ -83,12 +89,12 @@ def test_what_is_blank_or_too_long_is_refused_in_words(
 async def test_a_turn_that_is_interrupted_leaves_a_whole_note_or_none(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         for number in range(30):
-            writing = asyncio.create_task(kit.notes.remember(at(ROOM), f"fact {number}"))
+            writing = asyncio.create_task(kit.remember(at(ROOM), f"fact {number}"))
             for _ in range(number):
                 await asyncio.sleep(0)
             writing.cancel()
             await asyncio.wait([writing])
-        await kit.notes.close()
+        await kit.memory.stop()
         assert [one.text for one in entries(kit)] == [noted.text for noted in await kit.noted()]
         assert len(entries(kit)) == 29, "the first had not begun"
 
@@ -110,9 +116,9 @@ def test_a_start_writes_what_a_crash_kept_from_the_file_once(
     @story
     async def run() -> None:
         async with papers(tmp_path) as kit:
-            await kit.notes.write_entry(at(ROOM), "one", "first")
+            await kit.write_entry(at(ROOM), "one", "first")
             before, mark = kit.journal.read_bytes(), (kit.directory / "journal.mark").read_bytes()
-            await kit.notes.write_entry(at(ANN), "two", "second " * 10)
+            await kit.write_entry(at(ANN), "two", "second " * 10)
             whole = kit.journal.read_bytes()
             crash(kit, whole[: len(before) + cut], mark if with_mark else None)
         for _ in range(2):
@@ -126,7 +132,7 @@ def test_a_start_writes_what_a_crash_kept_from_the_file_once(
 async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         for text in ("one", "two", "three"):
-            await kit.notes.write_entry(at(ROOM), "", text)
+            await kit.write_entry(at(ROOM), "", text)
         kept = (
             "# Mine\n\n"
             + format_entry(entries(kit)[0])
@@ -135,7 +141,7 @@ async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) 
         kit.journal.write_text(kept)
     async with papers(tmp_path) as kit:
         assert kit.journal.read_text() == kept
-        await kit.notes.write_entry(at(ROOM), "", "four")
+        await kit.write_entry(at(ROOM), "", "four")
         assert kit.journal.read_text().startswith(f"{kept}\n\n## ")
         assert [(one.text, one.scope) for one in entries(kit)] == [
             ("one", PUBLIC),
@@ -154,15 +160,15 @@ async def test_what_the_disk_refuses_is_in_the_log_and_comes_later(
     async with papers(tmp_path) as kit:
         kit.journal.mkdir(parents=True)
         with caplog.at_level(logging.WARNING):
-            assert await kit.notes.remember(at(ROOM), "first") == "You will remember it."
+            assert await kit.remember(at(ROOM), "first") == "You will remember it."
         assert "cannot be written" in caplog.text
         assert "first" not in caplog.text
         kit.journal.rmdir()
-        await kit.notes.remember(at(ROOM), "second")
+        await kit.remember(at(ROOM), "second")
         assert [one.text for one in entries(kit)] == ["first", "second"]
         kit.journal.unlink()
         kit.journal.mkdir()
-        await kit.notes.remember(at(ROOM), "third")
+        await kit.remember(at(ROOM), "third")
     kit.journal.rmdir()
     async with papers(tmp_path) as kit:
         assert [one.text for one in entries(kit)] == ["third"]
@@ -175,13 +181,13 @@ async def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         kit.directory.mkdir(parents=True)
         kit.journal.symlink_to(outside)
-        await kit.notes.remember(at(ROOM), "x")
+        await kit.remember(at(ROOM), "x")
         assert outside.read_text() == "theirs"
         kit.journal.unlink()
         os.mkfifo(kit.journal)
-        await kit.notes.remember(at(ROOM), "y")
+        await kit.remember(at(ROOM), "y")
         kit.journal.unlink()
-        await kit.notes.remember(at(ROOM), "z")
+        await kit.remember(at(ROOM), "z")
         assert [one.text for one in entries(kit)] == ["x", "y", "z"]
 
 
@@ -190,10 +196,10 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
     tmp_path: Path,
 ) -> None:
     async with papers(tmp_path) as kit:
-        assert kit.notes.material_tokens("reverie") == 0
+        assert kit.material_tokens == 0
         for number in range(3):
-            await kit.notes.write_entry(at(ROOM), "", f"{number}" * 350)
-        everything = kit.notes.material_tokens("reverie")
+            await kit.write_entry(at(ROOM), "", f"{number}" * 350)
+        everything = kit.material_tokens
         assert everything == 3 * 104
         second = (await kit.store.newest_entries(2, kinds=["noted"]))[0].seq
         await kit.append(
@@ -205,12 +211,12 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
             *[MemoryConsolidated(agent="echo", before="", after="x", upto=Seq(9_999), reason="r")]
             * 50,
         )
-        kit.notes.mark_dreamt("reverie", second)
-        assert kit.notes.material_tokens("reverie") == 104
+        kit.memory.notes.mark_dreamt("reverie", second)
+        assert kit.material_tokens == 104
     async with papers(tmp_path) as kit:
-        assert kit.notes.material_tokens("reverie") == 104
-        await kit.notes.remember(replace(at(ROOM), agent="echo"), "x" * 350)
-        assert kit.notes.material_tokens("reverie") == 104
+        assert kit.material_tokens == 104
+        await kit.remember(replace(at(ROOM), agent="echo"), "x" * 350)
+        assert kit.material_tokens == 104
 
 
 @pytest.mark.parametrize("before", [b"", b"by hand", b"by hand\n"])
@@ -258,7 +264,7 @@ def by(place: Address, *roles: str, everything: bool | None = None) -> ToolConte
 
 
 async def forget(kit: Papers, what: str, where: ToolContext) -> str:
-    given = await kit.forgetting.forget(what, where)
+    given = await kit.memory.forget(where, what=what)
     if isinstance(given, ToolOutput):
         assert given.is_untrusted
         return given.text
@@ -290,8 +296,8 @@ async def comes_to_mind(kit: Papers, line: str, place: Address = OWNER) -> str:
 @story
 async def test_the_one_that_is_meant_is_told_by_nothing_any_more(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(at(ROOM), "Boats", "The harbour opens on Monday")
-        await kit.notes.remember(at(ROOM), "Zanzibar is where Ulla was born")
+        await kit.write_entry(at(ROOM), "Boats", "The harbour opens on Monday")
+        await kit.remember(at(ROOM), "Zanzibar is where Ulla was born")
         assert len(await recalled(kit, "zanzibar")) == 1
         assert "Zanzibar" in await comes_to_mind(kit, "What of Zanzibar?")
         assert (await forget(kit, "ULLA zanzib", by(OWNER, "owner"))).startswith("It is forgotten.")
@@ -318,7 +324,7 @@ def test_what_is_not_there_is_not_forgotten(tmp_path: Path, what: str) -> None:
     async def run() -> None:
         async with papers(tmp_path) as kit:
             await kit.say(1, "harbour")
-            await kit.notes.remember(at(ROOM, agent="peer"), "lighthouse")
+            await kit.remember(at(ROOM, agent="peer"), "lighthouse")
             with pytest.raises(ToolCallRefused) as refused:
                 await forget(kit, what, by(OWNER, "owner"))
             assert str(refused.value) == NO_MATCH
@@ -332,7 +338,7 @@ def test_what_is_of_another_private_place_is_not_even_there(tmp_path: Path, plac
     async def run() -> None:
         async with papers(tmp_path) as kit:
             await kit.say(1, "hello", ANN)
-            await kit.notes.remember(at(place), "harbour")
+            await kit.remember(at(place), "harbour")
             for where in (by(ANN, "guest"), by(ANN, "admin"), by(ROOM, "admin"), by(ROOM, "owner")):
                 for what in ("harbour", f"n{await newest(kit)}"):
                     with pytest.raises(ToolCallRefused) as refused:
@@ -361,7 +367,7 @@ def test_elsewhere_only_admins_can(tmp_path: Path, where: ToolContext, *, allowe
     async def run() -> None:
         async with papers(tmp_path) as kit:
             await kit.say(1, "hello", ROOM)
-            await kit.notes.remember(at(ROOM), "harbour")
+            await kit.remember(at(ROOM), "harbour")
             if allowed:
                 await forget(kit, "harbour", where)
             else:
@@ -376,9 +382,9 @@ def test_elsewhere_only_admins_can(tmp_path: Path, where: ToolContext, *, allowe
 @story
 async def test_what_people_wrote_into_the_journal_stays(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(at(ANN), "One", "first")
-        await kit.notes.write_entry(at(ROOM), "Two", "second")
-        await kit.notes.write_entry(at(ROOM), "Three", "third")
+        await kit.write_entry(at(ANN), "One", "first")
+        await kit.write_entry(at(ROOM), "Two", "second")
+        await kit.write_entry(at(ROOM), "Three", "third")
         text = kit.journal.read_text().replace("first", "first, as I said")
         by_hand = "\n## 2026-03-04 09:00 — Mine\nscope: public\n\nby hand: second\n"
         one, mark, rest = text.partition("\n## 2026-03-04 05:06:07Z — Two")
@@ -400,14 +406,14 @@ async def test_what_people_wrote_into_the_journal_stays(tmp_path: Path) -> None:
 async def test_a_dream_loses_the_line_or_is_told_to_leave_it_out(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         memory = kit.directory / "MEMORY.md"
-        await kit.notes.remember(at(ROOM), "Ulla was born in Zanzibar.")
-        await kit.notes.remember(at(ROOM), "The harbour opens on Monday.")
+        await kit.remember(at(ROOM), "Ulla was born in Zanzibar.")
+        await kit.remember(at(ROOM), "The harbour opens on Monday.")
         await dream(kit, model("- Ulla was born in Zanzibar.\n- Harbour: Mondays"))
         await forget(kit, "Zanzibar", by(OWNER, "owner"))
         assert memory.read_text() == "- Harbour: Mondays\n"
         await forget(kit, "harbour opens", by(OWNER, "owner"))
         assert memory.read_text() == "- Harbour: Mondays\n"
-        assert kit.notes.material_tokens("reverie") > 0
+        assert kit.material_tokens > 0
         thinks = model("- nothing")
         came = await dream(kit, thinks)
         assert came.outcome == "dreamt"
@@ -418,7 +424,7 @@ async def test_a_dream_loses_the_line_or_is_told_to_leave_it_out(tmp_path: Path)
         )
         assert ")\n  The harbour opens" in text
         assert (await dream(kit, model("x"))).outcome == "unchanged"
-        assert kit.notes.material_tokens("reverie") == 0
+        assert kit.material_tokens == 0
 
 
 STEPS = frozenset({"open", "write", "fsync", "replace", "unlink"})
@@ -457,10 +463,10 @@ class Disk:
 async def live(kit: Papers) -> None:
     """Everything that an agent keeps for itself, twice."""
     for number in range(2):
-        await kit.notes.write_entry(
+        await kit.write_entry(
             at(ROOM), f"title {number}", f"text {number}\n## 2026-01-01 00:00\nand more"
         )
-        await kit.notes.remember(at(ANN), f"fact {number}")
+        await kit.remember(at(ANN), f"fact {number}")
         await dream(kit, model(f"- dream {number}"))
 
 

@@ -1,5 +1,5 @@
 """Dreams: consolidation of the notes since the last dream into MEMORY.md, by one request to the
-agent's model.
+agent's model, as a turn of its inner conversation.
 
 - The notes come from private places, too. So a dream posts nothing, and its result is shown to a
   verified owner alone: neither text nor notes belong into the record of its turn, which stands in a
@@ -16,36 +16,43 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
-from agent.journal import to_single_line
-from agent.models.base import (
-    FailureCause,
-    Model,
-    PromptTooLong,
-    RequestRefused,
-    ToolResult,
-)
+from agent.models.base import ModelRequest, PromptTooLong, RequestRefused, ToolResult
 from agent.prompt import PromptInput, PromptTurn
 from agent.prompts import load_prompt
 from agent.tokens.counter import estimate_tokens
 from agent.turn import take_turn
-from agent.turn_context import NO_USAGE, TurnHost, TurnOutcome, budget_tokens
-from agent.workspace.character_card import normalize_text
-from gateway.context.journal import JournalStore
-from gateway.context.memory import (
+from agent.turn_context import TurnHost, TurnOutcome, budget_tokens
+from gateway.access.limits import Payers
+from gateway.core.clock import new_id
+from gateway.core.events import Address, ConversationId, EventId, TaskFinished
+from gateway.core.facts import (
+    NoteForgotten,
+    NoteWritten,
+    Seq,
+    TurnId,
+    TurnRecord,
+    inner_conversation,
+)
+from gateway.core.i18n import N_, _
+from gateway.core.labels import TRUSTED_LABEL, describe_integrity
+from gateway.core.scopes import PUBLIC
+from gateway.core.text_safety import escape_invisible, normalize_text, to_single_line
+from gateway.core.tool_spec import ToolCall
+from gateway.plugins.memory.journal import JournalStore
+from gateway.plugins.memory.memory_file import (
     MemoryStore,
     find_newest_dream,
     format_as_list_item,
     list_changed_lines,
     load_dreams,
 )
-from gateway.core.events import ConversationId, RequestUsage, Usage
-from gateway.core.facts import NoteForgotten, NoteWritten, Seq
-from gateway.core.i18n import N_, _
-from gateway.core.labels import describe_integrity
-from gateway.core.scopes import PUBLIC
-from gateway.core.text_safety import escape_invisible
-from gateway.core.tool_spec import ToolCall, ToolSpec
-from gateway.store import LogEntry, Store, StoreReader
+from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.turn_input import NO_UNREAD, AgentContext
+from gateway.runtime.turn_record import PUT_OFF_TEXTS
+from gateway.store import LogEntry, NewEntry, Store, StoreReader
+from gateway.store.spending import budgeted_usd
+from gateway.stream.handle import GatewayHandle
+from gateway.stream.internal import InternalIntake
 
 _PAGE: Final = 200
 _MAX_PENDING_NOTES: Final = 1_000
@@ -93,22 +100,43 @@ class DreamInput(NamedTuple):
     """Log position up to which all notes are included."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DreamResult:
+class DreamResult(NamedTuple):
     """Outcome of one dream."""
 
     outcome: Literal["dreamt", "unchanged", "failed"]
     """unchanged: there was nothing new, or nothing worth a change."""
     reason: str = ""
     """Reason of a failure; holds no secrets and no text of notes."""
-    cause: FailureCause = "broken"
-    """Cause of a failure."""
     changed: int = 0
     """Lines of the file that went or came."""
-    accounts: tuple[RequestUsage, ...] = ()
-    requests: int = 0
-    usage: Usage = NO_USAGE
-    model: str = ""
+    done: TurnOutcome = TurnOutcome(outcome="failed")
+    """Of its requests. Its text is no part of the result."""
+
+
+class DreamHost(TurnHost):
+    """Host of a dream, which the day's budget of autonomous turns pays. It has the agent's tools,
+    so that the cached prefix stays the same; every call is refused.
+    """
+
+    def __init__(self, context: AgentContext) -> None:
+        super().__init__()
+        self.specs = context.tools.specs
+        self.context, self.agent = context, context.agent.id
+        self.turn = TurnId(new_id(context.gateway.clock.now()))
+        self.place = Address.parse(inner_conversation(self.agent))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        return ToolResult(
+            id=call.id,
+            text="You are dreaming: no tools. Write the text of MEMORY.md.",
+            is_error=True,
+        )
+
+    async def can_afford(self, request: ModelRequest) -> bool:
+        limits, payers = self.context.limits, Payers(self.place, self.agent, autonomous=True)
+        ceiling_usd = self.context.model.ceiling_usd(request)
+        spent_usd = budgeted_usd(self.progress.current.accounts)
+        return await limits.reserve(self.turn, payers, ceiling_usd, spent_usd) is None
 
 
 class Dreamer:
@@ -116,23 +144,87 @@ class Dreamer:
 
     def __init__(
         self,
-        store: Store,
+        gateway: GatewayHandle,
+        internal: InternalIntake,
         notes: JournalStore,
         memory: MemoryStore,
     ) -> None:
-        self._store = store
-        self._journal = notes
-        self._memory = memory
+        self._store, self._clock, self._internal = gateway.store, gateway.clock, internal
+        self._notes, self._memory = notes, memory
 
-    async def dream(
-        self,
-        brief: PromptInput,
-        model: Model,
-        host: TurnHost,
-        *,
-        agent: str,
-        memory_chars: int,
-    ) -> DreamResult:
+    def material_tokens(self, agent: str) -> int:
+        """Return the approximate size of the notes since the last dream."""
+        return self._notes.material_tokens(agent)
+
+    async def take_turn(self, context: AgentContext, handle: TurnHandle) -> TurnResult:
+        """Run a dream. Interrupted, it has changed nothing or everything: see `dream`."""
+        host = DreamHost(context)
+        try:
+            front = await context.prompts.build(host.place, NO_UNREAD, (), context.specs_tokens)
+            brief = PromptInput(
+                persona=front.persona,
+                binding=front.binding,
+                card=front.card,
+                history=(),
+                input_text="",
+                conversation=host.place.conversation,
+            )
+            with handle.interruptible():
+                result = await self.dream(brief, host)
+            await self._record(host, result)
+        except TurnInterrupted:
+            # It owes no turn, so only its costs are recorded, not that it was interrupted.
+            if (done := host.progress.current).requests:
+                await self._record(host, DreamResult("failed", "interrupted", done=done))
+            return TurnResult(was_interrupted=True, autonomous=True)
+        finally:  # its record has counted what it cost
+            context.limits.settle(host.turn)
+        has_failed, done = result.outcome == "failed", result.done
+        is_put_off = has_failed and done.cause in PUT_OFF_TEXTS
+        return TurnResult(
+            has_failed=has_failed,
+            has_yielded=True,
+            autonomous=True,
+            put_off=TurnOutcome(outcome="failed", reason=result.reason, cause=done.cause)
+            if is_put_off
+            else None,
+            model="failed" if is_put_off else "answered",
+        )
+
+    async def _record(self, host: DreamHost, result: DreamResult) -> None:
+        done, failed = result.done, result.outcome == "failed"
+        if not done.requests and not failed:  # there was nothing to dream of
+            return
+        now, turn = self._clock.now(), host.turn
+        ended = TurnRecord(
+            turn=turn,
+            covers=(),
+            omitted=0,
+            heard="",
+            upto=Seq(0),
+            outcome="failed" if failed else "silent",
+            text="",
+            reason=result.reason,
+            model=done.model,
+            usage=done.usage,
+            requests=done.requests,
+            autonomous=True,
+            accounts=done.accounts,
+            agent=host.agent,
+            cause="dream",
+            label=TRUSTED_LABEL,  # it holds no text
+        )
+        await self._store.append(
+            [NewEntry(fact=ended, at=now, conversation=host.place.conversation, key=f"turn:{turn}")]
+        )
+        text = result.reason if failed else f"MEMORY.md has changed in {result.changed} lines"
+        await self._internal.submit(
+            TaskFinished(
+                id=EventId(turn), what="dream", ok=not failed, text=text, sent=now, agent=host.agent
+            )
+        )
+
+    async def dream(self, brief: PromptInput, host: DreamHost) -> DreamResult:
         """Run one dream. Raises StoreError.
 
         `brief`: persona, binding and card of the inner conversation, without input. A failure
@@ -140,59 +232,43 @@ class Dreamer:
         holds the costs, and the file is as before, or its new version is durable and
         `MemoryStore.finish_write` completes it.
         """
+        agent = host.agent
         try:
             await self._memory.finish_write(agent)
             before = await self._memory.read(agent)
         except OSError as error:
-            return DreamResult(
-                outcome="failed", reason=f"MEMORY.md cannot be read: {error.strerror or error}"
-            )
+            return DreamResult("failed", f"MEMORY.md cannot be read: {error.strerror or error}")
         last = await find_newest_dream(self._store, agent)
-        if last is not None:
-            self._journal.mark_dreamt(
-                agent, last.fact.upto
-            )  # a cancelled dream may have been durable
+        if last is not None:  # a cancelled dream may have been durable
+            self._notes.mark_dreamt(agent, last.fact.upto)
         found = await load_dream_input(
             self._store,
             agent,
             last.fact.upto if last is not None else Seq(0),
-            _notes_budget_tokens(brief, model, before),
+            _notes_budget_tokens(brief, host.context.model.model.context_tokens, before),
         )
         if not found.notes:
-            self._journal.mark_dreamt(agent, found.upto)
+            self._notes.mark_dreamt(agent, found.upto)
             return DreamResult(
-                outcome="unchanged",
-                reason="nothing was written down since the last dream that may change it",
+                "unchanged", "nothing was written down since the last dream that may change it"
             )
-        request = _MemoryRequest(model, host, agent)
-        after, done = await request.request_text(
-            replace(brief, input_text=render_dream_prompt(before, found.notes, memory_chars)),
-            memory_chars,
-        )
+        brief = replace(brief, input_text=render_dream_prompt(before, found.notes))
+        after, done = await _ask_for_file(brief, host)
         if not after:
-            return _build_result(done, "failed", reason=done.reason or "the model wrote nothing")
-        return await self._save(agent, before, after, found.upto, done)
-
-    async def _save(
-        self, agent: str, before: str, after: str, upto: Seq, done: TurnOutcome
-    ) -> DreamResult:
+            return DreamResult("failed", done.reason or "the model wrote nothing", done=done)
         try:
             is_written = await self._memory.rewrite(
-                agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON
+                agent, before=before, after=f"{after}\n", upto=found.upto, reason=DREAM_REASON
             )
         except OSError as error:
-            return _build_result(
-                done, "failed", reason=f"MEMORY.md cannot be written: {error.strerror or error}"
-            )
+            reason = f"MEMORY.md cannot be written: {error.strerror or error}"
+            return DreamResult("failed", reason, done=done)
         if not is_written:
-            return _build_result(
-                done,
-                "failed",
-                reason="MEMORY.md was changed meanwhile: the next dream begins with that",
-            )
-        self._journal.mark_dreamt(agent, upto)
+            reason = "MEMORY.md was changed meanwhile: the next dream begins with that"
+            return DreamResult("failed", reason, done=done)
+        self._notes.mark_dreamt(agent, found.upto)
         changed = len(list_changed_lines(before, after))
-        return _build_result(done, "dreamt" if changed else "unchanged", changed=changed)
+        return DreamResult("dreamt" if changed else "unchanged", changed=changed, done=done)
 
 
 async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) -> DreamInput:
@@ -286,13 +362,13 @@ _AUTHOR_TEXTS: Final = {
 """Authors of a note, by its integrity."""
 
 
-def render_dream_prompt(before: str, notes: Sequence[DreamNote], memory_chars: int) -> str:
+def render_dream_prompt(before: str, notes: Sequence[DreamNote]) -> str:
     """Return the prompt of a dream. Pure. Quoted text is indented, so that nothing of it looks like
     a frame.
     """
     memory = indent_text(before) if normalize_text(before) else "(empty)"
     lines = "\n".join(render_note(note) for note in notes)
-    instructions = load_prompt("dreaming").replace("{chars}", str(memory_chars))
+    instructions = load_prompt("dreaming").replace("{chars}", str(MEMORY_CHARS))
     return (
         f"{instructions}\n\nMEMORY.md as it is now:\n{memory}\n\nWritten down since, the oldest "
         f"first:\n{lines}"
@@ -365,90 +441,42 @@ def _build_note(
     return DreamNote(seq=seq, at=entry.at, place=place, noted=noted, is_forgotten=forgotten)
 
 
-class DreamHost(TurnHost):
-    """Host of a dream. It has the agent's tools, so that the cached prefix stays the same; every
-    call is refused.
+async def _ask_for_file(brief: PromptInput, host: DreamHost) -> tuple[str, TurnOutcome]:
+    """Return the file's new text and the outcome of the requests. Empty text: there is none, and
+    the outcome says why.
     """
-
-    def __init__(self, specs: tuple[ToolSpec, ...]) -> None:
-        super().__init__()
-        self.specs = specs
-
-    async def call(self, call: ToolCall) -> ToolResult:
-        return ToolResult(
-            id=call.id,
-            text="You are dreaming: no tools. Write the text of MEMORY.md.",
-            is_error=True,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _MemoryRequest:
-    """Requests to the model for the new text of MEMORY.md."""
-
-    model: Model
-    host: TurnHost
-    agent: str
-
-    async def request_text(self, brief: PromptInput, max_chars: int) -> tuple[str, TurnOutcome]:
-        """Return the file's new text and the outcome. Empty text: there is none, and the outcome
-        says why.
-        """
-        max_chars -= 1  # one character for the file's line end
-        done = await self._ask(brief)
-        text = strip_wrapping(done.text) if done.outcome == "replied" else ""
-        if len(text) <= max_chars:
-            return text, done
-        first = PromptTurn(input_text=brief.input_text, reply=done.text)
-        again = replace(
-            brief,
-            history=(*brief.history, first),
-            input_text=_TOO_LONG_PROMPT.format(len(text), max_chars),
-        )
-        done = await self._ask(again)
-        shorter = strip_wrapping(done.text) if done.outcome == "replied" else ""
-        return truncate_lines(shorter or text, max_chars), done
-
-    async def _ask(self, brief: PromptInput) -> TurnOutcome:
-        try:
-            done = await take_turn(
-                brief,
-                self.model,
-                self.host,
-                key=self.agent,
-                max_tool_rounds=_MAX_TOOL_ROUNDS,
-            )
-            return replace(done, outcome="failed", text="") if done.cause == "cut" else done
-        except (PromptTooLong, RequestRefused) as error:
-            self.host.progress.record_lost(error.accounts)
-            return self.host.progress.finish(TurnOutcome(outcome="failed", reason=error.reason))
+    max_chars = MEMORY_CHARS - 1  # one character for the file's line end
+    done = await _ask(brief, host)
+    text = strip_wrapping(done.text) if done.outcome == "replied" else ""
+    if len(text) <= max_chars:
+        return text, done
+    first = PromptTurn(input_text=brief.input_text, reply=done.text)
+    again = replace(
+        brief,
+        history=(*brief.history, first),
+        input_text=_TOO_LONG_PROMPT.format(len(text), max_chars),
+    )
+    done = await _ask(again, host)
+    shorter = strip_wrapping(done.text) if done.outcome == "replied" else ""
+    return truncate_lines(shorter or text, max_chars), done
 
 
-def _notes_budget_tokens(brief: PromptInput, model: Model, before: str) -> int:
-    """Return how many tokens the notes of a dream may take."""
+async def _ask(brief: PromptInput, host: DreamHost) -> TurnOutcome:
+    model = host.context.model.model
+    try:
+        done = await take_turn(brief, model, host, key=host.agent, max_tool_rounds=_MAX_TOOL_ROUNDS)
+        return replace(done, outcome="failed", text="") if done.cause == "cut" else done
+    except (PromptTooLong, RequestRefused) as error:
+        host.progress.record_lost(error.accounts)
+        return host.progress.finish(TurnOutcome(outcome="failed", reason=error.reason))
+
+
+def _notes_budget_tokens(brief: PromptInput, window: int, before: str) -> int:
+    """Return how many tokens the notes of a dream may take. `window`: tokens of the model's."""
     fixed = sum(
         map(
             estimate_tokens,
             (brief.persona, brief.binding.prompt, brief.card, before, load_prompt("dreaming")),
         )
     )
-    return min(MAX_NOTES_TOKENS, budget_tokens(model.context_tokens, fixed))
-
-
-def _build_result(
-    done: TurnOutcome,
-    outcome: Literal["dreamt", "unchanged", "failed"],
-    *,
-    reason: str = "",
-    changed: int = 0,
-) -> DreamResult:
-    return DreamResult(
-        outcome=outcome,
-        reason=reason,
-        cause=done.cause,
-        changed=changed,
-        accounts=done.accounts,
-        requests=done.requests,
-        usage=done.usage,
-        model=done.model,
-    )
+    return min(MAX_NOTES_TOKENS, budget_tokens(window, fixed))

@@ -18,19 +18,17 @@ scope is private to the owner.
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from agent.workspace.character_card import normalize_text
 from gateway.core.events import Address
+from gateway.core.scopes import PUBLIC
+from gateway.core.text_safety import normalize_text, to_single_line
 
 MAX_TITLE_CHARS: Final = 120
 MAX_TEXT_CHARS: Final = 4_000
-PUBLIC_SCOPE: Final = "public"
-"""Name of the public scope, as in `gateway.core.scopes`."""
 REMEMBERED_TITLE: Final = "to remember"
 """Title of facts to keep for good."""
 
@@ -55,22 +53,9 @@ class JournalEntry:
     text: str
     """As `normalize_text` returns it; may be empty if a person wrote it."""
     scope: str | None
-    """`PUBLIC_SCOPE`, or the conversation to which it is private. None: private to the owner."""
+    """`PUBLIC`, or the conversation to which it is private. None: private to the owner."""
     note_id: str = ""
     """Id of the note in the log. Empty: a person wrote the entry."""
-
-
-def to_single_line(text: str, most: int = MAX_TITLE_CHARS) -> str:
-    """Return the text on one line, without invisible characters, at most `most` characters long."""
-    is_simple = text.isascii() and text.isprintable()  # the usual case, and the fast one
-    printable = (
-        text
-        if is_simple
-        else "".join(
-            c if unicodedata.category(c)[0] not in "CZ" else " " for c in normalize_text(text)
-        )
-    )
-    return " ".join(printable.split())[:most].rstrip()
 
 
 def format_entry(entry: JournalEntry) -> str:
@@ -199,8 +184,8 @@ def _parse_scope(written: str) -> str | None:
             written = str(json.loads(written))
         except ValueError:
             return None
-    if written == PUBLIC_SCOPE:
-        return PUBLIC_SCOPE
+    if written == PUBLIC:
+        return PUBLIC
     try:
         return Address.parse(written).conversation
     except ValueError:

@@ -6,21 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.journal import (
+from gateway.core.scopes import PUBLIC
+from gateway.core.text_safety import normalize_text, to_single_line
+from gateway.plugins.memory import Memory
+from gateway.plugins.memory.journal_file import (
     MAX_TITLE_CHARS,
-    PUBLIC_SCOPE,
     JournalEntry,
     format_entry,
     parse_journal,
-    to_single_line,
 )
-from agent.workspace.character_card import normalize_text
 from gateway.plugins.recall import Recall
-from gateway.tools.memory import MemoryTools
 from tests.kits.strategies import addresses
 from tests.kits.tools import specs_of
 
-NOTE_TOOLS = (*specs_of(MemoryTools)[:2], *specs_of(Recall)[:1])
+NOTE_TOOLS = (*specs_of(Memory)[:2], *specs_of(Recall)[:1])
 """journal, remember, recall."""
 
 AT = datetime(2026, 11, 21, 19, 40, 12, tzinfo=UTC)
@@ -56,7 +55,7 @@ entries = st.builds(
     at=st.datetimes(timezones=st.just(UTC)).map(lambda at: at.replace(microsecond=0)),
     title=titles,
     text=texts,
-    scope=st.none() | st.just(PUBLIC_SCOPE) | addresses.map(lambda place: place.conversation),
+    scope=st.none() | st.just(PUBLIC) | addresses.map(lambda place: place.conversation),
     note_id=st.sampled_from(["", "01KAM3Q0V5T9S8"]),
 )
 
@@ -96,7 +95,7 @@ def test_an_entry_looks_like_this() -> None:
 @pytest.mark.parametrize(
     ("text", "scope"),
     [
-        ("scope: public\nhello", PUBLIC_SCOPE),
+        ("scope: public\nhello", PUBLIC),
         ("scope:   irc.libera/nick!user@host  \nhello", "irc.libera/nick!user@host"),
         ("hello", None),
         ("scope:\nhello", None),
@@ -130,7 +129,7 @@ def test_what_says_no_scope_is_closed(text: str, scope: str | None) -> None:
 )
 def test_headers_are_read_as_people_write_them(header: str, title: str) -> None:
     assert parse_journal(f"{header}\r\nscope: public\r\n\r\n## Heading\r\nhello\r\n") == [
-        JournalEntry(at=AT, title=title, text="## Heading\nhello", scope=PUBLIC_SCOPE)
+        JournalEntry(at=AT, title=title, text="## Heading\nhello", scope=PUBLIC)
     ]
 
 
@@ -158,9 +157,7 @@ def test_other_headings_are_text(line: str) -> None:
 
 
 def test_a_write_that_was_cut_off_does_not_pass_for_a_whole_one() -> None:
-    whole = format_entry(
-        JournalEntry(at=AT, title="t", text="hello", scope=PUBLIC_SCOPE, note_id="01A")
-    )
+    whole = format_entry(JournalEntry(at=AT, title="t", text="hello", scope=PUBLIC, note_id="01A"))
     assert all(
         not entry.note_id for cut in range(len(whole) - 4) for entry in parse_journal(whole[:cut])
     )

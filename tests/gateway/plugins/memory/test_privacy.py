@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agent.journal import parse_journal
 from agent.workspace.cache import WorkspaceCache
-from gateway.context.memory import find_newest_dream
 from gateway.core.events import Address
 from gateway.core.facts import MemoryConsolidated, NoteWritten, Seq
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
+from gateway.plugins.memory.journal_file import parse_journal
+from gateway.plugins.memory.memory_file import find_newest_dream
 from gateway.plugins.recall import RecallSettings
 from reverie.testing.channels import story
 from tests.kits.examples import examples
@@ -57,16 +57,16 @@ async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
     of."""
     await kit.say(1, f"My secret is {secret}", place)
     await kit.store.append([turn(place.conversation, 1, text=f"I keep it: {secret}")])
-    await kit.notes.write_entry(at(place), secret, "in the title")
-    await kit.notes.write_entry(at(place), "in the text", f"The secret is {secret}")
-    await kit.notes.remember(at(place), f"It is {secret}")
+    await kit.write_entry(at(place), secret, "in the title")
+    await kit.write_entry(at(place), "in the text", f"The secret is {secret}")
+    await kit.remember(at(place), f"It is {secret}")
     with kit.journal.open("a") as journal:
         journal.write(
             f"\n## 2026-03-04 07:00 - by hand\n{'scope: public' if place == ROOM else ''}\nIt is "
             f"{secret}\n"
         )
     newest = (await kit.store.newest_entries(1, kinds=["noted"]))[0].seq
-    await kit.memory.rewrite(
+    await kit.memory.file.rewrite(
         "reverie", before="", after=f"- {secret}\n", upto=newest, reason="dreamt"
     )
     await kit.append(
@@ -93,9 +93,9 @@ async def gather(kit: Papers, place: Address) -> str:
         await kit.recall(where, query)
         for query in (SECRET, "secret", "my secret", "title", "it", "keep", "in")
     ]
-    told.append(await kit.notes.write_entry(where, "t", "x"))
-    told.append(await kit.notes.remember(where, "x"))
-    told.append(f"{kit.notes.material_tokens('reverie')}")
+    told.append(await kit.write_entry(where, "t", "x"))
+    told.append(await kit.remember(where, "x"))
+    told.append(f"{kit.material_tokens}")
     return "\n".join(told)
 
 
@@ -143,8 +143,8 @@ async def test_a_private_note_comes_up_nowhere_else_by_itself(
     can be at fault."""
 
     async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(at(said), SECRET, f"about {SECRET}")
-        await kit.notes.remember(at(said), f"to remember: {SECRET}")
+        await kit.write_entry(at(said), SECRET, f"about {SECRET}")
+        await kit.remember(at(said), f"to remember: {SECRET}")
         with kit.journal.open("a") as journal:
             journal.write(f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n")
         told = await ambient(kit, at(asked), SECRET)
@@ -188,7 +188,7 @@ async def test_memory_is_in_nobodys_prompt_but_the_owners(tmp_path: Path) -> Non
 async def test_the_journal_says_of_each_entry_whose_it_is(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         for place in PLACES:
-            await kit.notes.remember(at(place), f"{SECRET} of {place.conversation}")
+            await kit.remember(at(place), f"{SECRET} of {place.conversation}")
         for entry in parse_journal(kit.journal.read_text()):
             whence = Address.parse(entry.text.removeprefix(f"{SECRET} of "))
             assert entry.scope == (whence.conversation if whence in PRIVATE else PUBLIC)

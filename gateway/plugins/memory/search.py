@@ -12,14 +12,15 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
-from agent.journal import REMEMBERED_TITLE, JournalEntry, to_single_line
 from gateway.core.events import ConversationId, Message, MessageEdited
 from gateway.core.facts import NoteWritten, Seq, TurnRecord, is_inner
 from gateway.core.identity import lowest_role
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, readers_of
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import OWNER_SCOPE, is_shared_scope
+from gateway.core.text_safety import sanitize_name, to_single_line
 from gateway.core.tool import ToolContext
+from gateway.plugins.memory.journal_file import REMEMBERED_TITLE, JournalEntry
 from gateway.store import EntryLocation, LogEntry, StoreReader, search_terms
 from gateway.stream.routing import PrivacyCache
 
@@ -225,11 +226,6 @@ def note_text(noted: NoteWritten | JournalEntry) -> str:
     return f"{noted.title}: {noted.text}" if noted.title else noted.text
 
 
-def sanitize_name(name: str) -> str:
-    """Replace characters in a name that could close a frame or imitate one."""
-    return to_single_line("".join("_" if c in '[]():"' else c for c in name), 100) or "_"
-
-
 def _build_hit(one: LogEntry, scope: str, origin: str, text: str, label: Label) -> SearchHit:
     handle = f"m{one.seq}"
     label = _with_readers(label, scope, handle)
@@ -252,6 +248,6 @@ def fold_case(text: str) -> str:
 
 
 @lru_cache(maxsize=32_768)  # the agents' own files are searched again before each turn
-def normalize_text(text: str) -> str:
+def fold_words(text: str) -> str:
     """Return the words alone, folded, with one space between them."""
     return " ".join(_WORD.findall(fold_case(text)))

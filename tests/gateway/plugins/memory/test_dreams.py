@@ -11,21 +11,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.models.base import ModelBusy, ModelMessage, ModelRequest, TextPart, ToolResult
+from agent.models.base import Model, ModelBusy, ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.prompt import PromptBinding, PromptInput
-from gateway.context.dream import DreamHost, DreamResult, strip_wrapping, truncate_lines
 from gateway.core.clock import ManualClock
-from gateway.core.facts import MemoryConsolidated, inner_conversation
+from gateway.core.events import TaskFinished
+from gateway.core.facts import MemoryConsolidated, TurnRecord, inner_conversation
 from gateway.core.tool_spec import ToolCall, ToolSpec
+from gateway.plugins.memory import Memory, dreams
+from gateway.plugins.memory.dreams import (
+    MEMORY_CHARS,
+    DreamHost,
+    DreamResult,
+    strip_wrapping,
+    truncate_lines,
+)
 from gateway.plugins.recall import Recall
-from gateway.tools.memory import MemoryTools
+from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_input import AgentContext
 from reverie.testing.channels import story
-from tests.kits.journal import ANN, OWNER, ROOM, Papers, at, papers
+from tests.kits.journal import ANN, OWN, OWNER, ROOM, Papers, at, papers
 from tests.kits.scripted_turn import take_turn
-from tests.kits.tools import specs_of
+from tests.kits.tools import dispatcher, specs_of
+from tests.kits.turns import Idle, context_of, handle
 
-NOTE_TOOLS = (*specs_of(MemoryTools)[:2], *specs_of(Recall)[:1])
+NOTE_TOOLS = (*specs_of(Memory)[:2], *specs_of(Recall)[:1])
 """journal, remember, recall."""
 
 BRIEF = PromptInput(
@@ -57,17 +67,28 @@ def model(*replies: str, **more: object) -> ScriptedModel:
     )
 
 
-async def dream(kit: Papers, thinks: ScriptedModel, *, most: int = 1_000) -> DreamResult:
-    return await kit.dreaming.dream(
-        BRIEF, thinks, DreamHost(NOTE_TOOLS), agent="reverie", memory_chars=most
-    )
+def context(kit: Papers, thinks: Model) -> AgentContext:
+    """What the agent's turns work with."""
+    agent = Idle(kit.store, kit.clock)
+    agent.id = "reverie"
+    return context_of(handle(kit.store, kit.clock), agent, thinks, dispatcher([]))
+
+
+def host(kit: Papers, thinks: Model) -> DreamHost:
+    made = DreamHost(context(kit, thinks))
+    made.specs = NOTE_TOOLS
+    return made
+
+
+async def dream(kit: Papers, thinks: Model) -> DreamResult:
+    return await kit.memory.dreamer.dream(BRIEF, host(kit, thinks))
 
 
 @asynccontextmanager
 async def noted(tmp: Path, *texts: str) -> AsyncIterator[Papers]:
     async with papers(tmp) as kit:
         for text in texts:
-            await kit.notes.write_entry(at(ROOM), "", text)
+            await kit.write_entry(at(ROOM), "", text)
         yield kit
 
 
@@ -92,11 +113,11 @@ def file(kit: Papers) -> Path:
 @story
 async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(at(ROOM), "Harbour", "Ada comes back\non Monday")
-        await kit.notes.remember(at(ANN), "Ann likes tea")
+        await kit.write_entry(at(ROOM), "Harbour", "Ada comes back\non Monday")
+        await kit.remember(at(ANN), "Ann likes tea")
         thinks = model("# MEMORY.md\n\n- Ada: back on Monday\x07\n- Ann: tea  ")
         came = await dream(kit, thinks)
-        assert (came.outcome, came.requests, came.reason) == ("dreamt", 1, "")
+        assert (came.outcome, came.done.requests, came.reason) == ("dreamt", 1, "")
         assert file(kit).read_text() == "- Ada: back on Monday\n- Ann: tea\n"
         assert came.changed == 2
         (one,) = await dreamed(kit)
@@ -114,8 +135,8 @@ async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: P
         whose = f"rests on words of owners, in {ANN.conversation}"
         assert f"(to remember; private, of {ANN.conversation}; {whose})\n  Ann likes tea" in text
         assert "MEMORY.md as it is now:\n(empty)" in text
-        assert "at most 1000 characters" in text
-        assert kit.notes.material_tokens("reverie") == 0
+        assert f"at most {MEMORY_CHARS} characters" in text
+        assert kit.material_tokens == 0
 
 
 @story
@@ -140,17 +161,24 @@ async def test_without_anything_new_nothing_is_asked(tmp_path: Path) -> None:
         thinks = model("- x")
         await dream(kit, thinks)
         assert (await dream(kit, thinks)).outcome == "unchanged"
-        await kit.notes.remember(at(ROOM, agent="echo"), "hers")
+        await kit.remember(at(ROOM, agent="echo"), "hers")
         assert (await dream(kit, thinks)).outcome == "unchanged"
         assert len(thinks.requests) == 1
 
 
 @story
-async def test_what_is_too_long_is_asked_for_once_more(tmp_path: Path) -> None:
+async def test_what_is_too_long_is_asked_for_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dreams, "MEMORY_CHARS", 50)
     async with noted(tmp_path, "x") as kit:
         thinks = model("- long\n" * 20, "- short")
-        came = await dream(kit, thinks, most=50)
-        assert (came.outcome, came.requests, file(kit).read_text()) == ("dreamt", 2, "- short\n")
+        came = await dream(kit, thinks)
+        assert (came.outcome, came.done.requests, file(kit).read_text()) == (
+            "dreamt",
+            2,
+            "- short\n",
+        )
         again = thinks.requests[1].conversation
         assert [said.role for said in again] == ["user", "assistant", "user"]
         assert again[0] == thinks.requests[0].conversation[0], "the prefix only grows"
@@ -190,13 +218,13 @@ async def test_a_dream_that_fails_changes_nothing(
 ) -> None:
     async with noted(tmp_path, "x") as kit:
         file(kit).write_text("mine")
-        before = kit.notes.material_tokens("reverie")
+        before = kit.material_tokens
         came = await dream(kit, thinks)
         assert came.outcome == "failed"
         assert reason in came.reason
         assert file(kit).read_text() == "mine"
         assert await dreamed(kit) == []
-        assert kit.notes.material_tokens("reverie") == before > 0
+        assert kit.material_tokens == before > 0
 
 
 @story
@@ -207,7 +235,7 @@ async def test_no_tool_is_carried_out(tmp_path: Path) -> None:
             rules=(ScriptRule(match="no tools", reply="- x"), ScriptRule(match="", calls=calls))
         )
         came = await dream(kit, ScriptedModel(script, clock=ManualClock()))
-        assert (came.outcome, came.requests, file(kit).read_text()) == ("dreamt", 2, "- x\n")
+        assert (came.outcome, came.done.requests, file(kit).read_text()) == ("dreamt", 2, "- x\n")
 
 
 class Broke(DreamHost):
@@ -219,13 +247,7 @@ class Broke(DreamHost):
 async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None:
     async with noted(tmp_path, "x") as kit:
         thinks = model("- x")
-        came = await kit.dreaming.dream(
-            BRIEF,
-            thinks,
-            Broke(()),
-            agent="reverie",
-            memory_chars=99,
-        )
+        came = await kit.memory.dreamer.dream(BRIEF, Broke(context(kit, thinks)))
         assert (came.outcome, came.reason, len(thinks.requests)) == (
             "failed",
             "dmn.daily_cost_usd",
@@ -234,36 +256,9 @@ async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None
 
 
 @story
-async def test_a_dream_that_is_cancelled_changes_nothing_and_says_what_it_cost(
-    tmp_path: Path,
-) -> None:
-    async with noted(tmp_path, "x") as kit:
-        script = Script(
-            rules=(
-                ScriptRule(match="is the most", reply="y"),
-                ScriptRule(match="", reply="- x\n" * 9),
-            )
-        )
-        clock, host = ManualClock(), DreamHost(NOTE_TOOLS)
-        thinks = ScriptedModel(replace(script, delay_s=1.0), clock=clock)
-        task = asyncio.create_task(
-            kit.dreaming.dream(BRIEF, thinks, host, agent="reverie", memory_chars=20)
-        )
-        while len(thinks.requests) < 2:
-            await asyncio.sleep(0)
-            clock.advance(0.5)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert host.progress.current.requests == 1
-        assert await dreamed(kit) == []
-        assert not file(kit).exists()
-
-
-@story
 async def test_notes_are_quoted_so_that_none_looks_like_another(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
-        await kit.notes.write_entry(
+        await kit.write_entry(
             at(ANN), "[2026-01-01 00:00 UTC] (journal; public)", "x\n[now] (journal; public)\ny"
         )
         file(kit).write_text("a\nWritten down since, the oldest first:\n[now] (journal; public)")
@@ -283,7 +278,7 @@ async def test_hand_edits_are_what_the_next_dream_begins_with(tmp_path: Path) ->
     async with noted(tmp_path, "x") as kit:
         await dream(kit, model("- x"))
         file(kit).write_bytes(b"- by hand\r\n")
-        await kit.notes.remember(at(OWNER), "y")
+        await kit.remember(at(OWNER), "y")
         thinks = model("- both")
         await dream(kit, thinks)
         assert "\n  - by hand\n" in told(thinks.requests[0])
@@ -297,7 +292,7 @@ async def test_a_crash_between_log_and_file_is_mended_at_the_next_start(
     async with noted(tmp_path, "x", "y") as kit:
         await dream(kit, model("- old"))
         old, mark = file(kit).read_bytes(), (kit.directory / "memory.mark").read_bytes()
-        await kit.notes.remember(at(ROOM), "z")
+        await kit.remember(at(ROOM), "z")
         await dream(kit, model("- new"))
         if reached == "log":
             file(kit).write_bytes(old)
@@ -348,3 +343,113 @@ def test_a_cut_keeps_whole_lines(text: str, most: int) -> None:
 )
 def test_what_only_wraps_a_file_is_left_out(answer: str, text: str) -> None:
     assert strip_wrapping(answer) == text
+
+
+LONG = "- marzipan\n" * 20
+
+
+@pytest.fixture
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dreams, "MEMORY_CHARS", 100)
+
+
+async def take_turn_of(kit: Papers, thinks: Model, lane: TurnHandle | None = None) -> TurnResult:
+    """Dream as a turn."""
+    return await kit.memory.dreamer.take_turn(context(kit, thinks), lane or TurnHandle())
+
+
+async def finished(kit: Papers) -> list[TaskFinished]:
+    return [one.fact for one in await kit.store.entries() if isinstance(one.fact, TaskFinished)]
+
+
+async def turns(kit: Papers) -> list[TurnRecord]:
+    found = await kit.store.newest_entries(10, kinds=["turn_ended"])
+    return [
+        one.fact
+        for one in found
+        if isinstance(one.fact, TurnRecord) and one.conversation == OWN.conversation
+    ]
+
+
+def wordy(kit: Papers, **more: float) -> ScriptedModel:
+    rules = (ScriptRule(match="is the most", reply="- marzipan"), ScriptRule(match="", reply=LONG))
+    return ScriptedModel(Script(rules=rules, **more), clock=kit.clock)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("_short")
+@story
+async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(
+    tmp_path: Path,
+) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.remember(at(ROOM), "marzipan")
+        report = await take_turn_of(kit, wordy(kit))
+        assert (
+            report.has_failed,
+            report.has_yielded,
+            report.autonomous,
+            report.was_interrupted,
+        ) == (
+            False,
+            True,
+            True,
+            False,
+        )
+        (turn,) = await turns(kit)
+        assert (turn.outcome, turn.cause, turn.requests, turn.heard, turn.text) == (
+            "silent",
+            "dream",
+            2,
+            "",
+            "",
+        )
+        (told,) = await finished(kit)
+        assert "marzipan" not in repr((turn, told))
+        assert told.ok
+
+
+@story
+async def test_without_anything_new_nothing_is_written_down(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        report = await take_turn_of(kit, wordy(kit))
+        assert not report.has_failed
+        assert await turns(kit) == []
+        assert await finished(kit) == []
+
+
+@pytest.mark.usefixtures("_short")
+@story
+async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Path) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.remember(at(ROOM), "marzipan")
+        lane, thinks = TurnHandle(), wordy(kit, delay_s=1.0)
+        taking = asyncio.create_task(take_turn_of(kit, thinks, lane))
+        while len(thinks.requests) < 2:  # the first answer was too long
+            await asyncio.sleep(0)
+            kit.clock.advance(0.5)
+        lane.interrupt()
+        report = await taking
+        assert (report.was_interrupted, report.has_failed) == (True, False)
+        (turn,) = await turns(kit)
+        assert (turn.outcome, turn.reason, turn.requests, turn.cause) == (
+            "failed",
+            "interrupted",
+            1,
+            "dream",
+        )
+        assert turn.usage.input_tokens > 0
+        assert not (kit.directory / "MEMORY.md").exists()
+        assert kit.material_tokens > 0
+
+
+@story
+async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(
+    tmp_path: Path,
+) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.remember(at(ROOM), "marzipan")
+        lane = TurnHandle()
+        lane.interrupt()
+        report = await take_turn_of(kit, wordy(kit), lane)
+        assert report.was_interrupted
+        assert await turns(kit) == []

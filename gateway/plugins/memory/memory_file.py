@@ -2,7 +2,8 @@
 owner alone.
 
 - Strangers' words never enter it, except by an owner's hand: a note that an owner adds
-  (`MemoryStore.approve`), word for word. So all of it counts as an owner's words (`MEMORY_LABEL`).
+  (`MemoryStore.approve`), word for word. So all of it counts as an owner's words (`MEMORY_LABEL`
+  in `gateway.core.labels`).
 - The log has each version that a dream wrote before the file has it. A mark file beside the store
   names the last version that reached the file, so a start completes what a crash cut off; later
   changes by people are never overwritten.
@@ -11,25 +12,23 @@ owner alone.
 import asyncio
 import difflib
 import logging
-from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from gateway.context.search import normalize_text
-from gateway.core.clock import Clock, new_id
+from gateway.core.clock import new_id
 from gateway.core.facts import MemoryConsolidated, Seq, inner_conversation
 from gateway.core.i18n import _
-from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.core.private_files import (
     MEMORY_FILE,
     agent_state_directory,
     read_private,
     replace_private,
 )
-from gateway.core.scopes import OWNER_SCOPE
 from gateway.core.text_safety import shorten
-from gateway.store import NewEntry, Store, StoreReader
+from gateway.plugins.memory.search import fold_words
+from gateway.store import NewEntry, StoreReader
+from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.memory")
 
@@ -39,8 +38,6 @@ MAX_CHARS: Final = 12_000
 """Largest file to which an approved note is added: text beyond that is in no prompt."""
 APPROVED: Final = "approved"
 """`MemoryConsolidated.reason` of a note that an owner added."""
-MEMORY_LABEL: Final = Label(TRUSTED_LABEL.integrity, (OWNER_SCOPE,))
-"""Trust label of the file."""
 MAX_SHOWN_CHANGES: Final = 12
 """Changed lines of one dream that are shown."""
 MAX_CHANGE_CHARS: Final = 200
@@ -51,9 +48,6 @@ _MARK: Final = "memory.mark"
 _PAGE: Final = 20
 _PAGES: Final = 50
 """Limit of the search: a thousand dreams of all agents, two years of one."""
-
-Directory = Callable[[str], Path]
-"""Return the directory of an agent's own files."""
 
 
 class DreamRecord(NamedTuple):
@@ -154,9 +148,9 @@ async def load_memory_change(
 
 def remove_note_lines(text: str, noted: str) -> str:
     """Return the file without the lines that hold exactly a note's words. Pure."""
-    wanted = [words for line in noted.split("\n") if (words := normalize_text(line))]
+    wanted = [words for line in noted.split("\n") if (words := fold_words(line))]
     lines = text.split("\n")
-    normalized = [normalize_text(line) for line in lines]
+    normalized = [fold_words(line) for line in lines]
     count = len(wanted)
     first = next(
         (
@@ -176,10 +170,9 @@ def remove_note_lines(text: str, noted: str) -> str:
 class MemoryStore:
     """MEMORY.md of all agents. A link, or a file that is no text, is an OSError."""
 
-    def __init__(self, store: Store, clock: Clock, directory: Directory) -> None:
-        self._store = store
-        self._clock = clock
-        self._directory = directory
+    def __init__(self, gateway: GatewayHandle) -> None:
+        self._store, self._clock = gateway.store, gateway.clock
+        self._directory = gateway.live.agent_directory
 
     async def recover(self, agent: str) -> None:
         """Call `finish_write` at a start, which must not fail because of a file: disk errors are

@@ -8,23 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from agent.journal import parse_journal
 from gateway.commands.context import CommandContext
-from gateway.commands.journal import (
-    DEFAULT_ENTRIES,
-    MAX_MEMORY_CHARS,
-    MAX_NOTE_CHARS,
-    MAX_NOTES,
-    suggest_notes,
-)
 from gateway.commands.suggestions import rank_suggestions
-from gateway.context.memory import MAX_SHOWN_CHANGES
 from gateway.core.events import Address
 from gateway.core.facts import NoteForgotten, PostQueued, Seq
 from gateway.core.identity import Role
 from gateway.core.redaction import Redactor
+from gateway.plugins.memory import (
+    DEFAULT_ENTRIES,
+    MAX_MEMORY_CHARS,
+    MAX_NOTE_CHARS,
+    MAX_NOTES,
+)
+from gateway.plugins.memory.journal_file import parse_journal
+from gateway.plugins.memory.memory_file import MAX_SHOWN_CHANGES
 from tests.gateway.commands.commands_kit import Counter, typing
-from tests.gateway.context.test_dream import dream, model
+from tests.gateway.plugins.memory.test_dreams import dream, model
 from tests.kits.commands import command_context
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
 from tests.kits.tasks import LooseTasks
@@ -48,9 +47,7 @@ class Kit:
             it.store,
             it.clock,
             places=it.places,
-            forgetter=it.forgetting,
-            tasks=self.tasks,
-            redactor=Redactor(["swordfish-pie-99"]),
+            plugins=it.plugins,
         )
 
     def at(
@@ -82,10 +79,11 @@ class Kit:
 
 @asynccontextmanager
 async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
-    async with papers(tmp_path) as it:
+    tasks, redactor = LooseTasks(), Redactor(["swordfish-pie-99"])
+    async with papers(tmp_path, tasks=tasks, redactor=redactor) as it:
         for place in (*DIRECT, ROOM, STAFF):
             it.places.direct.put(place.conversation, place in DIRECT)
-        made = Kit(it, LooseTasks())
+        made = Kit(it, tasks)
         yield made
         await made.settled()
 
@@ -93,7 +91,7 @@ async def kit(tmp_path: Path) -> AsyncIterator[Kit]:
 async def everywhere(it: Kit) -> None:
     """Write one note in each place."""
     for number, place in enumerate((ROOM, ANN, BOB, OWNER, STAFF, OWN)):
-        await it.papers.notes.remember(at(place), f"note {number}")
+        await it.papers.remember(at(place), f"note {number}")
 
 
 async def seen(counter: Counter, said: str, **given: str) -> list[int]:
@@ -122,18 +120,16 @@ async def test_each_is_told_what_may_be_told_there(it: Kit) -> None:
 
 
 async def test_what_is_cut_shows_no_beginning_of_a_secret(it: Kit) -> None:
-    await it.papers.notes.write_entry(
-        at(ROOM), "Key", "x" * (MAX_NOTE_CHARS - 20) + " swordfish-pie-99"
-    )
-    await it.papers.notes.remember(at(ROOM), "x" * (MAX_NOTE_CHARS - 15) + " swordfish-pie-99")
+    await it.papers.write_entry(at(ROOM), "Key", "x" * (MAX_NOTE_CHARS - 20) + " swordfish-pie-99")
+    await it.papers.remember(at(ROOM), "x" * (MAX_NOTE_CHARS - 15) + " swordfish-pie-99")
     for said in ("journal", "memory show"):
         assert "sword" not in await it.at(OWNER, "owner").says(said)
 
 
 async def test_the_journal_is_told_the_newest_first_with_numbers(it: Kit) -> None:
     assert await it.at(ROOM).says("journal") == "My journal has nothing that I may show here."
-    await it.papers.notes.write_entry(at(ROOM), "Boats", "The harbour\nopens `@everyone`")
-    await it.papers.notes.remember(at(ANN), "Ulla was born in Zanzibar")
+    await it.papers.write_entry(at(ROOM), "Boats", "The harbour\nopens `@everyone`")
+    await it.papers.remember(at(ANN), "Ulla was born in Zanzibar")
     first, last = await it.newest() - 1, await it.newest()
     assert (await it.at(OWNER, "owner").says("journal")).splitlines() == [
         f"- `n{last}` 2026-03-04 05:06 UTC, `irc.test/ann`, to keep: `Ulla was born in Zanzibar`",
@@ -148,7 +144,7 @@ async def test_the_journal_is_told_the_newest_first_with_numbers(it: Kit) -> Non
 
 
 async def test_what_people_wrote_into_the_journal_is_told_as_far_as_it_may_be(it: Kit) -> None:
-    await it.papers.notes.write_entry(at(ROOM), "Boats", "The harbour opens")
+    await it.papers.write_entry(at(ROOM), "Boats", "The harbour opens")
     with it.papers.journal.open("a") as file:
         file.write(
             "\n## 2026-03-05 09:00 — Mine\nscope: public\n\nby hand\n\n## 2026-03-05 10:00\n\nfor "
@@ -166,8 +162,8 @@ async def test_what_people_wrote_into_the_journal_is_told_as_far_as_it_may_be(it
 
 async def test_so_many_are_told_as_are_asked_for(it: Kit) -> None:
     for number in range(MAX_NOTES + 2):
-        await it.papers.notes.write_entry(at(ROOM), "", f"entry {number}")
-        await it.papers.notes.write_entry(at(BOB), "", "hidden")
+        await it.papers.write_entry(at(ROOM), "", f"entry {number}")
+        await it.papers.write_entry(at(BOB), "", "hidden")
     assert len((await it.at(ROOM).says("journal")).splitlines()) == DEFAULT_ENTRIES
     assert len((await it.at(ROOM).says("journal", n=str(MAX_NOTES))).splitlines()) == MAX_NOTES
     assert (await it.at(ROOM).says("journal", n="1")).endswith(f": `entry {MAX_NOTES + 1}`")
@@ -177,8 +173,8 @@ async def test_what_is_made_of_all_places_is_shown_to_an_owner_alone(it: Kit) ->
     assert await it.at(OWNER, "owner").says("memory show") == (
         "I keep no notes that I may show here."
     )
-    await it.papers.notes.remember(at(BOB), "harbour")
-    await it.papers.notes.write_entry(at(BOB), "", "an entry is not for good")
+    await it.papers.remember(at(BOB), "harbour")
+    await it.papers.write_entry(at(BOB), "", "an entry is not for good")
     await dream(it.papers, model("- Bob: harbour\n```\n# not mine"))
     told = (await it.at(OWNER, "owner").says("memory show")).splitlines()
     assert told[:6] == [
@@ -210,22 +206,22 @@ async def test_what_is_made_of_all_places_is_shown_to_an_owner_alone(it: Kit) ->
 async def test_in_the_morning_an_owner_is_shown_what_the_last_dream_changed(it: Kit) -> None:
     """What came and what went, bounded; nobody else is, and nothing that has gone since."""
     memory, owner = it.papers.directory / "MEMORY.md", it.at(OWNER, "owner")
-    await it.papers.notes.remember(at(BOB), "harbour")
+    await it.papers.remember(at(BOB), "harbour")
     await dream(it.papers, model("- Bob: harbour\n- Ann: tea"))
-    await it.papers.notes.remember(at(ANN), "coffee now")
+    await it.papers.remember(at(ANN), "coffee now")
     it.papers.clock.advance(18 * 3_600)
     await dream(it.papers, model("- Bob: harbour\n- Ann: coffee"))
     change = ["Last dream, 2026-03-04 23:06 UTC:", "```", "- Ann: tea", "+ Ann: coffee", "```"]
     assert (await owner.says("memory show")).splitlines()[:5] == change
     for counter in (it.at(ROOM, "owner"), it.at(ANN, "admin"), it.at(BOB, "guest")):
         assert "Last dream" not in await counter.says("memory show")
-    assert await it.papers.memory.approve("reverie", await it.newest(), "by hand") == ""
+    assert await it.papers.memory.file.approve("reverie", await it.newest(), "by hand") == ""
     assert (await owner.says("memory show")).splitlines()[:5] == change  # that was no dream
     memory.write_text("- Bob: harbour\n")
     assert (await owner.says("memory show")).splitlines()[2:4] == ["- Ann: tea", "```"]
     await owner("memory forget", note=f"n{await it.newest()}")  # who knows of what that was part
     assert (await owner.says("memory show")).splitlines()[2:4] == ["(and 1 more lines)", "```"]
-    await it.papers.notes.remember(at(ANN), "much")
+    await it.papers.remember(at(ANN), "much")
     await dream(it.papers, model("\n".join(f"- line {number}" for number in range(20))))
     told = (await owner.says("memory show")).splitlines()
     assert told[2 : 2 + MAX_SHOWN_CHANGES + 2] == [
@@ -253,9 +249,9 @@ async def test_a_long_memory_is_cut_and_one_that_cannot_be_read_is_said_to_be_so
 
 async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        await it.papers.notes.remember(at(ROOM), "harbour")
+        await it.papers.remember(at(ROOM), "harbour")
         harbour = await it.newest()
-        await it.papers.notes.remember(at(ROOM), "lighthouse")
+        await it.papers.remember(at(ROOM), "lighthouse")
         await dream(it.papers, model("- harbour\n- lighthouse"))
         answer = await it.at(ROOM)("memory forget", note=f" `N{harbour}`")
         assert answer.ok
@@ -288,7 +284,7 @@ async def test_a_note_is_forgotten_everywhere_and_after_a_restart(tmp_path: Path
 
 async def test_what_was_written_and_did_not_follow_follows_after_the_crash(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        await it.papers.notes.remember(at(ROOM), "harbour")
+        await it.papers.remember(at(ROOM), "harbour")
         await it.at(ROOM)("memory forget", note=f"n{await it.newest()}")
         for task in it.tasks.begun:  # the process ends before it has begun
             task.cancel()
@@ -301,7 +297,7 @@ async def test_what_was_written_and_did_not_follow_follows_after_the_crash(tmp_p
 
 async def test_a_disk_that_refuses_is_told_of_and_followed_up(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
-        await it.papers.notes.remember(at(ROOM), "harbour")
+        await it.papers.remember(at(ROOM), "harbour")
         text, note = it.papers.journal.read_text(), f"n{await it.newest()}"
         it.papers.journal.unlink()
         it.papers.journal.mkdir()
@@ -321,7 +317,7 @@ async def test_a_disk_that_refuses_is_told_of_and_followed_up(tmp_path: Path) ->
 
 async def test_two_at_once_forget_it_once(it: Kit) -> None:
     """Repeated by the platform, and given by two people."""
-    await it.papers.notes.remember(at(ROOM), "harbour")
+    await it.papers.remember(at(ROOM), "harbour")
     note = {"note": f"n{await it.newest()}"}
     await asyncio.gather(
         *(it.at(ROOM).give("memory forget", note, id=name) for name in ("c1", "c1", "c2"))
@@ -338,7 +334,7 @@ async def test_a_direct_chat_is_private_whatever_was_heard_there_before(it: Kit)
 
 
 async def test_what_cannot_be_written_is_not_forgotten(it: Kit) -> None:
-    await it.papers.notes.remember(at(ROOM), "harbour")
+    await it.papers.remember(at(ROOM), "harbour")
     await it.at(ROOM).give("memory forget", {"note": f"n{await it.newest()}"}, kept=False)
     assert "harbour" in await it.at(ROOM).says("memory show")
     assert it.tasks.begun == []
@@ -368,11 +364,11 @@ async def test_nobody_has_a_line_taken_out_of_the_memory_by_writing_it_down_firs
     memory = it.papers.directory / "MEMORY.md"
     memory.parent.mkdir(parents=True, exist_ok=True)
     memory.write_text("- The safe is green\n")
-    await it.papers.notes.remember(at(ANN), "The safe is green")
+    await it.papers.remember(at(ANN), "The safe is green")
     await it.at(ANN, "guest")("memory forget", note=f"n{await it.newest()}")
     await it.settled()
     assert memory.read_text() == "- The safe is green\n"
-    await it.papers.notes.remember(at(ANN), "The safe is green")
+    await it.papers.remember(at(ANN), "The safe is green")
     await it.at(OWNER, "owner")("memory forget", note=f"n{await it.newest()}")
     await it.settled()
     assert memory.read_text() == ""
@@ -392,20 +388,20 @@ async def test_what_names_no_note_is_said_to_name_none(it: Kit) -> None:
 
 
 async def test_another_agents_notes_are_not_told(it: Kit) -> None:
-    await it.papers.notes.remember(at(ROOM, agent="bob"), "harbour")
+    await it.papers.remember(at(ROOM, agent="bob"), "harbour")
     assert "harbour" not in await it.at(OWNER, "owner").says("journal")
     assert not (await it.at(OWNER, "owner")("memory forget", note=f"n{await it.newest()}")).ok
 
 
 async def test_those_of_that_place_are_suggested(it: Kit) -> None:
     await everywhere(it)
-    await it.papers.notes.remember(at(ROOM), "harbour")
-    await it.papers.notes.remember(at(ROOM, agent="bob"), "harbour")
+    await it.papers.remember(at(ROOM), "harbour")
+    await it.papers.remember(at(ROOM, agent="bob"), "harbour")
     first, *_, last, _ = [
         one.seq for one in await it.papers.store.newest_entries(9, kinds=["noted"])
     ]
     typed = typing(ROOM, "memory", "forget", "note")
-    assert await suggest_notes(typed, it.context) == [f"n{last}", f"n{first}"]
+    assert await it.papers.memory.suggest_notes(typed) == [f"n{last}", f"n{first}"]
     await it.at(ROOM)("memory forget", note=f"n{last}")
-    assert await suggest_notes(typed, it.context) == [f"n{first}"]
-    assert rank_suggestions(await suggest_notes(typed, it.context), "x") == []
+    assert await it.papers.memory.suggest_notes(typed) == [f"n{first}"]
+    assert rank_suggestions(await it.papers.memory.suggest_notes(typed), "x") == []
