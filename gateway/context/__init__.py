@@ -4,7 +4,6 @@ Input of a turn
 - `conversation.py`: unread messages and system events, rendered as lines and fitted into a budget.
 - `digest.py`: the same for the inner conversation, over all public rooms.
 - `requesters.py`: the people on whose behalf a turn acts.
-- `sources.py`: what a label names, for people.
 
 Around the input
 - `prompt_context.py`: persona, binding and pinned channel card, in front of the conversation.

@@ -29,11 +29,12 @@ from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
 from gateway.commands.context import CommandCall
 from gateway.commands.definition import command
-from gateway.context.sources import SourceFinder
 from gateway.core.events import (
     Address,
     ConversationId,
     DeliveryReport,
+    MembershipChanged,
+    Message,
     Post,
     PostButton,
     PostKey,
@@ -50,19 +51,20 @@ from gateway.core.facts import (
     TurnRecord,
     is_inner,
 )
-from gateway.core.format import format_duration
+from gateway.core.format import format_duration, format_time
 from gateway.core.i18n import N_, _
-from gateway.core.identity import ADMIN_ROLES, Role, has_role_holder, identify
+from gateway.core.identity import ADMIN_ROLES, Role, has_role_holder, identify, proven_role
 from gateway.core.labels import Label
 from gateway.core.permissions import PermissionDecision
 from gateway.core.ratelimit import LruDict
-from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code
+from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code, to_single_line
 from gateway.core.tool import Requester, ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.store import LogEntry, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact, build_notice_end, done
 from gateway.store.queries import COLUMNS
+from gateway.stream.handle import GatewayHandle
 from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.metrics import ToolLabels
 
@@ -191,7 +193,6 @@ class Approvals(Plugin):
             gateway.people,
             gateway.channels,
         )
-        self._sources = SourceFinder(gateway.store, gateway.people)
         self._waiting: dict[ApprovalCallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
         self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
         self.definitions: ToolDefinitionReview | None = None
@@ -441,7 +442,7 @@ class Approvals(Plugin):
             if shown == place
             else []
         )
-        return await self._sources.describe(label.source, shown, turns)
+        return await describe_source(self.context.gateway, label.source, shown, turns)
 
     async def _post_request(self, waiting: _Waiting) -> None:
         """Post the notice, in one transaction with the fact of the request."""
@@ -676,7 +677,7 @@ def render_approval_request(
     Three lines: who asks for what; what would be done; whose words it rests on, and until when it
     waits.
 
-    `cause`: the least trusted text behind it, from `gateway.context.sources`; empty: none is named.
+    `cause`: the least trusted text behind it, from `describe_source`; empty: none is named.
     `place`: the conversation of the turn; empty: the same room. `span`: the time until it expires.
     `has_buttons`: `approval_buttons` are shown below. `named` inserts titles of places into a text.
     """
@@ -804,3 +805,83 @@ def render_decision(tool: str, *, approved: bool) -> str:
         _("Approved: I run this call of {tool}.") if approved else _("Denied: I do not run {tool}.")
     )
     return text.format(tool=inline_code(tool))
+
+
+SNIPPET_CHARS: Final = 80
+"""Characters of a text behind a call that are shown."""
+_MESSAGE: Final = re.compile(r"(.*?)\bm(\d{1,18})")
+"""A source that is a message, with what of it is meant: `m15`, `an attachment of m15`."""
+_MESSAGE_PARTS: Final = {
+    "an attachment of ": N_("an attachment of {message}"),
+    "a forward or quotation in ": N_("a forward or quotation in {message}"),
+}
+_OTHER_SOURCES: Final = frozenset(
+    {
+        N_("the topic"),
+        N_("what came to mind"),
+        N_("the summary of earlier turns"),
+        N_("an attachment"),
+        N_("the word of a link"),
+    }
+)
+"""Sources in the words of the log that need no look-up."""
+
+
+async def describe_source(
+    gateway: GatewayHandle, source: str, place: ConversationId, turns: Sequence[TurnRecord] = ()
+) -> str:
+    """Describe the source of a label for people in this place: who wrote the text that it names,
+    when, and how it begins. `turns`: where its tool may have been called, oldest first.
+
+    `Label.source` is the gateway's own words; authors, names and texts are untrusted, and shown as
+    code. Of another conversation no text is shown.
+    """
+    if found := _MESSAGE.fullmatch(source):
+        entry = await gateway.store.entry(Seq(int(found[2])))
+        if entry is None:
+            return source
+        text = _(_MESSAGE_PARTS.get(found[1], "{message}"))
+        return text.format(message=_describe_message(gateway, entry, place))
+    if source == "the topic":
+        changed = await gateway.store.last_topic_change(place)
+        if changed is not None:
+            return _("the topic, set by {author}, {text}").format(
+                author=_describe_author(gateway, changed), text=_format_snippet(changed.text or "")
+            )
+    calls = (call for turn in turns[::-1] for step in turn.steps[::-1] for call in step.calls[::-1])
+    called = next((one for one in calls if one.name == source), None)
+    if called is None:
+        return _(source) if source in _OTHER_SOURCES else source
+    if not called.origin:
+        return _("a result of {tool}").format(tool=inline_code(source))
+    return _("a result of {tool}, from {origin}").format(
+        tool=inline_code(source), origin=inline_code(called.origin, PLACE_CHARS)
+    )
+
+
+def _describe_message(gateway: GatewayHandle, entry: LogEntry, place: ConversationId) -> str:
+    """Describe the author of a message, with the beginning of its text if it was said in this
+    place.
+    """
+    message = entry.fact
+    if not isinstance(message, Message | MembershipChanged):
+        return _("entry {number}").format(number=entry.seq)
+    if entry.conversation != place:
+        return _("a message in {room}").format(
+            room=inline_code(entry.conversation or "", PLACE_CHARS)
+        )
+    return f"{_describe_author(gateway, message)}, {_format_snippet(message.text or '')}"
+
+
+def _describe_author(gateway: GatewayHandle, written: Message | MembershipChanged) -> str:
+    sender = written.sender
+    role = identify(gateway.people, written.at, sender).role
+    return _("{name} ({role}) at {time}").format(
+        name=inline_code(sender.name or sender.id),
+        role=proven_role(role, verified=sender.verified),
+        time=format_time(written.sent),
+    )
+
+
+def _format_snippet(text: str) -> str:
+    return inline_code(to_single_line(text, SNIPPET_CHARS), SNIPPET_CHARS)
