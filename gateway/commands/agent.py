@@ -23,7 +23,6 @@ from gateway.commands.context import (
 from gateway.commands.definition import command, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.config.reload import ReloadResult
-from gateway.context.schedule import ScheduleError
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import (
     MAX_BUTTONS,
@@ -40,6 +39,7 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.core.i18n import _, ngettext
+from gateway.core.moments import InvalidTime
 from gateway.core.text_safety import inline_code
 from gateway.runtime.dmn_admin import (
     PRESENCE_ORDER,
@@ -149,7 +149,7 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
     )
     try:
         until = parse_until(until_text, now, ZoneInfo(context.gateway.live.settings.dmn.timezone))
-    except ScheduleError as error:
+    except InvalidTime as error:
         return refuse(str(error))
     loops = {loop.id: loop for loop in context.runtime.agents.agents}
     everyone = call.is_operator and not call.names_agent and call.command.at == OPERATOR_PLACE

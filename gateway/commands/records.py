@@ -11,11 +11,11 @@ from pydantic import TypeAdapter
 
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
 from gateway.commands.definition import command, make_arg
-from gateway.context.schedule import parse_past_moment
 from gateway.core.events import Usage
 from gateway.core.facts import AuditRecord, Seq
 from gateway.core.format import format_table
 from gateway.core.identity import normalize_person_key
+from gateway.core.moments import parse_past_moment
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import SpendingKey, SpendingSum, StoreReader, ledger
 from gateway.store.effects import CommandEffect, done, refuse

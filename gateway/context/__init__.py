@@ -11,8 +11,6 @@ Around the input
   them small.
 - `evidence.py`: results that are shown in part, kept whole.
 
-- `schedule.py`: times and schedules, as people write them.
-
 `observer.py` records the turns in progress.
 
 Rules: the log is the only truth. Caches may be dropped at any time. Whatever a tool or a prompt

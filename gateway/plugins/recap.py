@@ -23,7 +23,6 @@ from agent.prompts import load_prompt
 from channels.base import CommandCompletion
 from gateway.commands.context import CommandCall, find_visibility
 from gateway.commands.definition import command
-from gateway.context.schedule import ScheduleError, parse_past_moment
 from gateway.core.events import Address, ConversationId, Message, SenderId
 from gateway.core.facts import (
     MESSAGE_KINDS,
@@ -42,6 +41,7 @@ from gateway.core.facts import (
 from gateway.core.format import format_time
 from gateway.core.i18n import _, ngettext
 from gateway.core.labels import MEMORY_LABEL, TRUSTED_LABEL, Label, join, label_of_role, readers_of
+from gateway.core.moments import InvalidTime, parse_past_moment
 from gateway.core.permissions import OWN
 from gateway.core.scopes import Visibility
 from gateway.core.text_safety import escape_frame, escape_markdown, sanitize_name, to_single_line
@@ -324,7 +324,7 @@ class Recap(Plugin):
         person = context.requesters[-1].id if context.requesters else None
         try:
             begin = await self.since(since, here, person)
-        except ScheduleError as error:
+        except InvalidTime as error:
             raise ToolCallRefused(str(error)) from error
         text, label = await self.build(context.agent, here, context.visibility, begin, handles=True)
         what = text or "Nothing happened that may be told here."
@@ -357,7 +357,7 @@ class Recap(Plugin):
         here, sender = call.command.at.conversation, call.command.sender
         try:
             begin = await self.since(since, here, sender.id)
-        except ScheduleError:
+        except InvalidTime:
             return refuse(_("Write since when: 2h, 3d, 08:00, yesterday, or 2026-03-04T07:00."))
         sight = await find_visibility(call, self._places)
         told, _label = await self.build(call.agent, here, sight, begin)
@@ -372,7 +372,7 @@ class Recap(Plugin):
         """Return the time that is meant by these words; without any, when that person last wrote
         here before the present talk, or a day ago.
 
-        Raises ScheduleError and StoreError.
+        Raises InvalidTime and StoreError.
         """
         now, settings = self._clock.now(), self._live.settings
         if written.strip():

@@ -14,12 +14,12 @@ from zoneinfo import ZoneInfo
 from agent import dmn, signals
 from agent.dmn import load_state
 from agent.signals import Directive, DmnMode, DmnState
-from gateway.context.schedule import parse_moment
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import PresenceLevel
 from gateway.core.facts import DmnDirective, DmnStateSaved
 from gateway.core.format import format_duration
 from gateway.core.i18n import _
+from gateway.core.moments import parse_moment
 from gateway.store import StoreReader
 
 if TYPE_CHECKING:
@@ -85,10 +85,10 @@ def read_presence_order(directed: DmnDirective) -> PresenceLevel | None:
 
 
 def parse_until(text_given: str, now: datetime, zone: ZoneInfo) -> datetime | None:
-    """Return the end of a period, UTC: a time as `gateway.context.schedule` reads it, or a number
+    """Return the end of a period, UTC: a time as `gateway.core.moments` reads it, or a number
     of seconds.
 
-    None for an empty text. Raises ScheduleError, in words.
+    None for an empty text. Raises InvalidTime, in words.
     """
     text = text_given.strip().removeprefix("until").strip()
     if not text:

@@ -1,15 +1,15 @@
 """Tools by which an agent manages itself: `continue_task`, `rest_until` and `go_quiet`."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final
 
 from pydantic import Field
 
 from gateway.config.reload import LiveSettings
-from gateway.context.schedule import ScheduleError, SpokenTime, parse_spoken_time
 from gateway.core.clock import Clock
 from gateway.core.facts import DmnDirective, is_inner
 from gateway.core.identity import ADMIN_ROLES
+from gateway.core.moments import InvalidTime, parse_moment, parse_timezone
 from gateway.core.permissions import OWN
 from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, tool
@@ -88,10 +88,9 @@ class RestTools:
 
     def _parse_time(self, text: str) -> datetime:
         try:
-            return parse_spoken_time(
-                SpokenTime(at=text), self._clock.now(), self._live.settings.dmn.timezone
-            )[1]
-        except ScheduleError as error:
+            zone = parse_timezone(self._live.settings.dmn.timezone)
+            return parse_moment(text.strip(), self._clock.now(), zone).astimezone(UTC)
+        except InvalidTime as error:
             raise ToolCallRefused(str(error)) from None
 
     async def _record_directive(

@@ -34,7 +34,6 @@ from gateway.cluster.cluster import agent_lease
 from gateway.context.conversation import ConversationLocks
 from gateway.context.digest import MAX_ROOM_LINES, DigestBuilder, find_senders
 from gateway.context.requesters import find_setters
-from gateway.context.schedule import parse_timezone
 from gateway.core.events import (
     Address,
     Command,
@@ -60,6 +59,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import _, current_language, language_for, use_language
 from gateway.core.identity import identify, lowest_role, person_key, stable_source
 from gateway.core.labels import Label, join, rank_integrity
+from gateway.core.moments import parse_timezone
 from gateway.core.permissions import OWN
 from gateway.core.text_safety import inline_code, to_single_line
 from gateway.core.tool import ToolContext, tool

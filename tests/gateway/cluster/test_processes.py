@@ -19,7 +19,6 @@ from gateway import app
 from gateway.cluster.cluster import HELD_ELSEWHERE, agent_lease, channel_lease
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
-from gateway.context.schedule import OnceSchedule, format_schedule
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
@@ -27,6 +26,7 @@ from gateway.core.facts import ApprovalEnded, ApprovalRequested, TurnRecord
 from gateway.core.redaction import Redactor
 from gateway.plugins.approvals import UNDECIDED
 from gateway.plugins.reminders import ReminderSet
+from gateway.plugins.reminders.schedule import OnceSchedule, format_schedule
 from gateway.runtime.models import open_model_services
 from gateway.runtime.stop import NOTHING_RUNNING
 from gateway.store import LogEntry, NewEntry, Store, StoreTasks

@@ -12,7 +12,7 @@ import pytest
 from agent.dmn import load_state
 from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptRule
-from gateway.core.facts import NoteWritten
+from gateway.core.facts import DmnStateSaved, NoteWritten
 from reverie.testing.channels import story
 from reverie.testing.gateway import Gateway, running
 
@@ -104,7 +104,10 @@ async def test_without_the_plugin_an_agent_rests_without_dreams(
     pace, off = {**PACE, "dream_tokens": 0}, {"off": ["memory"]}
     async with running(tmp_path, SCRIPT, access=OWNER, dmn=pace, plugins=off) as one:
         await ask(one, "hello", sender="olga")
-        while not any(load_state(saved.state).dreamt for saved in await one.facts("dmn")):
+        while not any(
+            isinstance(saved, DmnStateSaved) and load_state(saved.state).dreamt
+            for saved in await one.facts("dmn")
+        ):
             await asyncio.sleep(0.01)
         asked = await ask(one, "hello again", sender="olga")
         assert not {"journal", "remember", "forget", "recall"} & {

@@ -29,19 +29,6 @@ from gateway.commands.context import CommandCall, find_hidden, format_place
 from gateway.commands.definition import command
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.requesters import BLOCKED_REASON, label_alarm
-from gateway.context.schedule import (
-    CronSchedule,
-    OnceSchedule,
-    ScheduleError,
-    SpokenTime,
-    collapse_due_times,
-    describe_schedule_text,
-    format_duration,
-    format_schedule,
-    parse_schedule,
-    parse_spoken_time,
-    parse_timezone,
-)
 from gateway.core.clock import new_id
 from gateway.core.events import (
     Address,
@@ -74,11 +61,23 @@ from gateway.core.identity import (
     stable_source,
 )
 from gateway.core.labels import TRUSTED_LABEL, label_of_role, readers_of
+from gateway.core.moments import InvalidTime, parse_timezone
 from gateway.core.permissions import OWN
 from gateway.core.text_safety import inline_code
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plan, Plugin, PluginContext, hook
+from gateway.plugins.reminders.schedule import (
+    CronSchedule,
+    OnceSchedule,
+    SpokenTime,
+    collapse_due_times,
+    describe_schedule_text,
+    format_duration,
+    format_schedule,
+    parse_schedule,
+    parse_spoken_time,
+)
 from gateway.store import LogEntry, NewEntry, StoreError, StoreReader
 from gateway.store.effects import CommandEffect, Decision, EffectFact, done, refuse
 from gateway.store.projections import Params
@@ -137,7 +136,7 @@ class ReminderSet(PluginFact):
     asked_by: str
     """Their display name. Untrusted."""
     schedule: str
-    """Schedule in the form of `gateway.context.schedule`. Empty: it has no time, and ends at
+    """Schedule in the form of `gateway.core.moments`. Empty: it has no time, and ends at
     `due`."""
     due: Time
     """First occurrence; of a pending reminder, the next one."""
@@ -639,7 +638,7 @@ class Reminders(Plugin):
         if not fact.intended or spoken != SpokenTime():
             try:
                 parsed, due = parse_spoken_time(spoken, now, self.timezone)
-            except ScheduleError as error:
+            except InvalidTime as error:
                 raise ToolCallRefused(str(error)) from None
             schedule = "" if fact.on else format_schedule(parsed)
         fact = replace(
@@ -750,7 +749,7 @@ class Reminders(Plugin):
             return
         try:
             schedule = parse_schedule(one.schedule)
-        except ScheduleError as error:  # e.g. a time zone that exists no more
+        except InvalidTime as error:  # e.g. a time zone that exists no more
             logger.warning("reminder %s is over: %s", one.reminder, error)
             await self.end(one, f"it cannot be read any more: {error}")
             return
@@ -911,7 +910,7 @@ def format_due(reminder: ReminderSet, timezone: str) -> str:
     try:
         schedule = parse_schedule(reminder.schedule)
         place = schedule.timezone if isinstance(schedule, CronSchedule) else timezone
-    except ScheduleError:  # e.g. a time zone that exists no more
+    except InvalidTime:  # e.g. a time zone that exists no more
         place = timezone
     return f"{reminder.due.astimezone(parse_timezone(place)):%a %Y-%m-%d %H:%M} ({place})"
 

@@ -18,7 +18,6 @@ from agent.models.base import ToolResult
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import Cluster
 from gateway.config.models import DmnConfig
-from gateway.context.schedule import SpokenTime, next_time, parse_cron
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Alarm, SenderId
 from gateway.core.facts import TurnId, dedup_key, dump_fact, inner_conversation
@@ -35,6 +34,7 @@ from gateway.plugins.reminders import (
     find_pending,
     new_reminder_id,
 )
+from gateway.plugins.reminders.schedule import SpokenTime, next_time, parse_cron
 from gateway.store import NewEntry, Store
 from gateway.store.reader import to_log_time
 from gateway.store.schema import APPLICATION_ID, migrations

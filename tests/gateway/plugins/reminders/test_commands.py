@@ -16,7 +16,7 @@ from gateway.core.identity import Role
 from gateway.plugins.reminders import ReminderEnded, Reminders, find_pending
 from gateway.stream.routing import BindingPattern, Bindings
 from tests.gateway.commands.commands_kit import Counter, typing
-from tests.gateway.plugins.test_reminders import Town, town
+from tests.gateway.plugins.reminders.test_reminders import Town, town
 from tests.kits.commands import command_context, parts_of
 from tests.kits.places import privacy
 from tests.kits.plugins import plugins_of

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from gateway.context.schedule import (
-    MAX_AHEAD,
+from gateway.core.moments import MAX_AHEAD, InvalidTime, parse_past_moment
+from gateway.plugins.reminders.schedule import (
     MAX_MISSED,
     MIN_INTERVAL_S,
     CronSchedule,
@@ -17,7 +17,6 @@ from gateway.context.schedule import (
     IntervalSchedule,
     OnceSchedule,
     Schedule,
-    ScheduleError,
     SpokenTime,
     build_interval,
     collapse_due_times,
@@ -26,7 +25,6 @@ from gateway.context.schedule import (
     format_schedule,
     next_time,
     parse_cron,
-    parse_past_moment,
     parse_schedule,
     parse_spoken_time,
 )
@@ -62,7 +60,7 @@ def crons(draw: st.DrawFn) -> CronSchedule:
     parts = [draw(field(*limits)) for limits in ((0, 59), (0, 23), (1, 28), (1, 12), (0, 7))]
     try:
         return parse_cron(" ".join(parts), draw(st.sampled_from(ZONES)))
-    except ScheduleError:
+    except InvalidTime:
         assume(False)
         raise
 
@@ -113,7 +111,7 @@ def test_reading_is_the_inverse_of_writing(schedule: Schedule) -> None:
 def test_anything_else_is_said_to_be_none(text: str) -> None:
     try:
         schedule = parse_schedule(text)
-    except ScheduleError as error:
+    except InvalidTime as error:
         assert len(str(error)) < 300  # noqa: PT017 - what is read is as good
     else:
         assert parse_schedule(format_schedule(schedule)) == schedule
@@ -134,7 +132,7 @@ def test_anything_else_is_said_to_be_none(text: str) -> None:
     ],
 )
 def test_what_could_never_be_written_is_refused(text: str) -> None:
-    with pytest.raises(ScheduleError):
+    with pytest.raises(InvalidTime):
         parse_schedule(text)
 
 
@@ -142,7 +140,7 @@ def test_what_could_never_be_written_is_refused(text: str) -> None:
 def test_no_fields_of_cron_break_anything(parts: list[str], after: datetime) -> None:
     try:
         schedule = parse_cron(" ".join(parts), "Europe/Zurich")
-    except ScheduleError:
+    except InvalidTime:
         return
     time = next_time(schedule, after)
     assert time is None or time > after
@@ -437,7 +435,7 @@ def test_this_very_moment_is_past() -> None:
     now = NOW.replace(second=0, microsecond=0)
     assert meant({"at": "20:45"}, now)[0] == "at 2026-11-22T20:45:00+01:00"
     assert meant({"at": "2026-11-21T20:45:01"}, now)[0] == "at 2026-11-21T20:45:01+01:00"
-    with pytest.raises(ScheduleError, match="That is past"):
+    with pytest.raises(InvalidTime, match="That is past"):
         meant({"at": "2026-11-21T20:45"}, now)
 
 
@@ -480,7 +478,7 @@ def test_this_very_moment_is_past() -> None:
     ],
 )
 def test_what_is_none_is_told_with_what_to_write(spoken: dict[str, str], said: str) -> None:
-    with pytest.raises(ScheduleError) as refused:
+    with pytest.raises(InvalidTime) as refused:
         meant(spoken)
     assert str(refused.value).startswith(said)
 
@@ -520,7 +518,7 @@ def test_whatever_is_written_is_understood_or_refused(
         schedule, first = parse_spoken_time(
             SpokenTime(at=at, every=every, cron=cron, timezone=timezone), NOW, ZURICH
         )
-    except ScheduleError as error:
+    except InvalidTime as error:
         assert len(str(error)) < 300  # noqa: PT017 - what is understood is as good
     else:
         assert NOW < first <= NOW + MAX_AHEAD + timedelta(seconds=1)
@@ -560,5 +558,5 @@ def test_a_time_that_has_passed(written: str, hours_ago: float) -> None:
     ],
 )
 def test_no_time_that_has_passed(written: str) -> None:
-    with pytest.raises(ScheduleError):
+    with pytest.raises(InvalidTime):
         parse_past_moment(written, datetime(2026, 11, 22, 15, 30, tzinfo=UTC), ZoneInfo("UTC"))

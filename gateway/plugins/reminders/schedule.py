@@ -1,0 +1,285 @@
+"""Schedules: single, repeating and cron times, and their text form. Pure.
+
+A schedule has one canonical text, which the log keeps:
+
+    at 2026-11-22T09:00:00+01:00        once
+    every 3600                          repeating with so many seconds between, from a first time on
+    cron 0 9 * * 1-5 Europe/Zurich      five fields, in the local time of a place
+
+The cron fields and their behaviour at clock changes are Debian's (cron(8), crontab(5)): an entry
+with a fixed hour and minute runs once a day even then: a time that does not exist runs as soon as
+the gap is over, one that comes twice runs the first time. An entry for every so many minutes or
+hours follows the time that has really passed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from cronsim import CronSim, CronSimError
+
+from gateway.core.moments import (
+    MAX_AHEAD,
+    TIME_EXAMPLES,
+    InvalidTime,
+    ceil_to_second,
+    parse_duration,
+    parse_moment,
+    parse_timezone,
+)
+
+MIN_INTERVAL_S: Final = 60
+"""Shortest interval; cron fields cannot express a shorter one."""
+MAX_MISSED: Final = 1_000
+"""Largest count of missed times; more count as this many."""
+_MAX_CRON_CHARS: Final = 100
+"""Length of the five cron fields together."""
+_CRON_FIELDS: Final = 5
+_CRON_MACROS: Final = {
+    "@HOURLY": "0 * * * *",
+    "@DAILY": "0 0 * * *",
+    "@WEEKLY": "0 0 * * 0",
+    "@MONTHLY": "0 0 1 * *",
+    "@YEARLY": "0 0 1 1 *",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnceSchedule:
+    """Schedule with a single time."""
+
+    time: datetime
+    """Aware, in whole seconds, with the offset of the writer's place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalSchedule:
+    """Schedule that repeats at a fixed interval."""
+
+    seconds: int
+    """At least `MIN_INTERVAL_S`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CronSchedule:
+    """Schedule of all local times that match. Made by `parse_cron`, which checks it."""
+
+    fields: str
+    """Minute, hour, day of the month, month, day of the week; one space between them."""
+    timezone: str
+    """IANA name."""
+
+
+Schedule = OnceSchedule | IntervalSchedule | CronSchedule
+
+
+class DueTimes(NamedTuple):
+    """All times of a schedule that have passed, combined."""
+
+    last: datetime
+    """The newest of them, UTC."""
+    missed: int
+    """Number of times before it, at most `MAX_MISSED`."""
+    next: datetime | None
+    """The first time still to come, UTC. None: there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpokenTime:
+    """Time phrases as a person or a model wrote them. Empty: not given."""
+
+    at: str = ""
+    """A time: ISO 8601 with or without a time zone, a day, a time of day or both, or a delay from
+    now."""
+    every: str = ""
+    """Interval; the first time is `at`, or one interval from now."""
+    cron: str = ""
+    """Five fields, as `parse_cron` takes them."""
+    timezone: str = ""
+    """Time zone of `at` or `cron`. Empty: the default one."""
+
+
+def parse_cron(fields: str, timezone: str) -> CronSchedule:
+    """Parse cron fields. Raises InvalidTime."""
+    written = " ".join(fields.upper().split())
+    written = _CRON_MACROS.get(written, written)
+    parse_timezone(timezone)
+    if len(written) > _MAX_CRON_CHARS or written.count(" ") != _CRON_FIELDS - 1:
+        raise InvalidTime(
+            "Cron takes five fields: minute, hour, day of the month, month and day of the week, "
+            "e.g. `0 9 * * 1-5` for 9:00 from Monday to Friday."
+        )
+    try:
+        CronSim(written, datetime(2026, 1, 1, tzinfo=UTC))
+    except CronSimError as error:
+        raise InvalidTime(
+            f"{error} in that cron expression; e.g. `0 9 * * 1-5` or `*/15 8-18 * * *`."
+        ) from None
+    return CronSchedule(fields=written, timezone=timezone)
+
+
+def build_interval(seconds: int) -> IntervalSchedule:
+    """Return a repeating schedule. Raises InvalidTime if the interval is too short or longer than
+    five years.
+    """
+    if seconds < MIN_INTERVAL_S:
+        raise InvalidTime("Something can repeat once a minute at most; write e.g. every `5m`.")
+    if seconds > MAX_AHEAD.total_seconds():
+        raise InvalidTime("Something must repeat within five years; write e.g. every `30d`.")
+    return IntervalSchedule(seconds=seconds)
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Parse the canonical text of `format_schedule`. Raises InvalidTime for anything else."""
+    kind, _, rest = text.partition(" ")
+    try:
+        match kind:
+            case "at":
+                time = datetime.fromisoformat(rest)
+                if time.tzinfo is not None and not time.microsecond:
+                    return OnceSchedule(time=time)
+            case "every":
+                return build_interval(int(rest))
+            case "cron":
+                fields, _, timezone = rest.rpartition(" ")
+                return parse_cron(fields, timezone)
+    except InvalidTime:
+        raise
+    except ValueError:
+        pass
+    raise InvalidTime("A schedule is `at TIME`, `every SECONDS` or `cron FIELDS TIMEZONE`.")
+
+
+def format_schedule(schedule: Schedule) -> str:
+    """Return the canonical text."""
+    match schedule:
+        case OnceSchedule():
+            return f"at {schedule.time.isoformat(timespec='seconds')}"
+        case IntervalSchedule():
+            return f"every {schedule.seconds}"
+        case CronSchedule():
+            return f"cron {schedule.fields} {schedule.timezone}"
+
+
+def describe_schedule(schedule: Schedule) -> str:
+    """Return a few words for people."""
+    match schedule:
+        case OnceSchedule():
+            return "once"
+        case IntervalSchedule():
+            return f"every {format_duration(schedule.seconds)}"
+        case CronSchedule():
+            return format_schedule(schedule)
+
+
+def describe_schedule_text(text: str) -> str:
+    """Describe a canonical text; return the text itself if it cannot be parsed any more."""
+    try:
+        return describe_schedule(parse_schedule(text))
+    except InvalidTime:  # e.g. a time zone that exists no more
+        return text
+
+
+def format_duration(seconds: int) -> str:
+    """Format a duration, e.g. `1d 2h`."""
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts) or "0s"
+
+
+def next_time(schedule: Schedule, after: datetime) -> datetime | None:
+    """Return the first time later than `after`, UTC; None: there is none.
+
+    An interval is counted from `after`: pass one of its own times.
+    """
+    match schedule:
+        case OnceSchedule():
+            return schedule.time.astimezone(UTC) if schedule.time > after else None
+        case IntervalSchedule():
+            return after.astimezone(UTC) + timedelta(seconds=schedule.seconds)
+        case CronSchedule():
+            return next(_cron_times(schedule, after), None)
+
+
+def collapse_due_times(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
+    """Combine all times from `due` up to `now`. `due` itself has passed, whatever the clock says by
+    now.
+
+    The work is bounded however long ago `due` is.
+    """
+    due, now = due.astimezone(UTC), max(now, due).astimezone(UTC)
+    match schedule:
+        case OnceSchedule():
+            return DueTimes(last=due, missed=0, next=None)
+        case IntervalSchedule():
+            step = timedelta(seconds=schedule.seconds)
+            count = (now - due) // step
+            last = due + count * step
+            return DueTimes(last=last, missed=min(count, MAX_MISSED), next=last + step)
+        case CronSchedule():
+            return _collapse_cron_times(schedule, due, now)
+
+
+def _collapse_cron_times(schedule: CronSchedule, due: datetime, now: datetime) -> DueTimes:
+    last, missed = due, 0
+    for moment in _cron_times(schedule, due):
+        if moment > now:
+            return DueTimes(last=last, missed=missed, next=moment)
+        if missed == MAX_MISSED:
+            end = (now + timedelta(minutes=1)).astimezone(parse_timezone(schedule.timezone))
+            before = CronSim(schedule.fields, end, reverse=True)
+            last = next(time for local in before if (time := local.astimezone(UTC)) <= now)
+            return DueTimes(last=last, missed=missed, next=next_time(schedule, now))
+        last, missed = moment, missed + 1
+    return DueTimes(last=last, missed=missed, next=None)
+
+
+def _cron_times(schedule: CronSchedule, after: datetime) -> Iterator[datetime]:
+    """Yield the times later than `after`, UTC, in order. Ends if there is none for 50 years."""
+    for local in CronSim(schedule.fields, after.astimezone(parse_timezone(schedule.timezone))):
+        time = local.astimezone(UTC)
+        if time > after:  # in an hour that comes twice CronSim begins with the first one
+            after = time
+            yield time
+
+
+def parse_spoken_time(
+    spoken: SpokenTime, now: datetime, timezone: str
+) -> tuple[Schedule, datetime]:
+    """Return the schedule that is meant, and its first time, UTC.
+
+    `timezone`: used where the phrases name none. Raises InvalidTime, also for times that are past
+    or more than five years ahead.
+    """
+    at, repeats, fields = (text.strip() for text in (spoken.at, spoken.every, spoken.cron))
+    place = spoken.timezone.strip() or timezone
+    zone = parse_timezone(place)
+    if fields and (at or repeats):
+        raise InvalidTime("Give `cron` alone, or `every` with or without `at` as its first time.")
+    if fields:
+        schedule: Schedule = parse_cron(fields, place)
+        first = next_time(schedule, now)
+        if first is None or first - now > MAX_AHEAD:
+            raise InvalidTime("That cron expression does not come within five years.")
+        return schedule, first
+    if not at and not repeats:
+        raise InvalidTime(f"Say when: `at`, `every` or `cron`; {TIME_EXAMPLES}.")
+    first = parse_moment(at, now, zone) if at else None
+    if not repeats:
+        assert first is not None
+        return OnceSchedule(time=first), first.astimezone(UTC)
+    schedule = _parse_interval(repeats)
+    return schedule, first.astimezone(UTC) if first is not None else next_time(
+        schedule, ceil_to_second(now)
+    ) or now
+
+
+def _parse_interval(text: str) -> IntervalSchedule:
+    seconds = parse_duration(f"{text}s" if text.isascii() and text.isdigit() else text)
+    if seconds is None:
+        raise InvalidTime("`every` takes how long between two times, e.g. 90 min, 2h or 1 day.")
+    return build_interval(int(min(seconds, MAX_AHEAD.total_seconds() + 1)))
