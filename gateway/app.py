@@ -15,10 +15,7 @@ from agent.signals import DmnState
 from channels.aio import cancel_and_wait
 from channels.base import Channel, CommandSpec, TakesOver
 from gateway.access.channels import Channels
-from gateway.access.greeting import Greeter
 from gateway.access.limits import UsageLimiter
-from gateway.access.linking import AccountLinker
-from gateway.access.owners import CommandMenuPublisher, OwnerNotifier
 from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.cluster.cluster import (
@@ -30,12 +27,7 @@ from gateway.cluster.cluster import (
     agent_lease,
     channel_lease,
 )
-from gateway.commands.context import (
-    AccessServices,
-    CommandContext,
-    PlatformServices,
-    RuntimeServices,
-)
+from gateway.commands.context import CommandContext, PlatformServices, RuntimeServices
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.table import CommandTable, build_table
 from gateway.config.models import Settings
@@ -111,6 +103,7 @@ from gateway.stream.internal import InternalIntake
 from gateway.stream.loops import LoopGuard
 from gateway.stream.media import MediaStore
 from gateway.stream.mute import MutePlaces
+from gateway.stream.notices import Notices
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import LOST_END_TEXT, Outbox
 from gateway.stream.outgoing_files import OutgoingFiles
@@ -434,16 +427,6 @@ def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-class _Access(NamedTuple):
-    """Who may do what."""
-
-    roster: Roster
-    linker: AccountLinker
-    greeter: Greeter
-    owners: OwnerNotifier
-    limits: UsageLimiter
-
-
 class _Knowledge(NamedTuple):
     """What the agents know."""
 
@@ -483,7 +466,7 @@ def _build_handle(
     tasks: asyncio.TaskGroup,
     channels: Channels,
     redactor: Redactor,
-) -> tuple[GatewayHandle, Roster]:
+) -> GatewayHandle:
     live.add_secret_listener(redactor.add_secrets)
     titles, bindings = PlaceTitles(store, redactor, channels), LiveBindings(live)
     store.subscribe(titles.on_appended, PlaceRenamed)
@@ -491,38 +474,18 @@ def _build_handle(
     store.subscribe(roster.on_appended, *ROSTER_FACTS)
     places = PrivacyCache(store, bindings, channels, titles)
     store.subscribe(places.on_appended, AudienceReported)
-    handle = GatewayHandle(
+    return GatewayHandle(
         store=store,
         clock=clock,
         live=live,
         tasks=tasks,
         channels=channels,
         people=LiveAccessPolicy(live, roster, channels, bindings),
+        roster=roster,
+        notices=Notices(tasks),
         places=places,
         redactor=redactor,
     )
-    return handle, roster
-
-
-def _build_access(gateway: GatewayHandle, roster: Roster) -> _Access:
-    store, clock, people, channels = gateway.store, gateway.clock, gateway.people, gateway.channels
-    titles = gateway.places.titles
-    linker = AccountLinker(roster, people, clock, channels)
-    owners = OwnerNotifier(
-        store,
-        clock,
-        people,
-        live=gateway.live,
-        tasks=gateway.tasks,
-        channels=channels,
-        titles=titles,
-        room_language=gateway.places.bindings.language,
-    )
-    limits = UsageLimiter(gateway.live, clock, people)
-    limited = TurnRecord, LimitReached, PostQueued, Message, Command
-    store.subscribe(limits.on_appended, *limited)
-    greeter = Greeter(roster, people, clock, linking=linker, channels=channels, titles=titles)
-    return _Access(roster, linker, greeter, owners, limits)
 
 
 def _build_knowledge(gateway: GatewayHandle, inbox: ConversationInbox) -> _Knowledge:
@@ -548,12 +511,14 @@ def _build_plugins(
     known: _Knowledge,
     *,
     inbox: ConversationInbox,
+    attention: LiveAttention,
     presence: PresenceTracker,
 ) -> Plugins:
     context = PluginContext(
         gateway=gateway,
         internal=internal,
         inbox=inbox,
+        attention=attention,
         reader=known.reader,
         locks=known.locks,
         media=known.media,
@@ -567,12 +532,13 @@ def _build_delivery(
     gateway: GatewayHandle,
     internal: InternalIntake,
     inbox: ConversationInbox,
-    owners: OwnerNotifier,
 ) -> _Delivery:
     store, clock, channels, tasks = gateway.store, gateway.clock, gateway.channels, gateway.tasks
     files = OutgoingFiles(store, is_shared=channels.cluster.is_shared)
     titles = gateway.places.titles
-    mute = MutePlaces(store, clock, channels, tasks, owners=owners, titles=titles, inbox=inbox)
+    mute = MutePlaces(
+        store, clock, channels, tasks, notices=gateway.notices, titles=titles, inbox=inbox
+    )
     outbox = Outbox(
         store,
         channels,
@@ -598,14 +564,13 @@ def _build_tools(
     internal: InternalIntake,
     known: _Knowledge,
     *,
-    owners: OwnerNotifier,
     outgoing: OutgoingFiles,
     presence: PresenceTracker,
     running: RunningCalls,
     plugins: Plugins,
 ) -> _Tools:
     store, clock, live = gateway.store, gateway.clock, gateway.live
-    definitions = ToolDefinitionReview(store, clock, gateway.tasks, owners)
+    definitions = ToolDefinitionReview(gateway)
     stats = running.stats
     store.subscribe(stats.on_appended, ToolRefused, own=True)
     if (approvals := plugins.get(Approvals)) is not None:
@@ -710,7 +675,6 @@ class _Operators(NamedTuple):
 
 def _build_platforms(
     gateway: GatewayHandle,
-    owners: OwnerNotifier,
     delivery: _Delivery,
     events: EventCounts,
     make: AdapterFactory | None,
@@ -738,7 +702,7 @@ def _build_platforms(
         clock=clock,
         stats=stats,
         outbox=delivery.outbox,
-        owners=owners,
+        notices=gateway.notices,
         membership=delivery.membership,
         previews=delivery.previews,
         tasks=gateway.tasks,
@@ -753,7 +717,6 @@ def _build_platforms(
 def _build_operators(
     gateway: GatewayHandle,
     platforms: _Platforms,
-    access: _Access,
     delivery: _Delivery,
     *,
     agents: Agents,
@@ -777,7 +740,7 @@ def _build_operators(
         stats,
         clock,
         outbox=delivery.outbox,
-        owners=access.owners,
+        notices=gateway.notices,
         titles=gateway.places.titles,
         mute=delivery.mute,
         store=gateway.store,
@@ -851,38 +814,44 @@ class GatewayServices:
         self._follows_channels = make is not None
         live = model_services.live
         self.channels = Channels(live, channels, cluster)
-        gateway, roster = _build_handle(
+        gateway = _build_handle(
             live, clock, store, tasks=tasks, channels=self.channels, redactor=redactor
         )
         self.handle, self.live, self.store, self.tasks = gateway, live, store, tasks
         self.model_services, self.cluster = model_services, self.channels.cluster
         self._upkeep_tasks: list[asyncio.Task[None]] = []
-        self.access = access = _build_access(gateway, roster)
-        self.command_menus = CommandMenuPublisher(store, live, gateway.people, self.channels)
+        self.limits = limits = UsageLimiter(live, clock, gateway.people)
+        limited = TurnRecord, LimitReached, PostQueued, Message, Command
+        store.subscribe(limits.on_appended, *limited)
 
         # What deserves attention, and whose it is.
         presence = self.presence = PresenceTracker(live, clock, gateway.people)
         store.subscribe(presence.on_judged, Judgement, Message)
-        self.attention = LiveAttention(store, clock, live, presence, access.owners.names)
+        self.attention = LiveAttention(store, clock, live, presence, gateway.people)
         internal = InternalIntake(store, clock, self.attention, gateway.places.bindings)
-        self.inbox = ConversationInbox(clock, live, access.limits, self.cluster)
+        self.inbox = ConversationInbox(clock, live, limits, self.cluster)
         store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
         store.subscribe(self.inbox.on_turns, TurnRecord)
 
         # What the agents know, what is sent, what they can do.
         self.knowledge = known = _build_knowledge(gateway, self.inbox)
-        self.delivery = delivery = _build_delivery(gateway, internal, self.inbox, access.owners)
+        self.delivery = delivery = _build_delivery(gateway, internal, self.inbox)
         running = RunningCalls(TurnTracker(), ToolStats())
         plugins = self.plugins = _build_plugins(
-            gateway, internal, known, inbox=self.inbox, presence=presence
+            gateway,
+            internal,
+            known,
+            inbox=self.inbox,
+            attention=self.attention,
+            presence=presence,
         )
+        gateway.notices.listeners.append(plugins.notify)
         if plugins.hooks["on_progress"]:
             running.tracker.listeners.append(plugins.on_progress)
         self.tools = tools = _build_tools(
             gateway,
             internal,
             known,
-            owners=access.owners,
             outgoing=delivery.files,
             presence=presence,
             running=running,
@@ -899,7 +868,7 @@ class GatewayServices:
             models=model_services,
             inbox=self.inbox,
             presence=presence,
-            limits=access.limits,
+            limits=limits,
             compactions=compactions,
             states=states,
             plugins=plugins,
@@ -910,11 +879,10 @@ class GatewayServices:
 
         # The platforms, commands, and what comes in.
         self.platforms = platforms = _build_platforms(
-            gateway, access.owners, delivery, self.agent_stats.events, make
+            gateway, delivery, self.agent_stats.events, make
         )
         self.command_context = CommandContext(
             gateway=gateway,
-            access=AccessServices(roster=access.roster, linker=access.linker),
             attention=self.attention,
             runtime=runtime,
             platforms=PlatformServices(
@@ -923,7 +891,7 @@ class GatewayServices:
             plugins=plugins,
             commands=commands,
         )
-        self.dispatcher = CommandDispatcher(self.command_context, access.limits)
+        self.dispatcher = CommandDispatcher(self.command_context, limits)
         self.intake = Intake(
             store,
             clock,
@@ -933,12 +901,11 @@ class GatewayServices:
             access_policy=gateway.people,
             dispatcher=self.dispatcher,
             attention=self.attention,
-            loops=LoopGuard(store, clock, live, access.owners),
-            limits=access.limits,
-            greeter=access.greeter,
+            loops=LoopGuard(store, clock, live, gateway.notices),
+            limits=limits,
             plugins=plugins.judgings(),
         )
-        sources = compactions, running.stats, access.limits, plugins
+        sources = compactions, running.stats, limits, plugins
         collectors = [one.metrics for one in plugins.all if one.metrics is not None]
         plugins.on_problem = self._tell_plugin_failed
         for problem in (*find_plugins().problems, *plugins.problems.values()):
@@ -947,7 +914,6 @@ class GatewayServices:
         self.operators = _build_operators(
             gateway,
             platforms,
-            access,
             delivery,
             agents=self.agents,
             agent_stats=self.agent_stats,
@@ -1004,14 +970,13 @@ class GatewayServices:
     def _tell_plugin_failed(self, problem: PluginProblem) -> None:
         what, now = f"{PROBLEM_PREFIX}{problem.plugin}", self.handle.clock.now()
         self.platforms.stats.report_problem(what, str(problem), now, partial=True)
-        self.access.owners.begin_trouble(what, lambda _: _plugin_notice(problem))
+        self.handle.notices.tell(what, lambda _: _plugin_notice(problem), "begins")
 
     async def load(self) -> None:
         """Load from the log what commands and decisions need. Raises StoreError."""
         await self.handle.places.titles.load_recent()
-        await self.access.roster.load()
-        await self.access.owners.load()
-        await self.access.limits.load(self.store)
+        await self.handle.roster.load()
+        await self.limits.load(self.store)
         await self.attention.load()
 
     async def recover_knowledge(self) -> None:
@@ -1067,7 +1032,6 @@ class GatewayServices:
         background += map(
             start,
             (
-                self.command_menus.run(),
                 self.tools.telling.run(),
                 *self.plugins.works(),
             ),

@@ -49,6 +49,7 @@ from gateway.plugin import (
 from gateway.store import LogEntry, StoreError
 from gateway.store.effects import Decision
 from gateway.store.types import StatementRefused
+from gateway.stream.notices import Notice
 
 logger = logging.getLogger("reverie.plugins")
 
@@ -238,6 +239,12 @@ class Plugins:
                 found += await hook(turn=turn)
         return found
 
+    async def notify(self, notice: Notice) -> None:
+        """Let owners know of something. Raises StoreError."""
+        for hook in self.hooks["notify"]:
+            with self.guard(hook.plugin.name, hook.name):
+                await hook(notice=notice)
+
     async def start(self) -> None:
         """Start them, in their order. Raises StoreError."""
         for one in self.all:
@@ -305,7 +312,8 @@ class Plugins:
         self._failures.labels(plugin, hook).inc()
         text = f"{hook} has failed: {type(error).__name__}; the log of the gateway says more"
         self.problems[plugin] = PluginProblem(plugin=plugin, text=text)
-        self.on_problem(self.problems[plugin])
+        if hook != "notify":  # it would fail with that, too
+            self.on_problem(self.problems[plugin])
 
 
 def _check_part(part: object) -> None:

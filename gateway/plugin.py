@@ -39,27 +39,24 @@ if TYPE_CHECKING:
     from gateway.store import LogEntry
     from gateway.store.effects import Decision, EffectFact
     from gateway.store.tables import Table
+    from gateway.stream.attention import LiveAttention
     from gateway.stream.handle import GatewayHandle
     from gateway.stream.inbox import ConversationInbox
     from gateway.stream.internal import InternalIntake
     from gateway.stream.media import MediaStore
+    from gateway.stream.notices import Notice
     from gateway.stream.presence import PresenceTracker
 
 API_VERSION: Final = 1
 """Version of this interface. A plugin that was written for another one is not loaded."""
 PROJECT: Final = "reverie"
-HookT = TypeVar("HookT", bound=Callable[..., Any])
 PluginT = TypeVar("PluginT", bound="Plugin")
 
 
-def hook(method: HookT) -> HookT:
-    """Mark a method of a plugin as the hook of its name. A name that is no hook, or an argument
-    that the hook does not have, is an error when the plugin is loaded.
-    """
-    return _marked(method)
-
-
-_marked = pluggy.HookimplMarker(PROJECT)
+hook: Final = pluggy.HookimplMarker(PROJECT)
+"""Marks a method of a plugin as the hook of its name; `@hook(trylast=True)`: behind those of all
+other plugins. A name that is no hook, or an argument that the hook does not have, is an error when
+the plugin is loaded."""
 _specified = pluggy.HookspecMarker(PROJECT)
 
 
@@ -197,6 +194,13 @@ class Hooks:
         """Return facts to append with the record of a turn, in its transaction and at its place."""
         raise NotImplementedError
 
+    @_specified
+    async def notify(self, notice: Notice) -> None:
+        """Let owners know of something. The notices before it were begun. It may wait for as long
+        as the log cannot be written.
+        """
+        raise NotImplementedError
+
 
 Judge = Callable[["Routed", "Decision"], Awaitable["Decision | None"]]
 """Returns another decision than the one so far, or None for no change. Raises StoreError."""
@@ -239,6 +243,7 @@ class PluginContext:
     internal: InternalIntake
     """Entrance for events of the gateway itself, e.g. an `Alarm`."""
     inbox: ConversationInbox
+    attention: LiveAttention
     reader: ConversationReader
     locks: ConversationLocks
     """Held by each turn."""

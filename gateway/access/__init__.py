@@ -6,15 +6,13 @@ appended does not hold.
 
 - `policy`: the decision about one event (pure).
 - `roster`: the current state, the rules on who may change it, and its lists for people.
-- `greeting`: codes and prompts for strangers; `pairing`: what happens to a code; `linking`: two
-  accounts of one person; `roles`: roles and blocks that an admin sets.
+- `roles`: roles and blocks that an admin sets.
 - `limits`: rates and budgets.
-- `owners`: notifications to owners, command menus by role.
 - `texts`: forms of codes, and texts about people and rooms.
 - `channels`: the channels that exist at present, and what is asked of them; `remote`: those that
   another process holds; `place_names`: titles of places.
 
-A code is shown once and never stored: the log has its salt and digest. Names and ids come from
-others, so every text shows them as code. Functions that answer a command return a `CommandEffect`:
-a text, and the facts to append with it.
+How people are let in, and what owners are told, are plugins (`gateway.plugins.pairing`,
+`gateway.plugins.owners`). Names and ids come from others, so every text shows them as code.
+Functions that answer a command return a `CommandEffect`: a text, and the facts to append with it.
 """

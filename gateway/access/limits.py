@@ -78,7 +78,6 @@ from gateway.core.identity import (
     person_key,
 )
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
-from gateway.core.text_safety import inline_code
 from gateway.store import LogEntry, NewEntry, StoreReader
 from gateway.store.effects import Decision, EffectFact
 from gateway.store.spending import (
@@ -109,7 +108,6 @@ MAX_TURN_WAIT_S: Final = 30.0
 """Longest time for which a turn waits for its rate: nobody is left longer without a word."""
 _BUDGET_PERIODS: Final[Mapping[BudgetKind, str]] = {"cost": "a day", "hour_cost": "an hour"}
 """Kinds of budgets: of a UTC day, and of an hour of the clock."""
-SUBJECT_CHARS: Final = 160
 _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
     ("rate", "sender"): N_(
         "You write faster than I can answer. I keep reading, and answer again in a while."
@@ -138,21 +136,6 @@ _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
     ),
     ("hour_cost", "agent"): N_(
         "I have used up this hour's budget. I answer again from the next full hour."
-    ),
-}
-_REPORTS: Final[dict[LimitScope, str]] = {
-    "sender": N_(
-        "{subject} has reached a limit in {room} ({rule}). I read further messages but do not "
-        "answer them. I tell you "
-        "this once a day."
-    ),
-    "room": N_(
-        "The room {subject} has reached a limit ({rule}). I read further messages there but do not "
-        "answer them. I tell you this once a day."
-    ),
-    "agent": N_(
-        "The agent {subject} has reached a limit in {room} ({rule}). It reads further messages but "
-        "does not answer them. I tell you this once a day."
     ),
 }
 
@@ -185,24 +168,6 @@ def _windows(at: datetime) -> dict[BudgetKind, str]:
 def format_limit_notice(hit: LimitHit) -> str:
     """Return the notice for the room."""
     return _(_NOTICES[hit.limit, hit.scope])
-
-
-def limit_report_key(fact: LimitReached, at: datetime) -> str:
-    """Return the key of the notice for owners: the same for one limit on one day."""
-    return _daily_key(
-        LimitHit(fact.limit, fact.whose, fact.subject, fact.rule), at.date().isoformat()
-    )
-
-
-def format_limit_report(
-    fact: LimitReached, place: ConversationId, _to: Address | None = None
-) -> str:
-    """Return the notice for owners, in Markdown, wherever it is posted.
-
-    Names of people and places are untrusted, so they are shown as code.
-    """
-    subject, where = inline_code(fact.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
-    return _(_REPORTS[fact.whose]).format(subject=subject, rule=fact.rule, room=where)
 
 
 LIMITS_LOOK_BACK: Final = 1_000

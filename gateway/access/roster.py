@@ -1,5 +1,5 @@
-"""Roster: granted roles, approved rooms and linked accounts, read from the log; who may change
-them; lists for people.
+"""Roster: granted roles, approved rooms, linked accounts and codes, read from the log; who may
+change roles; lists for people.
 
 `Roster` is built from the log at the start, and updated by everything that is appended later, by
 any writer. What could not be appended does not hold.
@@ -21,14 +21,12 @@ who wrote there lately.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from channels.base import Capabilities
 from gateway.access.texts import (
-    format_approve_command,
     format_person,
-    format_request,
     format_room,
     group_linked_accounts,
     is_verifiable,
@@ -63,7 +61,7 @@ from gateway.core.identity import (
     person_key,
 )
 from gateway.core.text_safety import inline_code
-from gateway.store import AppendResult, LogEntry, StoreError, StoreReader
+from gateway.store import LogEntry, StoreError, StoreReader
 from gateway.store.projections import current_fact_key
 
 ROSTER_KINDS: Final = ("role_given", "room_opened", "identity_linked", "code_given")
@@ -83,8 +81,6 @@ class Roster:
         self._buffered: list[Fact] = []
         """Facts appended while the log is read for the first time; that reading may contain them or
         not."""
-        self._reserved = set[str]()
-        """Codes about which somebody is deciding at present."""
 
     async def load(self) -> None:
         """Read the current facts. Call it once. Raises StoreError: then nothing is known, and
@@ -116,16 +112,6 @@ class Roster:
             self._buffered += [fact for fact in facts if current_fact_key(fact) is not None]
         elif {self._apply(fact) for fact in facts} - {"", "code_given"}:
             self.state = self._build_known()
-
-    def reserve_request(self, request: str) -> Callable[[AppendResult | None], None] | None:
-        """Reserve a code until the returned function is called. None: somebody else decides about
-        it at present.
-        """
-        if request in self._reserved:
-            return None
-        if request:
-            self._reserved.add(request)
-        return lambda _: self._reserved.discard(request)
 
     def pending_requests(self, *what: RequestKind) -> list[CodeIssued]:
         """Return the codes of these kinds that are still valid, oldest first."""
@@ -274,64 +260,12 @@ def describe_grant(given: RoleAssigned) -> str:
     return f"{what} by {given.by}"
 
 
-_PAIRING_REASONS: Final = ("pairing", "seed")
 BRIDGED_NO_ROLE_TEXT: Final = N_(
     "Who is behind a bridge is always a guest, because any of them can take any name."
 )
 MASK_NOT_ADMIN_TEXT: Final = N_(
     "A mask can never be admin or owner, because the server does not confirm it."
 )
-
-
-MAX_LISTED_REQUESTS: Final = 30
-
-
-def format_requests(
-    requests: Sequence[CodeIssued], kind: Literal["pair", "room"], prefix: str
-) -> list[str]:
-    """Return the newest pending requests of this kind as lines, without the codes."""
-    if not requests:
-        return [
-            _("Nobody waits for approval.") if kind == "pair" else _("No room waits for approval.")
-        ]
-    listed = requests[-MAX_LISTED_REQUESTS:]
-    lines = [f"- {format_request(one)}: {format_approve_command(one, prefix)}" for one in listed]
-    if len(requests) > len(listed):
-        more = _("- and {count} earlier ones, whose codes are still valid")
-        lines.append(more.format(count=len(requests) - len(listed)))
-    return [
-        _("People who wait for approval:")
-        if kind == "pair"
-        else _("Rooms that wait for approval:"),
-        *lines,
-    ]
-
-
-def format_paired_people(roles: Iterable[RoleAssigned]) -> list[str]:
-    """Return the people who were let in at run time, as lines."""
-    lines = [_format_grant(one) for one in roles if one.why in _PAIRING_REASONS]
-    return [_("Approved by command:"), *lines] if lines else [_("Nobody is approved by command.")]
-
-
-def format_open_rooms(rooms: Sequence[RoomAccessChanged], policy: AccessPolicy) -> list[str]:
-    """Return the open rooms, as lines."""
-    approved = _("- {room}, approved by {person}")
-    lines = [
-        approved.format(
-            room=format_room(one.room.conversation, one.about), person=inline_code(one.by)
-        )
-        for one in rooms
-    ]
-    configured = [
-        _("- {room}, by the configuration").format(room=format_room(f"{channel}/{room}"))
-        for channel, listed in policy.open_rooms.items()
-        for room in sorted(listed)
-    ]
-    return (
-        [_("Approved rooms:"), *configured, *lines]
-        if configured or lines
-        else [_("No room is approved.")]
-    )
 
 
 def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[str]:
@@ -368,13 +302,14 @@ def format_roles(policy: AccessPolicy, given: Iterable[RoleAssigned]) -> list[st
         )
         for rule_ in policy.platform_roles
     ]
-    lines += [(ROLE_ORDER.index(one.role), _format_grant(one)) for one in given if one.role]
+    lines += [(ROLE_ORDER.index(one.role), format_grant(one)) for one in given if one.role]
     return [line for __, line in sorted(lines, key=lambda one: -one[0])] or [
         _("Nobody has a role.")
     ]
 
 
-def _format_grant(one: RoleAssigned) -> str:
+def format_grant(one: RoleAssigned) -> str:
+    """Return a role that was given at run time, as a line."""
     text = (
         _("- {person}: {role} in {room}, {reason}")
         if one.scope

@@ -6,10 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gateway.access.linking import AccountLinker
-from gateway.access.pairing import ATTEMPT_WINDOW_S
 from gateway.access.place_names import PlaceTitles
-from gateway.access.roster import Roster
 from gateway.commands.definition import CommandDefinition
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
@@ -25,7 +22,6 @@ from gateway.core.events import (
 from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, Seq, TurnId, dedup_key, is_inner
 from gateway.core.i18n import _
 from gateway.core.identity import Role, person_key
-from gateway.core.ratelimit import SlidingWindows
 from gateway.core.scopes import Visibility
 from gateway.core.text_safety import PLACE_CHARS, inline_code
 from gateway.core.tool import ToolContext
@@ -43,16 +39,6 @@ from gateway.stream.supervisor import ChannelSupervisor
 
 if TYPE_CHECKING:
     from gateway.commands.table import CommandTable
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccessServices:
-    """What commands about people work with."""
-
-    roster: Roster
-    linker: AccountLinker
-    attempts: SlidingWindows = field(default_factory=lambda: SlidingWindows(ATTEMPT_WINDOW_S))
-    """Slows down who guesses codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +63,6 @@ class CommandContext:
     """What command handlers may read and use."""
 
     gateway: GatewayHandle
-    access: AccessServices
     attention: LiveAttention
     runtime: RuntimeServices
     platforms: PlatformServices

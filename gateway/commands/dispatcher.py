@@ -22,7 +22,6 @@ from pydantic import TypeAdapter
 from channels.base import CanCompleteCommands, CanPage
 from gateway.access.limits import UsageLimiter
 from gateway.access.policy import AccessDecision, Routed, decide
-from gateway.access.texts import BEING_DECIDED_TEXT
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
 from gateway.commands.definition import CommandDefinition, find_available
@@ -397,13 +396,7 @@ class CommandDispatcher:
                 call = replace(
                     call, sub=parsed.sub.name if parsed.sub else "", arguments=parsed.arguments
                 )
-                answer = await handler(call, self._context)
-            if not answer.request:
-                return answer
-            settle = self._context.access.roster.reserve_request(answer.request)
-            return (
-                refuse(_(BEING_DECIDED_TEXT)) if settle is None else replace(answer, settle=settle)
-            )
+                return await handler(call, self._context)
         except Exception as error:
             # A bug, or an unreadable store: the stream goes on, and the sender is answered.
             reference = answer_key(call.command)[:8]

@@ -20,23 +20,28 @@ from gateway.commands.context import (
 from gateway.commands.definition import command, make_arg
 from gateway.context.conversation import LOCK_TIMEOUT_S
 from gateway.core.events import Address, Post, PostKey, Usage
-from gateway.core.facts import CodeIssued, RoomAccessChanged, Seq, TurnId, TurnRecord
+from gateway.core.facts import Seq, TurnId, TurnRecord
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ANY_ROOM, ROLE_ORDER
 from gateway.core.text_safety import PLACE_CHARS, inline_code
 from gateway.store.effects import CommandEffect, EffectFact, done, queue_post, refuse
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.rooms import RoomAction
 
 BUSY = N_("I am just answering there. Try again in a moment.")
 
 
-async def suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+async def suggest_rooms(gateway: GatewayHandle) -> list[str]:
     """Suggest all known rooms."""
-    titles = context.gateway.places.titles
-    return [titles.label(place.conversation) for place in await known_rooms(context)]
+    titles = gateway.places.titles
+    return [titles.label(place.conversation) for place in await known_rooms(gateway)]
 
 
-ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", suggests=suggest_rooms)
+async def _suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+    return await suggest_rooms(context.gateway)
+
+
+_ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", suggests=_suggest_rooms)
 
 
 @command(
@@ -44,7 +49,7 @@ ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", suggests=suggest_ro
     "Post a text in another room, in my name.",
     group="rooms",
     args=(
-        make_arg("room", "The room.", needed=True, suggests=suggest_rooms),
+        make_arg("room", "The room.", needed=True, suggests=_suggest_rooms),
         make_arg("text", "The text.", needed=True, rest=True),
     ),
     role="admin",
@@ -116,7 +121,7 @@ def _build_said_facts(key: PostKey, to: Address, text: str, agent: str) -> tuple
     needs_gateway=True,
 )
 async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffect:
-    found = await _find_known(context)
+    found = await _find_known(context.gateway)
     lines = [_format_room(context, at, *about) for at, about in found]
     lines += [
         _("- {channel}: every room is approved.").format(channel=inline_code(name))
@@ -130,7 +135,7 @@ async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffe
     "join",
     "Enter a room.",
     group="rooms",
-    args=(make_arg("room", "The room.", needed=True, suggests=suggest_rooms),),
+    args=(make_arg("room", "The room.", needed=True, suggests=_suggest_rooms),),
     role="admin",
     needs_global_role=True,
     needs_gateway=True,
@@ -166,7 +171,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
     "part",
     "Leave a room. Without a name: this room.",
     group="rooms",
-    args=(ROOM_ARG,),
+    args=(_ROOM_ARG,),
     role="admin",
     needs_global_role=True,
     needs_gateway=True,
@@ -217,38 +222,30 @@ async def _resolve(
         written,
         call.command.at.channel,
         context.gateway.channels,
-        await known_rooms(context),
+        await known_rooms(context.gateway),
         context.gateway.places.titles,
     )
 
 
-async def known_rooms(context: CommandContext) -> list[Address]:
+async def known_rooms(gateway: GatewayHandle) -> list[Address]:
     """Return every room that is known by name, sorted."""
-    return [at for at, _about in await _find_known(context)]
+    return [at for at, _about in await _find_known(gateway)]
 
 
-async def _find_known(context: CommandContext) -> list[tuple[Address, tuple[str, str]]]:
+async def _find_known(gateway: GatewayHandle) -> list[tuple[Address, tuple[str, str]]]:
     """Return the configured, the approved and the waiting rooms, each once, sorted by name: with
     the reason why it is approved, or that it waits, and its own title, which is untrusted.
     """
     found: dict[Address, tuple[str, str]] = {}
-    for channel, rooms in context.gateway.people.open_rooms.items():
+    for channel, rooms in gateway.people.open_rooms.items():
         for name in rooms - {ANY_ROOM}:
             at = Address(channel=channel, room=name)
             found[at] = _("in the configuration"), ""
-    about = {
-        one.fact.room: one.fact
-        for one in await context.gateway.store.current_facts("room_opened")
-        if isinstance(one.fact, RoomAccessChanged)
-    }
-    for conversation in context.gateway.people.roster_state().rooms:
-        at = Address.parse(conversation)
-        opened = about.get(at)
-        found.setdefault(at, (_("approved"), opened.about if opened else ""))
-    now = context.gateway.clock.now()
-    for one in await context.gateway.store.current_facts("code_given"):
-        if isinstance(one.fact, CodeIssued) and one.fact.room is not None and one.fact.until > now:
-            found.setdefault(one.fact.room, (_("waits for approval"), one.fact.about))
+    for opened in gateway.roster.rooms:
+        found.setdefault(opened.room, (_("approved"), opened.about))
+    for asked in gateway.roster.pending_requests("room"):
+        if asked.room is not None:
+            found.setdefault(asked.room, (_("waits for approval"), asked.about))
     return sorted(found.items(), key=lambda one: one[0].conversation)
 
 

@@ -7,7 +7,8 @@ and the dashboard.
 The arguments of a command of a plugin are the parameters of its method after `call`: `str`, `int`
 (a whole number) or a `Literal` of texts (choices). One with a default, or that may be None, can be
 left out. A parameter that is keyword-only takes the rest of the line. `Annotated` adds a text (the
-summary), pydantic's `Field(le=N)` (the largest number, from 1 on), and a method
+summary), pydantic's `Field(le=N)` (the largest number, from 1 on) or `Field(repr=False)` (a
+secret), and a method
 `async (self, typed: CommandCompletion) -> Sequence[str]` that suggests values.
 """
 
@@ -192,7 +193,7 @@ def _read_arguments(method: Callable[..., object], plugin: type[Plugin]) -> tupl
 
 
 def _read_argument(parameter: Parameter, hint: object, plugin: type[Plugin]) -> CommandArg:
-    summary, most = parameter.name, 0
+    summary, most, secret = parameter.name, 0, False
     suggests: SuggestionSource | None = None
     kind, is_optional = _strip_none(hint)
     if get_origin(kind) is Annotated:
@@ -203,6 +204,7 @@ def _read_argument(parameter: Parameter, hint: object, plugin: type[Plugin]) -> 
                 summary = extra
             elif isinstance(extra, FieldInfo):
                 most = next((one.le for one in extra.metadata if hasattr(one, "le")), most)
+                secret = secret or not extra.repr
             elif callable(extra):
                 suggests = _bind_suggestions(extra, plugin)
     choices = get_args(kind) if get_origin(kind) is Literal else ()
@@ -217,6 +219,7 @@ def _read_argument(parameter: Parameter, hint: object, plugin: type[Plugin]) -> 
         needed=parameter.default is parameter.empty and not is_optional,
         rest=parameter.kind is parameter.KEYWORD_ONLY,
         suggests=suggests,
+        secret=secret,
     )
 
 

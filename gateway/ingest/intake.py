@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from channels.aio import run_to_completion
 from channels.base import HasNick
-from gateway.access.greeting import Greeter
 from gateway.access.limits import UsageLimiter
 from gateway.access.policy import UNBOUND, ConversationBinding, Routed, route
 from gateway.commands.dispatcher import CommandDispatcher
@@ -95,7 +94,6 @@ class Intake:
         attention: LiveAttention,
         loops: LoopGuard,
         limits: UsageLimiter,
-        greeter: Greeter,
         plugins: Sequence[Judging] = (),
     ) -> None:
         """`plugins`: judges of plugins, in their order."""
@@ -109,7 +107,6 @@ class Intake:
             Judging(MESSAGE_KINDS, _ANY, loops.judge),
             Judging(MESSAGE_KINDS, {"due"}, limits.judge),
             *plugins,
-            Judging(_ALL, {"refused"}, greeter.judge),
             Judging(commands, _ANY, dispatcher.explain),
         )
         """All judges, in their order."""

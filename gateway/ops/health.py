@@ -66,10 +66,10 @@ from gateway.store import (
 )
 
 if TYPE_CHECKING:
-    from gateway.access.owners import OwnerNotifier
     from gateway.access.place_names import PlaceTitles
     from gateway.runtime.models import ModelPool
     from gateway.stream.mute import MutePlaces
+    from gateway.stream.notices import Notices
     from gateway.stream.outbox import Outbox
 
 logger = logging.getLogger("reverie.health")
@@ -325,7 +325,7 @@ class OutageMonitor:
         clock: Clock,
         *,
         outbox: "Outbox",
-        owners: "OwnerNotifier",
+        notices: "Notices",
         titles: "PlaceTitles",
         mute: "MutePlaces",
         store: Store,
@@ -345,7 +345,7 @@ class OutageMonitor:
         self._room_language = room_language
         self._store = store
         self._live_settings, self._channels, self._stats, self._clock = live, channels, stats, clock
-        self._outbox, self._owners, self._titles, self._mute = outbox, owners, titles, mute
+        self._outbox, self._notices, self._titles, self._mute = outbox, notices, titles, mute
         self._store_outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """The outage of the log, and what each channel had dropped before it. None: the log can be
         written."""
@@ -417,18 +417,20 @@ class OutageMonitor:
             return " ".join(texts)
 
         if losses or self._cluster.holds(UPKEEP):
-            self._owners.notify(f"store:{cause}", text)
+            self._notices.tell(f"store:{cause}", text)
 
     async def tell_store_failed(self, error: StoreError) -> None:
         """Tell owners, past the log, that the process ends because its log cannot be used. Returns
         in bounded time.
         """
         reason = str(error)
-        told = self._owners.tell_unrecorded(
+        told = self._notices.tell(
+            "store:failed",
             lambda _to: _(
                 "I stop now, because my log cannot be used: {reason}. Until that is repaired I "
                 "read and answer nothing."
-            ).format(reason=reason)
+            ).format(reason=reason),
+            "unrecorded",
         )
         await asyncio.wait([told], timeout=STORE_FAILED_S)
 
@@ -443,11 +445,13 @@ class OutageMonitor:
         age_s = (self._clock.now() - outage.since).total_seconds()
         if age_s >= STORE_OUTAGE_TOLD_S and not self._is_store_outage_told:
             self._is_store_outage_told = True
-            self._owners.tell_unrecorded(
+            self._notices.tell(
+                "store:outage",
                 lambda _to: _(
                     "I cannot write my log: {reason}. Until that works again, I read and answer "
                     "nothing. I keep trying, and tell you when it works."
-                ).format(reason=outage.reason)
+                ).format(reason=outage.reason),
+                "unrecorded",
             )
         limit_s = self._live_settings.settings.store.exit_after
         if limit_s is not None and age_s >= limit_s:
@@ -464,7 +468,7 @@ class OutageMonitor:
                 what, one.reason, one.since or self._clock.now(), partial=True
             )
             if is_new and one.notice is not None:
-                self._owners.notify(what, one.notice)
+                self._notices.tell(what, one.notice)
         for what in self._stats.problem_names(_TROUBLES):
             if what not in found:
                 self._stats.clear_problem(what)
@@ -563,9 +567,8 @@ class OutageMonitor:
                     "I told whoever waits, and I tell you when nobody waits any more."
                 )
             if tells:
-                self._owners.begin_trouble(
-                    f"{what}:{turn.failure}", partial(_render_failure, told, turn, where, fallbacks)
-                )
+                notice = partial(_render_failure, told, turn, where, fallbacks)
+                self._notices.tell(f"{what}:{turn.failure}", notice, "begins")
             return
         if remedy:
             told = N_("{agent} gave no answer in {room}: {reason}. {remedy}")
@@ -573,12 +576,12 @@ class OutageMonitor:
                 told = N_("{agent} gave half an answer in {room}: {reason}. {remedy}")
             key = f"turn:{turn.agent}:{turn.failure}"
             if tells:
-                self._owners.notify(key, partial(_render_failure, told, turn, where, fallbacks))
+                self._notices.tell(key, partial(_render_failure, told, turn, where, fallbacks))
         if turn.reason == REPEATED_TURN and tells:
             told = N_(
                 "{agent} did the same three times in a row in {room}, so I ended its work there."
             )
-            self._owners.notify(
+            self._notices.tell(
                 f"repeats:{where}", partial(_render, told, agent=turn.agent, room=where)
             )
         is_answering = turn.failure == "conversation" or (
@@ -589,7 +592,7 @@ class OutageMonitor:
         if is_answering and is_over:
             self._unanswered.discard(turn.agent)
             again = N_("A model answers {agent} again.")
-            self._owners.end_trouble(f"{what}:", partial(_render, again, agent=turn.agent))
+            self._notices.tell(f"{what}:", partial(_render, again, agent=turn.agent), "ends")
 
     def _list_fallbacks(self, agent_id: str) -> str:
         """Return the fallbacks of an agent's configured model. Empty: there are none."""

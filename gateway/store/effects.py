@@ -72,9 +72,6 @@ class CommandEffect:
     """To be called exactly once, in any case: with the append result of the command's own entry, or
     with None if that is not known. Follow-up actions happen only if that entry is new. Returns at
     once."""
-    request: str = ""
-    """Request for access whose code is used up: nobody else may decide about it meanwhile. Empty:
-    none."""
     page: int = 1
     buttons: tuple[PostButton, ...] = ()
     """Choices, each a command of its own. Shown where the channel can, so the answer says it,
@@ -136,7 +133,6 @@ def done(
     answer: str,
     *facts: Fact | EffectFact,
     then: Callable[[Seq], object] | None = None,
-    request: str = "",
     buttons: tuple[PostButton, ...] = (),
     data: object = None,
 ) -> CommandEffect:
@@ -153,7 +149,6 @@ def done(
         answer=answer,
         facts=tuple(one if isinstance(one, EffectFact) else EffectFact(one) for one in facts),
         settle=_settle_nothing if then is None else settle,
-        request=request,
         buttons=buttons,
         data=data,
     )

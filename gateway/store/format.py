@@ -91,7 +91,7 @@ _ONE_TIME_CODE = re.compile(r"\b[A-Z0-9]{4}-[A-Z0-9]{4}\b")
 """Codes as `gateway.access.texts.format_code` writes them."""
 _ONE_TIME_CODE_CHARS = 8
 _REQUEST_ID = re.compile(r"[a-z]{5}|[A-Za-z0-9._-]+[:/][^\s`]+")
-"""Names of requests, as `gateway.access.pairing` makes them; people and rooms, as lists show
+"""Names of requests, as `gateway.plugins.pairing.codes` makes them; people and rooms, as lists show
 them."""
 
 

@@ -15,7 +15,7 @@ hears, a line is normal that names an owner who has not written there lately: it
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -30,6 +30,7 @@ from gateway.core.events import (
     Address,
     Alarm,
     ChannelName,
+    Command,
     ConnectionChanged,
     ConversationId,
     DeliveryReport,
@@ -40,6 +41,7 @@ from gateway.core.events import (
     PlaceRenamed,
     PresenceLevel,
     ReactionChanged,
+    Sender,
     TaskFinished,
 )
 from gateway.core.facts import (
@@ -52,12 +54,14 @@ from gateway.core.facts import (
     Judgement,
     TurnRecord,
     inner_conversation,
+    is_direct_line,
 )
 from gateway.core.fields import GuardedRegex
-from gateway.core.identity import ROLE_ORDER, Role
+from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role
 from gateway.core.ratelimit import LruDict
 from gateway.store import DueReason, LogEntry, Store
 from gateway.store.effects import Decision
+from gateway.stream.direct_chats import find_owner_chat, is_of_owner, parse_direct_chat
 from gateway.stream.presence import PresenceTracker
 
 SPEAKS_UP: Final = "speaks_up: "
@@ -358,6 +362,8 @@ MAX_PLACES: Final = 1_000
 """Places of which something is remembered."""
 MAX_THRESHOLDS: Final = 200
 """Most thresholds that are set by command."""
+MIN_NAME_CHARS: Final = 3
+"""Shorter names of owners are words of the talk too often."""
 OWNER_STAYS: Final = timedelta(minutes=30)
 """Time after an owner's line in a room in which they are taken to read what names them there."""
 _LOOK_BACK_TURNS: Final = 200
@@ -378,11 +384,13 @@ class LiveAttention:
         clock: Clock,
         live: LiveSettings,
         presence: PresenceTracker,
-        owner_names: Collection[str] = (),
+        people: AccessPolicy,
     ) -> None:
-        """`owner_names`: see `OwnerNotifier.names`; may change."""
         self._reader, self._clock, self._presence = store, clock, presence
-        self._owner_names = owner_names
+        self._people = people
+        self._owner_names = set[str]()
+        """Names of the owners who wrote to an agent, each as words in lower case with a space
+        between: whole, and its first word."""
         self.thresholds: Mapping[str, int] = {}
         """Thresholds set by command, by prefix; replaced when one changes."""
         self._looked_enough = LruDict[ConversationId, date](MAX_PLACES)
@@ -393,18 +401,35 @@ class LiveAttention:
         """Newest state of each channel's link to its platform in the log, as far as it was read."""
         live.follow(self._use)
         store.subscribe(self._on_appended, AttentionThresholdSet, ConnectionChanged)
+        store.subscribe(self._on_direct, Message, Command, where=is_direct_line)
 
     def _use(self, settings: Settings) -> None:
         self.policy = replace(build_attention_policy(settings), set_thresholds=self.thresholds)
 
     async def load(self) -> None:
-        """Read the thresholds. Raises StoreError."""
+        """Read the thresholds, and the name of an owner. Call it once roles are loaded. Raises
+        StoreError.
+        """
+        if (chat := await find_owner_chat(self._reader, self._people)) is not None:
+            self._learn_name(chat.sender)
         for holding in await self._reader.current_facts("threshold_set"):
             self._apply(holding.fact)
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
             self._apply(entry.fact)
+
+    def _on_direct(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            chat = parse_direct_chat(entry.fact)
+            if chat is not None and is_of_owner(chat, self._people):
+                self._learn_name(chat.sender)
+
+    def _learn_name(self, owner: Sender) -> None:
+        names = (owner.name, owner.name.partition(" ")[0], owner.account or "")
+        self._owner_names.update(
+            one for one in map(fold_words, names) if len(one) >= MIN_NAME_CHARS
+        )
 
     def _apply(self, fact: Fact) -> None:
         if isinstance(fact, ConnectionChanged):  # whichever process holds the channel

@@ -4,11 +4,13 @@ import asyncio
 from dataclasses import dataclass
 
 from gateway.access.channels import Channels
+from gateway.access.roster import Roster
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.identity import AccessPolicy
 from gateway.core.redaction import Redactor
 from gateway.store import Store
+from gateway.stream.notices import Notices
 from gateway.stream.routing import PrivacyCache
 
 
@@ -27,6 +29,10 @@ class GatewayHandle:
     (`channels.cluster`)."""
     people: AccessPolicy
     """Who may do what."""
+    roster: Roster
+    """What of that was decided at run time, and who asks to be let in."""
+    notices: Notices
+    """For what owners should know."""
     places: PrivacyCache
     """Who can read a place; its bindings (`places.bindings`) and names (`places.titles`)."""
     redactor: Redactor

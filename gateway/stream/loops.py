@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Final
 
-from gateway.access.owners import OwnerNotifier
 from gateway.access.policy import Routed
 from gateway.access.texts import format_person, format_room
 from gateway.config.reload import LiveSettings
@@ -28,6 +27,7 @@ from gateway.core.identity import ADMIN_ROLES
 from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, Store
 from gateway.store.effects import Decision
+from gateway.stream.notices import Notices
 
 MAX_PLACES: Final = 1_000
 """Places remembered at once; exchanges of the others are counted again from the log."""
@@ -60,11 +60,8 @@ class _SenderTalk:
 class LoopGuard:
     """Recognises programs among the senders of all channels."""
 
-    def __init__(
-        self, store: Store, clock: Clock, live: LiveSettings, owners: OwnerNotifier | None
-    ) -> None:
-        """`owners` None: nobody is told."""
-        self._reader, self._clock, self._live, self._owners = store, clock, live, owners
+    def __init__(self, store: Store, clock: Clock, live: LiveSettings, notices: Notices) -> None:
+        self._reader, self._clock, self._live, self._notices = store, clock, live, notices
         self._exchanges = LruDict[ConversationId, int](MAX_PLACES)
         """Exchanges with bots since a person wrote."""
         self._posted_s = LruDict[ConversationId, float](MAX_PLACES)
@@ -152,15 +149,14 @@ class LoopGuard:
         """Tell the owners, and whoever was taken for a program."""
         who = format_person(routed.person, message.sender.name)
         place = message.at.conversation
-        if self._owners is not None:
-            self._owners.notify(
-                f"loop:{place}",
-                lambda _to: _(
-                    "{person} answers all my messages in {room} faster than a person can, so it is "
-                    "probably a program. I do not answer it for an hour. `block` ends that. I "
-                    "tell you this once a day."
-                ).format(person=who, room=format_room(place)),
-            )
+        self._notices.tell(
+            f"loop:{place}",
+            lambda _to: _(
+                "{person} answers all my messages in {room} faster than a person can, so it is "
+                "probably a program. I do not answer it for an hour. `block` ends that. I "
+                "tell you this once a day."
+            ).format(person=who, room=format_room(place)),
+        )
         key = PostKey(hashlib.sha256(f"loop:{dedup_key(message)}".encode()).hexdigest()[:26])
         return replace(decided, post=Post(key=key, to=message.at, text=_(_TEXT), style="notice"))
 

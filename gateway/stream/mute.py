@@ -48,9 +48,9 @@ from gateway.core.text_safety import escape_markdown
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.store.active import judged_events
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
+from gateway.stream.notices import Notices
 
 if TYPE_CHECKING:
-    from gateway.access.owners import OwnerNotifier
     from gateway.access.place_names import PlaceTitles
 
 
@@ -84,7 +84,7 @@ class MutePlaces:
         channels: Channels,
         tasks: asyncio.TaskGroup,
         *,
-        owners: "OwnerNotifier",
+        notices: Notices,
         titles: "PlaceTitles",
         inbox: ConversationInbox,
     ) -> None:
@@ -92,7 +92,7 @@ class MutePlaces:
         that is well.
         """
         self._store, self._clock, self._channels, self._tasks = store, clock, channels, tasks
-        self._owners, self._titles, self._inbox = owners, titles, inbox
+        self._notices, self._titles, self._inbox = notices, titles, inbox
         self.places = dict[ConversationId, MutePlace]()
         self._unsubscribe = ExitStack()
         """Ends the subscriptions, which last while any place is mute."""
@@ -186,7 +186,7 @@ class MutePlaces:
         if cause is not None and isinstance(cause.fact, TurnRecord):
             text = N_("My answer in {room} was refused: {reason}.")
             render = partial(self._render, text, report.at, report.reason)
-            self._owners.notify(
+            self._notices.tell(
                 f"refused:{report.at.channel}/{report.at.room}:{report.reason}", render
             )
 
@@ -239,7 +239,7 @@ class MutePlaces:
     def _notify(
         self, mute: MutePlace, what: str, text: str, beside: ChannelName | None = None
     ) -> None:
-        self._owners.notify(
+        self._notices.tell(
             f"{what}:{mute.post}", partial(self._render, text, mute.at, mute.reason), beside=beside
         )
 

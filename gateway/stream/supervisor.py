@@ -32,7 +32,6 @@ from typing import Final, Literal, Protocol
 
 from channels.aio import Backoff, with_timeout
 from channels.base import CanApplyConfig, Channel, ChannelConfig, Denied
-from gateway.access.owners import OwnerNotifier
 from gateway.cluster.cluster import CHANNEL_PREFIX, LeaseName
 from gateway.config.loader import ConfigError
 from gateway.config.models import Settings
@@ -44,6 +43,7 @@ from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.i18n import N_, _
 from gateway.core.metrics import GatewayStats
 from gateway.store import StoreError
+from gateway.stream.notices import Notices
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import Outbox
 from gateway.stream.preview import TurnPreviews
@@ -229,7 +229,7 @@ class ChannelSupervisor:
         clock: Clock,
         stats: GatewayStats,
         outbox: Outbox,
-        owners: OwnerNotifier,
+        notices: Notices,
         membership: RoomMembership,
         previews: TurnPreviews,
         tasks: asyncio.TaskGroup,
@@ -245,7 +245,7 @@ class ChannelSupervisor:
         """
         self._channels, self._make_adapter = channels, make
         self._settings = settings if make is not None else None
-        self._clock, self.stats, self._owners, self._tasks = clock, stats, owners, tasks
+        self._clock, self.stats, self._notices, self._tasks = clock, stats, notices, tasks
         self._outbox, self._membership, self._previews = outbox, membership, previews
         self._random = random
         specs = build_adapter_specs(settings) if make is not None else {}
@@ -527,9 +527,10 @@ class ChannelSupervisor:
         run.down_reason, run.is_up = link.reason, link.up
         if link.up:
             run.was_up, run.refusal = True, None
-            self._owners.end_trouble(
+            self._notices.tell(
                 f"channel:{run.name}:",
                 lambda _to: _("{channel} works again.").format(channel=run.name),
+                "ends",
                 beside=run.name,
             )
         self._notify_changed()
@@ -601,9 +602,10 @@ class ChannelSupervisor:
     def _report_trouble(self, run: ChannelRun, what: str, text: str, reason: str) -> None:
         if self._goes_on():
             name = run.name
-            self._owners.begin_trouble(
+            self._notices.tell(
                 f"channel:{name}:{what}",
                 lambda _to: _(text).format(channel=name, reason=reason),
+                "begins",
                 beside=name,
             )
 

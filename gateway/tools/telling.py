@@ -24,12 +24,6 @@ from pydantic import Field
 from agent.dmn import load_state
 from agent.signals import DmnMode, DmnState
 from channels.aio import with_timeout
-from gateway.access.owners import (
-    DIRECT_KINDS,
-    DirectChat,
-    iter_direct_chats,
-    parse_direct_chat,
-)
 from gateway.cluster.cluster import agent_lease
 from gateway.context.conversation import ConversationLocks
 from gateway.context.digest import MAX_ROOM_LINES, DigestBuilder, find_senders
@@ -65,6 +59,12 @@ from gateway.core.text_safety import inline_code, to_single_line
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import LogEntry, NewEntry, StoreReader
+from gateway.stream.direct_chats import (
+    DIRECT_KINDS,
+    DirectChat,
+    iter_direct_chats,
+    parse_direct_chat,
+)
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.presence import PresenceTracker
 

@@ -35,6 +35,9 @@ CHAT_FILES = (
         "runtime/rewind.py",
         "runtime/model_choice.py",
         "tools/mcp/review.py",
+        "plugins/pairing",
+        "plugins/owners.py",
+        "plugins/budgets.py",
     ),
 )
 """Files and folders of `gateway` whose sentences are for chats: none may be left unmarked."""
@@ -107,6 +110,8 @@ def find_sentences(node: ast.AST) -> Iterator[tuple[int, str]]:
         called = ast.unparse(node.func)
         if called.rpartition(".")[2] in KEYWORDS.keys() | _NOT_SAID or "logger." in called:
             return
+    if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Annotated":
+        return  # an argument of a command, which is collected from the command table
     parts = node.values if isinstance(node, ast.JoinedStr) else [node]
     if isinstance(node, ast.JoinedStr) or (
         isinstance(node, ast.Constant) and isinstance(node.value, str)

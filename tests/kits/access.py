@@ -15,8 +15,6 @@ from channels.base import ChannelConfig
 from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
-from gateway.access.greeting import Greeter
-from gateway.access.linking import AccountLinker
 from gateway.access.policy import AccessDecision, decide
 from gateway.access.roster import Roster
 from gateway.app import make_channel
@@ -39,12 +37,14 @@ from gateway.core.events import (
 from gateway.core.facts import CodeEnded, Fact, PostQueued, dedup_key
 from gateway.core.redaction import Redactor
 from gateway.ingest.intake import undecided
+from gateway.plugins.pairing import Pairing
 from gateway.store import AppendResult, LogEntry, NewEntry, OutboxPost, Store
 from gateway.store.effects import CommandEffect, Decision
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
 from tests.kits.commands import answer_of, command_context
-from tests.kits.places import PlayedChannels, titles
+from tests.kits.places import PlayedChannels
+from tests.kits.plugins import plugins_of
 from tests.kits.policies import PlayedPolicy, routed
 from tests.kits.settings import live_settings
 from tests.kits.tasks import LooseTasks
@@ -125,31 +125,23 @@ class Town:
                 alone(at.channel, sender) if at.channel == IRC else at
             ),
         )
-        self.linking = AccountLinker(self.roster, self.policy, clock, self.manners)
-        self.greeter = Greeter(
-            self.roster,
-            self.policy,
-            clock,
-            linking=self.linking,
-            channels=self.manners,
-            titles=titles(store),
-        )
         store.subscribe(self.roster.on_appended)
         Moves(self)
         store.subscribe(self._on_code_ended, CodeEnded, PostQueued)
         self._ids = itertools.count(1)
-        self.world = command_context(
+        world = command_context(
             store,
             clock,
-            live=live_settings(
-                channels=PLATFORMS,
-                agents=(),
-            ),
+            live=live_settings(channels=PLATFORMS, agents=()),
             people=self.policy,
             channels=self.manners,
             roster=self.roster,
-            linker=self.linking,
         )
+        plugins = plugins_of(Pairing, gateway=world.gateway)
+        self.world = replace(world, plugins=plugins)
+        pairing = plugins.get(Pairing)
+        assert pairing is not None
+        self.pairing = pairing
 
     def _on_code_ended(self, entries: Sequence[LogEntry]) -> None:
         if any(isinstance(entry.fact, CodeEnded) for entry in entries):
@@ -196,7 +188,7 @@ class Town:
 
     async def greet(self, event: Notification) -> Decision | None:
         came = routed(event, self.policy)
-        return await self.greeter.judge(came, undecided(came))
+        return await self.pairing.judge(came, undecided(came))
 
     async def write(
         self, event: Notification, greeting: Decision | None

@@ -111,11 +111,18 @@ class House:
         who, bindings = policy_of(live), bindings_of(settings)
         places = privacy(store, bindings)
         self.outbox = Outbox(store, self.consoles, clock, self._tasks, redactor=Redactor())
-        self.definitions = ToolDefinitionReview(
-            store, clock, self._tasks, NotedNotices(store, clock)
-        )
         channels = Channels(live, self.consoles, cluster)
-        gateway = handle_of(store, clock, live=live, places=places, people=who, channels=channels)
+        gateway = handle_of(
+            store,
+            clock,
+            live=live,
+            places=places,
+            people=who,
+            channels=channels,
+            tasks=self._tasks,
+            notices=NotedNotices(),
+        )
+        self.definitions = ToolDefinitionReview(gateway)
         self.approvals = plugin_of(Approvals, gateway=gateway)
         self.approvals.definitions = self.definitions
         plugins = Plugins(self.approvals)

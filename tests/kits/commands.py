@@ -6,9 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from gateway.access.limits import UsageLimiter
-from gateway.access.texts import BEING_DECIDED_TEXT
 from gateway.commands.context import (
-    AccessServices,
     CommandCall,
     CommandContext,
     PlatformServices,
@@ -18,12 +16,11 @@ from gateway.commands.definition import CommandDefinition
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.table import build_table
 from gateway.core.events import ConversationId
-from gateway.core.i18n import _
 from gateway.core.identity import AccessPolicy
 from gateway.hooks import Plugins
 from gateway.plugins import find_plugins
 from gateway.store import Store
-from gateway.store.effects import CommandEffect, refuse
+from gateway.store.effects import CommandEffect
 from tests.kits.handle import handle_of
 from tests.kits.policies import NOBODY
 
@@ -37,8 +34,6 @@ def command_context(
     clock: Any,
     *,
     people: AccessPolicy = NOBODY,
-    roster: Any = None,
-    linker: Any = None,
     attention: Any = None,
     agents: Any = None,
     rewinder: Any = None,
@@ -50,7 +45,6 @@ def command_context(
     `parts`: of the handle."""
     return CommandContext(
         gateway=handle_of(store, clock, people=people, **parts),
-        access=AccessServices(roster=roster, linker=linker),
         attention=attention,
         runtime=RuntimeServices(
             agents=agents or agents_of(), rewinder=rewinder, models=cast("Any", None)
@@ -93,8 +87,4 @@ async def answer_of(call: CommandCall, context: CommandContext) -> CommandEffect
     handler = (row.find_sub(call.sub) or row).handler
     assert handler is not None
     call = replace(call, agent=call.agent or context.agent_at(call.command.at))
-    answer = await handler(call, context)
-    settle = (
-        context.access.roster.reserve_request(answer.request) if answer.request else answer.settle
-    )
-    return refuse(_(BEING_DECIDED_TEXT)) if settle is None else replace(answer, settle=settle)
+    return await handler(call, context)

@@ -13,6 +13,7 @@ from gateway.core.identity import AccessPolicy
 from gateway.core.redaction import Redactor
 from gateway.hooks import Plugins
 from gateway.ingest.intake import Intake
+from gateway.plugins.pairing import Pairing
 from gateway.plugins.reminders import Reminders
 from gateway.runtime.rewind import Rewinder
 from gateway.store import Store
@@ -24,7 +25,6 @@ from tests.kits.commands import agents_of, command_context, dispatcher_of
 from tests.kits.people import People
 from tests.kits.plugins import plugins_of
 from tests.kits.policies import EmptyRoster, attention_of
-from tests.kits.tasks import LooseTasks
 
 
 def emits(
@@ -56,7 +56,7 @@ def emits(
         live=live,
         channels=there,
         people=access_policy,
-        **({} if people is None else {"roster": people.roster, "linker": people.linker}),
+        roster=None if people is None else people.roster,
         places=places,
         attention=attention,
         agents=agents_of(describe_tools=describe_tools, agents=[], bindings=bindings),
@@ -64,8 +64,10 @@ def emits(
         plugins=plugins,
     )
     internal = InternalIntake(store, clock, attention, bindings)
-    plugins = plugins_of(Reminders, gateway=context.gateway, internal=internal)
-    people = people or People(live, store, clock, there, LooseTasks(), roster=EmptyRoster())
+    plugins = plugins_of(
+        Reminders, Pairing, gateway=context.gateway, internal=internal, attention=attention
+    )
+    people = people or People(live, store, clock, there, roster=EmptyRoster())
     intake = Intake(
         store,
         clock,
@@ -75,9 +77,8 @@ def emits(
         access_policy=access_policy,
         dispatcher=dispatcher_of(context),
         attention=attention,
-        loops=LoopGuard(store, clock, live, people.owners),
+        loops=LoopGuard(store, clock, live, context.gateway.notices),
         limits=people.limits,
-        greeter=people.greeter,
         plugins=plugins.judgings(),
     )
     return {name: partial(intake.accept, name) for name in channels}

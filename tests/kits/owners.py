@@ -1,52 +1,42 @@
 """Notices to owners, noted instead of posted."""
 
-from gateway.access.owners import NoticeButtons, NoticeText, OwnerNotifier
-from gateway.config.models import AccessConfig
-from gateway.core.clock import Clock
+import asyncio
+from collections.abc import Callable
+
 from gateway.core.events import ChannelName, PostButton
-from gateway.core.identity import AccessPolicy
-from gateway.store import Store
-from tests.kits.places import PlayedChannels, titles
-from tests.kits.settings import live_settings
+from gateway.stream.notices import Notices, NoticeState, NoticeText
 from tests.kits.tasks import LooseTasks
 
 
-class NotedNotices(OwnerNotifier):
-    """Notes each notice with its key."""
+class NotedNotices(Notices):
+    """Notes each notice with its key; of a trouble only its beginning and its end."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        nobody = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-        super().__init__(
-            store,
-            clock,
-            nobody,
-            live=live_settings(access=AccessConfig()),
-            tasks=LooseTasks(),
-            channels=PlayedChannels(),
-            titles=titles(store),
-        )
+    def __init__(self, texts: list[str] | None = None) -> None:
+        """`texts`: where the texts are noted, too."""
+        super().__init__(LooseTasks())
         self.told: list[tuple[str, str]] = []
+        self.texts = list[str]() if texts is None else texts
         self.buttons: list[tuple[PostButton, ...]] = []
         """Of each."""
+        self._troubles = set[str]()
 
-    def notify(
+    def tell(
         self,
         key: str,
         text: NoticeText,
+        state: NoticeState = "once",
         *,
         beside: ChannelName | None = None,
-        buttons: NoticeButtons = tuple,
-    ) -> None:
+        buttons: Callable[[], tuple[PostButton, ...]] = tuple,
+    ) -> asyncio.Task[None]:
         del beside
-        self.buttons.append(buttons())
-        self.told.append((key, text if isinstance(text, str) else text(None)))
-
-    async def notify_and_wait(
-        self,
-        key: str,
-        text: NoticeText,
-        *,
-        beside: ChannelName | None = None,
-        buttons: NoticeButtons = tuple,
-    ) -> None:
-        self.notify(key, text, beside=beside, buttons=buttons)
+        ended = {one for one in self._troubles if state == "ends" and one.startswith(key)}
+        is_seen = (state == "begins" and key in self._troubles) or (state == "ends" and not ended)
+        self._troubles -= ended
+        if state == "begins":
+            self._troubles.add(key)
+        if not is_seen and state != "decided":
+            self.told.append((key, text(None)))
+            self.texts.append(text(None))
+            self.buttons.append(buttons())
+        return asyncio.create_task(asyncio.sleep(0))

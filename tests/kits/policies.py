@@ -87,7 +87,8 @@ def attention_of(
         live = live_settings(attention=AttentionConfig())
     elif isinstance(live, Settings):
         live = LiveSettings(live)
-    return LiveAttention(store, clock, live, presence or FixedPresence(clock, NOBODY))
+    presence = presence or FixedPresence(clock, NOBODY)
+    return LiveAttention(store, clock, live, presence, NOBODY)
 
 
 def routed(

@@ -5,10 +5,9 @@ from collections.abc import Callable, Sequence
 
 from channels.base import Emit
 from gateway.access.channels import Channels
-from gateway.access.owners import NoticeButtons, NoticeText, OwnerNotifier
 from gateway.app import make_channel
 from gateway.config.models import Settings
-from gateway.core.events import Address, ChannelName, ConnectionChanged, Notification
+from gateway.core.events import ChannelName, ConnectionChanged, Notification
 from gateway.core.facts import CursorMoved, dedup_key
 from gateway.core.metrics import GatewayStats
 from gateway.store import NewEntry
@@ -16,6 +15,7 @@ from gateway.stream.outbox import Outbox
 from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor
+from tests.kits.owners import NotedNotices
 from tests.kits.policies import policy_of
 
 
@@ -29,41 +29,6 @@ class EmitIntake:
         self, channel: ChannelName, batch: Sequence[Notification], *, cursor: str | None = None
     ) -> None:
         await self._emit_of(channel)(batch, cursor=cursor)
-
-
-class ToldOwners(OwnerNotifier):
-    """Keeps the texts of notices."""
-
-    def __init__(self, told: list[str] | None = None) -> None:
-        self.told = told if told is not None else list[str]()
-        self._open = set[str]()
-
-    def notify(
-        self,
-        key: str,
-        text: NoticeText,
-        *,
-        beside: ChannelName | None = None,
-        buttons: NoticeButtons = tuple,
-    ) -> None:
-        del key, beside, buttons
-        to: Address | None = None
-        self.told.append(text if isinstance(text, str) else text(to))
-
-    def begin_trouble(
-        self, cause: str, text: NoticeText, *, beside: ChannelName | None = None
-    ) -> None:
-        if cause not in self._open:
-            self._open.add(cause)
-            self.notify(cause, text, beside=beside)
-
-    def end_trouble(
-        self, prefix: str, text: NoticeText, *, beside: ChannelName | None = None
-    ) -> None:
-        ended = {cause for cause in self._open if cause.startswith(prefix)}
-        self._open -= ended
-        if ended:
-            self.notify(prefix, text, beside=beside)
 
 
 async def append_batch(
@@ -105,7 +70,7 @@ def supervise(
         clock=clock,
         stats=stats,
         outbox=outbox,
-        owners=ToldOwners(told),
+        notices=NotedNotices(told),
         membership=RoomMembership(store, channels, tasks, outbox, policy_of(settings)),
         previews=TurnPreviews(outbox),
         tasks=tasks,

@@ -6,27 +6,28 @@ description than the approved one, or a new tool of a known server, stays off un
 seen exactly this description and approved it.
 """
 
-import asyncio
 import difflib
+import hashlib
 import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
-from gateway.access.owners import OwnerNotifier
-from gateway.access.texts import definition_code
-from gateway.core.clock import Clock
-from gateway.core.events import PostButton
+from gateway.core.events import Address, PostButton
 from gateway.core.facts import McpToolApproved
 from gateway.core.i18n import _
 from gateway.core.identity import ADMIN_ROLES, Role
-from gateway.core.text_safety import escape_invisible
+from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code
 from gateway.core.tool_spec import ToolSpec
-from gateway.store import LogEntry, NewEntry, Store
+from gateway.store import LogEntry, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact
+from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.mcp")
 
+DEFINITION_CODE_CHARS: Final = 8
 McpToolMap = dict[str, tuple[str, ToolSpec]]
 """By our name: the server's own name, and the spec for the model."""
 
@@ -79,21 +80,13 @@ class PendingDefinition:
 class ToolDefinitionReview:
     """Review for all servers. Call `load` before the first server starts."""
 
-    def __init__(
-        self,
-        store: Store,
-        clock: Clock,
-        tasks: asyncio.TaskGroup,
-        owners: OwnerNotifier,
-    ) -> None:
-        self.store = store
-        self._clock = clock
-        self._tasks = tasks
-        self._owners = owners
+    def __init__(self, gateway: GatewayHandle) -> None:
+        self.store, self._clock = gateway.store, gateway.clock
+        self._tasks, self._notices = gateway.tasks, gateway.notices
         self._approved_definitions: dict[str, dict[str, str]] = {}
         """Approved definitions by server and tool."""
         self._pending: dict[tuple[str, str], PendingDefinition] = {}
-        store.subscribe(self._on_approved, McpToolApproved)
+        self.store.subscribe(self._on_approved, McpToolApproved)
 
     async def load(self) -> None:
         """Read the approved definitions from the log."""
@@ -164,6 +157,9 @@ class ToolDefinitionReview:
         for entry in entries:
             if isinstance(fact := entry.fact, McpToolApproved):
                 self._approved_definitions.setdefault(fact.server, {})[fact.tool] = fact.definition
+                if fact.by:
+                    code = definition_code(fact.server, fact.tool, fact.definition)
+                    self._notices.tell(f"mcp:{code}", partial(_render_approved, fact.by), "decided")
 
     def _hold_for_review(self, pending: PendingDefinition) -> None:
         self._pending[pending.server, pending.tool] = pending
@@ -173,7 +169,7 @@ class ToolDefinitionReview:
             pending.tool,
             pending.code,
         )
-        self._owners.notify(
+        self._notices.tell(
             f"mcp:{pending.code}",
             lambda _to: (
                 f"{pending.describe()}\n\n"
@@ -185,6 +181,17 @@ class ToolDefinitionReview:
     async def _record(self, facts: list[McpToolApproved]) -> None:
         now = self._clock.now()
         await self.store.append([NewEntry(fact=fact, at=now) for fact in facts])
+
+
+def definition_code(server: str, tool: str, definition: str) -> str:
+    """Return what an admin types to approve exactly this definition of a tool of an MCP server."""
+    return hashlib.sha256(f"{server}\n{tool}\n{definition}".encode()).hexdigest()[
+        :DEFINITION_CODE_CHARS
+    ]
+
+
+def _render_approved(by: str, _to: Address | None) -> str:
+    return _("**Approved** by {person}.").format(person=inline_code(by, PLACE_CHARS))
 
 
 def render_definition(spec: ToolSpec) -> str:

@@ -13,8 +13,6 @@ from gateway.access.limits import (
     LimitHit,
     Payers,
     UsageLimiter,
-    format_limit_report,
-    limit_report_key,
 )
 from gateway.config.models import (
     AccessConfig,
@@ -30,7 +28,6 @@ from gateway.core.events import (
     Address,
     ChannelName,
     Command,
-    ConversationId,
     EventId,
     Message,
     MessageId,
@@ -50,8 +47,12 @@ from gateway.core.facts import (
 )
 from gateway.core.identity import AccessPolicy, RosterState
 from gateway.core.ratelimit import Rate
-from gateway.store import AppendResult, LogEntry, NewEntry, Store, rebuild
+from gateway.plugins.budgets import Budgets
+from gateway.store import AppendResult, NewEntry, Store, rebuild
 from gateway.store.effects import Decision
+from tests.kits.handle import handle_of
+from tests.kits.owners import NotedNotices
+from tests.kits.plugins import plugin_of
 from tests.kits.policies import PlayedPolicy, routed
 from tests.kits.store import account, spent
 
@@ -187,34 +188,30 @@ class House:
     ) -> None:
         self.store = store
         self.clock = clock
-        self.told: list[tuple[str, str]] = []
-        """Keys and texts of the notices for owners. A limit that is in the log already is told no
-        more that day."""
-        self._limits_told: set[str] = set()
+        self._told_before = set[str]()
         self.live = allowed
         self._known = known
         self.limits = UsageLimiter(allowed, clock, policy(known))
         store.subscribe(self.limits.on_appended)
-        store.subscribe(self._tell, LimitReached)
+        self._notices = NotedNotices()
+        plugin_of(Budgets, gateway=handle_of(store, clock, notices=self._notices))
 
     async def load(self) -> None:
         before = await self.store.entries(kinds=["limited"], limit=100_000)
-        self._limits_told = {
-            limit_report_key(one.fact, one.at)
+        self._told_before = {
+            f"limit:{one.fact.limit}:{one.fact.whose}:{one.fact.subject}:{one.at.date()}"
             for one in before
             if isinstance(one.fact, LimitReached)
         }
         await self.limits.load(self.store)
 
-    def _tell(self, entries: Sequence[LogEntry]) -> None:
-        for one in entries:
-            assert isinstance(one.fact, LimitReached)
-            key = limit_report_key(one.fact, one.at)
-            if key not in self._limits_told:
-                self.told.append(
-                    (key, format_limit_report(one.fact, one.conversation or ConversationId("")))
-                )
-            self._limits_told.add(key)
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        """What owners are told, with its key: once for each, also over a restart."""
+        told = dict(reversed(self._notices.told))
+        return [
+            (key, told[key]) for key in dict(self._notices.told) if key not in self._told_before
+        ]
 
     async def take(self, message: Message, role: str = "guest") -> Decision:
         verdict = await judge(self.limits, message, judged(message, role), known=self._known)

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,6 @@ import pytest
 from agent import dmn
 from agent.models.scripted import Script, ScriptRule
 from agent.signals import DmnMode
-from gateway.access.pairing import generate_code
-from gateway.access.texts import format_code
 from gateway.cli.main import main
 from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.core.clock import SystemClock
@@ -25,7 +23,6 @@ from gateway.core.control_socket import ControlServer, send_control_request, soc
 from gateway.core.events import Address
 from gateway.core.facts import (
     AuditRecord,
-    CodeIssued,
     DmnDirective,
     DmnStateSaved,
     Fact,
@@ -33,6 +30,7 @@ from gateway.core.facts import (
 )
 from gateway.core.metrics import GatewaySnapshot
 from gateway.core.process_files import hold_process_files
+from gateway.plugins.pairing.codes import issue_code
 from gateway.store import NewEntry, ServerStore, Store, rebuild
 from gateway.store.schema import connect_server, migrate_server, migrations, newest_schema
 from reverie.testing.channels import story
@@ -122,34 +120,24 @@ def test_the_first_owner_is_let_in_before_the_first_start(folder: Path, ctl: Ctl
 
 
 def test_a_code_lets_somebody_in_once_and_is_written_nowhere(folder: Path, ctl: Ctl) -> None:
-    minted, direct = generate_code(()), Address.parse("irc.test/ann")
-    now = datetime.now(UTC)
-    asked = CodeIssued(
-        request=minted.request,
-        what="pair",
-        person="irc.test:account:ann",
-        name="Ann\x1b[2J",
-        at=direct,
-        salt=minted.salt,
-        digest=minted.digest,
-        until=now + timedelta(hours=1),
+    direct, now = Address.parse("irc.test/ann"), datetime.now(UTC)
+    code, asked = issue_code(
+        "pair", (), now, person="irc.test:account:ann", name="Ann\x1b[2J", at=direct
     )
+    plain = code.replace("-", "")
     filled(
         folder,
-        NewEntry(
-            fact=asked, at=now, conversation=direct.conversation, key=f"code:{minted.request}"
-        ),
+        NewEntry(fact=asked, at=now, conversation=direct.conversation, key=f"code:{asked.request}"),
     )
     waiting = "\n".join(ctl("pair", "list"))
-    assert minted.request in waiting
+    assert asked.request in waiting
     assert "\x1b" not in waiting
-    assert minted.code not in waiting
+    assert code not in waiting
+    assert plain not in waiting
     ctl("pair", "approve", "WRONGONE", code=1)
     assert log(folder, "role_given") == []
-    assert ctl("pair", "approve", f" {format_code(minted.code).lower()} ")[0].startswith(
-        "Approved: "
-    )
-    ctl("pair", "approve", minted.code, code=1)
+    assert ctl("pair", "approve", f" {code.lower()} ")[0].startswith("Approved: ")
+    ctl("pair", "approve", plain, code=1)
     assert len(log(folder, "role_given")) == 1
     used = [
         one
@@ -164,7 +152,7 @@ def test_a_code_lets_somebody_in_once_and_is_written_nowhere(folder: Path, ctl: 
     whole = (folder / "s.db").read_bytes() + b"".join(
         one.read_bytes() for one in folder.glob("s.db-*")
     )
-    for form in (minted.code, minted.code.lower(), format_code(minted.code)):
+    for form in (plain, plain.lower(), code):
         assert form.encode() not in whole
 
 

@@ -161,7 +161,7 @@ async def test_who_waits_to_be_let_in_is_suggested_by_request_and_never_by_code(
     async with running(tmp_path, Script(), access=ACCESS | {"dm": "pairing"}) as gateway:
         await gateway.console.receive_message("hello?", sender="zoe")
         await gateway.screen.until(1)
-        (waiting,) = made[0].access.roster.pending_requests("pair")
+        (waiting,) = made[0].gateway.roster.pending_requests("pair")
         at, olga = (
             Address(channel=CONSOLE, room=RoomId("olga")),
             Sender(id=SenderId("olga"), name="o", verified=True),

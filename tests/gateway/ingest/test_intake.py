@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -55,7 +56,6 @@ from tests.kits.people import People
 from tests.kits.policies import FixedPresence, attention_of, bindings_of, policy_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import posts_of, turn
-from tests.kits.tasks import LooseTasks
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -412,7 +412,7 @@ class LimitsHouse:
         made = settings(tmp, **more)
         live = LiveSettings(made)
         channels = Channels(live, {CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)})
-        self.people = People(live, store, clock, channels, LooseTasks())
+        self.people = People(live, store, clock, channels)
         store.subscribe(lambda entries: self.arrived.extend(ready_conversations(entries)))
         self.intake = emits(
             store,
@@ -489,14 +489,19 @@ CELLAR = replace(LOBBY, room=RoomId("cellar"))
 async def test_these_judge_each_event_in_this_order(tmp_path: Path) -> None:
     async with living(tmp_path) as house:
         judges = cast("Any", house.intake).func.__self__.judges
-        names = [getattr(one.judge, "__qualname__", "a plugin") for one in judges]
+        names = [
+            one.judge.args[0].plugin.name
+            if isinstance(one.judge, partial)
+            else one.judge.__qualname__
+            for one in judges
+        ]
         assert names == [
             "CommandDispatcher.judge",
             "LiveAttention.judge",
             "LoopGuard.judge",
             "UsageLimiter.judge",
-            "a plugin",
-            "Greeter.judge",
+            "reminders",
+            "pairing",
             "CommandDispatcher.explain",
         ]
 

@@ -33,6 +33,7 @@ from gateway.store import NewEntry, Store
 from gateway.store.effects import Decision
 from gateway.stream.loops import LOOP_PAUSE_S, LOOP_ROUNDS, LoopGuard
 from reverie.testing.gateway import CONSOLE, Gateway, Screen, running
+from tests.kits.owners import NotedNotices
 from tests.kits.policies import routed
 from tests.kits.settings import live_settings
 
@@ -203,7 +204,7 @@ class Chat:
 
     def __init__(self, store: Store) -> None:
         self.store, self.clock = store, ManualClock()
-        self.loops = LoopGuard(store, self.clock, live_settings(), None)
+        self.loops = LoopGuard(store, self.clock, live_settings(), NotedNotices())
         self.answered = 0
         self.rules: list[str] = []
 

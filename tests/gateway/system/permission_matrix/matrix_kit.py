@@ -313,7 +313,7 @@ class House:
         self.readers = all_platforms(self.irc, clock, self.channels)
         made = settings_of(tmp, dm, rooms, self.irc, self.readers, **access)
         live = LiveSettings(made)
-        self.people = People(live, store, clock, Channels(live, self.channels), self._tasks)
+        self.people = People(live, store, clock, Channels(live, self.channels))
         store.subscribe(self._wrote)
         self.intakes = self._intakes(made)
 

@@ -12,6 +12,7 @@ from gateway.core.identity import Role
 from gateway.store import AppendResult, NewEntry, Store
 from gateway.tools.mcp.review import ToolDefinitionReview
 from reverie.testing.channels import story
+from tests.kits.handle import handle_of
 from tests.kits.mcp import Town, raw, town
 from tests.kits.owners import NotedNotices
 
@@ -64,9 +65,10 @@ async def running(path: Path, *tools: object) -> AsyncIterator[Run]:
         run = Run(store)
 
         async def definitions(group: asyncio.TaskGroup) -> ToolDefinitionReview:
-            owners = NotedNotices(store, SystemClock())
+            owners = NotedNotices()
             run.told, run.buttons = owners.told, owners.buttons
-            run.definitions = ToolDefinitionReview(store, SystemClock(), group, owners)
+            handle = handle_of(store, SystemClock(), tasks=group, notices=owners)
+            run.definitions = ToolDefinitionReview(handle)
             await run.definitions.load()
             return run.definitions
 

@@ -14,8 +14,6 @@ from channels.aio import cancel_and_wait
 from channels.base import Part
 from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
-from gateway.access.owners import LASTING_S, MAX_POSTS_PER_KIND, MORE_TEXT, OwnerNotifier
-from gateway.access.texts import definition_code
 from gateway.cluster.cluster import UPKEEP, Cluster
 from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
@@ -41,18 +39,26 @@ from gateway.core.facts import (
     dedup_key,
 )
 from gateway.core.i18n import _, use_language
-from gateway.core.identity import AccessPolicy, RoleGrant, RosterState
+from gateway.core.identity import RoleGrant, RosterState
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.ops.health import STORE_OUTAGE_TOLD_S, OutageMonitor
+from gateway.plugins.budgets import Budgets
+from gateway.plugins.owners import LASTING_S, MAX_POSTS_PER_KIND, MORE_TEXT, Owners
+from gateway.plugins.pairing import Pairing
 from gateway.store import NewEntry, Store, StoreOutage, rebuild
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.mute import MutePlaces
+from gateway.stream.notices import NoticeState, NoticeText
 from gateway.stream.outbox import Outbox
+from gateway.stream.routing import Bindings
+from gateway.tools.mcp.review import ToolDefinitionReview, definition_code
 from reverie.testing.waiting import until
 from tests.gateway.access.limits_kit import CHANNEL, NOON, most, said
 from tests.kits.cluster import ManualCluster
+from tests.kits.handle import handle_of
 from tests.kits.places import PlayedChannels, titles
+from tests.kits.plugins import plugins_of
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
 from tests.kits.store import posts_of, turn
@@ -72,6 +78,19 @@ class Tapped(ConsoleChannel):
         super().__init__(CHANNEL, lambda _: None)
 
 
+class Rooms(Bindings):
+    """Rooms of one language."""
+
+    tag: str | None = None
+
+    def __init__(self) -> None:
+        super().__init__(())
+
+    def language(self, at: Address) -> str | None:
+        del at
+        return self.tag
+
+
 class Told:
     """One process with a notifier."""
 
@@ -81,8 +100,6 @@ class Told:
         self.store = store
         self.clock = clock
         self.tasks = tasks
-        self.language: str | None = None
-        """Of each room."""
         self.posted = posts_of(store)
         self.known = RosterState()
         who = PlayedPolicy(
@@ -100,16 +117,25 @@ class Told:
             operator_channel=OPERATOR_CHANNEL,
         )
         live = live_settings(access=AccessConfig(tell=to.conversation if to is not None else None))
-        self.owners = OwnerNotifier(
+        self.rooms = Rooms()
+        gateway = handle_of(
             store,
             clock,
-            who,
             live=live,
             tasks=tasks,
+            people=who,
             channels=PlayedChannels({CHANNEL: Tapped()}),
-            titles=titles(store),
-            room_language=lambda _at: self.language,
+            bindings=self.rooms,
         )
+        self.notices = gateway.notices
+        self.plugins = plugins_of(Owners, Budgets, Pairing, gateway=gateway)
+        self.notices.listeners.append(self.plugins.notify)
+        self.review = ToolDefinitionReview(gateway)
+
+    async def tell(
+        self, key: str, text: str | NoticeText, state: NoticeState = "once", **more: Any
+    ) -> None:
+        await self.notices.tell(key, text if callable(text) else lambda _to: text, state, **more)
 
     async def hears(self, fact: Any) -> None:
         await self.store.append(
@@ -141,7 +167,7 @@ async def living(
     clock = clock or ManualClock(NOON)
     async with await Store.open(tmp / "reverie.db", clock) as store, asyncio.TaskGroup() as tasks:
         told = Told(store, clock, tasks, to)
-        await told.owners.load()
+        await told.plugins.start()
         yield told
     assert await rebuild(tmp / "reverie.db") == []
 
@@ -162,7 +188,7 @@ def command(who: str, *, direct: bool) -> Command:
 async def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> None:
     async with living(tmp_path, to=HERE) as told:
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.notify_and_wait("a", "something")
+        await told.tell("a", "something")
         ((where, text),) = await told.all_said()
         assert (where, text) == (HERE.conversation, "something")
         (posted,) = told.posted
@@ -180,11 +206,9 @@ async def test_two_processes_together_tell_no_more_of_a_kind_than_one(tmp_path: 
     async with living(tmp_path, to=HERE) as told:
         other = Told(told.store, told.clock, told.tasks, HERE)
         for number in range(MAX_POSTS_PER_KIND):
-            await (told, other)[number % 2].owners.notify_and_wait(
-                f"loop:{number}", f"number {number}"
-            )
+            await (told, other)[number % 2].tell(f"loop:{number}", f"number {number}")
         for number, one in enumerate((told, other)):
-            await one.owners.notify_and_wait(f"loop:again{number}", "one more")
+            await one.tell(f"loop:again{number}", "one more")
         texts = [text for _, text in await told.all_said()]
         assert texts[:-1] == [f"number {number}" for number in range(MAX_POSTS_PER_KIND)]
         assert texts[-1].startswith("There are more notices of this kind today.")
@@ -205,14 +229,14 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
                 GatewayStats({}, NOON),
                 told.clock,
                 outbox=Outbox(told.store, {}, told.clock, told.tasks, redactor=Redactor()),
-                owners=one.owners,
+                notices=one.notices,
                 titles=titles(told.store),
                 mute=MutePlaces(
                     told.store,
                     told.clock,
                     PlayedChannels(),
                     told.tasks,
-                    owners=one.owners,
+                    notices=one.notices,
                     titles=titles(told.store),
                     inbox=ConversationInbox(told.clock, most()),
                 ),
@@ -241,7 +265,7 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
                 while len(texts := [text for _, text in await told.all_said()]) < count:
                     await asyncio.sleep(0.01)
             for one in processes:  # what each still has to tell stands before this
-                await one.owners.notify_and_wait(f"probe:{count}:{processes.index(one)}", "probe")
+                await one.tell(f"probe:{count}:{processes.index(one)}", "probe")
             return [text for text in texts if text != "probe"]
 
         await ends("unreachable", "failed")
@@ -285,9 +309,7 @@ async def test_the_buttons_of_a_notice_go_once_it_is_decided(
     clock, button = ManualClock(NOON), PostButton(label="Yes", command="approve it")
     async with living(tmp_path, clock=clock) as told:
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.notify_and_wait(
-            f"{kind}:{about}", "Is it right?", buttons=lambda: (button,)
-        )
+        await told.tell(f"{kind}:{about}", "Is it right?", buttons=lambda: (button,))
         ((notice,),) = [[one.post for one in told.posted]]
         assert notice.buttons == (button,)
         clock.advance(3 * DAY_S)
@@ -317,7 +339,7 @@ async def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_pat
                     [NewEntry(fact=fact, at=told.clock.now(), conversation=HERE.conversation)]
                 )
             await until(told.all_said)
-            await told.owners.notify_and_wait("after", "after it")
+            await told.tell("after", "after it")
             assert [text.partition(" has")[0] for _, text in await told.all_said()] == [
                 "The room `irc.test:#a`",
                 "after it",
@@ -337,13 +359,13 @@ async def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path:
         ]
         for one in others:
             await told.hears(one)
-        await told.owners.notify_and_wait("a", "something")
+        await told.tell("a", "something")
         assert await told.all_said() == []
         await told.hears(first := said("root", "root", kind="direct"))
-        await told.owners.notify_and_wait("a", "something")
+        await told.tell("a", "something")
         await told.hears(command("boss", direct=True))
         await told.hears(first)
-        await told.owners.notify_and_wait("b", "else")
+        await told.tell("b", "else")
         assert await told.all_said() == [
             (ROOT.conversation, "something"),
             (f"{CHANNEL}/boss", "else"),
@@ -352,7 +374,7 @@ async def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path:
         for number in range(700):
             await told.hears(said(f"p{number}", f"p{number}", kind="direct"))
     async with living(tmp_path, clock=clock) as told:
-        await told.owners.notify_and_wait("c", "more")
+        await told.tell("c", "more")
         assert (await told.all_said())[-1] == (f"{CHANNEL}/boss", "more"), "found in the log"
 
 
@@ -364,11 +386,11 @@ async def test_elsewhere_than_on_a_channel_that_does_not_work(tmp_path: Path) ->
 
     async with living(tmp_path) as told:
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.notify_and_wait("a", "it is down", beside=CHANNEL)
+        await told.tell("a", "it is down", beside=CHANNEL)
         await told.hears(other)
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.notify_and_wait("b", "it is down", beside=CHANNEL)
-        await told.owners.notify_and_wait("c", "something else")
+        await told.tell("b", "it is down", beside=CHANNEL)
+        await told.tell("c", "something else")
         places = [where for where, _ in await told.all_said()]
         assert places == [f"{CHANNEL}/root", "irc.y/root", f"{CHANNEL}/root"]
 
@@ -382,17 +404,17 @@ async def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_p
     clock = ManualClock(NOON)
     async with living(tmp_path, clock=clock) as told:
         await told.hears(spoken)
-        await told.owners.notify_and_wait("a", "to the console")
+        await told.tell("a", "to the console")
         await told.hears(said("root", "root", kind="direct"))
-        await told.owners.notify_and_wait("b", "to root")
+        await told.tell("b", "to root")
         await told.hears(again)
-        await told.owners.notify_and_wait("c", "to root still")
+        await told.tell("c", "to root still")
         assert [where for where, _ in await told.all_said()] == [
             alone.conversation,
             *[ROOT.conversation] * 2,
         ]
     async with living(tmp_path, clock=clock) as told:
-        await told.owners.notify_and_wait("d", "to root after a restart")
+        await told.tell("d", "to root after a restart")
         assert (await told.all_said())[-1][0] == ROOT.conversation
 
 
@@ -401,14 +423,14 @@ async def test_who_is_an_owner_no_more_is_told_nothing(tmp_path: Path) -> None:
         await told.hears(said("root", "root", kind="direct"))
         await told.hears(said("boss", "boss", kind="direct"))
         told.known = RosterState(grants={f"{CHANNEL}:boss": [RoleGrant("blocked", "", "by root")]})
-        await told.owners.notify_and_wait("a", "something")
+        await told.tell("a", "something")
         assert await told.all_said() == [(ROOT.conversation, "something")]
         told.known = RosterState(
             grants={
                 f"{CHANNEL}:{who}": [RoleGrant("blocked", "", "by me")] for who in ("boss", "root")
             }
         )
-        await told.owners.notify_and_wait("b", "something")
+        await told.tell("b", "something")
         assert len(await told.all_said()) == 1
 
 
@@ -418,7 +440,7 @@ async def test_what_nobody_can_be_told_stands_in_the_log_of_the_process(
     async with living(tmp_path) as told:
         with caplog.at_level(logging.WARNING, "reverie.owners"):
             for _ in range(3):
-                await told.owners.notify_and_wait("a", "100 % of it")
+                await told.tell("a", "100 % of it")
         assert [one.getMessage() for one in caplog.records] == ["for owners: 100 % of it"]
         assert await told.all_said() == []
 
@@ -427,16 +449,16 @@ async def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> No
     clock = ManualClock(NOON)
     async with living(tmp_path, clock=clock, to=HERE) as told:
         for _ in range(3):
-            told.owners.notify("a", "something")
-            await told.owners.notify_and_wait("b", "something else")
+            told.notices.tell("a", lambda _to: "something")
+            await told.tell("b", "something else")
         assert len(told.posted) == 2
     async with living(tmp_path, clock=clock, to=HERE) as told:
-        await told.owners.notify_and_wait("a", "something")
+        await told.tell("a", "something")
         assert told.posted == []
-        await told.owners.notify_and_wait("c", "a third thing")
+        await told.tell("c", "a third thing")
         assert len(told.posted) == 1
         told.clock.advance(DAY_S)
-        await told.owners.notify_and_wait("a", "something")
+        await told.tell("a", "something")
         assert len(told.posted) == 2
         assert len({key.post.key for key in told.posted}) == 2
         assert all(len(key.post.key) == 26 for key in told.posted)
@@ -454,13 +476,13 @@ async def test_trouble_is_told_once_a_day_with_its_end(
             """What is told if it begins so often, and is over after that; else it is over now."""
             seen = len(told.posted)
             for _ in range(begins):
-                told.owners.begin_trouble(f"channel:x:{cause}", f"x is {cause}.")
+                told.notices.tell(f"channel:x:{cause}", lambda _to: f"x is {cause}.", "begins")
             await asyncio.sleep(0)
             clock.advance(lasted_s)
             if not begins:
-                told.owners.end_trouble("channel:x:", "x is up again.")
+                told.notices.tell("channel:x:", lambda _to: "x is up again.", "ends")
                 await asyncio.sleep(0)
-            await told.owners.notify_and_wait(f"after:{len(told.posted)}", "after")
+            await told.tell(f"after:{len(told.posted)}", "after")
             return [one.post.text for one in told.posted[seen:-1]]
 
         assert await new(begins=14, lasted_s=3 * 3600) == ["x is refused."]
@@ -487,11 +509,11 @@ async def test_a_notice_and_its_buttons_have_the_language_of_the_place_and_the_l
     async with living(tmp_path) as told:
         with use_language("es"):  # of the guest who caused it
             await told.hears(replace(said("root", "root", kind="direct"), language="de-AT"))
-            await told.owners.notify_and_wait(
+            await told.tell(
                 "a:1", ask, buttons=lambda: (PostButton(label=_("Refuse"), command="x"),)
             )
-        told.language = "es"
-        await told.owners.notify_and_wait("a:2", ask)
+        told.rooms.tag = "es"
+        await told.tell("a:2", ask)
     first, second = (one.post for one in told.posted)
     assert (first.text, first.language, [one.label for one in first.buttons]) == (
         "Genehmigt",
@@ -507,29 +529,29 @@ async def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) ->
     async with living(tmp_path, clock=clock, to=HERE) as told:
         async with asyncio.TaskGroup() as tasks:
             for number in range(MAX_POSTS_PER_KIND - 2):
-                tasks.create_task(told.owners.notify_and_wait(f"k:{number}", f"text {number}"))
+                tasks.create_task(told.tell(f"k:{number}", f"text {number}"))
         assert len(told.posted) == MAX_POSTS_PER_KIND - 2
     async with living(tmp_path, clock=clock, to=HERE) as told:
         for number in range(30):
-            told.owners.notify(f"k:after {number}", f"text {number}")
+            told.tasks.create_task(told.tell(f"k:after {number}", f"text {number}"))
         await asyncio.sleep(0)
-        await told.owners.notify_and_wait("k:last", "text")
+        await told.tell("k:last", "text")
         assert [one.post.text for one in told.posted] == [
             "text 0",
             "text 1",
             MORE_TEXT.format(count=MAX_POSTS_PER_KIND),
         ]
-        await told.owners.notify_and_wait("other:1", "of another kind")
+        await told.tell("other:1", "of another kind")
         assert told.posted[-1].post.text == "of another kind", (
             "many of one kind keep no other from being told"
         )
     async with living(tmp_path, clock=clock, to=HERE) as told:
-        await told.owners.notify_and_wait("k:one", "more")
+        await told.tell("k:one", "more")
         assert told.posted == []
         told.clock.advance(DAY_S)
-        await told.owners.notify_and_wait("k:one", "more")
+        await told.tell("k:one", "more")
         told.clock.correct(-DAY_S)
-        await told.owners.notify_and_wait("k:two", "more")
+        await told.tell("k:two", "more")
         assert [one.post.text for one in told.posted] == ["more"], (
             "a clock that goes back begins no new day"
         )
@@ -549,17 +571,10 @@ async def test_what_cannot_be_recorded_is_told_by_the_process_that_holds_the_cha
     running = asyncio.create_task(adapter.run(no_emit))
     await asyncio.sleep(0)
     for cluster in (ManualCluster([]), Cluster()):
-        nobody = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
-        owners = OwnerNotifier(
-            store,
-            clock,
-            nobody,
-            live=live,
-            tasks=tasks,
-            channels=Channels(live, {name: adapter}, cluster),
-            titles=titles(store),
-        )
-        owners.tell_unrecorded("I cannot write my log.")
+        channels = Channels(live, {name: adapter}, cluster)
+        gateway = handle_of(store, clock, live=live, tasks=tasks, channels=channels)
+        gateway.notices.listeners.append(plugins_of(Owners, gateway=gateway).notify)
+        gateway.notices.tell("store:x", lambda _to: "I cannot write my log.", "unrecorded")
     await asyncio.gather(*tasks.begun)
     assert [(part.to.room, part.body) for part in shown] == [("#owners", "I cannot write my log.")]
     await cancel_and_wait(running)

@@ -7,36 +7,28 @@ accounts of people who are not blocked can be linked.
 
 from typing import Final, Literal, NamedTuple
 
-from gateway.access.channels import Channels
-from gateway.access.pairing import (
+from gateway.access.roster import is_blocked_anywhere
+from gateway.access.texts import MAX_LINKED_ACCOUNTS, format_person, group_linked_accounts
+from gateway.core.events import Address, Sender, SenderId
+from gateway.core.facts import CodeIssued, IdentityLinked
+from gateway.core.i18n import N_, _, use_language
+from gateway.core.identity import Role, identify
+from gateway.core.ratelimit import SlidingWindows
+from gateway.core.text_safety import inline_code
+from gateway.plugins.pairing.codes import (
     ATTEMPT_WINDOW_S,
     MAX_ATTEMPTS,
-    GeneratedCode,
+    TRY_LATER_TEXT,
+    UNKNOWN_CODE_TEXT,
     build_code_expirations,
     build_code_over,
     build_requester_notice,
-    generate_code,
-)
-from gateway.access.roster import Roster, is_blocked_anywhere
-from gateway.access.texts import (
-    CODE_LIFETIME,
-    MAX_LINKED_ACCOUNTS,
-    TRY_LATER_TEXT,
-    UNKNOWN_CODE_TEXT,
     find_by_code,
-    format_code,
-    format_person,
-    group_linked_accounts,
-    sort_pair,
+    issue_code,
+    reserve_request,
 )
-from gateway.core.clock import Clock
-from gateway.core.events import Address, Sender, SenderId
-from gateway.core.facts import CodeIssued, IdentityLinked
-from gateway.core.i18n import N_, _, current_language, use_language
-from gateway.core.identity import AccessPolicy, Role, identify
-from gateway.core.ratelimit import SlidingWindows
-from gateway.core.text_safety import inline_code
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
+from gateway.stream.handle import GatewayHandle
 
 _UNVERIFIED_TEXT: Final = N_(
     "I cannot link this account, because the platform does not confirm who you are. Log in to your "
@@ -60,13 +52,10 @@ class AccountClaim(NamedTuple):
 class AccountLinker:
     """Link commands of all channels."""
 
-    def __init__(
-        self, roster: Roster, policy: AccessPolicy, clock: Clock, channels: Channels
-    ) -> None:
-        self._roster = roster
-        self._policy = policy
-        self._clock = clock
-        self._channels = channels
+    def __init__(self, gateway: GatewayHandle, held: set[str]) -> None:
+        """`held`: see `reserve_request`."""
+        self._clock, self._channels = gateway.clock, gateway.channels
+        self._roster, self._policy, self._held = gateway.roster, gateway.people, held
         self._attempts = SlidingWindows(ATTEMPT_WINDOW_S)
 
     def start_link(self, claim: AccountClaim) -> CommandEffect:
@@ -76,13 +65,12 @@ class AccountLinker:
         earlier = [
             one for one in self._roster.pending_requests("link") if one.person == claim.person
         ]
-        generated = generate_code(self._roster.request_names)
+        code, issued = self._issue_code("link", claim)
         facts = (
             *build_code_expirations(self._roster.expired_requests(claim.at.channel)),
             *(build_code_over(one, "revoked", claim.person) for one in earlier),
-            self._build_code_fact(generated, claim, "link"),
+            EffectFact(issued, claim.at.conversation),
         )
-        code = format_code(generated.code)
         text = _(
             "Your code is `{code}`. Send me `{command}` from your other account. I show you a "
             "second code there, which you send me here. Give these codes to nobody: whoever is "
@@ -105,11 +93,12 @@ class AccountLinker:
         if request is None or refusal:
             self._attempts.add(claim.person, now_s)
             return refuse(refusal)
-        return (
+        answer = (
             self._request_confirmation(request, claim)
             if request.what == "link"
             else self._link_accounts(request, claim)
         )
+        return reserve_request(self._held, request, answer)
 
     def list_accounts(self, claim: AccountClaim) -> CommandEffect:
         """List the accounts of this person."""
@@ -197,10 +186,7 @@ class AccountLinker:
 
     def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> CommandEffect:
         """Show the second code to this account, for the first one to submit."""
-        generated = generate_code(self._roster.request_names)
-        confirm = self._build_code_fact(
-            generated, claim, "confirm", other=request.person, key=f"confirm:{request.salt}"
-        )
+        code, issued = self._issue_code("confirm", claim, other=request.person)
         with use_language(request.language):
             notice = _(
                 "{person} sent me your code, and I showed them a second one. If that was you, send "
@@ -210,7 +196,7 @@ class AccountLinker:
             ).format(person=format_person(claim.person, claim.name))
         facts = (
             build_code_over(request, "used", claim.person),
-            confirm,
+            EffectFact(issued, claim.at.conversation, f"confirm:{request.salt}"),
             build_requester_notice(request, notice),
         )
         other = format_person(request.person, request.name)
@@ -221,13 +207,11 @@ class AccountLinker:
             "code? Then they want to take over your rights. Stop here, and nothing happens.** If "
             "both accounts are yours, send me `{command}` from the other one. The code is valid "
             "for 1 hour."
-        ).format(
-            other=other, role=claim.role, command=f"{prefix}link {format_code(generated.code)}"
-        )
-        return done(answer, *facts, request=request.request)
+        ).format(other=other, role=claim.role, command=f"{prefix}link {code}")
+        return done(answer, *facts)
 
     def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> CommandEffect:
-        one, other = sort_pair(request.person, claim.person)
+        one, other = sorted((request.person, claim.person))
         linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
         text = N_("{person} and you are now linked as one person. `{command}` undoes that.")
         command = f"{self._channels.command_prefix(claim.at.channel)}link remove"
@@ -243,30 +227,13 @@ class AccountLinker:
             "undoes that."
         )
         answer = text.format(person=format_person(request.person, request.name), command=command)
-        return done(answer, *facts, request=request.request)
+        return done(answer, *facts)
 
-    def _build_code_fact(
-        self,
-        generated: GeneratedCode,
-        claim: AccountClaim,
-        what: Literal["link", "confirm"],
-        *,
-        other: str = "",
-        key: str = "",
-    ) -> EffectFact:
-        """`other`: the account that must submit the code; empty: any. `key`: as
-        `EffectFact.key`.
-        """
-        issued = CodeIssued(
-            request=generated.request,
-            what=what,
-            person=claim.person,
-            name=claim.name,
-            at=claim.at,
-            other=other,
-            salt=generated.salt,
-            digest=generated.digest,
-            until=self._clock.now() + CODE_LIFETIME,
-            language=current_language(),
+    def _issue_code(
+        self, what: Literal["link", "confirm"], claim: AccountClaim, other: str = ""
+    ) -> tuple[str, CodeIssued]:
+        """`other`: the account that must submit the code; empty: any."""
+        taken, now = self._roster.request_names, self._clock.now()
+        return issue_code(
+            what, taken, now, person=claim.person, name=claim.name, at=claim.at, other=other
         )
-        return EffectFact(issued, claim.at.conversation, key)

@@ -6,27 +6,12 @@ Each person and each room gets one code in an hour, and then nothing more unless
 import hashlib
 import logging
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from gateway.access.channels import Channels
-from gateway.access.linking import AccountClaim, AccountLinker
-from gateway.access.pairing import build_code_expirations, build_code_over, generate_code
-from gateway.access.place_names import PlaceTitles
 from gateway.access.policy import AccessDecision, Routed
-from gateway.access.roster import Roster
-from gateway.access.texts import (
-    BEING_DECIDED_TEXT,
-    CODE_LIFETIME,
-    MAX_PENDING_CODES,
-    NAME_CHARS,
-    TRY_LATER_TEXT,
-    format_code,
-    render_identity,
-    render_login_needed,
-)
-from gateway.core.clock import Clock
+from gateway.access.texts import NAME_CHARS, render_identity
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -41,20 +26,25 @@ from gateway.core.events import (
 )
 from gateway.core.facts import CodeIssued, dedup_key
 from gateway.core.format import format_time
-from gateway.core.i18n import _, current_language
-from gateway.core.identity import (
-    ADMIN_ROLES,
-    MASK_PREFIX,
-    AccessPolicy,
-    person_key,
-    stable_source,
-)
+from gateway.core.i18n import _
+from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.text_safety import inline_code
-from gateway.store import AppendResult, StoreError
-from gateway.store.effects import CommandEffect, Decision, EffectFact
+from gateway.plugins.pairing.codes import (
+    CODE_LIFETIME,
+    MAX_PENDING_CODES,
+    TRY_LATER_TEXT,
+    build_code_expirations,
+    build_code_over,
+    issue_code,
+    render_login_needed,
+)
+from gateway.plugins.pairing.linking import AccountClaim, AccountLinker
+from gateway.store import AppendResult
+from gateway.store.effects import CommandEffect, EffectFact
+from gateway.stream.handle import GatewayHandle
 
-logger = logging.getLogger("reverie.roster")
+logger = logging.getLogger("reverie.pairing")
 
 LOGIN_NOTICES_PER_MINUTE: Final = 10
 """Login notices on one channel. An unidentified person may use any number of names."""
@@ -79,54 +69,25 @@ class Greeter:
 
     def __init__(
         self,
-        roster: Roster,
-        policy: AccessPolicy,
-        clock: Clock,
-        *,
+        gateway: GatewayHandle,
         linking: AccountLinker,
-        channels: Channels,
-        titles: PlaceTitles,
+        on_issued: Callable[[CodeIssued], None],
     ) -> None:
-        self._roster = roster
-        self._policy = policy
-        self._clock = clock
-        self._linking = linking
-        self._channels = channels
-        self._titles = titles
+        """`on_issued`: called with each code that was shown, once it is in the log."""
+        self._clock, self._channels = gateway.clock, gateway.channels
+        self._roster, self._policy = gateway.roster, gateway.people
+        self._titles, self._linking = gateway.places.titles, linking
+        self._on_issued = on_issued
         self._notified: dict[str, tuple[datetime, str]] = {}
         """Person or room that got a notice: time until which no other follows, and key of the event
         that caused it."""
         self._help_limiter = SlidingWindows()
         self._room_limiter = SlidingWindows(86_400.0)
 
-    async def judge(self, routed: Routed, decided: Decision) -> Decision | None:
-        """Answer whoever was refused and can ask for approval. Settle the effect in any case.
-
-        Raises StoreError before the roster is loaded. A bug of ours is logged: the sender gets no
-        notice, and the stream goes on.
+    def greet(self, routed: Routed) -> Notice | None:
+        """Return the notice for a refused event, with what is appended with it; None: none. Settle
+        that in any case.
         """
-        event, access = routed.event, routed.access
-        if not access.request_kind or decided.post is not None:
-            return None
-        if getattr(event, "history", False) or (
-            isinstance(event, Command) and event.origin == "button"
-        ):
-            return None
-        try:
-            notice = self._prompt(routed)
-        except StoreError:
-            raise
-        except Exception:
-            logger.exception("whoever is refused cannot be greeted")
-            return None
-        if notice is None:
-            return None
-        post, change = notice
-        effect = change if decided.effect is None or change is None else decided.effect + change
-        return replace(decided, post=post, effect=effect or decided.effect)
-
-    def _prompt(self, routed: Routed) -> Notice | None:
-        """Return the notice for a refused event, with its facts; None: none."""
         event, place, access = routed.event, routed.at, routed.access
         sender = getattr(event, "sender", None)
         if place is None or not isinstance(sender, Sender) or sender.is_bot:
@@ -163,10 +124,7 @@ class Greeter:
         outcome = self._linking.submit_code(claim, code)
         if outcome.answer == _(TRY_LATER_TEXT):
             return None
-        settle = self._roster.reserve_request(outcome.request)
-        if settle is None:
-            return _build_notice_post(event, place, _(BEING_DECIDED_TEXT)), None
-        return _build_notice_post(event, place, outcome.answer), replace(outcome, settle=settle)
+        return _build_notice_post(event, place, outcome.answer), outcome
 
     def _prompt_pairing(self, event: Notification, place: Address, sender: Sender) -> Notice | None:
         who = person_key(place.channel, sender.id)
@@ -182,24 +140,14 @@ class Greeter:
         )
         if request is not None or self._was_notified(who, event):
             return self._answer_help(event, place, who, request)
-        minted = generate_code(self._roster.request_names)
-        prefix, shown = self._channels.command_prefix(place.channel), format_code(minted.code)
+        taken, now = self._roster.request_names, self._clock.now()
+        code, issued = issue_code("pair", taken, now, person=who, name=sender.name, at=place)
+        prefix = self._channels.command_prefix(place.channel)
         text = _identify_asker(event) + _(
             "Hi, I'm a bot. My operator has to approve you first. Send them this code (valid 1 "
             "hour): `{code}`. They approve it with `{approve}`. If I know you already on another "
             "platform, write `{link}` to me there instead."
-        ).format(code=shown, approve=f"{prefix}pair approve {shown}", link=f"{prefix}link")
-        issued = CodeIssued(
-            request=minted.request,
-            what="pair",
-            person=who,
-            name=sender.name,
-            at=place,
-            salt=minted.salt,
-            digest=minted.digest,
-            until=self._clock.now() + CODE_LIFETIME,
-            language=current_language(),
-        )
+        ).format(code=code, approve=f"{prefix}pair approve {code}", link=f"{prefix}link")
         return self._issue_code(event, issued, text)
 
     def _prompt_room(
@@ -220,16 +168,22 @@ class Greeter:
                 ROOMS_PER_DAY,
             )
             return None
-        minted, prefix = (
-            generate_code(self._roster.request_names),
-            self._channels.command_prefix(place.channel),
-        )
         invited = isinstance(event, MembershipChanged)
         to = self._channels.private_address(place, sender) if invited else place
         about = (
             event.text if isinstance(event, MembershipChanged) else None
         ) or self._titles.room_title(room)
-        approve = f"{prefix}room approve {format_code(minted.code)}"
+        code, issued = issue_code(
+            "room",
+            self._roster.request_names,
+            self._clock.now(),
+            person=who,
+            name=sender.name,
+            at=to,
+            room=room,
+            about=about,
+        )
+        approve = f"{self._channels.command_prefix(place.channel)}room approve {code}"
         if to == place:
             text = _(
                 "I'm a bot, and I may not talk in this room yet. {person} asked for it. One of my "
@@ -240,19 +194,6 @@ class Greeter:
                 "I'm a bot, and I may not enter {room} yet. One of my admins has to send me "
                 "`{approve}`, in any chat. The code is valid for 1 hour."
             ).format(room=inline_code(about or room.room, NAME_CHARS), approve=approve)
-        issued = CodeIssued(
-            request=minted.request,
-            what="room",
-            person=who,
-            name=sender.name,
-            at=to,
-            room=room,
-            about=about,
-            salt=minted.salt,
-            digest=minted.digest,
-            until=self._clock.now() + CODE_LIFETIME,
-            language=current_language(),
-        )
         return self._issue_code(event, issued, text)
 
     def _answer_help(
@@ -305,6 +246,8 @@ class Greeter:
         def settle(result: AppendResult | None) -> None:
             if result is None:  # it was not shown
                 self._notified.pop(subject, None)
+            elif result.is_new:
+                self._on_issued(issued)
 
         facts = (
             *build_code_expirations(self._roster.expired_requests(channel)),

@@ -6,33 +6,20 @@ import hmac
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.access.greeting import HELP_PER_MINUTE, LOGIN_NOTICES_PER_MINUTE, ROOMS_PER_DAY
-from gateway.access.pairing import (
-    MAX_ATTEMPTS,
-    REQUEST_LETTERS,
-    GeneratedCode,
-    generate_code,
-)
 from gateway.access.policy import decide
-from gateway.access.roster import MAX_LISTED_REQUESTS
 from gateway.access.texts import (
     CODE_ALPHABET,
     CODE_CHARS,
     MAX_LINKED_ACCOUNTS,
-    MAX_PENDING_CODES,
-    find_by_code,
     format_code,
     group_linked_accounts,
-    hash_code,
-    normalize_code,
-    sort_pair,
 )
 from gateway.core.events import (
     Address,
@@ -50,6 +37,21 @@ from gateway.core.facts import (
 )
 from gateway.core.i18n import use_language
 from gateway.core.redaction import Redactor
+from gateway.plugins.pairing.codes import (
+    MAX_ATTEMPTS,
+    MAX_LISTED_REQUESTS,
+    MAX_PENDING_CODES,
+    REQUEST_LETTERS,
+    find_by_code,
+    hash_code,
+    issue_code,
+    normalize_code,
+)
+from gateway.plugins.pairing.greeting import (
+    HELP_PER_MINUTE,
+    LOGIN_NOTICES_PER_MINUTE,
+    ROOMS_PER_DAY,
+)
 from gateway.store import AppendFailed, NewEntry, StoreError
 from tests.kits.access import (
     ADMIN,
@@ -502,17 +504,13 @@ codes = st.text(alphabet=CODE_ALPHABET, min_size=CODE_CHARS, max_size=CODE_CHARS
 between = st.text(alphabet=" -\t–—_.`'\u00a0", max_size=3)
 
 
-def shown(minted: GeneratedCode) -> CodeIssued:
-    return CodeIssued(
-        request=minted.request,
-        what="pair",
-        person="x:1",
-        name="",
-        at=Address(channel=ChannelName("x"), room=RoomId("1")),
-        salt=minted.salt,
-        digest=minted.digest,
-        until=NOW + timedelta(hours=1),
-    )
+def issued(*taken: str) -> tuple[str, CodeIssued]:
+    at = Address(channel=ChannelName("x"), room=RoomId("1"))
+    return issue_code("pair", taken, NOW, person="x:1", name="", at=at)
+
+
+def issued_as(code: str) -> CodeIssued:
+    return replace(issued()[1], salt="s", digest=hash_code("s", code))
 
 
 @given(
@@ -531,32 +529,34 @@ def test_any_spelling_of_a_code_is_that_code(
             chr(ord(char) + 0xFEE0) if char.isascii() and char.isalnum() else char
             for char in written
         )
-    one = shown(GeneratedCode(code=code, request="r", salt="s", digest=hash_code("s", code)))
+    one = issued_as(code)
     assert find_by_code([one], written) is one
     assert find_by_code([one], format_code(code)) is one
 
 
 @given(codes, st.one_of(codes, st.text()))
 def test_nothing_else_is(code: str, written: str) -> None:
-    one = shown(GeneratedCode(code=code, request="r", salt="s", digest=hash_code("s", code)))
+    one = issued_as(code)
     assert (find_by_code([one], written) is one) == (normalize_code(written) == code)
 
 
 @given(st.text(max_size=300))
 def test_whatever_is_written_breaks_nothing(written: str) -> None:
-    assert find_by_code([shown(generate_code(()))], written) is None
+    assert find_by_code([issued()[1]], written) is None
 
 
 def test_new_codes_are_of_an_alphabet_without_twins_and_differ() -> None:
-    minted = [generate_code(()) for _ in range(500)]
-    assert all(re.fullmatch(f"[{CODE_ALPHABET}]{{8}}", one.code) for one in minted)
-    assert len({one.code for one in minted}) == len({one.salt for one in minted}) == 500
+    minted = [issued() for _ in range(500)]
+    assert all(
+        re.fullmatch(f"[{CODE_ALPHABET}]{{4}}-[{CODE_ALPHABET}]{{4}}", one) for one, _ in minted
+    )
+    assert len({one for one, _ in minted}) == len({one.salt for _, one in minted}) == 500
     assert len(CODE_ALPHABET) >= 20
     assert all(
         len(set(twins) & set(CODE_ALPHABET)) <= 1
         for twins in ("0OQ", "1IL", "2Z", "5S", "6G", "8B", "UV")
     )
-    assert all(one.code not in repr(one) and one.salt not in one.code for one in minted)
+    assert all(code not in repr(one) for code, one in minted)
 
 
 def test_names_of_codes_that_are_in_use_are_not_given_again(
@@ -564,7 +564,7 @@ def test_names_of_codes_that_are_in_use_are_not_given_again(
 ) -> None:
     drawn = iter("AAAAAAAA" + "ccccc" + "ccccc" + "eeeee")
     monkeypatch.setattr("secrets.choice", lambda _: next(drawn))
-    assert generate_code({"ccccc"}).request == "eeeee"
+    assert issued("ccccc")[1].request == "eeeee"
 
 
 def test_each_comparison_is_with_all_codes_and_by_compare_digest(
@@ -578,9 +578,8 @@ def test_each_comparison_is_with_all_codes_and_by_compare_digest(
         return one == other
 
     monkeypatch.setattr(hmac, "compare_digest", counting)
-    minted = [generate_code(()) for _ in range(3)]
-    given_ = [shown(one) for one in minted]
-    for written in (minted[0].code, minted[2].code, "nothing"):
+    written_codes, given_ = zip(*(issued() for _ in range(3)), strict=True)
+    for written in (written_codes[0], written_codes[2], "nothing"):
         compared.clear()
         find_by_code(given_, written)
         assert compared == [one.digest for one in given_]
@@ -596,7 +595,7 @@ def test_groups_are_the_same_seen_from_each_of_them_and_never_too_large(
 ) -> None:
     made = group_linked_accounts(
         IdentityLinked(one=one, other=other, joined=True, by="")
-        for one, other in (sort_pair(*two) for two in pairs)
+        for one, other in map(sorted, pairs)
     )
     for one, others in made.items():
         assert one not in others
