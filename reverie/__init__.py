@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     )
     from gateway.store.tables import Table as Table
     from gateway.store.types import LogEntry as LogEntry, StoreError as StoreError
+    from gateway.stream.notices import Notice as Notice
     from gateway.plugins.web import WebFetcher as WebFetcher, WebResponse as WebResponse
 else:
     _NAMES: Final = {
@@ -134,6 +135,7 @@ else:
         "gateway.store.effects": "CommandEffect Decision EffectFact done queue_post refuse",
         "gateway.store.tables": "Table",
         "gateway.store.types": "LogEntry StoreError",
+        "gateway.stream.notices": "Notice",
         "gateway.plugins.web": "WebFetcher WebResponse",
     }
     """Names by the module that defines them, as above: the types are for checkers alone."""

@@ -13,6 +13,7 @@ import pytest
 from channels.base import Denied, Emit, Part, Rejected
 from channels.console import ConsoleChannel
 from gateway.access.policy import ConversationBinding
+from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.commands.context import CommandCall, CommandContext
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
@@ -23,7 +24,6 @@ from gateway.core.events import (
     Address,
     ChannelName,
     Command,
-    ConversationId,
     EventId,
     Message,
     MessageId,
@@ -42,7 +42,6 @@ from gateway.core.facts import (
     TurnRecord,
     dedup_key,
 )
-from gateway.core.identity import RosterState
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
@@ -103,7 +102,6 @@ class House:
     doors: ConversationLocks
     views: Views
     world: CommandContext
-    opened: set[ConversationId]
     tasks: LooseTasks = field(default_factory=LooseTasks)
     count: int = 0
 
@@ -157,7 +155,6 @@ class House:
                 await asyncio.wait(self.tasks.running)
 
     async def open(self, at: Address, about: str = "") -> None:
-        self.opened.add(at.conversation)
         await self.store.append(
             [
                 NewEntry(
@@ -191,27 +188,13 @@ class House:
 @contextlib.asynccontextmanager
 async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator[House]:
     """Start with all channels up."""
-    clock, shown, opened = (
-        ManualClock(NOW + timedelta(hours=1)),
-        list[Part](),
-        set[ConversationId](),
-    )
+    clock, shown = ManualClock(NOW + timedelta(hours=1)), list[Part]()
     tasks = LooseTasks()
     made: dict[ChannelName, ConsoleChannel] = {
         HERE: ConsoleChannel(HERE, shown.append),
         THERE: Stubborn(THERE, shown.append),
         FAR: Deaf(FAR, shown.append),
     }
-    who = PlayedPolicy(
-        dm_policy="pairing",
-        roles={"here:root": "admin", "here:ann": "member", **(known or {})},  # type: ignore[dict-item] # roles
-        open_rooms={
-            HERE: frozenset({LOBBY.room, RoomId("#Den")}),
-            THERE: frozenset({GARDEN.room}),
-            FAR: frozenset({identity.ANY_ROOM}),
-        },
-        roster=lambda: RosterState(rooms=frozenset(opened)),
-    )
     bound = ConversationBinding(listen="mention", agent="reverie", private=False)
     bindings = Bindings(
         [
@@ -226,6 +209,19 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
     )
 
     async with await Store.open(tmp / "log.db", clock) as store:
+        roster = Roster(store, clock)
+        await roster.load()
+        store.subscribe(roster.on_appended, *ROSTER_FACTS)
+        who = PlayedPolicy(
+            dm_policy="pairing",
+            roles={"here:root": "admin", "here:ann": "member", **(known or {})},  # type: ignore[dict-item] # roles
+            open_rooms={
+                HERE: frozenset({LOBBY.room, RoomId("#Den")}),
+                THERE: frozenset({GARDEN.room}),
+                FAR: frozenset({identity.ANY_ROOM}),
+            },
+            roster=lambda: roster.known,
+        )
         outbox = Outbox(store, made, clock, tasks, redactor=Redactor())
         travels = RoomMembership(store, PlayedChannels(made), tasks, outbox, who)
         views, doors = Views(), ConversationLocks()
@@ -234,6 +230,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
             clock,
             channels=PlayedChannels(made, prefixes=dict.fromkeys(made, "!")),
             people=who,
+            roster=roster,
             places=privacy(store, bindings),
             agents=agents_of(bindings=bindings, room_locks=doors),
             membership=travels,
@@ -248,7 +245,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         for channel in made.values():
             outbox.set_link_up(channel.name, up=True)
         await asyncio.sleep(0)
-        it = House(store, clock, made, shown, outbox, travels, doors, views, world, opened, tasks)
+        it = House(store, clock, made, shown, outbox, travels, doors, views, world, tasks)
         try:
             yield it
         finally:
@@ -344,12 +341,13 @@ async def test_join_refuses_what_cannot_be(room: str, says: str, it: House) -> N
 async def test_a_room_is_left_and_entered_again_also_of_another_channel_and_in_any_case(
     it: House,
 ) -> None:
+    await it.open(GARDEN)
+    await it.done()
     left = await it.told("part", room="there/#garden")
     assert left == "I leave `there/#Garden`. I come back after `!join`, or after a restart."
     await it.done()
     assert it.travels.is_inside(GARDEN) is False
     assert it.travels.was_sent_out(GARDEN)
-    it.opened.add(GARDEN.conversation)
     it.travels.rejoin(GARDEN.channel)
     await it.done()
     assert it.travels.is_inside(GARDEN) is False, "told to stay out"

@@ -37,6 +37,9 @@ from gateway.core.facts import (
 )
 from gateway.core.i18n import use_language
 from gateway.core.redaction import Redactor
+from gateway.hooks import find_hooks
+from gateway.plugin import Plugin, hook
+from gateway.plugins.pairing import Pairing
 from gateway.plugins.pairing.codes import (
     MAX_ATTEMPTS,
     MAX_LISTED_REQUESTS,
@@ -53,6 +56,7 @@ from gateway.plugins.pairing.greeting import (
     ROOMS_PER_DAY,
 )
 from gateway.store import AppendFailed, NewEntry, StoreError
+from gateway.store.effects import Decision
 from tests.kits.access import (
     ADMIN,
     DC,
@@ -79,6 +83,22 @@ from tests.kits.store import in_writer
 async def it(tmp_path: Path) -> AsyncIterator[Town]:
     async with town(tmp_path) as made:
         yield made
+
+
+class Doorman(Plugin):
+    """Decides about who is refused."""
+
+    name = "doorman"
+    judged_fates = ("refused",)
+
+    @hook
+    async def judge(self) -> Decision | None:
+        return None
+
+
+def test_strangers_are_greeted_after_all_other_plugins_have_judged() -> None:
+    judges = find_hooks((Pairing, Doorman))["judge"]
+    assert [one.plugin.name for one in judges] == ["doorman", "pairing"]
 
 
 async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None:

@@ -20,6 +20,7 @@ from gateway.cli.main import main
 from gateway.config.check_registry import CheckEnvironment
 from gateway.config.loader import ConfigError, read_config
 from gateway.context.observer import Progress
+from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Message, Post, PostKey, RoomId
 from gateway.core.facts import Fact, Judgement, PluginFact, PostQueued, ToolRefused, TurnRecord
 from gateway.core.fields import ConfigSection
@@ -32,9 +33,12 @@ from gateway.plugin import Ask, Part, Plugin, Refuse, hook
 from gateway.plugins import UnusablePlugin, find_plugins, use_plugins
 from gateway.store import LogEntry
 from gateway.store.effects import Decision, queue_post
+from gateway.stream.notices import Notice
 from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, settings
 from tests.kits.dashboard import House, chromium, tab
+from tests.kits.handle import handle_of
 from tests.kits.ops import operated
+from tests.kits.plugins import plugins_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,13 +249,29 @@ class Broken(Plugin):
     async def after_turn(self) -> Iterable[Fact]:
         raise RuntimeError("after_turn")
 
+    @hook
+    async def notify(self) -> None:
+        raise RuntimeError("notify")
+
+
+class Pager(Plugin):
+    """Tells owners elsewhere."""
+
+    name = "pager"
+    paged: ClassVar[list[str]] = []
+
+    @hook
+    async def notify(self, notice: Notice) -> None:
+        self.paged.append(notice.text(None))
+
 
 async def test_a_plugin_that_fails_everywhere_costs_nobody_an_answer_and_is_told(
     tmp_path: Path,
 ) -> None:
     given = {"access": {"dm": "open", "roles": {"owner": ["console:olga"]}, "rates": UNHURRIED}}
     (tmp_path / "reverie.yaml").write_text(json.dumps(WRITTEN | given))
-    with use_plugins(Broken):
+    Pager.paged.clear()
+    with use_plugins(Broken, Pager):
         async with Gateway(read_config(tmp_path, {}).settings, Script()) as gateway:
             await gateway.say("hello", sender="olga")
             await gateway.say("hello")
@@ -259,10 +279,20 @@ async def test_a_plugin_that_fails_everywhere_costs_nobody_an_answer_and_is_told
             await gateway.until(lambda: any("plugin broken" in one for one in gateway.sent()))
             state = await find_gateway_state(gateway.path)
             report = await examine(CheckEnvironment(directory=tmp_path, env={}, offline=True))
+    assert any("plugin broken" in one for one in Pager.paged)
     assert state.snapshot is not None
     [problem] = [one for one in state.snapshot.problems if one.what == "plugin:broken"]
     assert problem.partial
     assert [one.where for one in report.findings if one.code == "plugin.failed"] == ["broken"]
+
+
+async def test_failure_to_tell_owners_is_not_told_to_them(store: Any) -> None:
+    plugins, told = plugins_of(Broken, gateway=handle_of(store, ManualClock())), list[object]()
+    plugins.on_problem = told.append
+    notice = Notice(key="a:b", text=lambda _to: "x", state="once", beside=None, buttons=tuple)
+    await plugins.notify(notice)
+    assert told == []
+    assert "notify" in str(plugins.problems["broken"])
 
 
 class Lucky(Plugin):
@@ -499,7 +529,7 @@ def test_the_list_says_who_hangs_on_each_hook_in_order(capsys: pytest.CaptureFix
         assert main(["plugins", "--off", "bell"]) == 2
     assert any(line.split()[:2] == ["broken", "off:"] for line in shown)
     [judges] = [line.split()[1:] for line in all_hooks if line.startswith("  judge ")]
-    assert judges[-2:] == ["broken,", "door"]
+    assert judges[-3:] == ["broken,", "door,", "pairing"], "strangers are greeted last"
     [judges] = [line.split()[1:] for line in shown if line.startswith("  judge ")]
     assert judges[-1] == "door"
     assert "broken," not in judges
