@@ -116,10 +116,7 @@ from gateway.tools.dispatch import PermissionGate, RunningCalls
 from gateway.tools.mcp.client import McpServers
 from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.metrics import ToolStats
-from gateway.tools.platform import MessagingTools, PlatformTools
-from gateway.tools.read_room import RoomReader
 from gateway.tools.registry import ToolRegistry
-from gateway.tools.telling import OwnerTelling
 
 logger = logging.getLogger("reverie.app")
 
@@ -455,7 +452,6 @@ class _Tools(NamedTuple):
     registry: ToolRegistry
     definitions: ToolDefinitionReview
     mcp: McpServers
-    telling: OwnerTelling
 
 
 def _build_handle(
@@ -510,6 +506,7 @@ def _build_plugins(
     internal: InternalIntake,
     known: _Knowledge,
     *,
+    outgoing: OutgoingFiles,
     inbox: ConversationInbox,
     attention: LiveAttention,
     presence: PresenceTracker,
@@ -521,6 +518,8 @@ def _build_plugins(
         attention=attention,
         reader=known.reader,
         locks=known.locks,
+        digests=known.digests,
+        outgoing=outgoing,
         media=known.media,
         files=known.files,
         presence=presence,
@@ -561,11 +560,8 @@ def _build_delivery(
 
 def _build_tools(
     gateway: GatewayHandle,
-    internal: InternalIntake,
     known: _Knowledge,
     *,
-    outgoing: OutgoingFiles,
-    presence: PresenceTracker,
     running: RunningCalls,
     plugins: Plugins,
 ) -> _Tools:
@@ -576,21 +572,10 @@ def _build_tools(
     if (approvals := plugins.get(Approvals)) is not None:
         approvals.definitions = definitions
     mcp = McpServers(live.settings.tools.mcp, clock, gateway.tasks, known.media, definitions)
-    rooms = RoomReader(gateway)
-    messaging = MessagingTools(gateway, internal, known.locks, known.digests)
-    telling = OwnerTelling(gateway, presence, known.digests, known.locks)
     registry = ToolRegistry(
-        gateway,
-        PermissionGate(gateway, plugins),
-        running,
-        mcp=mcp,
-        plugins=plugins,
-        families={
-            "itself": [messaging, telling],
-            "rooms": [PlatformTools(gateway, rooms, known.files, outgoing, messaging), rooms],
-        },
+        gateway, PermissionGate(gateway, plugins), running, mcp=mcp, plugins=plugins
     )
-    return _Tools(registry, definitions, mcp, telling)
+    return _Tools(registry, definitions, mcp)
 
 
 def _build_agents(
@@ -841,6 +826,7 @@ class GatewayServices:
             gateway,
             internal,
             known,
+            outgoing=delivery.files,
             inbox=self.inbox,
             attention=self.attention,
             presence=presence,
@@ -848,15 +834,7 @@ class GatewayServices:
         gateway.notices.listeners.append(plugins.notify)
         if plugins.hooks["on_progress"]:
             running.tracker.listeners.append(plugins.on_progress)
-        self.tools = tools = _build_tools(
-            gateway,
-            internal,
-            known,
-            outgoing=delivery.files,
-            presence=presence,
-            running=running,
-            plugins=plugins,
-        )
+        self.tools = tools = _build_tools(gateway, known, running=running, plugins=plugins)
 
         # The agents.
         compactions = CompactionStats([one.id for one in live.settings.agents])
@@ -1022,20 +1000,13 @@ class GatewayServices:
             await self.delivery.previews.recover(unsure=LOST_END_TEXT)
         await self.recover_knowledge()
         await self.tools.definitions.load()
-        await self.tools.telling.load()
         await self.plugins.start()
         await self.store.follow()  # subscribers need what was loaded
         self.tools.mcp.start()
         # it takes leases, with what was left under them, now or later than all of this has begun
         await self.cluster.start(self, self._find_leases(self.live.settings))
         self.agents.start()
-        background += map(
-            start,
-            (
-                self.tools.telling.run(),
-                *self.plugins.works(),
-            ),
-        )
+        background += map(start, self.plugins.works())
         self.platforms.supervisor.start(self.intake, stays=stays)
         self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
 
@@ -1066,7 +1037,6 @@ class GatewayServices:
         elif self._follows_channels and not lease.startswith(AGENT_PREFIX):
             await self.platforms.supervisor.on_lease_acquired(lease)
         await take_over(self.handle, self.agents, self.inbox, lease)
-        self.tools.telling.notify_changed()
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
         """As `gateway.cluster.cluster.LeaseListener`."""

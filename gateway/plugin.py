@@ -6,8 +6,7 @@ and `@command` are what the agent and people can call. `gateway.plugins` finds p
 in order. The interface is unstable until version 2: a plugin names the version in `api`.
 
 An exception of a hook never ends the gateway, nor the turn: it is logged with the plugin's name,
-counted, and shown by `doctor`, `/ready` and to the owners. `StoreError` goes through: without its
-log the gateway cannot go on.
+counted, and shown by `doctor`, `/ready` and to the owners. `StoreError` goes through.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from channels.base import Channel, ChannelConfig
     from gateway.access.policy import Routed
     from gateway.context.conversation import ConversationLocks, ConversationReader, RenderedMessage
+    from gateway.context.digest import DigestBuilder
     from gateway.context.history import HistoryTurn
     from gateway.context.observer import Progress, RunningTurn
     from gateway.context.workspace_fs import AgentFiles
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gateway.stream.internal import InternalIntake
     from gateway.stream.media import MediaStore
     from gateway.stream.notices import Notice
+    from gateway.stream.outgoing_files import OutgoingFiles
     from gateway.stream.presence import PresenceTracker
 
 API_VERSION: Final = 1
@@ -247,6 +248,9 @@ class PluginContext:
     reader: ConversationReader
     locks: ConversationLocks
     """Held by each turn."""
+    digests: Mapping[str, DigestBuilder]
+    """Of each agent, by its id."""
+    outgoing: OutgoingFiles
     media: MediaStore
     files: AgentFiles
     presence: PresenceTracker

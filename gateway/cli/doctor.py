@@ -186,7 +186,7 @@ CHECK_MODULES: Final = (
     "gateway.config.model_check",
     "gateway.store.check",
     "gateway.access.check",
-    "gateway.tools.openings",
+    "gateway.cli.openings",
     "gateway.tools.mcp.check",
     "gateway.plugins.check",
     "gateway.ops.check",

@@ -1,7 +1,7 @@
 """Configuration section `tools`: the tools of agents, their limits and permissions."""
 
 import re
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -10,23 +10,6 @@ from gateway.core.events import Address
 from gateway.core.fields import ConfigSection, Duration
 from gateway.core.permissions import ApprovalMode, ToolRole, ToolRule
 
-TOOL_NAMES: Final = (
-    "attend",
-    "continue_task",
-    "delete_own",
-    "edit_own",
-    "go_quiet",
-    "react",
-    "read_room",
-    "rest_until",
-    "send_file",
-    "send_message",
-    "set_topic",
-    "tell",
-    "who",
-)
-"""Names of the tools that are no plugin's, sorted; those that end a turn cannot be switched off, so
-they are not listed."""
 _SERVER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

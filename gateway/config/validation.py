@@ -14,7 +14,6 @@ from importlib import import_module
 from agent.models.config import check_models
 from gateway.config.models import AgentConfig, Settings
 from gateway.config.source import Keys, format_key
-from gateway.config.tools import TOOL_NAMES
 from gateway.core.events import Address
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX
@@ -178,14 +177,6 @@ def cross_check(settings: Settings) -> Iterator[tuple[Keys, str]]:
     yield from _check_tool_names(settings)
 
 
-def find_tool_names() -> list[str]:
-    """Return the names of all tools, also those of plugins, which stand above the configuration;
-    without those of MCP servers.
-    """
-    plugins = import_module("gateway.plugins").find_plugins().classes
-    return sorted([*TOOL_NAMES, *permits_of(*plugins)])
-
-
 def _check_tool_names(settings: Settings) -> Iterator[tuple[Keys, str]]:
     """Report rules for tools that do not exist: they protect nothing. MCP tools are known only at
     run time.
@@ -197,7 +188,8 @@ def _check_tool_names(settings: Settings) -> Iterator[tuple[Keys, str]]:
     named += [
         (("tools", "rules", index, "tool"), rule.tool) for index, rule in enumerate(tools.rules)
     ]
-    names = find_tool_names()
+    # Plugins, which have all tools but those of MCP servers, stand above the configuration.
+    names = sorted(permits_of(*import_module("gateway.plugins").find_plugins().classes))
     for keys, glob in named:
         if not glob.startswith("mcp_") and not any(fnmatchcase(one, glob) for one in names):
             near = get_close_matches(glob, names, n=1)

@@ -82,8 +82,8 @@ class Effect(NamedTuple):
     """What those may see who receive it."""
     is_named: bool = False
     """True if the receiver is a place that stands in the newest message of somebody who asks, or
-    that it answers (`gateway.tools.telling.find_answered`), and it is closed or gets no other words
-    than those."""
+    that it answers (`gateway.plugins.messaging`), and it is closed or gets no other words than
+    those."""
 
 
 OWN: Final = Effect("own")

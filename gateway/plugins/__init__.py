@@ -19,7 +19,6 @@ from pydantic import Field, create_model
 
 from gateway.commands.definition import declared_commands
 from gateway.config.models import ChannelKey, Settings
-from gateway.config.tools import TOOL_NAMES
 from gateway.core.facts import fact_kind, register_facts
 from gateway.core.tool import permits_of
 from gateway.hooks import PluginProblem
@@ -35,6 +34,11 @@ BUILT_IN: Final = (
     "gateway.plugins.recap:Recap",
     "gateway.plugins.recall:Recall",
     "gateway.plugins.evidence:EvidenceReader",
+    "gateway.plugins.rest:Rest",
+    "gateway.plugins.read_room:RoomReader",
+    "gateway.plugins.messaging:Messaging",
+    "gateway.plugins.messaging:MessageActions",
+    "gateway.plugins.telling:OwnerTelling",
     "gateway.plugins.approvals:Approvals",
     "gateway.plugins.skills:Skills",
     "gateway.plugins.files:Files",
@@ -167,8 +171,7 @@ def check_plugin(plugin: object, before: Sequence[type[Plugin]]) -> None:
         raise UnusablePlugin(f"{', '.join(foreign)} must begin with {plugin.name}")
     if own := sorted(table_names().intersection(one.name for one in plugin.tables)):
         raise UnusablePlugin(f"the store has a table {', '.join(own)} of its own")
-    tools = {*TOOL_NAMES, *permits_of(*before)}
-    if taken := sorted(tools.intersection(permits_of(plugin))):
+    if taken := sorted(permits_of(*before).keys() & permits_of(plugin)):
         raise UnusablePlugin(f"there is a tool {', '.join(taken)} already")
     if plugin.Settings is not None and any(
         one.is_required() for one in plugin.Settings.model_fields.values()

@@ -67,7 +67,6 @@ from gateway.store import NewEntry, StoreError
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.mute import MutePlaces
-from gateway.tools.agent import RestTools
 from gateway.tools.dispatch import ToolDispatcher
 
 logger = logging.getLogger("reverie.agents")
@@ -145,7 +144,6 @@ class Agent:
         nothing."""
 
         self._history = HistoryStore(gateway.store, gateway.clock, turns.services.media)
-        self._rest_tools = RestTools(config.id, gateway.store, gateway.clock, gateway.live)
         agent_model = models.pool.get(config.id, config.model)
         models.pool.hold(agent_model)
         self.context = self._build_context(agent_model)
@@ -606,7 +604,7 @@ class Agent:
     def _build_context(self, agent_model: AgentModel) -> AgentContext:
         """Build what depends on the model, and on settings that hold for a whole turn."""
         gateway, services, model = self._gateway, self._services, agent_model.model
-        tools = services.registry.build_dispatcher(self.id, model, self._rest_tools)
+        tools = services.registry.build_dispatcher(self.id, model)
         return AgentContext(
             gateway=gateway,
             agent=self,

@@ -2,8 +2,6 @@
 
 - `registry.py`: all tools of all agents, wired. Start here.
 - `dispatch.py`: one agent's tools, the permission gate that every call passes, calls under way.
-- `agent.py`: rest.
-- `platform.py`, `read_room.py`: messages, reactions, rooms and people.
 - `mcp/`: tools of Model Context Protocol servers. `metrics.py`: counters.
 
 Rules:

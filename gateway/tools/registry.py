@@ -3,17 +3,14 @@ people.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import Final
+from collections.abc import Sequence
 
 from agent.models.base import Model
 from gateway.core.i18n import _
 from gateway.core.permissions import ToolPermit
-from gateway.core.tool import permits_of, tools_of
+from gateway.core.tool import Tool
 from gateway.hooks import Plugins
 from gateway.stream.handle import GatewayHandle
-from gateway.tools.agent import RestTools
 from gateway.tools.dispatch import (
     MAX_WINDOW_SHARE,
     PermissionGate,
@@ -23,9 +20,6 @@ from gateway.tools.dispatch import (
     render_tool_list,
 )
 from gateway.tools.mcp.client import McpServerClient, McpServers
-from gateway.tools.platform import MessagingTools, PlatformTools
-from gateway.tools.read_room import RoomReader
-from gateway.tools.telling import OwnerTelling
 
 logger = logging.getLogger("reverie.tooling")
 
@@ -44,30 +38,24 @@ class ToolRegistry:
         *,
         mcp: McpServers,
         plugins: Plugins,
-        families: Mapping[str, Sequence[object]],
     ) -> None:
-        """`families`: all objects with tools that each agent has, by family, in the order of their
-        importance.
-        """
         self._live, self._redactor = gateway.live, gateway.redactor
         self._gate = gate
         self.running = running
         self._mcp, self._plugins = mcp, plugins
-        self._families = {family: tools_of(*owners) for family, owners in families.items()}
+        self._families = dict[str, list[Tool]]()
+        """All tools by family, in the order of their importance."""
         for one in plugins.all:
             if tools := plugins.tools(one):
                 self._families.setdefault(one.family or one.name, []).extend(tools)
         self._family_by_tool: dict[str, str] = {}
         """Family of each tool, by name. Tools of MCP servers have none."""
 
-    def build_dispatcher(self, agent: str, model: Model, rest: RestTools) -> ToolDispatcher:
-        """Build the dispatcher of an agent, with its own tools for rest.
-
-        `model`: the agent's model; a small window has no room for all tools.
+    def build_dispatcher(self, agent: str, model: Model) -> ToolDispatcher:
+        """Build the dispatcher of an agent. `model`: its own; a small window has no room for all
+        tools.
         """
-        config = self._live.settings.tools
-        families = dict(self._families)
-        families["itself"] = [*tools_of(rest), *families["itself"]]
+        config, families = self._live.settings.tools, self._families
         if model.takes_tools:
             families = fit_families(agent, families, model.context_tokens, config.all_off)
         self._family_by_tool |= {
@@ -103,22 +91,6 @@ class ToolRegistry:
             *self._plugins.states(),
             *(_describe_server(one) for one in self._mcp.servers),
         ]
-
-
-_BUILT_IN: Final = (
-    RestTools,
-    MessagingTools,
-    OwnerTelling,
-    PlatformTools,
-    RoomReader,
-)
-
-
-def built_in_permits() -> dict[str, ToolPermit]:
-    """Return the requirements of these tools, and of those of plugins, which stand above them,
-    without the operator's rules, by name.
-    """
-    return permits_of(*_BUILT_IN, *import_module("gateway.plugins").find_plugins().classes)
 
 
 def _describe_server(server: McpServerClient) -> str:

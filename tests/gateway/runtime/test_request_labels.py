@@ -74,6 +74,8 @@ from gateway.plugins.files import Files
 from gateway.plugins.memory import Memory
 from gateway.plugins.memory.dreams import DreamHost
 from gateway.plugins.memory.memory_file import MemoryStore
+from gateway.plugins.messaging import Messaging
+from gateway.plugins.read_room import RoomReader
 from gateway.plugins.recall import Recall, RecallSettings
 from gateway.plugins.recap import Recap
 from gateway.runtime.turn import Gathered, TurnRunner
@@ -81,8 +83,6 @@ from gateway.runtime.turn_record import Turn
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.internal import InternalIntake
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
-from gateway.tools.platform import MessagingTools
-from gateway.tools.read_room import RoomReader
 from tests.kits.agent import digests_of
 from tests.kits.examples import examples
 from tests.kits.handle import handle_of
@@ -365,9 +365,16 @@ class World(NoApprovals):
         services = replace(services_of(gateway, desk.means.history.media), plugins=self.plugins)
         evidence = plugin_of(EvidenceReader, gateway=gateway, media=desk.means.history.media)
         reader = services.reader
-        rooms, locks = RoomReader(gateway), ConversationLocks()
+        locks = ConversationLocks()
         digests = digests_of("ana", reader, store=store, clock=clock, places=places, locks=locks)
-        messaging = MessagingTools(gateway, internal, locks, {"ana": digests})
+        speaking = plugins_of(
+            RoomReader,
+            Messaging,
+            gateway=gateway,
+            internal=internal,
+            locks=locks,
+            digests={"ana": digests},
+        )
         workspace = AgentFiles(live, store.path, places)
         if not (strange := workspace.directory("ana") / "2.txt").exists():
             strange.parent.mkdir(parents=True, exist_ok=True)
@@ -376,7 +383,12 @@ class World(NoApprovals):
         tools = [
             *self.tools(),
             *tools_of(
-                memory, plugin_of(Recap, gateway=gateway), recall, evidence, rooms, messaging, files
+                memory,
+                plugin_of(Recap, gateway=gateway),
+                recall,
+                evidence,
+                files,
+                *speaking.all,
             ),
         ]
         persona = Persona(

@@ -25,11 +25,12 @@ from gateway import app
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, MessageId, Post, Usage
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
+from gateway.core.tool import permits_of
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins import find_plugins
 from gateway.runtime.turn_record import SLOW_TEXT
 from gateway.store import Store, rebuild
 from gateway.stream.preview import _TOOL_STATUSES, describe_tool_call
-from gateway.tools.registry import built_in_permits
 from reverie.testing.gateway import CONSOLE, Held, running
 from reverie.testing.waiting import until
 from tests.kits.scripted_turn import Played
@@ -153,7 +154,7 @@ def test_a_tool_at_work_is_told_without_what_may_not_be_for_the_room(
 
 
 def test_each_status_is_of_a_tool_that_there_is() -> None:
-    assert set(built_in_permits()) >= set(_TOOL_STATUSES)
+    assert set(permits_of(*find_plugins().classes)) >= set(_TOOL_STATUSES)
 
 
 async def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import pytest
 from agent.models.base import ToolResult
 from agent.tokens.counter import estimate_tokens
 from gateway.config.tools import ToolsConfig
-from gateway.config.validation import find_tool_names
 from gateway.core import identity
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import Address, ChannelName, RoomId, Usage
@@ -49,7 +48,6 @@ from gateway.tools.dispatch import (
     ToolDispatcher,
     has_side_effects,
 )
-from gateway.tools.registry import built_in_permits
 from reverie.testing.channels import story
 from tests.gateway.plugins.files.files_kit import file_tools
 from tests.kits.approvals import GUS, HERE, LOBBY, MIA, ROOT
@@ -553,10 +551,6 @@ def by_name(tmp_path: Path) -> dict[str, Tool]:
 
 def parse(tool: Tool, written: str) -> dict[str, Any]:
     return tool.parse(ToolCall(id="1", name=tool.spec.name, arguments=written))
-
-
-def test_the_settings_know_the_names_of_all() -> None:
-    assert sorted(built_in_permits()) == find_tool_names()
 
 
 def test_they_are_short() -> None:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from gateway.cli.openings import find_openings
 from gateway.config.loader import parse_config
-from gateway.tools.openings import find_openings
-from gateway.tools.registry import built_in_permits
+from gateway.core.tool import permits_of
+from gateway.plugins import find_plugins
 
 CLOSED: dict[str, Any] = {
     "channels": {
@@ -138,7 +139,11 @@ def merge(base: Any, more: Any) -> Any:
 
 
 def openings(more: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
-    found = list(find_openings(parse_config(merge(CLOSED, more), folder), built_in_permits()))
+    found = list(
+        find_openings(
+            parse_config(merge(CLOSED, more), folder), permits_of(*find_plugins().classes)
+        )
+    )
     assert all(one.level == "warning" and one.what and one.fix for one in found)
     return [(one.code, one.where) for one in found]
 

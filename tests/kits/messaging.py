@@ -52,6 +52,8 @@ from gateway.core.facts import (
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, tools_of
+from gateway.plugins.messaging import MessageActions, Messaging
+from gateway.plugins.read_room import RoomReader
 from gateway.store import NewEntry, Store
 from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import Outbox
@@ -59,12 +61,11 @@ from gateway.stream.outgoing_files import OutgoingFiles
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import BindingPattern, Bindings
 from gateway.tools.dispatch import ToolDispatcher
-from gateway.tools.platform import MessagingTools, PlatformTools
-from gateway.tools.read_room import RoomReader
 from tests.gateway.plugins.files.files_kit import agent_files
 from tests.kits.agent import digests_of
 from tests.kits.handle import handle_of
 from tests.kits.places import PlayedChannels, privacy
+from tests.kits.plugins import plugins_of
 from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, Fate, turn
@@ -327,11 +328,19 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         gateway = handle_of(
             store, clock, channels=PlayedChannels(channels), people=WHO, places=places
         )
-        acting = MessagingTools(gateway, internal, locks, {"reverie": digests})
-        room_reader = RoomReader(gateway)
         own_files = agent_files(tmp / "files", store)
-        rooms = PlatformTools(gateway, room_reader, own_files, files, acting)
-        tools = tools_of(acting, rooms, room_reader)
+        plugins = plugins_of(
+            RoomReader,
+            Messaging,
+            MessageActions,
+            gateway=gateway,
+            internal=internal,
+            locks=locks,
+            digests={"reverie": digests},
+            files=own_files,
+            outgoing=files,
+        )
+        tools = tools_of(*plugins.all)
         await outbox.open()
         outbox.set_link_up(NAME, up=True)
         own = own_files.directory("reverie") / "public"

@@ -20,9 +20,9 @@ from gateway.core.events import (
 from gateway.core.facts import ConversationRewound, Seq
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.plugins.read_room import BAD_BEFORE, MAX_MESSAGES, UNKNOWN_PLACE
 from gateway.store import NewEntry
-from gateway.tools.read_room import BAD_BEFORE, MAX_MESSAGES, UNKNOWN_PLACE
-from tests.gateway.tools.platform_kit import (
+from tests.kits.messaging import (
     ANN,
     OTHER,
     OWN,

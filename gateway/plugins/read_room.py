@@ -35,9 +35,9 @@ from gateway.core.permissions import OWN
 from gateway.core.text_safety import sanitize_name, to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.plugin import Plugin, PluginContext
 from gateway.store import LogEntry
 from gateway.store.archive import has_left
-from gateway.stream.handle import GatewayHandle
 
 UNKNOWN_MESSAGE: Final = (
     "There is no message with that handle that may be told of here. Handles like m12 stand in what "
@@ -66,16 +66,13 @@ class MessageTarget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPost:
-    """Post of an agent as it is on the platform now."""
+class AgentPost(MessageTarget):
+    """Post of an agent as it is on the platform now: `ids` has the parts that still exist."""
 
-    post: Post
     agent: str
-    """As `MessageTarget.agent`."""
+    post: Post
     state: str
     """As `DeliveryReport.state`; empty: not delivered yet."""
-    ids: tuple[MessageId, ...]
-    """Parts that still exist."""
     edited: bool
 
 
@@ -85,12 +82,6 @@ def refuse_ambiguous(titles: PlaceTitles, found: Sequence[Address]) -> ToolCallR
     return ToolCallRefused(
         f"Several places are called so: {named}. Name one by the address in parentheses."
     )
-
-
-def _to_target(post: AgentPost) -> MessageTarget:
-    if not post.state:
-        raise ToolCallRefused("That is not delivered yet: try again later.")
-    return MessageTarget(at=post.post.to, ids=post.ids, agent=post.agent)
 
 
 UNKNOWN_PLACE: Final = (
@@ -119,16 +110,19 @@ _MAX_PAGES: Final = 5
 """Pages that are read: entries that may not be shown must not hide others."""
 
 
-class RoomReader:
+class RoomReader(Plugin):
     """`read_room` and `who` of all agents, and the lookup of messages by handle."""
 
-    def __init__(self, gateway: GatewayHandle) -> None:
-        self._reader, self._privacy, self._bindings = (
-            gateway.store,
-            gateway.places,
-            gateway.places.bindings,
-        )
-        self._access_policy, self._channels = gateway.people, gateway.channels
+    name = "read_room"
+    summary = "reads what was said in a room, and who is there, by the tools read_room and who"
+    family = "rooms"
+
+    def __init__(self, context: PluginContext) -> None:
+        super().__init__(context)
+        gateway = context.gateway
+        self._store, self._people = gateway.store, gateway.people
+        self._places, self._channels = gateway.places, gateway.channels
+        # Without media: an old line does not have its attachments fetched.
         self._conversation = ConversationReader(
             gateway.store, gateway.people, None, gateway.redactor
         )
@@ -155,8 +149,8 @@ class RoomReader:
         if until is None and (before or "").strip():
             raise ToolCallRefused(BAD_BEFORE)
         lines, more, label = await self._collect_lines(at, until, count, context)
-        await self._privacy.titles.load([at.conversation])
-        place = self._privacy.titles.trusted_label(at.conversation)
+        await self._places.titles.load([at.conversation])
+        place = self._places.titles.trusted_label(at.conversation)
         if lines:
             head = f"{place}, {len(lines)} messages, the newest last."
             head += f" What was said before them: before=m{lines[0][0]}" if more else ""
@@ -173,7 +167,7 @@ class RoomReader:
     )
     async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
-        await self._privacy.titles.load([at.conversation])
+        await self._places.titles.load([at.conversation])
         note = ""
         channel: object = self._channels.get(at.channel)
         if isinstance(channel, CanListMembers):
@@ -194,7 +188,7 @@ class RoomReader:
     async def _build_output(
         self, text: str, kind: str, at: Address, label: Label = _ANYBODY_LABEL
     ) -> ToolOutput:
-        label |= Label(readers=readers_of(await self._privacy.scope(at.conversation)))
+        label |= Label(readers=readers_of(await self._places.scope(at.conversation)))
         return ToolOutput(
             text=text, kind=kind, origin=at.conversation, is_untrusted=True, label=label
         )
@@ -211,11 +205,11 @@ class RoomReader:
             if is_inner(context.at.conversation):
                 raise ToolCallRefused("You are by yourself here: name the place by its address.")
             return context.at, context
-        titles, found = self._privacy.titles, list[Address]()
+        titles, found = self._places.titles, list[Address]()
         for at in titles.find_places(address or "", [context.at]):
-            scopes = [await self._privacy.scope(at.conversation), at.conversation]
+            scopes = [await self._places.scope(at.conversation), at.conversation]
             context = replace(
-                context, visibility=await self._privacy.with_memberships(context.visibility, scopes)
+                context, visibility=await self._places.with_memberships(context.visibility, scopes)
             )
             found += [at] if await self._is_visible(at, context) else []
         if not found:
@@ -227,11 +221,14 @@ class RoomReader:
     async def _is_visible(self, at: Address, context: ToolContext) -> bool:
         if at == context.at and not is_inner(at.conversation):
             return True
-        bound = self._bindings.find(at)
-        mine = (
-            at.channel in self._channels and bound.agent == context.agent and bound.listen != "off"
+        return self.is_bound(at, context.agent) and context.visibility.can_see(
+            await self._places.scope(at.conversation)
         )
-        return mine and context.visibility.can_see(await self._privacy.scope(at.conversation))
+
+    def is_bound(self, at: Address, agent: str) -> bool:
+        """Return whether the agent takes part in the place."""
+        bound = self._places.bindings.find(at)
+        return at.channel in self._channels and bound.agent == agent and bound.listen != "off"
 
     async def _collect_lines(
         self, at: Address, before: int | None, count: int, context: ToolContext
@@ -241,7 +238,7 @@ class RoomReader:
         """
         found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
         for _ in range(_MAX_PAGES):
-            page = await self._reader.newest_entries(
+            page = await self._store.newest_entries(
                 _PAGE_ENTRIES,
                 before=before,
                 kinds=(*MESSAGE_KINDS, "post"),
@@ -251,7 +248,7 @@ class RoomReader:
                 if len(found) == count:
                     return found[::-1], True, label
                 is_visible = at == context.at or context.visibility.can_see(
-                    await self._privacy.scope(at.conversation, one.seq), one.seq
+                    await self._places.scope(at.conversation, one.seq), one.seq
                 )
                 if (
                     is_visible
@@ -269,18 +266,17 @@ class RoomReader:
         model.
         """
         if any(
-            placed.is_removed
-            for placed in await self._reader.locate_entries([one.cause or one.seq])
+            placed.is_removed for placed in await self._store.locate_entries([one.cause or one.seq])
         ):
             return None
         if isinstance(one.fact, Message):
-            message = await self.current_message(one)
+            message = await self._current_message(one)
             if message is None:
                 return None
             current = CurrentMessage(one.seq, message, is_edited=message.text != one.fact.text)
             (rendered,) = await self._conversation.render([current], sees=False)
             return render_line(rendered.line), rendered.label
-        if (post := await self.find_post(one)) is None:
+        if (post := await self._find_post(one)) is None:
             return None
         label = await self._conversation.label_of_post(post.post)
         return render_line(
@@ -289,24 +285,24 @@ class RoomReader:
 
     def _render_people(self, at: Address, found: RoomMembers) -> str:
         people = sorted(
-            ((identify(self._access_policy, at, one).role, one) for one in found.members),
+            ((identify(self._people, at, one).role, one) for one in found.members),
             key=lambda pair: -ROLE_ORDER.index(pair[0]),
         )
         total = f" of {found.total}" if found.total is not None else ""
-        place = self._privacy.titles.trusted_label(at.conversation)
+        place = self._places.titles.trusted_label(at.conversation)
         head = f"{place}, {len(people)}{total} people. {to_single_line(found.note, 300)}".rstrip()
         return "\n".join([head, *(_format_person(role, one) for role, one in people)])
 
     async def _render_recent_speakers(self, at: Address, context: ToolContext) -> str:
-        lately = await self._reader.newest_entries(
+        lately = await self._store.newest_entries(
             _MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation
         )
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):
-            scope = await self._privacy.scope(at.conversation, one.seq)
+            scope = await self._places.scope(at.conversation, one.seq)
             if at != context.at and not context.visibility.can_see(scope, one.seq):
                 continue
-            judged = await self._reader.find_judgement(one.seq)
+            judged = await self._store.find_judgement(one.seq)
             if (
                 isinstance(one.fact, Message)
                 and judged is not None
@@ -315,13 +311,13 @@ class RoomReader:
                 spoke.setdefault(one.fact.sender.id, (one.fact.sender, one.at))
         lines = [
             (
-                f"{_format_person(identify(self._access_policy, at, sender).role, sender)}, at "
+                f"{_format_person(identify(self._people, at, sender).role, sender)}, at "
                 f"{last:%Y-%m-%d %H:%M} "
                 "UTC"
             )
             for sender, last in list(spoke.values())[:MAX_PEOPLE]
         ]
-        place = self._privacy.titles.trusted_label(at.conversation)
+        place = self._places.titles.trusted_label(at.conversation)
         head = (
             f"{place}: {'who spoke there, the last first:' if lines else 'nobody spoke there yet.'}"
         )
@@ -332,17 +328,23 @@ class RoomReader:
         shown.
         """
         named = message.strip(_QUOTES).lower()
-        if named in ("last", "mine"):
-            if is_inner(context.at.conversation):
-                raise ToolCallRefused(
-                    "You are by yourself here: name the message by its handle, as read_room shows "
-                    "it."
-                )
-            return await (self._find_last(context) if named == "last" else self._find_mine(context))
-        seq = _parse_handle(named) or 0
-        entry = await self._reader.entry(seq)
+        if named not in ("last", "mine"):
+            found = await self._find_by_handle(named, context)
+        elif is_inner(context.at.conversation):
+            raise ToolCallRefused(
+                "You are by yourself here: name the message by its handle, as read_room shows it."
+            )
+        else:
+            found = await (self._find_last if named == "last" else self._find_mine)(context)
+        if isinstance(found, AgentPost) and not found.state:
+            raise ToolCallRefused("That is not delivered yet: try again later.")
+        return found
+
+    async def _find_by_handle(self, handle: str, context: ToolContext) -> MessageTarget:
+        seq = _parse_handle(handle) or 0
+        entry = await self._store.entry(seq)
         found = await self._resolve(entry, context) if entry is not None else None
-        if await has_left(self._reader, seq):
+        if await has_left(self._store, seq):
             raise ToolCallRefused(LEFT_LOG)
         if found is None:
             raise ToolCallRefused(UNKNOWN_MESSAGE)
@@ -352,60 +354,56 @@ class RoomReader:
         place = entry.conversation
         here = place == context.at.conversation
         if place is None or not (
-            here or context.visibility.can_see(await self._privacy.scope(place, entry.seq))
+            here or context.visibility.can_see(await self._places.scope(place, entry.seq))
         ):
             return None
+        first: LogEntry | None = entry
         if isinstance(entry.fact, MessageEdited):
-            first = await self._reader.entry_by_key(f"message:{place}:{entry.fact.message}")
+            first = await self._store.entry_by_key(f"message:{place}:{entry.fact.message}")
         elif isinstance(entry.fact, TurnRecord):
-            first = next(
-                (one for one in await self._reader.caused_by(entry.seq) if one.kind == "post"), None
-            )
-        else:
-            first = entry
-        if first is None:
+            caused = await self._store.caused_by(entry.seq)
+            first = next((one for one in caused if one.kind == "post"), None)
+        return await self._find_target(first) if first is not None else None
+
+    async def _find_target(self, one: LogEntry) -> MessageTarget | None:
+        """Return a message or a post as it is now. None: it is gone, or not for the model."""
+        if not isinstance(one.fact, Message):
+            return await self._find_post(one)
+        message = await self._current_message(one)
+        if message is None:
             return None
-        if isinstance(first.fact, Message):
-            message = await self.current_message(first)
-            return (
-                MessageTarget(at=message.at, ids=(message.id,), agent=None)
-                if message is not None
-                else None
-            )
-        post = await self.find_post(first)
-        return _to_target(post) if post is not None else None
+        return MessageTarget(at=message.at, ids=(message.id,), agent=None)
 
     async def _find_last(self, context: ToolContext) -> MessageTarget:
-        new = await self._reader.unread_entries(context.at.conversation, most=_MAX_UNREAD)
+        new = await self._store.unread_entries(context.at.conversation, most=_MAX_UNREAD)
         message = find_reply_to(await self._conversation.read_current(new))
         if message is not None:
             return MessageTarget(at=context.at, ids=(message,), agent=None)
-        newest = await self._reader.newest_entries(
+        newest = await self._store.newest_entries(
             _MAX_RECENT, kinds=MESSAGE_KINDS, conversation=context.at.conversation
         )
         for one in reversed(newest):
-            if (current := await self.current_message(one)) is not None:
-                return MessageTarget(at=context.at, ids=(current.id,), agent=None)
+            if (found := await self._find_target(one)) is not None:
+                return found
         raise ToolCallRefused("Nobody has said anything here that you have seen.")
 
     async def _find_mine(self, context: ToolContext) -> MessageTarget:
-        for one in reversed(
-            await self._reader.newest_entries(
-                _MAX_RECENT, kinds=["post"], conversation=context.at.conversation
-            )
-        ):
-            post = await self.find_post(one)
+        newest = await self._store.newest_entries(
+            _MAX_RECENT, kinds=["post"], conversation=context.at.conversation
+        )
+        for one in reversed(newest):
+            post = await self._find_post(one)
             if post is not None and post.agent in ("", context.agent) and post.state != "failed":
-                return _to_target(post)
+                return post
         raise ToolCallRefused("You have no recent post here.")
 
-    async def current_message(self, one: LogEntry) -> Message | None:
+    async def _current_message(self, one: LogEntry) -> Message | None:
         """Return the message as it reads now. None: it was deleted, or is not for the model."""
         assert isinstance(one.fact, Message)
-        judged = await self._reader.find_judgement(one.seq)
+        judged = await self._store.find_judgement(one.seq)
         if judged is None or judged.fate not in ("due", "context"):
             return None
-        newest = await self._reader.latest_message_change(one.fact, one.seq)
+        newest = await self._store.latest_message_change(one.fact, one.seq)
         if newest is None:
             return one.fact
         return (
@@ -414,21 +412,21 @@ class RoomReader:
             else None
         )
 
-    async def find_post(self, queued: LogEntry) -> AgentPost | None:
+    async def _find_post(self, queued: LogEntry) -> AgentPost | None:
         """Return the post as it is now. None: no agent posted it, or all of it was deleted."""
         fact = queued.fact
         if not isinstance(fact, PostQueued) or queued.cause is None or fact.post.private:
             return None
-        cause = await self._reader.entry(queued.cause)
+        cause = await self._store.entry(queued.cause)
         if cause is None or not isinstance(cause.fact, TurnRecord | PlatformAction):
             return None
         place, post = fact.post.to.conversation, fact.post
-        ended = await self._reader.entry_by_key(f"delivery:{place}:{post.key}")
+        ended = await self._store.entry_by_key(f"delivery:{place}:{post.key}")
         state = (
             ended.fact.state if ended is not None and isinstance(ended.fact, DeliveryReport) else ""
         )
-        ids = await self._reader.message_ids(place, post.key)
-        found = await self._reader.newest_entries(
+        ids = await self._store.message_ids(place, post.key)
+        found = await self._store.newest_entries(
             _MAX_ACTIONS, after=queued.seq, kinds=["acted"], conversation=place
         )
         acts = [
@@ -441,6 +439,7 @@ class RoomReader:
             return None
         edits = [act for act in acts if act.what == "edit" and act.message in ids]
         return AgentPost(
+            at=post.to,
             post=replace(post, text=edits[-1].text) if edits else post,
             agent=cause.fact.agent,
             state=state,
@@ -456,9 +455,7 @@ class RoomReader:
         as_message = Message(
             id=message, at=post.to, sender=NOBODY, text="", sent=queued.at, kind="room"
         )
-        newest = await self._reader.latest_message_change(
-            as_message, queued.seq
-        )  # by somebody else
+        newest = await self._store.latest_message_change(as_message, queued.seq)  # by somebody else
         return newest is not None and isinstance(newest.fact, MessageDeleted)
 
 

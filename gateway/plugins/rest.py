@@ -5,8 +5,6 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from gateway.config.reload import LiveSettings
-from gateway.core.clock import Clock
 from gateway.core.facts import DmnDirective, is_inner
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.moments import InvalidTime, parse_moment, parse_timezone
@@ -14,19 +12,18 @@ from gateway.core.permissions import OWN
 from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.store import NewEntry, Store
+from gateway.plugin import Plugin
+from gateway.store.effects import EffectFact
 
 MAX_QUIET: Final = timedelta(days=1)
 
 
-class RestTools:
-    """`continue_task`, `rest_until` and `go_quiet` of one agent."""
+class Rest(Plugin):
+    """`continue_task`, `rest_until` and `go_quiet` of all agents."""
 
-    def __init__(self, agent: str, store: Store, clock: Clock, live: LiveSettings) -> None:
-        self._agent = agent
-        self._store = store
-        self._clock = clock
-        self._live = live
+    name = "rest"
+    summary = "lets the agent rest, be quiet, or go on by itself, as its own DMN"
+    family = "itself"
 
     @tool("Go on with this task by yourself after this answer.", effect=OWN)
     async def continue_task(
@@ -81,15 +78,16 @@ class RestTools:
     ) -> str:
         _require_trusted(context)
         until = self._parse_time(time)
-        if until - self._clock.now() > MAX_QUIET:
+        if until - self.context.gateway.clock.now() > MAX_QUIET:
             raise ToolCallRefused("At most a day: for longer, an operator has to say so.")
         await self._record_directive("quiet", until, context)
         return f"Quiet until {until:%Y-%m-%d %H:%M} UTC."
 
     def _parse_time(self, text: str) -> datetime:
+        gateway = self.context.gateway
         try:
-            zone = parse_timezone(self._live.settings.dmn.timezone)
-            return parse_moment(text.strip(), self._clock.now(), zone).astimezone(UTC)
+            zone = parse_timezone(gateway.live.settings.dmn.timezone)
+            return parse_moment(text.strip(), gateway.clock.now(), zone).astimezone(UTC)
         except InvalidTime as error:
             raise ToolCallRefused(str(error)) from None
 
@@ -97,8 +95,8 @@ class RestTools:
         self, what: str, until: datetime | None, context: ToolContext, on: tuple[str, ...] = ()
     ) -> None:
         by = f"the agent itself, in turn {context.turn}"
-        fact = DmnDirective(agent=self._agent, what=what, by=by, until=until, on=on)
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now())])
+        fact = DmnDirective(agent=context.agent, what=what, by=by, until=until, on=on)
+        await self.context.append(EffectFact(fact))
 
 
 def _require_trusted(context: ToolContext) -> None:

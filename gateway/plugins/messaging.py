@@ -10,9 +10,10 @@ that has begun and not ended may have been done. A file is durable before it is 
 import hashlib
 import logging
 import mimetypes
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
@@ -30,10 +31,8 @@ from channels.base import (
     Uncertain,
 )
 from gateway.access.policy import decide, is_room_allowed, list_open_rooms
-from gateway.context.conversation import LOCK_TIMEOUT_S, ConversationLocks
-from gateway.context.digest import DigestBuilder
+from gateway.context.conversation import LOCK_TIMEOUT_S
 from gateway.context.requesters import was_asked_for
-from gateway.context.workspace_fs import AgentFiles
 from gateway.core.clock import new_id
 from gateway.core.events import (
     Address,
@@ -45,33 +44,39 @@ from gateway.core.events import (
     Post,
     PostFile,
     PostKey,
+    Usage,
 )
 from gateway.core.facts import (
+    MESSAGE_KINDS,
     OwnerTold,
     PlatformAction,
     PostQueued,
     RoomAttended,
+    Seq,
+    TurnId,
+    TurnRecord,
+    inner_conversation,
     is_inner,
 )
+from gateway.core.i18n import current_language
 from gateway.core.identity import ADMIN_ROLES, identify
+from gateway.core.labels import Label
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
 from gateway.core.scopes import Visibility
 from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.store import NewEntry
-from gateway.stream.attention import was_ordered
-from gateway.stream.handle import GatewayHandle
-from gateway.stream.internal import InternalIntake
-from gateway.stream.outgoing_files import OutgoingFiles
-from gateway.tools.read_room import (
+from gateway.plugin import Plugin, PluginContext
+from gateway.plugins.read_room import (
     MAX_ADDRESS_CHARS,
     MAX_PLACES,
     MessageTarget,
     RoomReader,
     refuse_ambiguous,
 )
-from gateway.tools.telling import build_post_entries, find_answered, is_relayed
+from gateway.store import NewEntry
+from gateway.store.effects import EffectFact
+from gateway.stream.attention import was_ordered
 
 logger = logging.getLogger("reverie.tools")
 
@@ -80,37 +85,35 @@ MAX_REASON_CHARS: Final = 300
 MAX_ATTENDS_PER_HOUR: Final = 6
 """Turns of one room that the inner conversation has taken within an hour. Its people could
 otherwise keep it talking, and people of other rooms make it."""
+_SEARCHED_LINES: Final = 20
+"""Newest lines of a chat that are searched for the asker's."""
+_RELAY_WORDS: Final = frozenset({"answers", "asks", "owner", "said", "says", "the", "writes"})
+"""Words with which an answer is passed on."""
+MAX_RELAY_CHARS: Final = 60
+"""Characters of an answer beyond what it passes on: no message fits into their number."""
+_RECENT: Final = 500
+"""Newest facts that are searched: more than a week has."""
 _RECENT_ATTENDS: Final = 500
 """Newest decisions that are searched for those of an hour: more than all rooms of a digest may have
 in that time."""
 
 
-class MessagingTools:
+class Messaging(Plugin):
     """Tools for other places, for all agents: `send_message`, and `attend` for the inner
     conversation.
     """
 
-    def __init__(
-        self,
-        gateway: GatewayHandle,
-        internal: InternalIntake,
-        locks: ConversationLocks,
-        digests: Mapping[str, DigestBuilder],
-    ) -> None:
-        """`locks`: held by each turn. `digests`: of each agent, by its id: the rooms that it was
-        shown.
-        """
-        self._internal, self._locks, self._digests = internal, locks, digests
-        self._store, self._clock, self._bindings = (
-            gateway.store,
-            gateway.clock,
-            gateway.places.bindings,
-        )
-        self._privacy, self._access_policy, self._channels = (
-            gateway.places,
-            gateway.people,
-            gateway.channels,
-        )
+    name = "messaging"
+    summary = "lets the agent speak in other places, by the tools send_message and attend"
+    requires = ("read_room",)
+    family = "itself"
+
+    def __init__(self, context: PluginContext) -> None:
+        super().__init__(context)
+        gateway = context.gateway
+        self._store, self._clock = gateway.store, gateway.clock
+        self._places, self._people = gateway.places, gateway.people
+        self._rooms, self._locks = context.get(RoomReader), context.locks
 
     async def _effect(
         self, context: ToolContext, *, address: str, text: str, **_: object
@@ -184,14 +187,14 @@ class MessagingTools:
                 "attend works only when you are by yourself: here you are in a room's own turn."
             )
         digest, now, inner = (
-            self._digests[context.agent],
+            self.context.digests[context.agent],
             self._clock.now(),
             context.at.conversation,
         )
         at = self._resolve_shown(room, digest.rooms)
         if self._locks.is_busy(at.conversation):
             raise ToolCallRefused("Your own turn runs there just now and sees what is pending.")
-        bound = self._bindings.find(at)
+        bound = self._places.bindings.find(at)
         is_silent = bound.speaks_up == "never" and bound.listen != "all"
         if is_silent and not was_ordered(await self._store.due_reasons(at.conversation)):
             raise ToolCallRefused(
@@ -219,7 +222,7 @@ class MessagingTools:
             agent=context.agent,
             attended=True,
         )
-        judged = self._internal.build_judgement(alarm)
+        judged = self.context.internal.build_judgement(alarm)
         if judged.fate != "due":
             raise ToolCallRefused(
                 f"Not now: {judged.rule}. What waits stays there for the next turn."
@@ -231,7 +234,8 @@ class MessagingTools:
             reason=reason,
             label=context.request.label,
         )
-        await self._internal.submit(alarm, cause=NewEntry(fact=fact, at=now, conversation=inner))
+        decided = NewEntry(fact=fact, at=now, conversation=inner)
+        await self.context.internal.submit(alarm, cause=decided)
         return "Its turn is taken."
 
     async def _name_newest_line(self, at: Address) -> str:
@@ -244,7 +248,7 @@ class MessagingTools:
         """Return the one room of a digest with this address or title. Raises ToolCallRefused."""
         shown, titles = (
             sorted(map(Address.parse, rooms), key=lambda at: at.conversation),
-            self._privacy.titles,
+            self._places.titles,
         )
         found = [at for at in titles.find_places(written, shown) if at in shown]
         if len(found) == 1:
@@ -263,12 +267,12 @@ class MessagingTools:
         """
         if to == context.at:
             return OWN
-        place, titles = to.conversation, self._privacy.titles
+        place, titles = to.conversation, self._places.titles
         audience = await self._find_audience(to, context)
         is_named = False
         for name in {to.room, titles.room_title(to) if titles.has_trusted_names(to) else to.room}:
             is_named = is_named or await was_asked_for(
-                self._store, self._access_policy, context.at.conversation, context.requesters, name
+                self._store, self._people, context.at.conversation, context.requesters, name
             )
         if not (is_named and audience.is_private):
             is_named = bool(text) and await self._is_relayed(
@@ -290,13 +294,38 @@ class MessagingTools:
         return (is_named or bool(told)) and is_relayed(text, said, [*shown, *names])
 
     async def _find_answered(self, context: ToolContext) -> tuple[str, Sequence[OwnerTold]]:
-        place, asking = context.at.conversation, {one.id for one in context.requesters}
-        return await find_answered(self._store, context.agent, place, asking)
+        """Return the newest line there of those who ask, without what they pass on; and what they
+        were told and answer with it: by a reply, or right behind it. Raises StoreError.
+        """
+        chat, asking = context.at.conversation, {one.id for one in context.requesters}
+        lines = await self._store.newest_entries(
+            _SEARCHED_LINES, kinds=MESSAGE_KINDS, conversation=chat
+        )
+        for line in reversed(lines):
+            message = line.fact
+            if not isinstance(message, Message) or message.sender.id not in asking:
+                continue
+            if message.reply_to is not None:
+                post = await self._store.find_own_post(chat, message.reply_to)
+                key = post.key if post is not None else None
+            else:
+                ended = await self._store.newest_entries(
+                    1, before=line.seq, kinds=["turn_ended"], conversation=chat
+                )
+                record = ended[0].fact if ended else None
+                key = PostKey(record.turn) if isinstance(record, TurnRecord) else None
+            told = await self._store.newest_entries(
+                _RECENT, kinds=["told"], conversation=inner_conversation(context.agent)
+            )
+            facts = [one.fact for one in told if isinstance(one.fact, OwnerTold)]
+            text = message.text.replace(message.carried, " ") if message.carried else message.text
+            return text, [one for one in facts if key is not None and one.post == key]
+        return "", []
 
     async def _find_audience(self, at: Address, context: ToolContext) -> Visibility:
         """Return what those may read who read there, of what the request holds."""
-        here = await self._privacy.visibility(at.conversation)
-        return await self._privacy.with_memberships(here, context.request.label.readers)
+        here = await self._places.visibility(at.conversation)
+        return await self._places.with_memberships(here, context.request.label.readers)
 
     async def resolve_reachable(self, address: str, context: ToolContext) -> Address:
         """Return another place where the agent may act from here. Raises ToolCallRefused."""
@@ -314,29 +343,25 @@ class MessagingTools:
         to = await self._resolve_place(address, context.agent, told)
         if to == context.at:
             raise ToolCallRefused("You are in that place now: your answer is posted there.")
-        if not self._is_bound(to, context.agent):
+        if not self._rooms.is_bound(to, context.agent):
             raise ToolCallRefused("You are not in that place.")
         if to not in told and not await self._may_speak(to):
             raise ToolCallRefused("You may not speak there without being asked.")
         return to
-
-    def _is_bound(self, at: Address, agent: str) -> bool:
-        bound = self._bindings.find(at)
-        return at.channel in self._channels and bound.agent == agent and bound.listen != "off"
 
     async def _resolve_place(self, written: str, agent: str, told: Collection[Address]) -> Address:
         """Return the one place with this address or displayed title. Raises ToolCallRefused.
 
         `told`: places that the asker answers to.
         """
-        titles = self._privacy.titles
-        named = [at for at in list_open_rooms(self._access_policy) if self._is_bound(at, agent)]
+        titles = self._places.titles
+        named = [at for at in list_open_rooms(self._people) if self._rooms.is_bound(at, agent)]
         found = titles.find_places(written, [*told, *named[:MAX_PLACES]])
         if len(found) != 1:
             found = [
                 at
                 for at in found
-                if self._is_bound(at, agent) and (at in told or await self._may_speak(at))
+                if self._rooms.is_bound(at, agent) and (at in told or await self._may_speak(at))
             ]
         found = [at for at in found if at in told] or found
         if not found:
@@ -347,14 +372,14 @@ class MessagingTools:
 
     async def _may_speak(self, to: Address) -> bool:
         """Return True for a listed room, and for the direct chat of an owner or admin."""
-        if await self._privacy.is_direct(to.conversation):
-            newest = await self._privacy.newest_message(to.conversation)
+        if await self._places.is_direct(to.conversation):
+            newest = await self._places.newest_message(to.conversation)
             return (
                 newest is not None
-                and identify(self._access_policy, to, newest.sender).role in ADMIN_ROLES
-                and decide(self._access_policy, newest).allowed
+                and identify(self._people, to, newest.sender).role in ADMIN_ROLES
+                and decide(self._people, newest).allowed
             )
-        return is_room_allowed(self._access_policy, to)
+        return is_room_allowed(self._people, to)
 
 
 MAX_FILE_NAME_CHARS: Final = 100
@@ -366,7 +391,7 @@ _RECENT_POSTS: Final = 20
 MAX_REACTION_CHARS: Final = 64
 MAX_TOPIC_CHARS: Final = 400
 
-PlatformActionKind = Literal["react", "unreact", "edit", "delete", "topic"]
+PlatformActionKind = Literal["react", "unreact", "edit", "delete", "topic", "file"]
 _Message = Annotated[
     str,
     Field(
@@ -385,24 +410,20 @@ _OwnMessage = Annotated[
 ]
 
 
-class PlatformTools:
-    """Platform tools of all agents."""
+class MessageActions(Plugin):
+    """What an agent does to messages and rooms besides posting, and files that it posts."""
 
-    def __init__(
-        self,
-        gateway: GatewayHandle,
-        rooms: RoomReader,
-        files: AgentFiles,
-        outfiles: OutgoingFiles,
-        messaging: MessagingTools,
-    ) -> None:
-        """`messaging` decides where an agent may act from elsewhere."""
+    name = "actions"
+    summary = "reacts, edits and deletes own posts, sets topics, sends files"
+    requires = ("read_room", "messaging")
+    family = "rooms"
+
+    def __init__(self, context: PluginContext) -> None:
+        super().__init__(context)
+        gateway = context.gateway
         self._store, self._clock = gateway.store, gateway.clock
-        self._channels, self._privacy = gateway.channels, gateway.places
-        self._rooms = rooms
-        self._files = files
-        self._outfiles = outfiles
-        self._messaging = messaging
+        self._channels, self._places = gateway.channels, gateway.places
+        self._rooms, self._messaging = context.get(RoomReader), context.get(Messaging)
 
     async def _effect(self, context: ToolContext, *, message: str, **_: object) -> Effect:
         found = await self._find_reachable(message, context)
@@ -486,7 +507,7 @@ class PlatformTools:
         topic: Annotated[str, Field(max_length=MAX_TOPIC_CHARS)],
     ) -> str:
         at, topic = context.at, to_single_line(topic, MAX_TOPIC_CHARS)
-        if is_inner(at.conversation) or await self._privacy.is_direct(at.conversation) is not False:
+        if is_inner(at.conversation) or await self._places.is_direct(at.conversation) is not False:
             raise ToolCallRefused(
                 "Only rooms have a topic, and you can change only that of the room that you are in."
             )
@@ -512,7 +533,7 @@ class PlatformTools:
         it was posted.
         """
         max_bytes = self._max_file_bytes(context.at)
-        area, parts = (await self._files.view(context, path)).find_file(path)
+        area, parts = (await self.context.files.view(context, path)).find_file(path)
         data = await run_in_thread(lambda _: area.root.read(parts))
         if not data:
             raise ToolCallRefused("That file is empty: there is nothing to send.")
@@ -574,16 +595,8 @@ class PlatformTools:
     async def _queue(self, file: PostFile, data: bytes, text: str, context: ToolContext) -> None:
         now, place = self._clock.now(), context.at.conversation
         post = Post(key=PostKey(new_id(now)), to=context.at, text=text, file=file)
-        fact = PlatformAction(
-            turn=context.turn,
-            agent=context.agent,
-            what="file",
-            at=context.at,
-            message=None,
-            text=file.name,
-            state="done",
-        )
-        acted = NewEntry(fact=fact, at=now, conversation=place)
+        fact = _build_action("file", context.at, None, file.name, context)
+        acted = NewEntry(fact=replace(fact, state="done"), at=now, conversation=place)
         queued = NewEntry(
             fact=PostQueued(post=post),
             at=now,
@@ -592,7 +605,7 @@ class PlatformTools:
             cause=acted,
         )
         try:
-            async with self._outfiles.store_file(data):
+            async with self.context.outgoing.store_file(data):
                 await self._store.append([acted, queued])
         except OSError as error:
             raise ToolCallRefused(
@@ -644,8 +657,7 @@ class PlatformTools:
         logger.info("%s: %s in %s", fact.turn, fact.what, fact.at.conversation)
 
     async def _record(self, fact: PlatformAction) -> None:
-        place: ConversationId = fact.at.conversation
-        await self._store.append([NewEntry(fact=fact, at=self._clock.now(), conversation=place)])
+        await self.context.append(EffectFact(fact, fact.at.conversation))
 
 
 def _build_action(
@@ -674,3 +686,69 @@ def _require_ids(message: MessageTarget) -> tuple[MessageId, ...]:
 
 def _clean_reason(error: SendError) -> str:
     return to_single_line(error.reason[: 2 * MAX_REASON_CHARS], MAX_REASON_CHARS).rstrip(".")
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words of a text, without case and punctuation."""
+    return {*re.findall(r"\w+", text.casefold())} or {text}
+
+
+def is_relayed(text: str, said: str, known: Sequence[str]) -> bool:
+    """Return whether a text passes on what somebody said, and tells no more than its readers know.
+
+    What was told may have been written by those who get the answer, so a model that obeys it could
+    otherwise have anything of the asker's chat sent to them. Pure.
+    """
+    words = words_of(said).union(_RELAY_WORDS, *map(words_of, known))
+    most = len(said) + sum(map(len, known)) + MAX_RELAY_CHARS
+    return words_of(text) <= words and len(text) <= most
+
+
+def build_post_entries(
+    to: Address,
+    text: str,
+    *,
+    agent: str,
+    within: TurnId,
+    label: Label,
+    now: datetime,
+    key: PostKey,
+) -> tuple[NewEntry, NewEntry]:
+    """Return the entries that post a text as a turn of another place, so that its own view has it.
+
+    `within`: the turn that posts it. `key`: of the post, and id of the turn there. `label`: of the
+    text.
+    """
+    turn = TurnId(key)
+    record = NewEntry(
+        fact=TurnRecord(
+            turn=turn,
+            covers=(),
+            omitted=0,
+            heard="",
+            upto=Seq(0),
+            outcome="replied",
+            text=text,
+            reason="",
+            model="",
+            usage=Usage(),
+            requests=0,
+            autonomous=True,
+            agent=agent,
+            cause="digest",
+            within=within,
+            label=label,
+        ),
+        at=now,
+        conversation=to.conversation,
+        key=f"turn:{turn}",
+    )
+    post = Post(key=key, to=to, text=text, language=current_language())
+    queued = NewEntry(
+        fact=PostQueued(post=post),
+        at=now,
+        conversation=to.conversation,
+        key=f"post:{key}",
+        cause=record,
+    )
+    return record, queued

@@ -13,8 +13,7 @@ quoted line, so nothing in it can pass for another such heading.
 import asyncio
 import contextlib
 import hashlib
-import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Final, Literal, NamedTuple
@@ -25,32 +24,23 @@ from agent.dmn import load_state
 from agent.signals import DmnMode, DmnState
 from channels.aio import with_timeout
 from gateway.cluster.cluster import agent_lease
-from gateway.context.conversation import ConversationLocks
-from gateway.context.digest import MAX_ROOM_LINES, DigestBuilder, find_senders
+from gateway.context.digest import MAX_ROOM_LINES, find_senders
 from gateway.context.requesters import find_setters
 from gateway.core.events import (
     Address,
     Command,
-    ConversationId,
     Message,
-    Post,
     PostKey,
     Sender,
-    SenderId,
-    Usage,
 )
 from gateway.core.facts import (
-    MESSAGE_KINDS,
     OPERATOR_CHANNEL,
     OwnerTold,
-    PostQueued,
     Seq,
-    TurnId,
-    TurnRecord,
     inner_conversation,
     is_inner,
 )
-from gateway.core.i18n import _, current_language, language_for, use_language
+from gateway.core.i18n import _, language_for, use_language
 from gateway.core.identity import identify, lowest_role, person_key, stable_source
 from gateway.core.labels import Label, join, rank_integrity
 from gateway.core.moments import parse_timezone
@@ -58,6 +48,8 @@ from gateway.core.permissions import OWN
 from gateway.core.text_safety import inline_code, to_single_line
 from gateway.core.tool import ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.plugin import Plugin, PluginContext, hook
+from gateway.plugins.messaging import build_post_entries, words_of
 from gateway.store import LogEntry, NewEntry, StoreReader
 from gateway.stream.direct_chats import (
     DIRECT_KINDS,
@@ -65,8 +57,6 @@ from gateway.stream.direct_chats import (
     iter_direct_chats,
     parse_direct_chat,
 )
-from gateway.stream.handle import GatewayHandle
-from gateway.stream.presence import PresenceTracker
 
 MAX_TEXT_CHARS: Final = 600
 MAX_NAMED: Final = 5
@@ -86,12 +76,6 @@ RECHECK_S: Final = 60.0
 """Time between two looks at whether what is held may go out."""
 _RECENT: Final = 500
 """Newest facts that are searched: more than a week has."""
-_SEARCHED_LINES: Final = 20
-"""Newest lines of a chat that are searched for the asker's."""
-_RELAY_WORDS: Final = frozenset({"answers", "asks", "owner", "said", "says", "the", "writes"})
-"""Words with which an answer is passed on."""
-MAX_RELAY_CHARS: Final = 60
-"""Characters of an answer beyond what it passes on: no message fits into their number."""
 
 
 class Told(NamedTuple):
@@ -102,27 +86,21 @@ class Told(NamedTuple):
     fact: OwnerTold
 
 
-class OwnerTelling:
-    """`tell` of all agents, and what goes out of it. One `run` for each store, while the gateway
-    runs.
-    """
+class OwnerTelling(Plugin):
+    """`tell` of all agents, and what goes out of it: each agent's is posted where it is led."""
 
-    def __init__(
-        self,
-        gateway: GatewayHandle,
-        presence: PresenceTracker,
-        digests: Mapping[str, DigestBuilder],
-        locks: ConversationLocks,
-    ) -> None:
-        """`digests`: of each agent, by its id."""
+    name = "telling"
+    summary = "lets an owner know, in their own chat, what the agent was told or noticed: tell"
+    requires = ("messaging",)
+    family = "itself"
+    watches = (OwnerTold,)
+
+    def __init__(self, context: PluginContext) -> None:
+        super().__init__(context)
+        gateway = context.gateway
         self._store, self._clock, self._live = gateway.store, gateway.clock, gateway.live
-        self._bindings, self._places, self._access_policy = (
-            gateway.places.bindings,
-            gateway.places,
-            gateway.people,
-        )
-        self._presence, self._digests, self._locks = presence, digests, locks
-        self._cluster = gateway.channels.cluster
+        self._places, self._people = gateway.places, gateway.people
+        self._digests = context.digests
         self._held = dict[str, Told]()
         """What waits, by its id."""
         self._changed = asyncio.Event()
@@ -130,16 +108,17 @@ class OwnerTelling:
         """One after the other, so that they can be compared and counted."""
         self._unsubscribe: Callable[[], None] | None = None
         """Ends the subscription to lines, which lasts while anything waits."""
-        gateway.store.subscribe(self._on_told, OwnerTold)
 
-    async def load(self) -> None:
+    async def start(self) -> None:
         """Find what waits. Raises StoreError."""
         for agent in self._live.settings.agents:
             told = await find_told(self._store, agent.id, since=self._clock.now() - REMEMBERED)
             self._held |= {one.fact.tell: one for one in told if one.fact.state == "held"}
         self._notify_held()
 
-    def _on_told(self, entries: Sequence[LogEntry]) -> None:
+    @hook
+    def on_facts(self, entries: Sequence[LogEntry]) -> None:
+        """Take what waits, and what does not any more."""
         for entry in entries:
             if isinstance(fact := entry.fact, OwnerTold):
                 self._held.pop(fact.tell, None)
@@ -162,8 +141,8 @@ class OwnerTelling:
         if any(one.conversation in chats for one in entries):
             self._changed.set()
 
-    def notify_changed(self) -> None:
-        """Look again, because another agent is led here."""
+    async def on_lease(self, lease: str) -> None:  # noqa: ARG002 - whichever agent is led here
+        """Look again."""
         self._changed.set()
 
     @tool("Tell an owner something in their own chat with you, unasked.", effect=OWN)
@@ -245,7 +224,7 @@ class OwnerTelling:
         """
         chats = dict[Address, DirectChat]()
         async for one in iter_direct_chats(self._store):
-            bound = self._bindings.find(one.at)
+            bound = self._places.bindings.find(one.at)
             if bound.agent == agent and bound.listen != "off" and self._is_owner(one):
                 chats.setdefault(one.at, one)
         found = sorted(chats.values(), key=lambda one: one.at.channel == OPERATOR_CHANNEL)
@@ -271,8 +250,7 @@ class OwnerTelling:
         for.
         """
         return (
-            not chat.sender.is_bot
-            and identify(self._access_policy, chat.at, chat.sender).role == "owner"
+            not chat.sender.is_bot and identify(self._people, chat.at, chat.sender).role == "owner"
         )
 
     def _find_place(self, about: str, text: str, context: ToolContext) -> Address | None:
@@ -322,20 +300,21 @@ class OwnerTelling:
 
     def _identify(self, place: Address, senders: Iterable[Sender]) -> Sequence["_Person"]:
         return _unique(
-            _Person.of(place, one, identify(self._access_policy, place, one).role)
-            for one in senders
+            _Person.of(place, one, identify(self._people, place, one).role) for one in senders
         )
 
     async def run(self) -> None:
         """Post what is due, until cancelled. Without anything held it waits without waking. Raises
         StoreError.
         """
+        cluster = self.context.gateway.channels.cluster
         while True:
             self._changed.clear()
             chats = {(one.fact.agent, one.fact.to) for one in self._held.values()}
             for agent, to in sorted(chats, key=str):
-                if self._cluster.holds(agent_lease(agent)) and await self._find_due(agent, to):
-                    async with self._locks.lock_for(to.conversation):  # behind a turn there
+                is_led = cluster.holds(agent_lease(agent))
+                if is_led and await self._find_due(agent, to):
+                    async with self.context.locks.lock_for(to.conversation):  # behind a turn there
                         await self._post(agent, to, await self._find_due(agent, to))
             if not self._held:
                 await self._changed.wait()
@@ -386,7 +365,7 @@ class OwnerTelling:
 
     def _is_silent(self, state: DmnState, now: datetime) -> bool:
         is_quiet = state.quiet_until is not None and state.quiet_until > now
-        return is_quiet or self._presence.level == "sleeping"
+        return is_quiet or self.context.presence.level == "sleeping"
 
     async def _read_state(self, agent: str) -> DmnState:
         saved = await self._store.dmn_state(agent)
@@ -402,7 +381,7 @@ class OwnerTelling:
         ids = " ".join(one.fact.tell for one in due)
         key = PostKey(hashlib.sha256(f"{agent} {ids}".encode()).hexdigest()[:26])
         _seq, chat = await self._read_newest(to)
-        language = self._bindings.find(to).language
+        language = self._places.bindings.find(to).language
         person = chat.language if chat is not None else None
         await self._places.titles.load(
             [one.fact.about.conversation for one in due if one.fact.about is not None]
@@ -540,11 +519,6 @@ def find_same(
     return None
 
 
-def words_of(text: str) -> set[str]:
-    """Return the words of a text, without case and punctuation."""
-    return {*re.findall(r"\w+", text.casefold())} or {text}
-
-
 def _numbers(words: Collection[str]) -> set[str]:
     return {one for one in words if any(map(str.isdigit, one))}
 
@@ -557,93 +531,3 @@ def _tell_id(agent: str, to: Address, text: str, now: datetime) -> str:
     words = " ".join(sorted(words_of(text)))
     named = f"{agent} {to.conversation} {_day(now)} {words}"
     return hashlib.sha256(named.encode()).hexdigest()[:26]
-
-
-async def find_answered(
-    reader: StoreReader, agent: str, chat: ConversationId, asking: Collection[SenderId]
-) -> tuple[str, Sequence[OwnerTold]]:
-    """Return the newest line there of those who ask, without what they pass on; and what they were
-    told and answer with it: by a reply, or right behind it. Raises StoreError.
-    """
-    lines = await reader.newest_entries(_SEARCHED_LINES, kinds=MESSAGE_KINDS, conversation=chat)
-    for line in reversed(lines):
-        message = line.fact
-        if not isinstance(message, Message) or message.sender.id not in asking:
-            continue
-        if message.reply_to is not None:
-            post = await reader.find_own_post(chat, message.reply_to)
-            key = post.key if post is not None else None
-        else:
-            ended = await reader.newest_entries(
-                1, before=line.seq, kinds=["turn_ended"], conversation=chat
-            )
-            record = ended[0].fact if ended else None
-            key = PostKey(record.turn) if isinstance(record, TurnRecord) else None
-        told = await reader.newest_entries(
-            _RECENT, kinds=["told"], conversation=inner_conversation(agent)
-        )
-        facts = [one.fact for one in told if isinstance(one.fact, OwnerTold)]
-        text = message.text.replace(message.carried, " ") if message.carried else message.text
-        return text, [one for one in facts if key is not None and one.post == key]
-    return "", []
-
-
-def is_relayed(text: str, said: str, known: Sequence[str]) -> bool:
-    """Return whether a text passes on what somebody said, and tells no more than its readers know.
-
-    What was told may have been written by those who get the answer, so a model that obeys it could
-    otherwise have anything of the asker's chat sent to them. Pure.
-    """
-    words = words_of(said).union(_RELAY_WORDS, *map(words_of, known))
-    most = len(said) + sum(map(len, known)) + MAX_RELAY_CHARS
-    return words_of(text) <= words and len(text) <= most
-
-
-def build_post_entries(
-    to: Address,
-    text: str,
-    *,
-    agent: str,
-    within: TurnId,
-    label: Label,
-    now: datetime,
-    key: PostKey,
-) -> tuple[NewEntry, NewEntry]:
-    """Return the entries that post a text as a turn of another place, so that its own view has it.
-
-    `within`: the turn that posts it. `key`: of the post, and id of the turn there. `label`: of the
-    text.
-    """
-    turn = TurnId(key)
-    record = NewEntry(
-        fact=TurnRecord(
-            turn=turn,
-            covers=(),
-            omitted=0,
-            heard="",
-            upto=Seq(0),
-            outcome="replied",
-            text=text,
-            reason="",
-            model="",
-            usage=Usage(),
-            requests=0,
-            autonomous=True,
-            agent=agent,
-            cause="digest",
-            within=within,
-            label=label,
-        ),
-        at=now,
-        conversation=to.conversation,
-        key=f"turn:{turn}",
-    )
-    post = Post(key=key, to=to, text=text, language=current_language())
-    queued = NewEntry(
-        fact=PostQueued(post=post),
-        at=now,
-        conversation=to.conversation,
-        key=f"post:{key}",
-        cause=record,
-    )
-    return record, queued

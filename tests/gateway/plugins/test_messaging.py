@@ -28,10 +28,10 @@ from gateway.core.facts import AttentionThresholdSet, PlatformAction, PostQueued
 from gateway.core.labels import Label
 from gateway.core.tool import ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
+from gateway.plugins.messaging import MAX_ATTENDS_PER_HOUR
 from gateway.store import NewEntry
-from gateway.tools.platform import MAX_ATTENDS_PER_HOUR
 from reverie.testing.channels import story
-from tests.gateway.tools.platform_kit import (
+from tests.kits.messaging import (
     ANN,
     OTHER,
     OWN,

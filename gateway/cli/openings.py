@@ -18,6 +18,8 @@ from gateway.core.addresses import is_loopback_host
 from gateway.core.findings import Finding, ok, warning
 from gateway.core.identity import ADMIN_ROLES, ANY_ROOM, ROLE_ORDER
 from gateway.core.permissions import ApprovalMode, ToolPermit, apply_rules
+from gateway.core.tool import permits_of
+from gateway.plugins import find_plugins
 
 _APPROVAL_ORDER: Final[tuple[ApprovalMode, ...]] = ("never", "untrusted", "always")
 _MAX_NAMED: Final = 6
@@ -31,17 +33,15 @@ Opening = tuple[str, str, str]
 @check("openings", timed=False)
 def check_openings(context: CheckContext) -> Iterator[Finding]:
     """Name everything that the configuration opens."""
-    from gateway.tools.registry import built_in_permits  # noqa: PLC0415 - heavy: all tools, and only here
-
-    found = list(find_openings(context.settings, built_in_permits()))
+    found = list(find_openings(context.settings, permits_of(*find_plugins().classes)))
     yield from found
     if not found:
         yield ok("open.nothing", "nothing goes beyond the defaults")
 
 
 def find_openings(settings: Settings, permits: dict[str, ToolPermit]) -> Iterator[Finding]:
-    """Find the openings of a configuration. Pure. `permits`: requirements of the built-in tools
-    without rules.
+    """Find the openings of a configuration. Pure. `permits`: requirements of the tools without
+    rules.
     """
     for code, what, key in (
         *_find_open_access(settings),
