@@ -149,18 +149,20 @@ class PlaceTitles:
         if known is None:
             await self.load([conversation])
             known = self._known.get(conversation)
-        before = known.names if known is not None else None
-        names = _merge_names(before or _NO_NAMES, current)
-        if names == (before or _NO_NAMES):
+        before = known.names if known is not None else _NO_NAMES
+        names = _merge_names(before, current)
+        if names == before:
             return None
         changed = [
             one
             for one in _REPORTED_NAMES
-            if before is not None
-            and getattr(before, one) is not None
-            and getattr(before, one) != getattr(names, one)
+            if getattr(before, one) is not None and getattr(before, one) != getattr(names, one)
         ]
-        namer = self._find_namer(routed, at, names, known, access_policy)
+        namer = (
+            known.role
+            if known is not None and _chosen_names(before) == _chosen_names(names)
+            else self._find_namer(routed, at, names, before, access_policy)
+        )
         named = PlaceRenamed(
             id=EventId(new_id(now)),
             at=at,
@@ -177,31 +179,22 @@ class PlaceTitles:
         routed: Routed,
         at: Address,
         names: PlaceNames,
-        known: PlaceRenamed | None,
+        before: PlaceNames,
         access_policy: AccessPolicy,
     ) -> str:
-        """Return `PlaceRenamed.role` of names that came with this event. `known`: the names before.
-        None: none.
-        """
-        event, before = routed.event, known.names if known is not None else None
-        if (
-            before is not None
-            and known is not None
-            and _chosen_names(before) == _chosen_names(names)
-        ):
-            return known.role
+        """Return `PlaceRenamed.role` of names that somebody chose with this event."""
+        event = routed.event
         if isinstance(event, Message | Command) and routed.visibility == "direct":
             return routed.role
         if isinstance(event, MembershipChanged) and event.change == "title":
-            changed = [
-                one
+            chosen = {
+                getattr(names, one)
                 for one in _CHOSEN_NAMES
-                if before is None or getattr(before, one) != getattr(names, one)
-            ]
-            title = self._clean_text(event.text or "")
-            if {title} == {getattr(names, one) for one in changed if getattr(names, one)}:
+                if getattr(names, one) and getattr(before, one) != getattr(names, one)
+            }
+            if chosen == {self._clean_text(event.text or "")}:
                 return routed.role
-        is_first = before is None or _chosen_names(before) == _chosen_names(_NO_NAMES)
+        is_first = _chosen_names(before) == _chosen_names(_NO_NAMES)
         return "" if is_first and is_room_chosen(access_policy, at) else "guest"
 
     def has_trusted_names(self, at: Address) -> bool:

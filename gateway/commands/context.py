@@ -2,16 +2,14 @@
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from gateway.access.place_names import PlaceTitles
 from gateway.commands.definition import CommandDefinition
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
     Address,
-    ChannelName,
     Command,
     ConversationId,
     MessageId,
@@ -30,7 +28,6 @@ from gateway.runtime.agents import Agents
 from gateway.runtime.model_choice import ModelSelector
 from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry
-from gateway.store.effects import CommandEffect, refuse
 from gateway.stream.attention import LiveAttention
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.rooms import RoomMembership
@@ -158,47 +155,6 @@ def format_place(conversation: ConversationId) -> str:
     if is_inner(conversation):
         return _("{agent} on its own").format(agent=inline_code(Address.parse(conversation).room))
     return inline_code(conversation, PLACE_CHARS)
-
-
-def resolve_room(
-    written: str,
-    here: ChannelName,
-    channels: Collection[ChannelName],
-    known: Sequence[Address],
-    titles: PlaceTitles,
-) -> Address | CommandEffect:
-    """Return the place written as `channel/room`, as `channel/room/thread`, or as a room of the
-    channel `here`; or the answer that there is none.
-
-    A `known` room is also found in any case of its letters, or by its title, if only one fits.
-    """
-    wanted = written.strip().strip("`")
-    called = [at for at in titles.find_places(wanted, known) if at in known]
-    if len(called) > 1:
-        found = ", ".join(inline_code(at.conversation, PLACE_CHARS) for at in called)
-        text = _("Several rooms have the name {name}: {rooms}. Write one of these.")
-        return refuse(text.format(name=inline_code(written, PLACE_CHARS), rooms=found))
-    if called:
-        return called[0]
-    try:
-        at = _parse_room(wanted, here, channels)
-    except ValueError:
-        text = _("{room} is not a room. Write it as `rooms` shows it.")
-        return refuse(text.format(room=inline_code(written, PLACE_CHARS)))
-    if at.channel not in channels:
-        return refuse(_("I have no channel {channel}.").format(channel=inline_code(at.channel)))
-    folded = at.conversation.casefold()
-    alike = [one for one in known if one.conversation.casefold() == folded]
-    return alike[0] if len(alike) == 1 and at not in known else at
-
-
-def _parse_room(wanted: str, here: ChannelName, channels: Collection[ChannelName]) -> Address:
-    channel = wanted.partition("/")[0]
-    if channel in channels:
-        return Address.parse(wanted)
-    if wanted.count("/") in (1, 2) and not wanted.startswith(("#", "&", "+", "!")):
-        return Address.parse(wanted)  # of an unknown channel, which the caller reports
-    return Address(channel=here, room=RoomId(wanted))
 
 
 async def send_follow_up(

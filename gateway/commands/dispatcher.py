@@ -187,13 +187,13 @@ class CommandDispatcher:
             return Decision(judgement=replace(judged, rule=_TOO_MANY))
         prefix = self._gateway.channels.command_prefix(command.at.channel)
         call = self._build_call(self.commands, command, access, prefix)
-        obstacle = self._find_obstacle(row, call)
+        parsed = None if row is None else parse_arguments(row, command.args)
+        obstacle = self._find_obstacle(row, call, parsed)
         if row is None or obstacle:
             answer = refuse(obstacle)
         else:
-            answer = await self._call_handler(
-                row, call, parse_arguments(row, command.args), ANSWER_TIMEOUT_S
-            )
+            assert isinstance(parsed, ParsedArguments)
+            answer = await self._call_handler(row, call, parsed, ANSWER_TIMEOUT_S)
         is_changed = bool(answer.facts)
         if row is not None and row.is_administrative:
             key = f"audited:{dedup_key(command)}"
@@ -356,7 +356,12 @@ class CommandDispatcher:
             agent=self._context.agent_at(command.at),
         )
 
-    def _find_obstacle(self, row: CommandDefinition | None, call: CommandCall) -> str:
+    def _find_obstacle(
+        self,
+        row: CommandDefinition | None,
+        call: CommandCall,
+        parsed: ParsedArguments | InvalidArguments | None,
+    ) -> str:
         """Return why a permitted command is not carried out: its time, its place or its arguments.
         Empty: it is.
 
@@ -373,21 +378,19 @@ class CommandDispatcher:
             return _("`{command}` works only in a direct chat with me.").format(
                 command=f"{prefix}{row.name}"
             )
-        parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
             return _explain_invalid(row, command, parsed, prefix)
-        if not row.asks_model:
-            return ""
-        return self._limits.take_or_explain(command, call.role, self._context.agent_at(command.at))
+        return (
+            self._limits.take_or_explain(command, call.role, call.agent) if row.asks_model else ""
+        )
 
     async def _call_handler(
         self,
         row: CommandDefinition,
         call: CommandCall,
-        parsed: ParsedArguments | InvalidArguments,
+        parsed: ParsedArguments,
         timeout_s: float,
     ) -> CommandEffect:
-        assert isinstance(parsed, ParsedArguments)
         handling = parsed.sub or row
         handler = handling.handler
         assert handler is not None

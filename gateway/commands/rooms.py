@@ -2,7 +2,7 @@
 agent's name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -14,12 +14,11 @@ from gateway.commands.context import (
     CommandCall,
     CommandContext,
     follow_up_key,
-    resolve_room,
     send_follow_up,
 )
 from gateway.commands.definition import command, make_arg
 from gateway.context.conversation import LOCK_TIMEOUT_S
-from gateway.core.events import Address, Post, PostKey, Usage
+from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId, Usage
 from gateway.core.facts import Seq, TurnId, TurnRecord
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ANY_ROOM, ROLE_ORDER
@@ -218,13 +217,39 @@ def _begin_travel(
 async def _resolve(
     context: CommandContext, written: str, call: CommandCall
 ) -> Address | CommandEffect:
-    return resolve_room(
-        written,
-        call.command.at.channel,
-        context.gateway.channels,
-        await known_rooms(context.gateway),
-        context.gateway.places.titles,
-    )
+    """Return the place written as `channel/room`, as `channel/room/thread`, or as a room of the
+    command's channel; or the answer that there is none.
+
+    A known room is also found in any case of its letters, or by its title, if only one fits.
+    """
+    known, channels = await known_rooms(context.gateway), context.gateway.channels
+    wanted = written.strip().strip("`")
+    called = [at for at in context.gateway.places.titles.find_places(wanted, known) if at in known]
+    if len(called) > 1:
+        found = ", ".join(inline_code(at.conversation, PLACE_CHARS) for at in called)
+        text = _("Several rooms have the name {name}: {rooms}. Write one of these.")
+        return refuse(text.format(name=inline_code(written, PLACE_CHARS), rooms=found))
+    if called:
+        return called[0]
+    try:
+        at = _parse_room(wanted, call.command.at.channel, channels)
+    except ValueError:
+        text = _("{room} is not a room. Write it as `rooms` shows it.")
+        return refuse(text.format(room=inline_code(written, PLACE_CHARS)))
+    if at.channel not in channels:
+        return refuse(_("I have no channel {channel}.").format(channel=inline_code(at.channel)))
+    folded = at.conversation.casefold()
+    alike = [one for one in known if one.conversation.casefold() == folded]
+    return alike[0] if len(alike) == 1 and at not in known else at
+
+
+def _parse_room(wanted: str, here: ChannelName, channels: Collection[ChannelName]) -> Address:
+    channel = wanted.partition("/")[0]
+    if channel in channels:
+        return Address.parse(wanted)
+    if wanted.count("/") in (1, 2) and not wanted.startswith(("#", "&", "+", "!")):
+        return Address.parse(wanted)  # of an unknown channel, which the caller reports
+    return Address(channel=here, room=RoomId(wanted))
 
 
 async def known_rooms(gateway: GatewayHandle) -> list[Address]:

@@ -100,9 +100,7 @@ class Pairing(Plugin):
 
     @hook(trylast=True)
     async def judge(self, routed: Routed, so_far: Decision) -> Decision | None:
-        """Answer whoever was refused and can ask for approval. Raises StoreError before the roster
-        is loaded.
-        """
+        """Answer whoever was refused and can ask for approval."""
         event = routed.event
         is_tap = isinstance(event, Command) and event.origin == "button"
         if (

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from gateway.access.policy import AccessDecision, Routed
+from gateway.access.policy import Routed
 from gateway.access.texts import NAME_CHARS, render_identity
 from gateway.core.events import (
     Address,
@@ -27,7 +27,7 @@ from gateway.core.events import (
 from gateway.core.facts import CodeIssued, dedup_key
 from gateway.core.format import format_time
 from gateway.core.i18n import _
-from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX, person_key, stable_source
+from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.text_safety import inline_code
 from gateway.plugins.pairing.codes import (
@@ -88,46 +88,26 @@ class Greeter:
         """Return the notice for a refused event, with what is appended with it; None: none. Settle
         that in any case.
         """
-        event, place, access = routed.event, routed.at, routed.access
+        event, place, who = routed.event, routed.at, routed.person
         sender = getattr(event, "sender", None)
         if place is None or not isinstance(sender, Sender) or sender.is_bot:
             return None
-        if access.request_kind == "room":
-            return self._prompt_room(event, place, sender, access.role)
-        code = self._parse_link_code(event)
-        return (
-            self._submit_link_code(event, place, sender, access, code)
-            if code
-            else self._prompt_pairing(event, place, sender)
-        )
-
-    def _parse_link_code(self, event: Notification) -> str:
-        if not isinstance(event, Command) or event.name != "link":
-            return ""
-        first, _, rest = event.args.strip().partition(" ")
-        if first.lower() == "code":
-            return rest.strip()
-        return "" if first.lower() in _LINK_SUBCOMMANDS else event.args.strip()
-
-    def _submit_link_code(
-        self,
-        event: Notification,
-        place: Address,
-        sender: Sender,
-        decision: AccessDecision,
-        code: str,
-    ) -> Notice | None:
-        who = person_key(place.channel, sender.id)
+        if routed.access.request_kind == "room":
+            return self._prompt_room(routed, place, sender)
+        code = _parse_link_code(event)
+        if not code:
+            return self._prompt_pairing(event, place, sender, who)
         if not sender.verified:
             return self._prompt_login(event, place, who)
-        claim = AccountClaim(who, sender.name, place, sender.verified, decision.role)
+        claim = AccountClaim(who, sender.name, place, sender.verified, routed.role)
         outcome = self._linking.submit_code(claim, code)
         if outcome.answer == _(TRY_LATER_TEXT):
             return None
         return _build_notice_post(event, place, outcome.answer), outcome
 
-    def _prompt_pairing(self, event: Notification, place: Address, sender: Sender) -> Notice | None:
-        who = person_key(place.channel, sender.id)
+    def _prompt_pairing(
+        self, event: Notification, place: Address, sender: Sender, who: str
+    ) -> Notice | None:
         named = (
             self._policy.allow_masks
             and sender.id.startswith(MASK_PREFIX)
@@ -150,16 +130,13 @@ class Greeter:
         ).format(code=code, approve=f"{prefix}pair approve {code}", link=f"{prefix}link")
         return self._issue_code(event, issued, text)
 
-    def _prompt_room(
-        self, event: Notification, place: Address, sender: Sender, role: str
-    ) -> Notice | None:
-        room = Address(channel=place.channel, room=place.room)
-        who = person_key(place.channel, sender.id)
+    def _prompt_room(self, routed: Routed, place: Address, sender: Sender) -> Notice | None:
+        event, room = routed.event, Address(channel=place.channel, room=place.room)
         if any(
             one.room == room for one in self._roster.pending_requests("room")
         ) or self._was_notified(room.conversation, event):
             return None
-        if role not in ADMIN_ROLES and not self._room_limiter.try_add(
+        if routed.role not in ADMIN_ROLES and not self._room_limiter.try_add(
             place.channel, self._clock.monotonic(), ROOMS_PER_DAY
         ):
             logger.info(
@@ -168,16 +145,14 @@ class Greeter:
                 ROOMS_PER_DAY,
             )
             return None
-        invited = isinstance(event, MembershipChanged)
-        to = self._channels.private_address(place, sender) if invited else place
-        about = (
-            event.text if isinstance(event, MembershipChanged) else None
-        ) or self._titles.room_title(room)
+        to, about = place, self._titles.room_title(room)
+        if isinstance(event, MembershipChanged):  # an invitation
+            to, about = self._channels.private_address(place, sender), event.text or about
         code, issued = issue_code(
             "room",
             self._roster.request_names,
             self._clock.now(),
-            person=who,
+            person=routed.person,
             name=sender.name,
             at=to,
             room=room,
@@ -273,6 +248,16 @@ class Greeter:
         able = self._channels.capabilities.get(place.channel)
         command = able.login_command if able is not None else ""
         return _build_notice_post(event, place, render_login_needed(place.channel, command)), None
+
+
+def _parse_link_code(event: Notification) -> str:
+    """Return the code that somebody hands in. Empty: none."""
+    if not isinstance(event, Command) or event.name != "link":
+        return ""
+    first, _sep, rest = event.args.strip().partition(" ")
+    if first.lower() == "code":
+        return rest.strip()
+    return "" if first.lower() in _LINK_SUBCOMMANDS else event.args.strip()
 
 
 def _asks_for_help(event: Notification) -> bool:
