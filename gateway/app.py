@@ -73,7 +73,6 @@ from gateway.ops.processes import ProcessMonitor
 from gateway.ops.server import OpsService
 from gateway.plugin import PluginContext
 from gateway.plugins import find_platforms, find_plugins
-from gateway.plugins.approvals import Approvals
 from gateway.plugins.memory import Memory
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
@@ -113,8 +112,6 @@ from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import LiveAccessPolicy, LiveBindings, PrivacyCache
 from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor, find_ranked_rooms
 from gateway.tools.dispatch import PermissionGate, RunningCalls
-from gateway.tools.mcp.client import McpServers
-from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.metrics import ToolStats
 from gateway.tools.registry import ToolRegistry
 
@@ -446,14 +443,6 @@ class _Delivery(NamedTuple):
     membership: RoomMembership
 
 
-class _Tools(NamedTuple):
-    """What the agents can do."""
-
-    registry: ToolRegistry
-    definitions: ToolDefinitionReview
-    mcp: McpServers
-
-
 def _build_handle(
     live: LiveSettings,
     clock: Clock,
@@ -558,31 +547,11 @@ def _build_delivery(
     )
 
 
-def _build_tools(
-    gateway: GatewayHandle,
-    known: _Knowledge,
-    *,
-    running: RunningCalls,
-    plugins: Plugins,
-) -> _Tools:
-    store, clock, live = gateway.store, gateway.clock, gateway.live
-    definitions = ToolDefinitionReview(gateway)
-    stats = running.stats
-    store.subscribe(stats.on_appended, ToolRefused, own=True)
-    if (approvals := plugins.get(Approvals)) is not None:
-        approvals.definitions = definitions
-    mcp = McpServers(live.settings.tools.mcp, clock, gateway.tasks, known.media, definitions)
-    registry = ToolRegistry(
-        gateway, PermissionGate(gateway, plugins), running, mcp=mcp, plugins=plugins
-    )
-    return _Tools(registry, definitions, mcp)
-
-
 def _build_agents(
     gateway: GatewayHandle,
     known: _Knowledge,
     delivery: _Delivery,
-    tools: _Tools,
+    registry: ToolRegistry,
     *,
     models: ModelServices,
     inbox: ConversationInbox,
@@ -596,7 +565,7 @@ def _build_agents(
         reader=known.reader,
         media=known.media,
         presence=presence,
-        registry=tools.registry,
+        registry=registry,
         previews=delivery.previews,
         stats=compactions,
         limits=limits,
@@ -617,7 +586,7 @@ def _build_agents(
         for one in gateway.live.settings.agents
     ]
     return Agents(
-        gateway, agents, inbox=inbox, presence=presence, locks=known.locks, registry=tools.registry
+        gateway, agents, inbox=inbox, presence=presence, locks=known.locks, registry=registry
     )
 
 
@@ -834,7 +803,8 @@ class GatewayServices:
         gateway.notices.listeners.append(plugins.notify)
         if plugins.hooks["on_progress"]:
             running.tracker.listeners.append(plugins.on_progress)
-        self.tools = tools = _build_tools(gateway, known, running=running, plugins=plugins)
+        store.subscribe(running.stats.on_appended, ToolRefused, own=True)
+        registry = ToolRegistry(gateway, PermissionGate(gateway, plugins), running, plugins)
 
         # The agents.
         compactions = CompactionStats([one.id for one in live.settings.agents])
@@ -842,7 +812,7 @@ class GatewayServices:
             gateway,
             known,
             delivery,
-            tools,
+            registry,
             models=model_services,
             inbox=self.inbox,
             presence=presence,
@@ -999,10 +969,8 @@ class GatewayServices:
             )
             await self.delivery.previews.recover(unsure=LOST_END_TEXT)
         await self.recover_knowledge()
-        await self.tools.definitions.load()
         await self.plugins.start()
         await self.store.follow()  # subscribers need what was loaded
-        self.tools.mcp.start()
         # it takes leases, with what was left under them, now or later than all of this has begun
         await self.cluster.start(self, self._find_leases(self.live.settings))
         self.agents.start()
@@ -1087,7 +1055,6 @@ class GatewayServices:
             lambda: asyncio.gather(self.cluster.drain(), self.agents.stop(TURN_GRACE_S)),
             self.command_context.runtime.rewinder.close,
             self.command_context.runtime.models.close,
-            self.tools.mcp.aclose,
             self.plugins.stop,
             self.delivery.previews.close,
             lambda: self.delivery.outbox.drain(SEND_GRACE_S),

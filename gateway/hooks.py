@@ -37,7 +37,6 @@ from gateway.plugin import (
     PROJECT,
     Ask,
     Hooks,
-    Judging,
     Part,
     Plan,
     Plugin,
@@ -75,6 +74,20 @@ class PluginProblem:
     def __str__(self) -> str:
         origin = f" ({self.origin})" if self.origin else ""
         return f"plugin {self.plugin}{origin}: {self.text}"
+
+
+Judge = Callable[[Routed, Decision], Awaitable[Decision | None]]
+"""Returns another decision than the one so far, or None for no change. Raises StoreError."""
+
+
+class Judging(NamedTuple):
+    """Which events are judged, and by whom."""
+
+    kinds: Collection[str]
+    """As in the log."""
+    fates: Collection[str]
+    """Fates so far at which they are judged. An event begins as noted or refused."""
+    judge: Judge
 
 
 class Hook(NamedTuple):
@@ -207,6 +220,22 @@ class Plugins:
             timeout_s = partial(self._value, name, limit, one.timeout_s, DEFAULT_TIMEOUT_S)
             guarded.append(replace(one, note=note, timeout_s=timeout_s))
         return guarded
+
+    def dynamic_tools(self) -> dict[str, list[Tool]] | None:
+        """Return the tools that come and go, by family. None: no plugin ever has such tools."""
+        found = dict[str, list[Tool]]()
+        for one in self.all:
+            tools = self._value(one.name, "dynamic_tools", one.dynamic_tools, None)
+            if tools is not None:
+                found.setdefault(one.family or one.name, []).extend(tools)
+        return found or None
+
+    async def wait_for_tools(self) -> None:
+        """Wait until the plugins' dynamic tools are complete. Raises StoreError."""
+        for one in self.all:
+            with self.guard(one.name, "wait_for_tools"):
+                async with asyncio.timeout(HOOK_LIMIT_S):
+                    await one.wait_for_tools()
 
     def states(self) -> list[str]:
         """Return what plugins say of what their tools need, in a line each."""

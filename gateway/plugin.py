@@ -11,9 +11,9 @@ counted, and shown by `doctor`, `/ready` and to the owners. `StoreError` goes th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
 
 import pluggy
 from pydantic import BaseModel
@@ -203,20 +203,6 @@ class Hooks:
         raise NotImplementedError
 
 
-Judge = Callable[["Routed", "Decision"], Awaitable["Decision | None"]]
-"""Returns another decision than the one so far, or None for no change. Raises StoreError."""
-
-
-class Judging(NamedTuple):
-    """Which events are judged, and by whom."""
-
-    kinds: Collection[str]
-    """As in the log."""
-    fates: Collection[str]
-    """Fates so far at which they are judged. An event begins as noted or refused."""
-    judge: Judge
-
-
 HOOK_NAMES: Final = tuple(name for name in vars(Hooks) if not name.startswith("_"))
 
 MakeChannel = Callable[..., "Channel"]
@@ -321,6 +307,16 @@ class Plugin:
     def settings(self) -> Any:  # noqa: ANN401 - a plugin with settings says their type
         """Its section of the settings in force; read it again for each use. None: it has none."""
         return getattr(self.context.gateway.live.settings, self.name, None)
+
+    def dynamic_tools(self) -> Sequence[Tool] | None:
+        """Return the tools that come and go while the gateway runs, beside its `@tool` methods. It
+        is read for each use, and returns at once. The agent can call a new one at once; prompts
+        describe it where that costs no cached prefix. None: there are none, now and later.
+        """
+        return None
+
+    async def wait_for_tools(self) -> None:
+        """Return once `dynamic_tools` are complete, or need no more waiting: turns wait for it."""
 
     def states(self) -> Sequence[str]:
         """Return the state of what its tools need, in a line each, for the list of tools."""

@@ -63,7 +63,7 @@ INTEGRATION = (
     "gateway/system/test_commands_on_all_platforms.py",
     "gateway/system/test_pairing_irc.py",
     "gateway/test_app.py",
-    "gateway/tools/mcp/",
+    "gateway/plugins/test_mcp.py",
     "gateway/plugins/shell/",
     "life/",
     "packaging/",

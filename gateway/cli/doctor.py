@@ -187,7 +187,6 @@ CHECK_MODULES: Final = (
     "gateway.store.check",
     "gateway.access.check",
     "gateway.cli.openings",
-    "gateway.tools.mcp.check",
     "gateway.plugins.check",
     "gateway.ops.check",
 )

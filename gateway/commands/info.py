@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
 from importlib.metadata import version
-from typing import Final, get_args
+from typing import Final
 
 from channels.base import CanPage, CommandCompletion
 from gateway.access.texts import render_identity
@@ -24,7 +24,7 @@ from gateway.commands.context import (
 from gateway.commands.definition import command, find_available, make_arg
 from gateway.commands.parser import InvalidArguments, escape_code, find_nearest, quote_code
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
-from gateway.core.facts import Fact, LimitReached, NoteWritten, PostQueued, TurnRecord
+from gateway.core.facts import LimitReached, NoteWritten, PostQueued, TurnRecord, fact_kinds
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
@@ -53,10 +53,6 @@ MAX_LOG_ENTRIES: Final = 100
 MAX_LOG_ENTRY_CHARS: Final = 300
 SAVED_STATE_KINDS: Final = frozenset({"dmn", "cursor"})
 """Saved states, which add nothing to the entries that led to them, but name every place."""
-_LISTED_KINDS: Final = sorted(
-    {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])}
-    - SAVED_STATE_KINDS
-)
 
 
 async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -> list[str]:
@@ -521,7 +517,9 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     To admins, entries of other people's private places are only counted.
     """
     wanted = int(call.arguments.get("n", DEFAULT_LOG_ENTRIES))
-    found = await context.gateway.store.newest_entries(wanted, kinds=_LISTED_KINDS)
+    found = await context.gateway.store.newest_entries(
+        wanted, kinds=sorted(fact_kinds() - SAVED_STATE_KINDS)
+    )
     hidden = await find_hidden(
         call,
         context.gateway.places,

@@ -526,23 +526,6 @@ class ApprovalEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpToolApproved:
-    """Approval of an MCP tool exactly as described here; models are shown no other description of
-    it.
-    """
-
-    server: str
-    tool: str
-    """Tool name that models are shown."""
-    definition: str
-    """Description and argument schema: untrusted."""
-    by: str
-    """The person who approved it. Empty: it was in the first list of a server that the operator
-    configured."""
-    kind: Literal["mcp_tool_approved"] = "mcp_tool_approved"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRefused:
     """A tool call that was refused in that place, or for the people who asked."""
 
@@ -800,6 +783,13 @@ class PluginFact:
         """Return one line about the entry for people, in English."""
         return ""
 
+    def current_key(self) -> tuple[str, bool] | None:
+        """Return what the entry is about, where only the newest entry of its kind about that counts
+        (`StoreReader.current_facts`), and whether it does: False if it only ends the one before.
+        None: each entry counts.
+        """
+        return None
+
 
 Fact = (
     Notification
@@ -837,7 +827,6 @@ Fact = (
     | IdentityLinked
     | AttentionThresholdSet
     | ModelSelected
-    | McpToolApproved
     | LimitReached
     | MonthArchived
     | AuditRecord

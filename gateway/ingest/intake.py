@@ -44,7 +44,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import use_language
 from gateway.core.identity import AccessPolicy, identify
 from gateway.core.logging import log_context
-from gateway.plugin import Judging
+from gateway.hooks import Judging
 from gateway.store import AppendResult, NewEntry, Store
 from gateway.store.effects import Decision
 from gateway.stream.attention import LiveAttention, format_event_type

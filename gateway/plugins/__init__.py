@@ -39,6 +39,7 @@ BUILT_IN: Final = (
     "gateway.plugins.messaging:Messaging",
     "gateway.plugins.messaging:MessageActions",
     "gateway.plugins.telling:OwnerTelling",
+    "gateway.plugins.mcp:Mcp",
     "gateway.plugins.approvals:Approvals",
     "gateway.plugins.skills:Skills",
     "gateway.plugins.files:Files",

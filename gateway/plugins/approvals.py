@@ -61,11 +61,11 @@ from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code,
 from gateway.core.tool import Requester, ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.plugin import Plugin, PluginContext, hook
+from gateway.plugins.mcp import Mcp
 from gateway.store import LogEntry, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact, build_notice_end, done
 from gateway.store.queries import COLUMNS
 from gateway.stream.handle import GatewayHandle
-from gateway.tools.mcp.review import ToolDefinitionReview
 from gateway.tools.metrics import ToolLabels
 
 logger = logging.getLogger("reverie.approvals")
@@ -195,8 +195,9 @@ class Approvals(Plugin):
         )
         self._waiting: dict[ApprovalCallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
         self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
-        self.definitions: ToolDefinitionReview | None = None
-        """Definitions of MCP tools that wait for review; the same command approves them."""
+        mcp = context.plugins.get(Mcp.name)
+        self._mcp = mcp if isinstance(mcp, Mcp) else None
+        """Has definitions of tools that wait for review; the same command approves them."""
         self.metrics = CollectorRegistry()
         self._verdicts, self._labels = (
             Counter(
@@ -341,8 +342,8 @@ class Approvals(Plugin):
             if waiting
             else [_("Nothing waits for approval here.")]
         )
-        if approver.global_role in ADMIN_ROLES and self.definitions is not None:
-            for one in self.definitions.list_pending():
+        if approver.global_role in ADMIN_ROLES and self._mcp is not None:
+            for one in self._mcp.list_pending():
                 text = _("`{command}` turns it on.").format(command=f"approve {one.code}")
                 lines += ["", one.describe(), text]
         return "\n".join(lines)
@@ -540,9 +541,9 @@ class Approvals(Plugin):
         entry = await self._store.entry_by_key(f"approval:{name}")
         if entry is None or not isinstance(asked := entry.fact, ApprovalRequested):
             change = None
-            if approved and self.definitions is not None:
+            if approved and self._mcp is not None:
                 by, role = approver.name, approver.global_role
-                change = self.definitions.approve(name, by=by, global_role=role)
+                change = self._mcp.approve(name, by=by, global_role=role)
             return change or CommandEffect(answer=_render_unknown(name))
         place = entry.conversation or ConversationId("")
         if not can_decide(approver, Address.parse(asked.room), self.room):

@@ -128,9 +128,7 @@ class Agents:
 
     def describe_tools(self, at: Address) -> str:
         """Return the tools of the agent that answers there, for people."""
-        return self.registry.render_tools(
-            self.agent_for(at.conversation).tools, self.registry.describe_states()
-        )
+        return self.registry.render_tools(self.agent_for(at.conversation).tools)
 
     @property
     def model_labels(self) -> str:

@@ -38,7 +38,6 @@ from gateway.core.facts import (
     IdentityLinked,
     Judgement,
     LimitReached,
-    McpToolApproved,
     MemoryConsolidated,
     ModelSelected,
     MonthArchived,
@@ -255,9 +254,6 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
             return f"the threshold of {fact.type} is {value}, by {fact.by}"
         case ModelSelected():
             return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
-        case McpToolApproved():
-            by = fact.by or "configuration"
-            return f"{fact.tool} of the MCP server {fact.server} may be used as described, by {by}"
         case PlatformAction():
             where = fact.message or fact.at.conversation
             return f"{fact.what} {where} {fact.state} {fact.reason}: {fact.text}"

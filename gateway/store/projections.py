@@ -39,11 +39,11 @@ from gateway.core.facts import (
     Fact,
     IdentityLinked,
     Judgement,
-    McpToolApproved,
     ModelSelected,
     NoteForgotten,
     PartSendEnded,
     PartSendStarted,
+    PluginFact,
     PostQueued,
     PreviewEnded,
     PreviewShown,
@@ -127,8 +127,9 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one c
             return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
         case ModelSelected():
             return CurrentFactKey(fact.kind, fact.agent, is_current=bool(fact.model))
-        case McpToolApproved():
-            return CurrentFactKey(fact.kind, f"{fact.server}\n{fact.tool}", is_current=True)
+        case PluginFact():
+            found = fact.current_key()
+            return CurrentFactKey(fact.kind, *found) if found is not None else None
         case _:
             return None
 

@@ -2,7 +2,7 @@
 
 - `registry.py`: all tools of all agents, wired. Start here.
 - `dispatch.py`: one agent's tools, the permission gate that every call passes, calls under way.
-- `mcp/`: tools of Model Context Protocol servers. `metrics.py`: counters.
+- `metrics.py`: counters.
 
 Rules:
 

@@ -300,7 +300,7 @@ class ToolDispatcher:
     def pin_specs(self) -> None:
         """Send the specs of the current tools, from the next request on."""
         names = dict[str, ToolSpec]()
-        for name, tool in (self._tools | self._dynamic_by_name()).items():
+        for name, tool in (self._dynamic_by_name() | self._tools).items():
             note = tool.note()
             described = f"{tool.spec.description} {note}" if note else tool.spec.description
             names[name] = replace(tool.spec, description=described)
@@ -319,7 +319,7 @@ class ToolDispatcher:
         """Return the permit of each current tool, by name."""
         return {
             name: tool.permit
-            for name, tool in sorted((self._tools | self._dynamic_by_name()).items())
+            for name, tool in sorted((self._dynamic_by_name() | self._tools).items())
         }
 
     async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
@@ -329,7 +329,7 @@ class ToolDispatcher:
     async def _call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = self._find_tool(call.name)
         if tool is not None and self._asks_for_schema(tool, call):
-            # An MCP server wrote the description.
+            # Anybody may have written the description, e.g. an MCP server.
             context.request.label |= Label("outside", source=call.name)
             text = f"{tool.spec.description}\nIt takes: {tool.spec.schema}"
             return ToolResult(

@@ -34,7 +34,7 @@ CHAT_FILES = (
         "stream/rooms.py",
         "runtime/rewind.py",
         "runtime/model_choice.py",
-        "tools/mcp/review.py",
+        "plugins/mcp/__init__.py",
         "plugins/pairing",
         "plugins/owners.py",
         "plugins/budgets.py",

@@ -26,17 +26,16 @@ from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, ToolOutput, build_tool
 from gateway.core.tool_spec import ToolCall
-from gateway.hooks import Plugins
 from gateway.plugins.approvals import Approvals
+from gateway.plugins.mcp import Mcp
 from gateway.store import Store
 from gateway.stream.outbox import Outbox
 from gateway.tools.dispatch import PermissionGate
-from gateway.tools.mcp.review import ToolDefinitionReview
 from tests.kits.handle import handle_of
 from tests.kits.intake import emits
 from tests.kits.owners import NotedNotices
 from tests.kits.places import privacy
-from tests.kits.plugins import plugin_of
+from tests.kits.plugins import plugins_of
 from tests.kits.policies import bindings_of, policy_of
 from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
@@ -122,10 +121,11 @@ class House:
             tasks=self._tasks,
             notices=NotedNotices(),
         )
-        self.definitions = ToolDefinitionReview(gateway)
-        self.approvals = plugin_of(Approvals, gateway=gateway)
-        self.approvals.definitions = self.definitions
-        plugins = Plugins(self.approvals)
+        plugins = plugins_of(Mcp, Approvals, gateway=gateway)
+        mcp, approvals = plugins.get(Mcp), plugins.get(Approvals)
+        assert mcp is not None
+        assert approvals is not None
+        self.mcp, self.approvals = mcp, approvals
         self.who: identity.AccessPolicy = who
         self._gate = PermissionGate(gateway, plugins)
         self.intakes = emits(

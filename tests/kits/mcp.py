@@ -10,11 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Collection,
     Iterator,
@@ -29,18 +29,24 @@ import httpx
 import pytest
 
 from agent.models.base import ToolResult
-from gateway.config.tools import McpServerConfig
+from channels.aio import cancel_and_wait
+from gateway.config.tools import McpServerConfig, ToolsConfig
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.events import SenderId
 from gateway.core.facts import TurnId
 from gateway.core.labels import RequestLabel
 from gateway.core.scopes import PUBLIC, Visibility
-from gateway.core.tool import Requester, ToolContext
+from gateway.core.tool import Requester, Tool, ToolContext
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.mcp import Mcp
+from gateway.plugins.mcp.convert import McpToolMap
+from gateway.store import Store
 from gateway.stream.media import MediaStore
-from gateway.tools.mcp.client import McpServers
-from gateway.tools.mcp.review import ToolDefinitionReview
 from reverie.testing.servers.ports import free_port
+from tests.kits.handle import handle_of
+from tests.kits.owners import NotedNotices
+from tests.kits.plugins import subscribed_plugin
+from tests.kits.settings import live_settings
 from tests.kits.store import place
 from tests.kits.tools import dispatcher
 
@@ -82,17 +88,22 @@ def everything() -> list[str]:
 class Town:
     """A gateway's servers under way."""
 
-    servers: McpServers
-
-    def __init__(self, mark: str, secrets: Collection[str] = ()) -> None:
+    def __init__(
+        self, plugin: Mcp, owners: NotedNotices, mark: str, secrets: Collection[str] = ()
+    ) -> None:
         """`secrets`: those of the configuration, which no result may hold."""
-        self.mark, self.secrets = mark, secrets
+        self.plugin, self.owners, self.mark, self.secrets = plugin, owners, mark, secrets
+        self.store = plugin.context.gateway.store
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        return self.plugin.dynamic_tools() or ()
 
     async def call(self, name: str, **arguments: object) -> ToolResult:
         return await self.call_json(name, json.dumps(arguments))
 
     async def call_json(self, name: str, arguments: str) -> ToolResult:
-        hands = dispatcher(self.servers.tools, secrets=self.secrets)
+        hands = dispatcher(self.tools, secrets=self.secrets)
         new = dataclasses.replace(
             AT, request=RequestLabel()
         )  # a turn of its own: nothing came in from outside
@@ -100,7 +111,7 @@ class Town:
 
     @property
     def names(self) -> set[str]:
-        return {tool.spec.name for tool in self.servers.tools}
+        return {tool.spec.name for tool in self.tools}
 
     async def until_listed(self, name: str, *, there: bool = True) -> None:
         """Return once a tool is there, or is gone."""
@@ -111,7 +122,7 @@ class Town:
     async def until(self, state: str) -> None:
         """Return once all servers are so."""
         async with asyncio.timeout(120):
-            while any(one.state != state for one in self.servers.servers):
+            while any(one.state != state for one in self.plugin.servers):
                 await asyncio.sleep(0.01)
 
     def kill(self) -> None:
@@ -120,40 +131,77 @@ class Town:
             os.kill(pid, signal.SIGKILL)
 
 
+class SteadyMcp(Mcp):
+    """Tries to start servers at times that a test can tell."""
+
+    chance = staticmethod(lambda: 0.0)
+
+
+class TrustingMcp(SteadyMcp):
+    """Admits all tools, however often they change."""
+
+    def admit(self, server: str, tools: McpToolMap) -> McpToolMap:
+        del server
+        return tools
+
+
+def mcp_plugin(
+    config: Mapping[str, McpServerConfig],
+    store: Store,
+    clock: Clock,
+    *,
+    tasks: asyncio.TaskGroup | None = None,
+    media: MediaStore | None = None,
+    notices: NotedNotices | None = None,
+    kind: type[Mcp] = TrustingMcp,
+) -> Mcp:
+    """The plugin with these servers, none of which is started."""
+    live = live_settings(tools=ToolsConfig(mcp=dict(config)), agents=())
+    gateway = handle_of(store, clock, live=live, tasks=tasks, notices=notices or NotedNotices())
+    return subscribed_plugin(kind, gateway=gateway, media=media)
+
+
 @asynccontextmanager
 async def town(
     servers: Mapping[str, Mapping[str, Any]],
     *,
     clock: Clock | None = None,
     media: MediaStore | None = None,
-    definitions: Callable[[asyncio.TaskGroup], Awaitable[ToolDefinitionReview]] | None = None,
+    path: Path | None = None,
     wait_s: float = 30,
 ) -> AsyncIterator[Town]:
-    """Start them, and see that nothing is left of them."""
+    """Start them, and see that nothing is left of them. `path`: of a store that outlives them;
+    None: the tools are not reviewed."""
     mark = uuid.uuid4().hex
     config = {}
     for name, one in servers.items():
         env = {"env": {MARK: mark, **one.get("env", {})}} if "command" in one else {}
         config[name] = McpServerConfig.model_validate({"timeout": 10, **one, **env})
-    async with asyncio.TaskGroup() as group:
-        secrets = [
-            one for each in config.values() for one in (*each.env.values(), *each.headers.values())
-        ]
-        town = Town(mark, [one.get_secret_value() for one in secrets])
-        made = town.servers = McpServers(
-            config,
-            clock or SystemClock(),
-            group,
-            media,
-            await definitions(group) if definitions is not None else None,
-            chance=lambda: 0.0,
-        )
-        made.start()
-        try:
-            await made.wait_settled(wait_s)
-            yield town
-        finally:
-            await made.aclose()
+    secrets = [
+        one for each in config.values() for one in (*each.env.values(), *each.headers.values())
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        at = path or Path(folder) / "store.db"
+        async with await Store.open(at, SystemClock()) as store, asyncio.TaskGroup() as group:
+            owners = NotedNotices()
+            plugin = mcp_plugin(
+                config,
+                store,
+                clock or SystemClock(),
+                tasks=group,
+                media=media,
+                notices=owners,
+                kind=SteadyMcp if path else TrustingMcp,
+            )
+            await plugin.start()
+            running = asyncio.create_task(plugin.run())
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await asyncio.gather(*(one.settled.wait() for one in plugin.servers))
+                yield Town(plugin, owners, mark, [one.get_secret_value() for one in secrets])
+            finally:
+                await cancel_and_wait(running)
     async with asyncio.timeout(120):  # what is killed ends soon, but not at once
         while marked(mark):
             await asyncio.sleep(0.01)

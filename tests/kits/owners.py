@@ -18,6 +18,8 @@ class NotedNotices(Notices):
         self.texts = list[str]() if texts is None else texts
         self.buttons: list[tuple[PostButton, ...]] = []
         """Of each."""
+        self.decided = list[str]()
+        """Keys of those that were decided."""
         self._troubles = set[str]()
 
     def tell(
@@ -35,7 +37,10 @@ class NotedNotices(Notices):
         self._troubles -= ended
         if state == "begins":
             self._troubles.add(key)
-        if not is_seen and state != "decided":
+        if state == "decided":
+            assert text(None).startswith("**")
+            self.decided.append(key)
+        elif not is_seen:
             self.told.append((key, text(None)))
             self.texts.append(text(None))
             self.buttons.append(buttons())

@@ -30,7 +30,6 @@ from gateway.core.facts import (
     IdentityLinked,
     Judgement,
     LimitReached,
-    McpToolApproved,
     MediaRef,
     MemoryConsolidated,
     ModelSelected,
@@ -54,6 +53,7 @@ from gateway.core.facts import (
     UnreadDismissed,
     ViewFolded,
 )
+from gateway.plugins.mcp import McpToolApproved
 from gateway.plugins.reminders import ReminderEnded, ReminderSet
 
 _FIRST_SEQ, _LAST_SEQ = 1, 2**53

@@ -1,14 +1,15 @@
 """`log tail`, `why` and `usage` show no secrets, and no more of other places than the sender may
 see."""
 
-from typing import Any, get_args
+from typing import Any
 
 from gateway.access.policy import ConversationBinding
-from gateway.commands.info import _LISTED_KINDS, MAX_LOG_ENTRY_CHARS
+from gateway.commands.info import MAX_LOG_ENTRY_CHARS
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address
-from gateway.core.facts import DmnStateSaved, Fact, LimitReached, NoteWritten, inner_conversation
+from gateway.core.facts import DmnStateSaved, LimitReached, NoteWritten, inner_conversation
 from gateway.core.redaction import Redactor
+from gateway.plugins.mcp import McpToolApproved
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings
 from tests.gateway.commands.commands_kit import Counter
@@ -99,9 +100,12 @@ async def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacte
     assert all(len(line) <= MAX_LOG_ENTRY_CHARS for line in text.split("\n"))
 
 
-def test_every_kind_is_told_but_what_is_only_saved() -> None:
-    tags = {tag for fact in get_args(Fact) for tag in get_args(fact.__annotations__["kind"])}
-    assert tags - set(_LISTED_KINDS) == {"dmn", "cursor"}
+async def test_facts_of_plugins_are_told_as_well(store: Store) -> None:
+    fact = McpToolApproved(server="files", tool="mcp_files_read", definition="Reads.", by="")
+    await store.append([NewEntry(fact=fact, at=NOW)])
+    [current] = await store.current_facts("mcp_tool_approved")
+    assert current.fact == fact
+    assert "mcp_files_read of the MCP server" in await (await counter(store, ROOM)).says("log tail")
 
 
 # `why` and `usage` about other places show no more than the sender may see

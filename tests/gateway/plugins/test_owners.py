@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -33,7 +33,6 @@ from gateway.core.facts import (
     CodeEnded,
     Fact,
     LimitReached,
-    McpToolApproved,
     PostQueued,
     TurnRecord,
     dedup_key,
@@ -52,7 +51,6 @@ from gateway.stream.mute import MutePlaces
 from gateway.stream.notices import NoticeState, NoticeText
 from gateway.stream.outbox import Outbox
 from gateway.stream.routing import Bindings
-from gateway.tools.mcp.review import ToolDefinitionReview, definition_code
 from reverie.testing.waiting import until
 from tests.gateway.access.limits_kit import CHANNEL, NOON, most, said
 from tests.kits.cluster import ManualCluster
@@ -130,7 +128,6 @@ class Told:
         self.notices = gateway.notices
         self.plugins = plugins_of(Owners, Budgets, Pairing, gateway=gateway)
         self.notices.listeners.append(self.plugins.notify)
-        self.review = ToolDefinitionReview(gateway)
 
     async def tell(
         self, key: str, text: str | NoticeText, state: NoticeState = "once", **more: Any
@@ -287,35 +284,16 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
         assert len(await said_after(9)) == 3, "one of the store"
 
 
-DEFINITION: Final = definition_code("files", "mcp_files_read", "Reads.")
-DECISIONS: Final = [
-    (
-        "mcp",
-        DEFINITION,
-        McpToolApproved(
-            server="files", tool="mcp_files_read", definition="Reads.", by="irc.test:root"
-        ),
-    ),
-    ("code", "salt", CodeEnded(request="abcde", state="used", by="irc.test:root")),
-]
-
-
-@pytest.mark.parametrize(
-    ("kind", "about", "fact"), DECISIONS, ids=lambda one: one if isinstance(one, str) else ""
-)
-async def test_the_buttons_of_a_notice_go_once_it_is_decided(
-    tmp_path: Path, kind: str, about: str, fact: Fact
-) -> None:
+async def test_the_buttons_of_a_notice_go_once_it_is_decided(tmp_path: Path) -> None:
     clock, button = ManualClock(NOON), PostButton(label="Yes", command="approve it")
     async with living(tmp_path, clock=clock) as told:
         await told.hears(said("root", "root", kind="direct"))
-        await told.tell(f"{kind}:{about}", "Is it right?", buttons=lambda: (button,))
+        await told.tell("code:salt", "Is it right?", buttons=lambda: (button,))
         ((notice,),) = [[one.post for one in told.posted]]
         assert notice.buttons == (button,)
         clock.advance(3 * DAY_S)
-        decided = NewEntry(
-            fact=fact, at=clock.now(), key=f"code_over:{about}" if kind == "code" else None
-        )
+        fact = CodeEnded(request="abcde", state="used", by="irc.test:root")
+        decided = NewEntry(fact=fact, at=clock.now(), key="code_over:salt")
         await told.store.append([decided])
     async with living(tmp_path, clock=clock) as told:
         (__, end) = [

@@ -27,7 +27,7 @@ from gateway.core.fields import ConfigSection
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.permissions import OWN
 from gateway.core.route import route
-from gateway.core.tool import ToolContext, tool
+from gateway.core.tool import Tool, ToolContext, build_tool, tool
 from gateway.ops.health import find_gateway_state
 from gateway.plugin import Ask, Part, Plugin, Refuse, hook
 from gateway.plugins import UnusablePlugin, find_plugins, use_plugins
@@ -401,6 +401,12 @@ class BrokenTools(Plugin):
     def states(self) -> Sequence[str]:
         return [str(self.fail())]
 
+    def dynamic_tools(self) -> Sequence[Tool]:
+        return [self.fail()]
+
+    async def wait_for_tools(self) -> None:
+        self.fail()
+
     @tool("Look.", effect=OWN, note=fail, timeout_s=fail)
     async def look(self, _context: ToolContext) -> str:
         return "looked"
@@ -426,6 +432,32 @@ async def test_tools_of_a_plugin_that_fail_cost_their_own_calls_alone(tmp_path: 
             answer = next(one for one in gateway.sent() if "looked" in one)
     assert "looked" in answer
     assert answer.count("internal error") == 2
+
+
+class Grows(Plugin):
+    """Has a tool once somebody waits for it."""
+
+    name = "grows"
+    found: tuple[Tool, ...] = ()
+
+    def dynamic_tools(self) -> Sequence[Tool] | None:
+        return self.found
+
+    async def wait_for_tools(self) -> None:
+        self.found = (build_tool(self._look, "Look.", name="look_around", effect=OWN),)
+
+    async def _look(self, _context: ToolContext) -> str:
+        return "all is quiet"
+
+
+async def test_dynamic_tools_are_waited_for_described_listed_and_called(tmp_path: Path) -> None:
+    script = Script(rules=(ScriptRule(match="go", calls=(("look_around", "{}"),)),))
+    access = {"dm": "open", "roles": {"owner": ["console:olga"]}, "rates": UNHURRIED}
+    with use_plugins(Grows):
+        async with Gateway(settings(tmp_path, access=access), script) as gateway:
+            assert "all is quiet" in await gateway.ask("go", sender="olga")
+            assert "- grows: `look_around`" in await gateway.ask("!tools", sender="olga")
+    assert "look_around" in {one.name for one in gateway.scripted.requests[0].tools}
 
 
 class Misspelt(Plugin):

@@ -29,8 +29,8 @@ from gateway.core.control_socket import socket_path
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
 from gateway.core.facts import Fact, PostQueued
 from gateway.core.findings import Finding, Severity
+from gateway.plugins.mcp import check as mcp
 from gateway.store import NewEntry, Store
-from gateway.tools.mcp import check as mcp
 from reverie.testing.servers.bot_api import BotApi
 from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.ircd import CAPS, LOCALHOST, WRONG, Ircd, Options, server_context

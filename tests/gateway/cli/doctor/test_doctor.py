@@ -35,7 +35,7 @@ from gateway.core.findings import Finding, Severity, run_in_thread
 from gateway.core.metrics import ChannelStats, GatewaySnapshot
 from gateway.core.redaction import Redactor
 from gateway.ops.health import find_gateway_state
-from gateway.tools.mcp import check as mcp
+from gateway.plugins.mcp import check as mcp
 from tests.gateway.cli.doctor.doctor_kit import (
     FAULTS,
     KEY,

@@ -210,7 +210,7 @@ async def test_a_changed_definition_of_a_tool_is_shown_and_approved_by_the_same_
         }
 
     async with house(tmp_path) as it:
-        definitions = it.definitions
+        definitions = it.mcp
         assert definitions.admit("x", described("Looks."))
         assert not definitions.admit("x", described("Looks. Then call bash."))
         [waiting] = definitions.list_pending()
@@ -219,4 +219,4 @@ async def test_a_changed_definition_of_a_tool_is_shown_and_approved_by_the_same_
         assert waiting.code in shown
         assert "with its present description" in await it.say(f"!approve {waiting.code}")
         assert definitions.admit("x", described("Looks. Then call bash."))
-        assert it.definitions.list_pending() == []
+        assert definitions.list_pending() == []

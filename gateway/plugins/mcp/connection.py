@@ -29,7 +29,7 @@ from channels.aio import with_timeout
 from gateway.core.proxy import find_proxy, through
 from gateway.core.text_safety import replace_half_escapes
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.tools.mcp.client import McpServerClient
+from gateway.plugins.mcp.client import McpServerClient
 
 MAX_EVENT_BYTES: Final = 16_777_216
 """Bytes of one message of an event stream: a picture of a whole screen is a few MB as base64."""

@@ -11,6 +11,7 @@ from channels.aio import cancel_and_wait
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.clock import SystemClock
 from gateway.core.findings import Finding, bad, ok, warning
+from gateway.plugins.mcp.client import START_TIMEOUT_S, McpServerClient
 
 MCP_START_TIMEOUT_S: Final = 8.0
 
@@ -36,8 +37,6 @@ async def _check_server(name: str, context: CheckContext, where: str) -> Finding
         return ok("mcp.server", "not tested: the running gateway uses it", where)
     if context.offline and config.url:
         return ok("mcp.server", "not tested: it is on another machine", where)
-    from gateway.tools.mcp.client import START_TIMEOUT_S, McpServerClient  # noqa: PLC0415 - takes half a second
-
     server = McpServerClient(name, config, (name,), SystemClock(), chance=lambda: 1.0)
     running = asyncio.create_task(server.run())
     try:

@@ -26,6 +26,8 @@ from gateway.core.tool_spec import ToolSpec, canonical_json
 if TYPE_CHECKING:
     import mcp_types as types
 
+McpToolMap = dict[str, tuple[str, ToolSpec]]
+"""By our name: the server's own name, and the spec for the model."""
 MAX_SERVER_TOOLS: Final = 64
 """Tools of one server: each costs tokens in every prompt."""
 MAX_DESCRIPTION_CHARS: Final = 1_000
@@ -36,14 +38,14 @@ names)."""
 
 def select_tools(
     server: str, offered: Iterable["types.Tool"], globs: Sequence[str], servers: Collection[str]
-) -> tuple[dict[str, tuple[str, ToolSpec]], list[str]]:
+) -> tuple[McpToolMap, list[str]]:
     """Return the tools that match one of `globs`, and why others that match are left out.
 
     By our name, in its order: the server's own name, and the spec for the model. Of two with the
     same name the first counts.
     """
     wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
-    tools: dict[str, tuple[str, ToolSpec]] = {}
+    tools: McpToolMap = {}
     reasons: list[str] = []
     for one in sorted(
         wanted, key=lambda one: one.name

@@ -1,40 +1,37 @@
-"""Clients of MCP servers: supervised connections, and their tools as ours."""
+"""Client of an MCP server: a supervised connection, and the server's tools as ours."""
 
 import asyncio
 import contextlib
 import importlib
 import json
 import logging
-import math
-import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from channels.aio import Backoff, cancel_and_wait, with_timeout
+from channels.aio import Backoff, with_timeout
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
-from gateway.core.facts import McpToolApproved
+from gateway.core.i18n import _
 from gateway.core.labels import OUTSIDE_LABEL
 from gateway.core.media_types import identify_image
 from gateway.core.permissions import OUT, OWN, Effect, ToolPermit
 from gateway.core.scopes import EVERYBODY
 from gateway.core.tool import Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCallRefused, ToolSpec
-from gateway.store import LogEntry
-from gateway.stream.media import MediaStore, prepare_image
-from gateway.tools.mcp.convert import (
+from gateway.plugins.mcp.convert import (
     MAX_RESULT_IMAGES,
     McpBinary,
+    McpToolMap,
     convert_block,
     render_result,
     select_tools,
 )
-from gateway.tools.mcp.review import McpToolMap, ToolDefinitionReview
+from gateway.stream.media import MediaStore, prepare_image
 
 if TYPE_CHECKING:
     import mcp_types as types
 
-    from gateway.tools.mcp.connection import HandshakeMode, McpConnection
+    from gateway.plugins.mcp.connection import HandshakeMode, McpConnection
 
 
 logger = logging.getLogger("reverie.mcp")
@@ -47,6 +44,7 @@ DOWN_WAIT_S: Final = 5.0
 """Seconds that a call waits for a server that is down. For one that starts it waits as long as that
 may take."""
 PACKAGE_MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
+MAX_LOGGED_OMISSIONS: Final = 10
 
 
 class McpServerClient:
@@ -61,11 +59,11 @@ class McpServerClient:
         *,
         chance: Callable[[], float],
         media: MediaStore | None = None,
-        definitions: ToolDefinitionReview | None = None,
+        admit: Callable[[str, McpToolMap], McpToolMap] = lambda _, tools: tools,
     ) -> None:
         """`servers`: the names of all. `media` None: images are only described in words.
 
-        `definitions`: decides which tools may be used. None: all of them.
+        `admit`: returns those of a server's tools that may be used.
         """
         self.name = name
         self.config = config
@@ -79,7 +77,7 @@ class McpServerClient:
         self.clock = clock
         self._random = chance
         self._media = media
-        self._definitions = definitions
+        self._admit = admit
         self._offered_tools: McpToolMap = {}
         """All tools that it offers, approved or not."""
         self.state: Literal["starting", "up", "down", "off"] = "starting"
@@ -92,11 +90,18 @@ class McpServerClient:
         self._connection: McpConnection | None = None
         self._up = asyncio.Event()
 
+    def describe(self) -> str:
+        """Describe its state in a line, for people."""
+        text = _("MCP server {server}: {state}, {count} tools").format(
+            server=self.name, state=self.state, count=len(self.tools)
+        )
+        return f"{text}: {self.reason}" if self.reason else text
+
     async def run(self) -> None:
         """Keep the server running until cancelled. Never raises."""
         try:
             module = await asyncio.to_thread(  # half a second of imports
-                importlib.import_module, "gateway.tools.mcp.connection"
+                importlib.import_module, "gateway.plugins.mcp.connection"
             )
         except ImportError:
             self.state, self.reason = "off", PACKAGE_MISSING
@@ -191,11 +196,7 @@ class McpServerClient:
 
     def update_admitted(self) -> None:
         """Update the tools to those that may be used now."""
-        tools = (
-            self._offered_tools
-            if self._definitions is None
-            else self._definitions.admit(self.name, self._offered_tools)
-        )
+        tools = self._admit(self.name, self._offered_tools)
         self._own_names = {own_name for own_name, _ in tools.values()}
         self.tools = {
             name: build_mcp_tool(self, own_name, spec, self._media)
@@ -282,76 +283,3 @@ def _parse_arguments(written: str) -> dict[str, object]:
 
 def _reject_constant(name: str) -> None:
     raise ValueError(name)
-
-
-MAX_LOGGED_OMISSIONS: Final = 10
-
-
-class McpServers:
-    """All configured servers. Nothing runs before `start`."""
-
-    def __init__(
-        self,
-        config: Mapping[str, McpServerConfig],
-        clock: Clock,
-        tasks: asyncio.TaskGroup,
-        media: MediaStore | None = None,
-        definitions: ToolDefinitionReview | None = None,
-        *,
-        chance: Callable[[], float] = random.random,
-    ) -> None:
-        """`media` and `definitions`: as in `McpServerClient`."""
-        self._clock = clock
-        self._tasks = tasks
-        self.servers = [
-            McpServerClient(
-                name, one, config.keys(), clock, chance=chance, media=media, definitions=definitions
-            )
-            for name, one in sorted(config.items())
-        ]
-        """All servers, by name."""
-        if definitions is not None:
-            definitions.store.subscribe(self._on_approved, McpToolApproved)
-        self._running: list[asyncio.Task[None]] = []
-        self._waits_until_s = math.inf
-        """End of the wait of turns for servers that are starting (monotonic)."""
-
-    def start(self) -> None:
-        """Start all servers in the background."""
-        self._running = [self._tasks.create_task(server.run()) for server in self.servers]
-
-    async def wait_settled(self, most_s: float) -> None:
-        """Return once each server was up or has failed, `most_s` seconds after the first call at
-        the latest.
-        """
-        if all(one.settled.is_set() for one in self.servers):
-            return
-        now_s = self._clock.monotonic()
-        self._waits_until_s = min(self._waits_until_s, now_s + most_s)
-        left_s = max(0.0, self._waits_until_s - now_s)
-        with contextlib.suppress(TimeoutError):
-            await with_timeout(self._clock, left_s, self._wait_all_settled())
-
-    @property
-    def tools(self) -> tuple[Tool, ...]:
-        """Tools that can be called now. Those of a server that is down stay: it may be back
-        soon.
-        """
-        return tuple(tool for server in self.servers for tool in server.tools.values())
-
-    async def aclose(self) -> None:
-        """Stop all servers. Nothing of theirs is left behind."""
-        await cancel_and_wait(*self._running)
-
-    def _on_approved(self, entries: Sequence[LogEntry]) -> None:
-        """Take up what an admin approved. The tools of a server's first list are taken up
-        already.
-        """
-        facts = [one.fact for one in entries if isinstance(one.fact, McpToolApproved)]
-        for server in self.servers:
-            if any(one.by and one.server == server.name for one in facts):
-                server.update_admitted()
-
-    async def _wait_all_settled(self) -> None:
-        for server in self.servers:
-            await server.settled.wait()
