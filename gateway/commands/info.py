@@ -1,13 +1,12 @@
-"""Commands that show something: `help`, `status`, `why`, `usage`, `log` and others.
+"""Commands that show something: `help`, `status`, `why`, `log` and others.
 
 A handler reads from its `CommandContext` and answers in Markdown. It may raise: the dispatcher
 answers for it.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, timedelta
+from datetime import timedelta
 from importlib.metadata import version
 from typing import Final
 
@@ -31,7 +30,7 @@ from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
 from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import inline_code, shorten
-from gateway.store import LogEntry, SpendingSum, ledger
+from gateway.store import LogEntry
 from gateway.store.archive import has_left
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import format_entry
@@ -41,11 +40,6 @@ from gateway.stream.trace import explain_event
 MAX_POSTS_SEARCHED = 10
 """Posts that are searched for a long answer with a next page."""
 RECENT_TURNS: Final = 20
-RECENT_REQUESTS = 50
-"""Requests of a conversation that are searched for a cache miss."""
-MONTH_DAYS = 30
-MAX_ROOMS_LISTED = 5
-"""Rooms that are listed by name."""
 _MODEL_HOST = re.compile(r" at \S+?(?=,|$)")
 """Host after a model's name, as in `agent.models.base.Model.label`."""
 DEFAULT_LOG_ENTRIES: Final = 10
@@ -306,90 +300,6 @@ async def _explain_last_answer(call: CommandCall, context: CommandContext) -> st
 
 
 @command(
-    "cache",
-    "Show how much of this conversation came from the model's cache, and the last miss.",
-    group="this conversation",
-    role="admin",
-    private=True,
-)
-async def handle_cache(call: CommandCall, context: CommandContext) -> CommandEffect:
-    here = call.command.at.conversation
-    today = await context.gateway.store.spending_sums(
-        "all", since=_utc_day(context), conversation=here
-    )
-    recent = await ledger.newest_requests(context.gateway.store, RECENT_REQUESTS, here)
-    missed = [one for one in recent if one.account.missed]
-    lines = [_format_spending(_("Here today"), today)]
-    if missed:
-        last = missed[-1]
-        lines.append(
-            _("Last cache miss ({time}, entry {number}, {model}): `{cause}`").format(
-                time=format_time(last.at),
-                number=last.seq,
-                model=last.account.model,
-                cause=escape_code(last.account.missed),
-            )
-        )
-    elif recent:
-        text = ngettext(
-            "No cache miss in the last request.",
-            "No cache miss in the last {count} requests.",
-            len(recent),
-        )
-        lines.append(text.format(count=len(recent)))
-    return done("\n".join(f"- {line}" for line in lines))
-
-
-@command(
-    "usage",
-    "Show what this room cost today, in tokens and money.",
-    group="this conversation",
-    role="member",
-    private=True,
-)
-async def handle_usage(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show today's cost in this room with its threads; in a direct chat, admins everywhere also see
-    all rooms."""
-    at, day = call.command.at, _utc_day(context)
-    room = Address(channel=at.channel, room=at.room).conversation
-    lines = [
-        _format_spending(
-            _("Here today"),
-            await context.gateway.store.spending_sums(
-                "all", since=day, conversation=room, threads=True
-            ),
-        )
-    ]
-    if call.global_role in ADMIN_ROLES:
-        if not call.command.direct:
-            return done(
-                "\n".join([f"- {lines[0]}", f"- {_('Ask me in a direct chat to see all rooms.')}"])
-            )
-        month = _utc_day(context, MONTH_DAYS - 1)
-        lines.append(
-            _format_spending(
-                _("Everywhere today"), await context.gateway.store.spending_sums("all", since=day)
-            )
-        )
-        title = _("Everywhere in {days} days").format(days=MONTH_DAYS)
-        lines.append(
-            _format_spending(title, await context.gateway.store.spending_sums("all", since=month))
-        )
-        rooms = await context.gateway.store.spending_sums("room", since=day)
-        dearest = sorted(rooms, key=lambda one: (-one.cost_usd, -one.usage.prompt_tokens, one.key))
-        hidden = await find_hidden(
-            call, context.gateway.places, [ConversationId(one.key) for one in dearest]
-        )
-        listed = [one for one in dearest if one.key not in hidden]
-        today = _("`{room}` today: {spending}")
-        lines += [
-            today.format(room=escape_code(one.key), spending=ledger.format_spending(one))
-            for one in listed[:MAX_ROOMS_LISTED]
-        ]
-    return done("\n".join(f"- {line}" for line in lines))
-
-
-@command(
     "tools",
     "List my tools, and who may ask for them.",
     group="approvals",
@@ -479,19 +389,6 @@ async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) ->
         if entry is not None and isinstance(entry.fact, Command | Message):
             return entry.fact.sender.id == sender
     return False
-
-
-def _utc_day(context: CommandContext, ago: int = 0) -> str:
-    """Return the date in UTC, today or that many days before."""
-    return (context.gateway.clock.now().astimezone(UTC).date() - timedelta(days=ago)).isoformat()
-
-
-def _format_spending(where: str, sums: Sequence[SpendingSum]) -> str:
-    return (
-        f"{where}: {ledger.format_spending(sums[0])}."
-        if sums
-        else _("{when}: no requests to a model.").format(when=where)
-    )
 
 
 LOG = command(

@@ -1,23 +1,20 @@
-"""What the operator is told of the log: `audit`, and `cache` with each request, its blocks and
-sums.
-"""
+"""What the operator is told of the log: `audit`."""
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import datetime
 from typing import Final
 from zoneinfo import ZoneInfo
 
 from pydantic import TypeAdapter
 
-from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
+from gateway.commands.context import CommandCall, CommandContext
 from gateway.commands.definition import command, make_arg
-from gateway.core.events import Usage
 from gateway.core.facts import AuditRecord, Seq
 from gateway.core.format import format_table
 from gateway.core.identity import normalize_person_key
 from gateway.core.moments import parse_past_moment
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import SpendingKey, SpendingSum, StoreReader, ledger
+from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import actor_name
 
@@ -103,63 +100,3 @@ def format_audit(found: Sequence[AuditRow]) -> list[str]:
         )
         lines.append(tuple(map(escape_unprintable, cells)))
     return format_table(lines)
-
-
-SPENDING_KEYS: Final[tuple[SpendingKey, ...]] = (
-    "conversation",
-    "room",
-    "sender",
-    "day",
-    "agent",
-    "model",
-)
-_KEYS_BY_NAME: Final[dict[str, SpendingKey]] = {key: key for key in SPENDING_KEYS}
-DEFAULT_REQUESTS: Final = 10
-
-
-@command(
-    "cache",
-    "Show the expected and billed use of the models' caches, and the cost.",
-    group="this conversation",
-    args=(
-        make_arg("by", "Sums for each of these.", *SPENDING_KEYS),
-        make_arg("since", "Sums from this day on: YYYY-MM-DD (UTC)."),
-        make_arg(
-            "last",
-            f"The newest few requests (default {DEFAULT_REQUESTS}; with by: none).",
-            number=True,
-        ),
-    ),
-    operator=True,
-)
-async def show_cache_use(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Show it for a conversation that is named, else for all."""
-    given, reader = call.arguments, context.gateway.store
-    at = call.command.at
-    here = None if at == OPERATOR_PLACE else at.conversation
-    by = _KEYS_BY_NAME.get(given.get("by", ""))
-    try:
-        since = date.fromisoformat(given["since"]).isoformat() if "since" in given else ""
-    except ValueError:
-        return refuse(f"{given['since']!r} is not a day: write it as 2026-03-04")
-    last = int(given.get("last", 0 if by else DEFAULT_REQUESTS))
-    requests = await ledger.newest_requests(reader, last, here)
-    sums = await reader.spending_sums("all", since=since, conversation=here)
-    none = SpendingSum(key="", requests=0, unpriced=0, usage=Usage(), cost_usd=0.0)
-    total, parts = sums[0] if sums else none, list[SpendingSum]()
-    if by:
-        parts = await reader.spending_sums(by, since=since, conversation=here)
-    lines = [line for one in requests for line in (*ledger.format_request(one), "")]
-    if by and parts:
-        lines += [*ledger.format_spending_table(by, parts), ""]
-        lines += [f"({ledger.SHARING_RULE})", ""] if by == "sender" else []
-    when = f"since {since}" if since else "since the log began"
-    lines.append(f"{here or 'all conversations'}, {when}: {ledger.format_spending(total)}")
-    data = {
-        "requests": requests,
-        "expected": [ledger.expected_usage(one.account.blocks) for one in requests],
-        "total": total,
-        "by": by,
-        "sums": parts,
-    }
-    return done("\n".join(lines), data=data)

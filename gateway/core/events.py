@@ -555,6 +555,12 @@ class Usage:
         """Size of the prompts, however they were billed."""
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
+    @property
+    def read_share(self) -> float | None:
+        """Share of the prompts that was read from the cache, 0 to 1. None: there were none."""
+        whole = self.prompt_tokens
+        return self.cache_read_tokens / whole if whole > 0 else None
+
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,

@@ -46,7 +46,6 @@ from gateway.hooks import Plugins
 from gateway.ops.processes import ProcessMonitor
 from gateway.runtime.agents import Agents
 from gateway.store.format import actor_name, describe_contents, hide_codes
-from gateway.store.ledger import read_share
 from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.operator import OperatorChannel
@@ -120,7 +119,7 @@ def build_usage(
     requests: int, usage: Usage, cost_usd: float, *, key: str = "", at: datetime | None = None
 ) -> models.UsageSum:
     """Return the sum of some requests."""
-    share = read_share(usage)
+    share = usage.read_share
     return models.UsageSum(
         key=key, at=at, requests=requests, read_share=share, **models.token_fields(usage, cost_usd)
     )

@@ -50,6 +50,7 @@ BUILT_IN: Final = (
     "gateway.plugins.owners:Owners",
     "gateway.plugins.menus:CommandMenus",
     "gateway.plugins.budgets:Budgets",
+    "gateway.plugins.usage:UsageReports",
     "gateway.plugins.platforms:Irc",
     "gateway.plugins.platforms:Telegram",
     "gateway.plugins.platforms:Discord",

@@ -20,7 +20,6 @@ queries; `rebuild` makes every derived table again from the log and reports the 
   archive.py      files of the months that have left the log
   files.py        copies and checks of stores
   mark.py         how far the log had come: finds a store that has lost its end
-  ledger.py       expected and billed cost of model requests, for people
   format.py       log entries on one line, for people
   effects.py      facts that a command adds to the log
 

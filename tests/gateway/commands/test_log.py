@@ -1,4 +1,4 @@
-"""`log tail`, `why` and `usage` show no secrets, and no more of other places than the sender may
+"""`log tail` and `why` show no secrets, and no more of other places than the sender may
 see."""
 
 from typing import Any
@@ -15,7 +15,7 @@ from gateway.stream.routing import BindingPattern, Bindings
 from tests.gateway.commands.commands_kit import Counter
 from tests.kits.commands import command_context
 from tests.kits.places import privacy
-from tests.kits.store import NOW, account, place, said, spent
+from tests.kits.store import NOW, place, said
 
 # `log tail` in a channel: without secrets, and without other people's private conversations
 
@@ -108,7 +108,7 @@ async def test_facts_of_plugins_are_told_as_well(store: Store) -> None:
     assert "mcp_files_read of the MCP server" in await (await counter(store, ROOM)).says("log tail")
 
 
-# `why` and `usage` about other places show no more than the sender may see
+# `why` about other places shows no more than the sender may see
 
 UNSEEN = "You may not see the conversation of entry"
 
@@ -153,19 +153,3 @@ async def test_an_entry_is_told_to_who_may_see_where_it_is(store: Store) -> None
     assert await told(state.seq) == f"{UNSEEN} {state.seq}.", "it names every place"
     assert OTHER.conversation in await told(state.seq, role="owner")
     assert await told(999) == "There is no entry 999."
-
-
-async def test_where_money_went_is_told_to_who_administers_everywhere_without_private_names(
-    store: Store,
-) -> None:
-    await store.append([said(1, "for all"), said(2, "alone", "bob", "direct")])
-    await store.append(
-        [spent(at.conversation, account(plain=100, cost=2.0), at=NOW) for at in (ROOM, OTHER)]
-    )
-    admin = await asking(store).says("usage")
-    assert ROOM.conversation in admin
-    assert OTHER.conversation not in admin
-    assert "$4.00" in admin
-    assert OTHER.conversation in await asking(store, role="owner").says("usage")
-    scoped = await asking(store, everywhere="guest").says("usage")
-    assert scoped == "- Here today: no requests to a model."
