@@ -291,9 +291,10 @@ class Plugin:
     checks: ClassVar[str] = ""
     """Dotted name of a module with `@check` functions (`gateway.config.check_registry`), which only
     `reverie doctor` imports. Empty: there are none."""
-    subcommands: ClassVar[str] = ""
-    """Dotted name of a module with `add_commands(commands)`, which adds commands of the shell
-    (`reverie NAME`) to an `argparse` parser. Empty: there are none."""
+    subcommands: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Commands of the shell, `reverie NAME`: a line for `reverie --help`, and `module:function`,
+    which is imported where NAME is called. It takes the `argparse.ArgumentParser`, and adds the
+    arguments and the default `handler`: given what was parsed, it returns the exit code."""
     metrics: Collector | None = None
     """Metrics for Prometheus, whose names begin with `reverie_NAME_`. None: there are none."""
     platforms: ClassVar[Mapping[str, PlatformFactory]] = {}

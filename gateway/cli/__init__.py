@@ -1,12 +1,11 @@
-"""Command line `reverie`: run, setup, doctor, console, backup, demo, and commands to a running
-gateway.
+"""Command line `reverie`: run, demo, the log, and commands to a running gateway.
 
 `__main__` is what is installed: it imports `main`, which builds the argument parser and has `run`,
-`check-config`, `health`, `channels` and `demo`; `operate` has setup, doctor, backup, restore,
-console and dashboard, `log` reads the log for people and programs. All other words are commands of
-the table (`gateway.commands`): `ctl` has them carried out by the running gateway, or on the store
-of a stopped one. `options` has what they share. The work behind the larger commands is in `backup`,
-`restore` and `demo`, and in the packages `setup`, `doctor` and `console`.
+`check-config`, `health` and `demo`; `operate` has dashboard and `store copy`, `log` reads the log
+for people and programs. Plugins bring further commands (`Plugin.subcommands`): console, setup,
+doctor, backup and restore. All other words are commands of the table (`gateway.commands`): `ctl`
+has them carried out by the running gateway, or on the store of a stopped one. What commands share:
+`gateway.command_line`.
 
 Rules:
 - Exit codes are 0 done, 1 failed, 2 bad usage or nothing could be done; each file names the

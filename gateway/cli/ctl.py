@@ -19,7 +19,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.cli.options import (
+from gateway.command_line import (
     add_config,
     add_process_name,
     current_user,

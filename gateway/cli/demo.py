@@ -35,7 +35,8 @@ from gateway.store import Store, StoreOpenError
 logger = logging.getLogger("reverie.demo.irc")
 
 RELAY_POLL_S = 0.02
-"""Longest time in seconds that a relayed line waits in the server."""
+"""Longest time in seconds that a relayed line waits in the server; also between two looks for the
+rest of an answer."""
 
 
 class _DemoServerClient(irc.server.IRCClient):  # type: ignore[misc]  # the library ships no types
@@ -106,7 +107,7 @@ class DemoIrcClient:
     """An IRC client for one person in one room."""
 
     def __init__(self, nick: str, room: str, on_message: Callable[[str, str], None]) -> None:
-        """`heard(nick, text)` is called for every message of others in the room."""
+        """`on_message(nick, text)` is called for each message in the room, or to this person."""
         self.nick = nick
         self.room = room
         self._on_message = on_message
@@ -158,6 +159,8 @@ class DemoIrcClient:
                 for nick in received.param(-1).split():
                     self._joined_event(nick.lstrip("@+")).set()
             case "PRIVMSG" if received.param(0) == self.room:
+                self._on_message(received.source.nick, received.param(1))
+            case "NOTICE" if received.param(0) == self.nick:  # an answer to a command
                 self._on_message(received.source.nick, received.param(1))
             case _:
                 pass
@@ -337,12 +340,18 @@ async def _wait(answered: asyncio.Event) -> bool:
 
 
 async def _judge_answer(store: Path) -> int:
+    """Wait for the rest of the answer. Return 0, or 1 after printing that the turn has failed."""
     async with await Store.open_readonly(store) as log:
-        (turn,) = await log.newest_entries(1, kinds=["turn_ended"])
-    if isinstance(turn.fact, TurnRecord) and turn.fact.outcome != "failed":
-        return 0
-    _print_line(f"The model gave no answer: {getattr(turn.fact, 'reason', '')}")
-    return 1
+        turns = await log.newest_entries(1, kinds=["turn_ended"])  # none: a command was answered
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                while await log.undelivered_posts():  # noqa: ASYNC110 - a file tells nobody
+                    await asyncio.sleep(RELAY_POLL_S)
+    for turn in turns:
+        if isinstance(turn.fact, TurnRecord) and turn.fact.outcome == "failed":
+            _print_line(f"The model gave no answer: {turn.fact.reason}")
+            return 1
+    return 0
 
 
 async def _start_model(settings: Settings) -> Model:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from gateway.cli.options import (
+from gateway.command_line import (
     add_command,
     build_redactor,
     report_failure,

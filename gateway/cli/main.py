@@ -5,6 +5,7 @@ The other commands are in `log`, `operate` and `ctl`.
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import gc
 import logging
@@ -12,7 +13,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib import import_module
@@ -22,15 +23,16 @@ from typing import Any, Final
 
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import operator_commands, run_ctl
-from gateway.cli.options import (
+from gateway.command_line import (
     BAD_USAGE,
     add_command,
     add_process_name,
     build_redactor,
+    default_config,
     load_settings,
     report_failure,
 )
-from gateway.config.loader import ConfigFiles
+from gateway.config.loader import ConfigError, ConfigFiles, read_config
 from gateway.config.models import BudgetsConfig, Settings
 from gateway.core.events import ChannelName
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
@@ -38,6 +40,7 @@ from gateway.core.name_clash import find_name_clashes
 from gateway.core.process_files import default_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
+from gateway.plugin import Plugin
 from gateway.store import StoreError, store_location
 
 DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
@@ -67,19 +70,21 @@ def main(argv: list[str] | None = None) -> int:
         return report_failure(called, ValueError(gone))
     if called == "ctl":
         return run_ctl(line)
+    plugin = None
     if called not in commands.choices or called == "completion":
         modules = [module for module, names in _COMMAND_GROUPS.items() if called in names]
-        if called not in commands.choices and not modules and called in operator_commands():
+        plugin = None if modules else _find_plugin(called)
+        is_here = not called or modules or plugin is not None or called in commands.choices
+        if not is_here and called in operator_commands():
             return run_ctl(argv)
-        for module in modules or _COMMAND_GROUPS:
-            import_module(module).add_commands(commands)
-        if not modules:
-            _add_plugin_commands(commands)
+        _add_commands(commands, called, modules)
     if called and called not in commands.choices:
         parser.error(_describe_unknown(called, [*commands.choices, *operator_commands()]))
     args = parser.parse_args(argv)
     if called == "completion":
         return _print_completion(parser, commands, args.shell)
+    if plugin is not None and _is_off(plugin, args):
+        return report_failure(called, ValueError(f"the plugin {plugin.name} is off (plugins.off)"))
     code: int = args.handler(args)
     return code
 
@@ -169,33 +174,53 @@ def _print_completion(parser: argparse.ArgumentParser, commands: Any, shell: str
     return DONE
 
 
-def _add_plugin_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add the commands of plugins. What a plugin's module raises is printed, and ends nothing."""
-    from gateway.plugins import find_plugins  # noqa: PLC0415 - the other commands start faster without it
-
-    for plugin in find_plugins().classes:
-        if plugin.subcommands:
-            try:
-                import_module(plugin.subcommands).add_commands(commands)
-            except Exception as error:  # noqa: BLE001 - code of anybody's is imported here
-                print(f"plugin {plugin.name}: its commands fail: {error}", file=sys.stderr)
-
-
 _COMMAND_GROUPS: Final = {
     "gateway.cli.log": ("log",),
     "gateway.cli.plugins": ("plugins",),
     "gateway.cli.new": ("new",),
-    "gateway.cli.operate": (
-        "console",
-        "setup",
-        "backup",
-        "restore",
-        "doctor",
-        "dashboard",
-        "store",
-    ),
+    "gateway.cli.operate": ("store", "dashboard"),
 }
-"""Commands of each module. Only that of the called command is imported; both for `--help`."""
+"""Commands of each module. Only that of the called command is imported; all for `--help`."""
+
+
+def _find_plugin(command: str) -> type[Plugin] | None:
+    from gateway.plugins import find_plugins  # noqa: PLC0415 - the other commands start faster without it
+
+    return next((one for one in find_plugins().classes if command in one.subcommands), None)
+
+
+def _add_commands(commands: Any, called: str, modules: Collection[str]) -> None:  # noqa: ANN401 - as above
+    """Add the commands of these modules; without any, all commands. Those of plugins get their
+    arguments only where they are called or completed; what their modules raise is printed.
+    """
+    from gateway.plugins import find_plugins  # noqa: PLC0415 - the other commands start faster without it
+
+    for module in modules or _COMMAND_GROUPS:
+        import_module(module).add_commands(commands)
+    for plugin in () if modules else find_plugins().classes:
+        for name, (text, arguments) in plugin.subcommands.items():
+            parser = commands.add_parser(name, help=text, description=text)
+            if called in (name, "completion"):
+                module, _, function = arguments.partition(":")
+                try:
+                    getattr(import_module(module), function)(parser)
+                except Exception as error:  # noqa: BLE001 - code of anybody's is imported here
+                    print(f"plugin {plugin.name}: its commands fail: {error}", file=sys.stderr)
+                    if name == called:
+                        raise SystemExit(FAILED) from None
+
+
+def _is_off(plugin: type[Plugin], args: argparse.Namespace) -> bool:
+    """Return whether the configuration that a command is given, or would find, turns its plugin
+    off. What is wrong with it is told by the command.
+    """
+    from gateway.plugins import find_plugins  # noqa: PLC0415 - as above
+
+    with contextlib.suppress(ConfigError, OSError):
+        if directory := getattr(args, "config", None) or default_config():
+            settings = read_config(directory, os.environ, needs=()).settings
+            return plugin not in find_plugins().without(settings.plugins.off)
+    return False
 
 
 def _check_config(args: argparse.Namespace) -> int:

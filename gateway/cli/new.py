@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.cli.options import report_failure
+from gateway.command_line import report_failure
 from gateway.plugin import Plugin
 from gateway.plugins import UnusablePlugin, check_plugin, find_plugins
 

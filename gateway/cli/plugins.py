@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from gateway.cli.options import BAD_USAGE, add_command, load_settings
+from gateway.command_line import BAD_USAGE, add_command, load_settings
 from gateway.hooks import find_hooks
 from gateway.plugins import find_plugins
 

@@ -2,7 +2,7 @@
 checked.
 
 Checks are in modules of their own, because a gateway that runs needs none of them.
-`gateway.cli.doctor` lists these modules and runs the checks. What they report:
+`gateway.plugins.doctor.examine` lists these modules and runs the checks. What they report:
 `gateway.core.findings`.
 """
 

@@ -54,7 +54,10 @@ BUILT_IN: Final = (
     "gateway.plugins.platforms:Irc",
     "gateway.plugins.platforms:Telegram",
     "gateway.plugins.platforms:Discord",
-    "gateway.plugins.platforms:Console",
+    "gateway.plugins.console:Console",
+    "gateway.plugins.setup:Setup",
+    "gateway.plugins.backup:Backup",
+    "gateway.plugins.doctor:Doctor",
 )
 """Reverie's own plugins, `module:Class`, in their order."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
@@ -184,10 +187,17 @@ def check_plugin(plugin: object, before: Sequence[type[Plugin]]) -> None:
     manager.add_hookspecs(Hooks)
     manager.register(plugin, plugin.name)
     manager.check_pending()
-    if any(declared_commands(plugin)):
+    _check_commands(plugin, before)
+
+
+def _check_commands(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
+    if plugin.subcommands or any(declared_commands(plugin)):
         from gateway.commands.table import build_table  # noqa: PLC0415 - it needs all of the gateway
 
-        build_table((*before, plugin))
+        names = {*build_table((*before, plugin)).operator}
+        names.update(name for one in before for name in one.subcommands)
+        if taken := sorted(names & plugin.subcommands.keys()):
+            raise UnusablePlugin(f"there is a command {', '.join(taken)} already")
 
 
 def _check_platforms(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
 from channels.base import Channel, CommandSpec
-from channels.console import ConsoleChannel, ConsoleConfig
 from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
@@ -81,15 +80,3 @@ class Discord(Plugin):
     summary = "connects to Discord"
     checks = _CHECKS
     platforms: ClassVar = {"discord": PlatformFactory(settings=DiscordConfig, make=_make_discord)}
-
-
-def _make_console(*, name: ChannelName, **_: object) -> Channel:
-    return ConsoleChannel(name, lambda _: None)
-
-
-class Console(Plugin):
-    """The channel inside the process; `reverie demo --console` makes its own, which is shown."""
-
-    name = "console_channel"
-    summary = "is the channel of reverie demo --console"
-    platforms: ClassVar = {"console": PlatformFactory(settings=ConsoleConfig, make=_make_console)}

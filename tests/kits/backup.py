@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.cli.backup import BackupReport, create_backup
-from gateway.cli.restore import RestoreReport, restore_backup
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
+from gateway.plugins.backup.create import BackupReport, create_backup
+from gateway.plugins.backup.restore import RestoreReport, restore_backup
 from gateway.store import NewEntry, Store
 from tests.kits.store import run
 

@@ -12,10 +12,11 @@ from aiohttp import web
 from pydantic import BaseModel
 from textual.pilot import Pilot
 
-from gateway.cli.console.app import ConsoleApp, PaneLog
-from gateway.cli.console.client import GatewayApiClient
 from gateway.core import api_models
 from gateway.core.metrics import ChannelStats
+from gateway.plugins import find_plugins
+from gateway.plugins.console.app import ConsoleApp, PaneLog
+from gateway.plugins.console.client import GatewayApiClient
 
 TOKEN = "a-token-for-tests"
 AT = "2026-11-22T10:00:00Z"
@@ -77,6 +78,7 @@ class StubGateway:
         }
         self.messages: list[dict[str, Any]] = []
         self.places: list[dict[str, Any]] = []
+        self.plugins: list[dict[str, Any]] = [{"name": one.name} for one in find_plugins().classes]
         self._readers: set[asyncio.Queue[bytes | None]] = set()
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -93,6 +95,12 @@ class StubGateway:
                 lambda _: filled(
                     api_models.Page[api_models.ConversationSummary], {"items": self.places}
                 )
+            ),
+        )
+        app.router.add_get(
+            "/api/plugins",
+            self._reply(
+                lambda _: filled(api_models.Page[api_models.PluginEntry], {"items": self.plugins})
             ),
         )
         app.router.add_get("/api/events", self._events)

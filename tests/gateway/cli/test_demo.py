@@ -49,6 +49,16 @@ def test_one_exchange_over_irc_with_a_model_of_ones_own(kind: str) -> None:
     assert "IRC server: 127.0.0.1 port " in done.stdout
 
 
+def test_a_command_is_answered_to_whoever_gives_it() -> None:
+    with ModelApi.threaded() as api:
+        done = demo("--once", "!help", OPENAI_API_KEY="k", OPENAI_BASE_URL=api.url)
+    assert done.returncode == 0, done.stdout + done.stderr
+    answered = done.stdout.partition("<you> !help")[2]
+    assert "<reverie> • Me and you: " in answered
+    assert "<reverie> `!help <command>` shows" in answered
+    assert done.stderr == ""
+
+
 @pytest.mark.system
 def test_without_an_answer_it_fails_and_says_why() -> None:
     done = demo("--once", "hello", OPENAI_API_KEY="k", OPENAI_BASE_URL="http://127.0.0.1:1/v1")

@@ -18,7 +18,7 @@ import yaml
 from pydantic import SecretStr
 
 from gateway.cli.main import main
-from gateway.cli.operate import dashboard_url
+from gateway.command_line import dashboard_url
 from gateway.config.models import OpsConfig
 from gateway.core.control_socket import socket_path
 from gateway.core.removed import find_removed
@@ -54,7 +54,7 @@ sys.exit(main())
 
 
 @pytest.mark.parametrize(
-    "module", ["gateway.cli.main", "gateway.cli.operate", "gateway.cli.setup.program"]
+    "module", ["gateway.cli.main", "gateway.plugins.setup", "gateway.plugins.setup.program"]
 )
 def test_ctrl_c_while_it_still_loads_ends_it_without_a_word(module: str, tmp_path: Path) -> None:
     command = [

@@ -1,11 +1,11 @@
-"""Commands of the shell of a plugin of the tests."""
+"""Command of the shell of a plugin of the tests."""
 
 import argparse
-from typing import Any
+from pathlib import Path
 
 
-def add_commands(commands: Any) -> None:
-    parser = commands.add_parser("scores")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path)
     parser.add_argument("player")
     parser.set_defaults(handler=_show)
 

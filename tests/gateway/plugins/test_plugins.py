@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from agent.models.scripted import Script, ScriptRule
 from gateway.access.policy import Routed
-from gateway.cli.doctor import examine
 from gateway.cli.main import main
 from gateway.config.check_registry import CheckEnvironment
 from gateway.config.loader import ConfigError, read_config
@@ -31,6 +30,7 @@ from gateway.core.tool import Tool, ToolContext, build_tool, tool
 from gateway.ops.health import find_gateway_state
 from gateway.plugin import Ask, Part, Plugin, Refuse, hook
 from gateway.plugins import UnusablePlugin, find_plugins, use_plugins
+from gateway.plugins.doctor.examine import examine
 from gateway.store import LogEntry
 from gateway.store.effects import Decision, queue_post
 from gateway.stream.notices import Notice
@@ -509,8 +509,30 @@ class Demanding(Plugin):
         key: str
 
 
+class TakesChatCommand(Plugin):
+    name = "greedy"
+    subcommands: ClassVar = {"status": ("Take it", "there.is:nothing")}
+
+
+class TakesShellCommand(Plugin):
+    name = "greedy"
+    subcommands: ClassVar = {"backup": ("Take it", "there.is:nothing")}
+
+
 @pytest.mark.parametrize(
-    "plugin", [Shadow, Demanding, Misspelt, WrongArgument, Newer, Orphan, Foreign, Store]
+    "plugin",
+    [
+        Shadow,
+        Demanding,
+        Misspelt,
+        WrongArgument,
+        Newer,
+        Orphan,
+        Foreign,
+        Store,
+        TakesChatCommand,
+        TakesShellCommand,
+    ],
 )
 def test_a_plugin_that_does_not_fit_is_not_used(plugin: type[Plugin]) -> None:
     with pytest.raises((UnusablePlugin, pluggy.PluginValidationError)), use_plugins(plugin):
@@ -571,7 +593,9 @@ class Scores(Plugin):
     """Answers over HTTP, in the dashboard, at the shell, and to Prometheus."""
 
     name = "scores"
-    subcommands = "tests.gateway.plugins.scores_commands"
+    subcommands: ClassVar = {
+        "scores": ("Show points", "tests.gateway.plugins.scores_commands:add_arguments")
+    }
 
     def __init__(self, context: Any) -> None:
         super().__init__(context)
@@ -614,15 +638,33 @@ async def test_routes_are_answered_to_clients_with_the_token(tmp_path: Path) -> 
 
 class Wrong(Plugin):
     name = "wrong"
-    subcommands = "tests.gateway.plugins.there_is_no_such_module"
+    subcommands: ClassVar = {
+        "wrong": ("Fail", "tests.gateway.plugins.there_is_no_such_module:add_arguments")
+    }
 
 
 def test_subcommands_are_commands_of_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
     with use_plugins(Scores, Wrong):
         assert main(["scores", "ann"]) == 0
+        assert "ann has 17 points" in capsys.readouterr().out
+        assert main(["wrong"]) == 1
+        assert "plugin wrong" in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            main(["--help"])
+        assert "scores      Show points" in capsys.readouterr().out
+
+
+def test_subcommand_of_a_plugin_that_is_off_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with use_plugins(Scores, Dice):
+        for off, code in (("scores", 2), ("dice", 0)):
+            written = WRITTEN | {"plugins": {"off": [off]}}
+            (tmp_path / "reverie.yaml").write_text(json.dumps(written))
+            assert main(["scores", "--config", str(tmp_path), "ann"]) == code
     told = capsys.readouterr()
-    assert "ann has 17 points" in told.out
-    assert "plugin wrong" in told.err
+    assert told.err == "reverie scores: the plugin scores is off (plugins.off)\n"
+    assert told.out == "ann has 17 points\n"
 
 
 @pytest.mark.system

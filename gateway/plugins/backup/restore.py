@@ -10,10 +10,12 @@ something twice. So `reconcile_restored` records posts as uncertain, turns unrea
 context, resets history cursors, and reports how much there was.
 """
 
+import argparse
 import asyncio
 import hashlib
 import os
 import shutil
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection
@@ -22,14 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
-from gateway.cli.backup import (
-    STORE_NAME,
-    SUMS_NAME,
-    InvalidBackup,
-    backup_roots,
-    is_safe_name,
-    root_name,
-)
+from gateway.command_line import current_user, fill_command, load_settings, report_failure
 from gateway.config.models import Settings
 from gateway.core.clock import Clock, SystemClock, new_id
 from gateway.core.control_messages import OPERATOR, OPERATOR_EVIDENCE
@@ -46,6 +41,15 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.labels import TRUSTED_LABEL
+from gateway.plugins.backup.create import (
+    STORE_NAME,
+    SUMS_NAME,
+    InvalidBackup,
+    backup_roots,
+    describe_store,
+    is_safe_name,
+    root_name,
+)
 from gateway.store import NewEntry, Store, StoreError, StoreReader, StoreUnreadable
 from gateway.store.files import StoreSummary, check_store, seal_store, sync_directory
 from gateway.store.mark import mark_path
@@ -454,3 +458,68 @@ def _remove_path(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those of `reverie restore`. Exit codes: 0 done; 1 interrupted, or the disk failed; 2
+    refused.
+    """
+    fill_command(parser, _run, where="maybe config")
+    parser.add_argument("file", type=Path, metavar="FILE", help="the backup")
+    parser.add_argument(
+        "--verify", action="store_true", help="only check whether it can be restored"
+    )
+    text = (
+        "continue exactly where the backup stopped, e.g. on another machine; only if no gateway "
+        "ran since"
+    )
+    parser.add_argument("--nothing-since", action="store_true", help=text)
+
+
+def _run(args: argparse.Namespace) -> int:
+    try:
+        if args.verify:
+            made, store = verify_backup(args.file)
+            print(f"it can be restored: {describe_store(store)}, made {made:%Y-%m-%d %H:%M:%S} UTC")
+            return 0
+        if args.config is None:
+            return report_failure(
+                "restore", ValueError("say where to restore it: --config DIR (or --verify)")
+            )
+        settings = load_settings(args.config)
+        report = restore_backup(
+            args.file, settings, datetime.now(UTC), exact=args.nothing_since, by=current_user()
+        )
+    except InvalidBackup as error:
+        return report_failure("restore", ValueError(f"{args.file} cannot be restored: {error}"))
+    except (StoreError, OSError) as error:
+        return report_failure("restore", error)
+    except KeyboardInterrupt:
+        print("interrupted: nothing was restored", file=sys.stderr)
+        return 1
+    _print_restored(report, exact=args.nothing_since)
+    return 0
+
+
+def _print_restored(report: RestoreReport, *, exact: bool) -> None:
+    for place in report.restored_paths:
+        print(f"restored: {place}")
+    print(f"a backup of {report.made:%Y-%m-%d %H:%M:%S} UTC, {describe_store(report.store)}")
+    changes = report.reconciled
+    if exact:
+        print(
+            "it continues exactly where the backup stopped; if a gateway ran since, people would "
+            "see messages twice"
+        )
+        return
+    print(
+        f"{changes.uncertain_posts} waiting posts may have been sent since: they are uncertain and "
+        "are not sent again"
+    )
+    print(
+        f"{changes.unread_conversations} conversations had unanswered messages: "
+        "the agent sees them with the next message there"
+    )
+    for name in changes.reset_channels:
+        print(f"{name} starts again: messages since the backup are not read from its history")
+    print("approvals, blocks and roles since the backup are lost; reminders of that time come late")

@@ -1,7 +1,8 @@
 """The questions of setup, and `Respondent`, which has them answered: by flags, by a person at a
-terminal or a pipe in its place, or by their defaults.
+terminal or a pipe in its place, or by their defaults; and the command `reverie setup`.
 """
 
+import argparse
 import asyncio
 import getpass
 import os
@@ -527,3 +528,52 @@ def _write_wrapped(text: str, first: str, rest: str | None = None) -> None:
         break_on_hyphens=False,
     )
     print(*lines or [""], sep="\n", flush=True)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those of `reverie setup`. Exit codes: 0 done; 1 something does not work or was not
+    confirmed; 2 bad usage. Nothing is written unless it is 0.
+    """
+    parser.usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="DIR",
+        help="the configuration directory (else setup asks for it)",
+    )
+    parser.add_argument(
+        "--non-interactive", action="store_true", help="ask nothing: use flags or defaults"
+    )
+    parser.add_argument("--yes", action="store_true", help="change existing files without asking")
+    parser.add_argument(
+        "--force", action="store_true", help="the same, and also write answers that did not work"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="for programs; implies --non-interactive"
+    )
+    answers = parser.add_argument_group("answers, each to one question")
+    for key, (_, help_text) in QUESTIONS.items():
+        answers.add_argument(flag_of(key), metavar="TEXT", help=help_text)
+    hidden = parser.add_argument_group("secrets, by the name of an environment variable or a file")
+    for key, (_, help_text) in SECRETS.items():
+        either = hidden.add_mutually_exclusive_group()
+        either.add_argument(f"{flag_of(key)}-env", metavar="NAME", help=help_text)
+        either.add_argument(f"{flag_of(key)}-file", type=Path, metavar="PATH", help="the same")
+    parser.set_defaults(handler=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from gateway.plugins.setup.program import run_setup  # noqa: PLC0415 - it imports this module
+
+    given = {key.replace("_", "."): value for key, value in vars(args).items() if value is not None}
+    secrets = {key: f"${{{given[f'{key}.env']}}}" for key in SECRETS if f"{key}.env" in given}
+    for key in SECRETS:
+        if path := given.get(f"{key}.file"):
+            secrets[key] = f"${{file:{path.absolute()}}}"
+    person = Respondent(
+        {key: given[key] for key in QUESTIONS if key in given},
+        secrets,
+        attended=not (args.non_interactive or args.json),
+        force=args.force,
+    )
+    return run_setup(args.config, person, as_json=args.json, yes=args.yes or args.force)

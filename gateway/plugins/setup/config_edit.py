@@ -20,10 +20,10 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from gateway.cli.setup.dialog import replace_texts
 from gateway.config.loader import ConfigError, is_config_file, read_config
 from gateway.config.source import Keys, Tree, format_key, parse_scalar, value_at
 from gateway.core.private_files import replace_private
+from gateway.plugins.setup.dialog import replace_texts
 
 MAIN_FILE: Final = "reverie.yaml"
 SECRETS: Final = "secrets/"

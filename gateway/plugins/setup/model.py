@@ -14,7 +14,10 @@ from agent.models.config import (
 )
 from agent.models.gemini import GeminiConfig
 from agent.models.http import join_endpoint
-from gateway.cli.setup.dialog import (
+from gateway.config.model_check import ModelListing, list_models, probe_model
+from gateway.config.secrets import PriceTableError, load_price_table
+from gateway.config.source import value_at
+from gateway.plugins.setup.dialog import (
     AGAIN,
     CORRECT,
     GO_ON,
@@ -24,9 +27,6 @@ from gateway.cli.setup.dialog import (
     Values,
     parse_choice,
 )
-from gateway.config.model_check import ModelListing, list_models, probe_model
-from gateway.config.secrets import PriceTableError, load_price_table
-from gateway.config.source import value_at
 
 _PROVIDERS: Final = {
     "anthropic": ("anthropic", ""),

@@ -10,7 +10,7 @@ import contextlib
 import random
 import signal
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
@@ -25,8 +25,10 @@ from textual.widgets import Footer, HelpPanel, Input, RichLog, Static
 
 from channels.aio import Backoff
 from channels.text import clean_text
-from gateway.cli.console.client import ConsoleApiError, GatewayApiClient
-from gateway.cli.console.model import (
+from gateway.core.api_models import ApiEvent, ConversationDetail, TurnSummary
+from gateway.core.text_safety import reveal_hidden
+from gateway.plugins.console.client import ConsoleApiError, GatewayApiClient
+from gateway.plugins.console.model import (
     ALL_CONVERSATIONS,
     BAD,
     LOCAL_COMMANDS,
@@ -35,14 +37,10 @@ from gateway.cli.console.model import (
     ConsoleModel,
     PaneEntry,
     PaneName,
-    find_completions,
-    format_usage,
     parse_input,
     render_status,
 )
-from gateway.cli.console.safe_text import one_line
-from gateway.core.api_models import ApiEvent, ConversationDetail, TurnSummary
-from gateway.core.text_safety import reveal_hidden
+from gateway.plugins.console.safe_text import one_line
 
 LINE_BREAK: Final = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
 """Stands for a line break in the input, which has one line."""
@@ -66,12 +64,12 @@ HELP: Final = "\n".join(
 class CommandSuggester(Suggester):
     """The first possible completion of a command."""
 
-    def __init__(self, conversations: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, model: ConsoleModel) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
-        self._list_conversations = conversations
+        self._model = model
 
     async def get_suggestion(self, value: str) -> str | None:
-        found = find_completions(value, self._list_conversations())
+        found = self._model.find_completions(value)
         head, space, _ = value.rpartition(" ")
         return (f"{head}{space}{found[0]}" if space else f"/{found[0]}") if found else None
 
@@ -87,13 +85,13 @@ class Prompt(Input):
         Binding("tab", "complete", "Complete the command, or go to the next pane", show=False),
     ]
 
-    def __init__(self, conversations: Callable[[], Iterable[str]]) -> None:
-        """`conversations`: returns the known conversations."""
+    def __init__(self, model: ConsoleModel) -> None:
+        """`model`: knows the commands."""
         super().__init__(
             id="prompt",
             compact=True,
             placeholder="say something, or /command; F1 tells more",
-            suggester=CommandSuggester(conversations),
+            suggester=CommandSuggester(model),
             select_on_focus=False,
         )
         self._sent: deque[str] = deque(maxlen=MAX_HISTORY)
@@ -352,7 +350,7 @@ class ConsoleApp(App[int]):
                         yield self._panes[name]
                         yield growing
                 yield self._hint
-                yield Prompt(lambda: [one.conversation for one in self.model.conversations])
+                yield Prompt(self.model)
             with Vertical(id="right"):
                 yield self._panes["tools"]
         yield self._status
@@ -380,6 +378,8 @@ class ConsoleApp(App[int]):
             try:
                 async with self._api.open_stream(last) as batches:
                     status = await self._api.get_status()
+                    plugins = await self._api.list_plugins()
+                    self.model.use_plugins({one.name for one in plugins.items})
                     if past is None:
                         past = await self._api.get_history(self.model.followed)
                         self.model.follow(self.model.followed, past)
@@ -522,7 +522,7 @@ class ConsoleApp(App[int]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Show the usage of a command."""
-        usage = format_usage(event.value)
+        usage = self.model.format_usage(event.value)
         self._hint.display = bool(usage)
         self._hint.update(one_line(usage, 300))
 

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from channels.discord.check import probe_discord
 from channels.discord.config import DiscordConfig
 from gateway import app
-from gateway.cli.doctor import DoctorReport, ReportStyle, examine, run_checks, sort_findings
 from gateway.cli.main import main
 from gateway.config.check_registry import CheckEnvironment
 from gateway.config.loader import read_config
@@ -35,8 +34,15 @@ from gateway.core.findings import Finding, Severity, run_in_thread
 from gateway.core.metrics import ChannelStats, GatewaySnapshot
 from gateway.core.redaction import Redactor
 from gateway.ops.health import find_gateway_state
+from gateway.plugins.doctor.examine import (
+    DoctorReport,
+    ReportStyle,
+    examine,
+    run_checks,
+    sort_findings,
+)
 from gateway.plugins.mcp import check as mcp
-from tests.gateway.cli.doctor.doctor_kit import (
+from tests.gateway.plugins.doctor.doctor_kit import (
     FAULTS,
     KEY,
     OPS_TOKEN,

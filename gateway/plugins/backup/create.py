@@ -10,6 +10,7 @@ which the next backup removes after a kill, and appears under its name when it i
 replaces a file. `restore` has the other direction.
 """
 
+import argparse
 import contextlib
 import errno
 import fcntl
@@ -19,17 +20,21 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from gateway.command_line import fill_command, load_settings, report_failure
 from gateway.config.models import Settings
 from gateway.core.clock import SystemClock
+from gateway.core.logging import show_progress
 from gateway.core.private_files import agent_state_directory
-from gateway.store import ServerStore, store_location
+from gateway.core.text_safety import escape_unprintable
+from gateway.store import ServerStore, StoreError, store_location
 from gateway.store.archive import list_month_files
 from gateway.store.files import (
     CopyProgress,
@@ -270,3 +275,41 @@ def _publish(archive: Path, target: Path) -> None:
             raise
         archive.rename(target)  # a file system without hard links
     sync_directory(target.parent)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those of `reverie backup`. Exit codes: 0 done; 1 interrupted, or the disk failed; 2
+    refused.
+    """
+    fill_command(parser, _run, where="config")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one"
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    settings = load_settings(args.config)
+    now = datetime.now(UTC)
+    target: Path = args.output if args.output is not None else Path()
+    if target.is_dir():
+        target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
+    try:
+        with show_progress("copying the store", "") as progress:
+            report = create_backup(settings, target, now, progress)
+    except (StoreError, OSError) as error:
+        return report_failure("backup", error)
+    except KeyboardInterrupt:
+        print("interrupted: no backup was made", file=sys.stderr)
+        return 1
+    print(f"{report.path}: {report.size_bytes / 1e6:.1f} MB, {describe_store(report.store)}")
+    for name in report.left_out:
+        print(
+            "left out, because it is not a regular file or has no plain name: "
+            f"{escape_unprintable(name)}"
+        )
+    return 0
+
+
+def describe_store(store: StoreSummary) -> str:
+    """Return what a store holds, for people."""
+    return f"{store.entries} log entries up to {store.last}, integrity checked"

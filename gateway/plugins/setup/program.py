@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.workspace.persona import DEFAULT_WORKSPACE
-from gateway.cli.setup.config_edit import (
+from gateway.config.source import format_key, value_at
+from gateway.core.redaction import Redactor
+from gateway.ops.health import find_gateway_state
+from gateway.plugins.setup.config_edit import (
     MAIN_FILE,
     SECRETS,
     CannotEdit,
@@ -31,7 +34,7 @@ from gateway.cli.setup.config_edit import (
     render_config,
     write_files,
 )
-from gateway.cli.setup.dialog import (
+from gateway.plugins.setup.dialog import (
     BAD_USAGE,
     DONE,
     FAILED,
@@ -46,11 +49,8 @@ from gateway.cli.setup.dialog import (
     replace_texts,
     split_words,
 )
-from gateway.cli.setup.model import ask_model
-from gateway.cli.setup.platforms import ChannelAnswers, ask_discord, ask_irc, ask_telegram
-from gateway.config.source import format_key, value_at
-from gateway.core.redaction import Redactor
-from gateway.ops.health import find_gateway_state
+from gateway.plugins.setup.model import ask_model
+from gateway.plugins.setup.platforms import ChannelAnswers, ask_discord, ask_irc, ask_telegram
 
 PLATFORMS: Final = ("telegram", "discord", "irc")
 _DEFAULT_NAME: Final = "Reverie"

@@ -21,9 +21,7 @@ import pytest
 from agent.models.scripted import ScriptedModel
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.cli.backup import STORE_NAME, InvalidBackup, create_backup, is_safe_name
 from gateway.cli.main import main
-from gateway.cli.restore import RestoreReport, restore_backup
 from gateway.commands.agent import count_pending
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
@@ -48,6 +46,8 @@ from gateway.core.facts import (
     TurnRecord,
     dedup_key,
 )
+from gateway.plugins.backup.create import STORE_NAME, InvalidBackup, create_backup, is_safe_name
+from gateway.plugins.backup.restore import RestoreReport, restore_backup
 from gateway.store import (
     NewEntry,
     Store,
@@ -452,8 +452,8 @@ def test_an_interrupted_command_leaves_nothing_half(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gateway.cli.backup.check_store", interrupted)
-    monkeypatch.setattr("gateway.cli.restore.check_store", interrupted)
+    monkeypatch.setattr("gateway.plugins.backup.create.check_store", interrupted)
+    monkeypatch.setattr("gateway.plugins.backup.restore.check_store", interrupted)
     arguments = {
         "backup": ["backup", "--config", str(config), "-o", str(tmp_path / "c.tar")],
         "restore": ["restore", str(tmp_path / "b.tar"), "--config", str(tmp_path / "d")],

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gateway.config.loader import ConfigError, is_config_file, locate_problem, read_config
-from gateway.config.models import Settings
+from gateway.config.models import OpsConfig, Settings
 from gateway.config.secrets import collect_secrets
 from gateway.config.source import ConfigProblem, format_key
 from gateway.config.validation import find_unrunnable
@@ -36,22 +36,37 @@ _USAGE = FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryErr
 """Exit code: bad usage or configuration; nothing was done."""
 
 
+Where = Literal["config", "maybe config", "config or store", "config, store or file"]
+"""What a command is told of the gateway that it is about."""
+
+
 def add_command(
     subparsers: Any,  # noqa: ANN401 - argparse's type has no public name
     name: str,
     text: str,
     handler: Callable[[argparse.Namespace], int],
     *,
-    where: Literal["config", "maybe config", "config or store", "config, store or file"],
+    where: Where,
     as_json: bool = False,
 ) -> argparse.ArgumentParser:
-    """Add a command to a command line, with `--config`, `--store` and `--json` as far as it has
-    them.
+    """Add a command to a command line: see `fill_command`."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
+    fill_command(parser, handler, where=where, as_json=as_json)
+    return parser
+
+
+def fill_command(
+    parser: argparse.ArgumentParser,
+    handler: Callable[[argparse.Namespace], int],
+    *,
+    where: Where,
+    as_json: bool = False,
+) -> None:
+    """Add `--config`, `--store` and `--json` to a command, as far as it has them, and its handler.
 
     The parsed namespace carries the handler as `handler(args) -> int`. Where it needs a
     configuration, `args.config` is set when the handler is called.
     """
-    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
     if where == "maybe config":
         parser.add_argument(
             "--config", type=Path, metavar="DIR", help="the configuration directory"
@@ -73,7 +88,6 @@ def add_command(
         return handler(args)
 
     parser.set_defaults(handler=handle)
-    return parser
 
 
 def add_config(parser: Any, which: str = "") -> None:  # noqa: ANN401 - argparse's types of groups have no public names
@@ -91,18 +105,23 @@ def find_config(named: Path | None) -> Path:
     """Return the configuration directory: the one that was named, that of $REVERIE_CONFIG, or the
     first of ./reverie and ~/.config/reverie that has a configuration. Exits if there is none.
     """
-    if named is not None:
-        return named
-    if chosen := os.environ.get("REVERIE_CONFIG"):
-        return Path(chosen)
-    for place in (Path("reverie"), Path("~/.config/reverie").expanduser()):
-        if place.is_dir() and any(map(is_config_file, place.iterdir())):
-            return place
+    if (found := named or default_config()) is not None:
+        return found
     sys.stderr.write(
         "there is no configuration in ./reverie or ~/.config/reverie: name its directory with "
         "--config DIR or $REVERIE_CONFIG, or make one with `reverie setup`\n"
     )
     raise SystemExit(BAD_USAGE)
+
+
+def default_config() -> Path | None:
+    """Return the configuration directory where none is named: see `find_config`."""
+    if chosen := os.environ.get("REVERIE_CONFIG"):
+        return Path(chosen)
+    for place in (Path("reverie"), Path("~/.config/reverie").expanduser()):
+        if place.is_dir() and any(map(is_config_file, place.iterdir())):
+            return place
+    return None
 
 
 def add_process_name(parser: argparse.ArgumentParser, text: str) -> None:
@@ -205,3 +224,23 @@ def current_user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # this user has no name
         return f"user {os.getuid()}"
+
+
+WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - such a listener is reached here
+
+
+def dashboard_url(ops: OpsConfig) -> str:
+    """Return the URL of the page, without the token. Raises ValueError if there is none, or its
+    port is not known.
+    """
+    if ops.token is None:
+        raise ValueError(
+            "the dashboard and the console need a token: set ops.token, at least 16 characters"
+        )
+    if not ops.port:
+        raise ValueError(
+            "ops.port is 0 (any free port): the log of the gateway shows which; set a port to see "
+            "it here"
+        )
+    host = WILDCARD_HOSTS.get(ops.host, ops.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{ops.port}/"

@@ -11,7 +11,7 @@ from textual import events as textual_events
 from textual.geometry import Offset
 
 from channels import aio
-from gateway.cli.console.app import LINE_BREAK, ConsoleApp, PaneLog, Prompt
+from gateway.plugins.console.app import LINE_BREAK, ConsoleApp, PaneLog, Prompt
 from tests.kits.console import AT, OWN, Seat, mind, seated, turn
 
 ROOM = "irc.x/#lobby"

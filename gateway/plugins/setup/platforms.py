@@ -24,7 +24,9 @@ from channels.telegram.check import (
     probe_telegram,
 )
 from channels.telegram.config import TelegramConfig
-from gateway.cli.setup.dialog import (
+from gateway.core.addresses import is_loopback_host
+from gateway.core.findings import Finding
+from gateway.plugins.setup.dialog import (
     AGAIN,
     CORRECT,
     GO_ON,
@@ -36,8 +38,6 @@ from gateway.cli.setup.dialog import (
     find_secrets,
     split_words,
 )
-from gateway.core.addresses import is_loopback_host
-from gateway.core.findings import Finding
 
 
 @dataclass(frozen=True, slots=True)

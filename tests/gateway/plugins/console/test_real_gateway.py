@@ -14,8 +14,8 @@ import pytest
 
 from agent.models.scripted import Script, ScriptRule
 from channels import aio
-from gateway.cli.console.client import ApiRejected, ApiUnavailable, GatewayApiClient
 from gateway.cli.main import main
+from gateway.plugins.console.client import ApiRejected, ApiUnavailable, GatewayApiClient
 from reverie.testing.servers.ports import free_port
 from tests.kits.console import OWN, StubGateway, opened
 from tests.kits.console import TOKEN as STUB_TOKEN
@@ -47,6 +47,15 @@ async def test_a_person_talks_to_a_real_gateway(tmp_path: Path) -> None:
         await eyes.sees("ann  reverie: and me?", "conversation")
         await eyes.until(lambda: not eyes.app.model.turns)
         assert "is writing" not in eyes.screen()
+
+
+async def test_commands_of_plugins_that_are_off_are_not_offered(tmp_path: Path) -> None:
+    off = {"off": ["approvals"]}
+    async with operated(tmp_path, plugins=off) as gateway, opened(url(gateway.port), TOKEN) as eyes:
+        await eyes.sees("attached")
+        names = eyes.app.model.find_completions("/")
+    assert {"status", "recap"} <= set(names)
+    assert not {"approve", "deny"}.intersection(names)
 
 
 async def test_a_turn_is_stopped_from_the_console(tmp_path: Path) -> None:

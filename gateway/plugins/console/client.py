@@ -1,4 +1,4 @@
-"""HTTP client of a running gateway's API and its event stream.
+"""HTTP client of a running gateway's API and its event stream; and the command `reverie console`.
 
 Plain HTTP is accepted for this machine only, else HTTPS.
 
@@ -8,15 +8,29 @@ Errors:
 - `ApiRejected`: tell the person; the token or the request was refused.
 """
 
+import argparse
+import asyncio
 import json
+import os
+import shlex
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, TypeAdapter
 
 from agent.models.http import SseEventTooLarge, SseParser
+from gateway.command_line import (
+    current_user,
+    dashboard_url,
+    fill_command,
+    load_settings,
+    report_failure,
+)
+from gateway.config.models import OpsConfig
 from gateway.core.addresses import is_loopback_host
 from gateway.core.api_models import (
     EVENT_MODELS,
@@ -25,6 +39,7 @@ from gateway.core.api_models import (
     ConversationSummary,
     GatewayStatus,
     Page,
+    PluginEntry,
     SayReceipt,
 )
 from gateway.core.control_messages import ControlResponse
@@ -125,6 +140,10 @@ class GatewayApiClient:
             Page[ConversationSummary], "GET", "/api/conversations", query={"limit": str(limit)}
         )
 
+    async def list_plugins(self) -> Page[PluginEntry]:
+        """Return the plugins in use."""
+        return await self._request(Page[PluginEntry], "GET", "/api/plugins")
+
     async def say(self, text: str) -> None:
         """Post a text as the operator; return when it is durable."""
         await self._request(SayReceipt, "POST", "/api/say", body={"text": text})
@@ -210,3 +229,59 @@ def _describe_http_error(error: Exception) -> str:
     name = type(error).__name__
     words = {"ConnectError": "nobody answers there", "ReadTimeout": "nothing came for too long"}
     return words.get(name) or str(error) or name
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those of `reverie console`. Exit codes: 0 it was left; 2 it could not be opened; 3 no
+    gateway answers.
+    """
+    fill_command(parser, _run, where="maybe config")
+    text = "connect to the gateway at this address, with the token in REVERIE_TOKEN"
+    parser.add_argument("--url", default="", metavar="URL", help=text)
+
+
+def _run(args: argparse.Namespace) -> int:
+    if find_spec("textual") is None:
+        return report_failure(
+            "console", ValueError("install it: pip install 'reverie-gateway[console]'")
+        )
+    if not (
+        sys.stdin.isatty() and sys.stderr.isatty()
+    ):  # Textual reads from stdin and draws on stderr
+        return report_failure(
+            "console", ValueError("it needs a terminal; `reverie log tail -f` can be piped")
+        )
+    if args.config is None and not args.url:
+        return report_failure(
+            "console", ValueError("name a configuration with --config, or a gateway with --url")
+        )
+    settings = (
+        load_settings(args.config, needs=("store", "ops")) if args.config is not None else None
+    )
+    configured = settings.ops.token if settings is not None else None
+    token = configured.get_secret_value() if configured is not None else ""
+    url = args.url
+    try:
+        url = url or dashboard_url(settings.ops if settings is not None else OpsConfig())
+        token = os.environ.get("REVERIE_TOKEN") or token if args.url else token
+        return asyncio.run(_run_console(GatewayApiClient(url, token)))
+    except ApiUnavailable as error:
+        where = f" --config {shlex.quote(str(args.config))}" if args.config is not None else ""
+        sys.stderr.write(
+            f"console: no gateway answers at {url} ({error}): start `reverie run{where}`\n"
+        )
+        return 3
+    except (ConsoleApiError, OSError, ValueError) as error:
+        return report_failure("console", error)
+
+
+async def _run_console(api: GatewayApiClient) -> int:
+    from gateway.plugins.console.app import ConsoleApp  # noqa: PLC0415 - nothing else imports Textual
+
+    try:
+        await api.get_status()
+        app = ConsoleApp(api, f"{current_user()} at the console")
+        await app.run_async()
+    finally:
+        await api.close()
+    return app.return_code or 0

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.cli.console import client, model
-from gateway.cli.console.model import ALL_CONVERSATIONS, ConsoleModel, PaneName
 from gateway.core import api_models
+from gateway.plugins.console import client, model
+from gateway.plugins.console.model import ALL_CONVERSATIONS, ConsoleModel, PaneName
 from tests.kits.console import AT, OWN, filled, mind, turn
 
 NOW = datetime(2026, 11, 22, 10, 0, 30, tzinfo=UTC)
@@ -506,13 +506,19 @@ def test_what_a_line_means(typed: str, what: tuple[str | None, str]) -> None:
     ],
 )
 def test_completion(typed: str, found: list[str]) -> None:
-    assert model.find_completions(typed, ["irc.libera/#python"]) == found
+    place = filled(api_models.ConversationSummary, {"conversation": "irc.libera/#python"})
+    console = ConsoleModel()
+    console.use_plugins({"reminders"})
+    console.conversations = (api_models.ConversationSummary.model_validate(place),)
+    assert console.find_completions(typed) == found
 
 
 def test_completion_knows_every_command_and_what_it_is_for() -> None:
-    names = model.find_completions("/")
+    console = ConsoleModel()
+    console.use_plugins({"reminders"})
+    names = console.find_completions("/")
     assert {"status", "dmn", "quit", "follow", "reload"} <= set(names)
-    assert model.format_usage("/status").startswith("/status: ")
-    assert model.format_usage("/dmn pause").startswith("/dmn pause")
-    assert model.format_usage("/follow x") == model.LOCAL_COMMANDS["follow"]
-    assert model.format_usage("/nonsense") == model.format_usage("status") == ""
+    assert console.format_usage("/status").startswith("/status: ")
+    assert console.format_usage("/dmn pause").startswith("/dmn pause")
+    assert console.format_usage("/follow x") == model.LOCAL_COMMANDS["follow"]
+    assert console.format_usage("/nonsense") == console.format_usage("status") == ""

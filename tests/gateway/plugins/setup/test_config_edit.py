@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cli.setup.config_edit import (
+from gateway.config.source import Tree, value_at
+from gateway.plugins.setup.config_edit import (
     CannotEdit,
     change_value,
     check_files,
@@ -19,7 +20,6 @@ from gateway.cli.setup.config_edit import (
     render_config,
     write_files,
 )
-from gateway.config.source import Tree, value_at
 
 NEW: dict[str, Tree] = {
     "ops": {"token": "${file:secrets/o}"},

@@ -977,7 +977,7 @@ async def test_ctrl_c_while_it_looks_leaves_nothing(tmp_path: Path) -> None:
 
 async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
     sabotage = (
-        "import gateway.cli.setup.program as p\n"
+        "import gateway.plugins.setup.program as p\n"
         "def broken(config):\n"
         "    token = config['channels']['telegram.main']['token']\n"
         "    raise RuntimeError(f'broken at {token.value}')\n"

@@ -6,16 +6,21 @@ makes the others slow. A check that breaks, or is not done by then, becomes a fi
 unknown.
 """
 
+import argparse
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import groupby
 from time import monotonic
-from typing import Final
+from typing import Final, TextIO
 
+from gateway.command_line import fill_command
 from gateway.config.check_registry import CHECKS, CheckContext, CheckEnvironment
 from gateway.config.files_check import check_directory
 from gateway.config.loader import ConfigError, read_config
@@ -295,3 +300,65 @@ def _crash_finding(name: str, error: Exception) -> Finding:
 
 def _is_missing_config(one: ConfigProblem) -> bool:
     return not one.line and not one.key and not one.file.endswith((".yaml", ".yml"))
+
+
+INTERRUPTED_CODE = 1
+"""Exit code after Ctrl-C or a closed pipe."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add those of `reverie doctor`. Exit codes: 0 nothing is bad; 1 something is; 2 bad usage or
+    no configuration; 3 nothing is bad, but some checks could not look.
+    """
+    fill_command(parser, _run, where="config", as_json=True)
+    parser.add_argument(
+        "--offline", action="store_true", help="make no connections to other machines"
+    )
+
+
+def _run(args: argparse.Namespace) -> int:
+    logging.disable(logging.CRITICAL)  # libraries and adapters log what the findings report
+    if sys.stderr.isatty() and not args.json:
+        sys.stderr.write("checking ...\n")
+    where = CheckEnvironment(directory=args.config, env=os.environ, offline=args.offline)
+
+    async def examine_and_print() -> int:
+        """Print before the event loop ends, which waits for name servers that do not answer."""
+        report = await examine(where)
+        if args.json:
+            sys.stdout.write(f"{report.to_json()}\n")
+        else:
+            style = ReportStyle(
+                colour=_supports_colour(sys.stdout, os.environ),
+                ascii=not _can_encode_signs(sys.stdout),
+            )
+            sys.stdout.writelines(f"{line}\n" for line in report.render_lines(style))
+        sys.stdout.flush()
+        return report.exit_code
+
+    try:
+        return asyncio.run(examine_and_print())
+    except (
+        BrokenPipeError
+    ):  # the reader closed the pipe (https://docs.python.org/3/library/signal.html)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return INTERRUPTED_CODE
+    except KeyboardInterrupt:
+        return INTERRUPTED_CODE
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _supports_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
+    """Return whether to use colours: on a terminal, unless the environment forbids it
+    (https://no-color.org).
+    """
+    return stream.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
+
+
+def _can_encode_signs(stream: TextIO) -> bool:
+    try:
+        "✓✗".encode(stream.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -7,14 +7,13 @@ all agents; the conversation pane the followed conversation; the tools pane ever
 
 import json
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Final, Literal, cast
 
 from rich.text import Text
 
-from gateway.cli.console.safe_text import one_line, safe_lines
 from gateway.commands.definition import CommandDefinition, format_arg
 from gateway.commands.table import build_table
 from gateway.core.api_models import (
@@ -39,6 +38,7 @@ from gateway.core.control_messages import DmnStatus
 from gateway.core.format import format_duration, format_usd
 from gateway.core.metrics import ChannelStats
 from gateway.plugins import find_plugins
+from gateway.plugins.console.safe_text import one_line, safe_lines
 from gateway.runtime.dmn_admin import format_dmn_status
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS
 
@@ -64,61 +64,6 @@ def parse_input(typed: str) -> tuple[LocalCommandName | None, str]:
         case "/follow", wanted:
             return "follow", wanted
     return None, typed.strip()
-
-
-def find_completions(typed: str, conversations: Iterable[str] = ()) -> list[str]:
-    """Return possible completions of the last word of a command; empty: no command, or nothing to
-    complete.
-    """
-    if not typed.startswith("/") or "\n" in typed:
-        return []
-    *before, word = typed[1:].split(" ")
-    before = [one for one in before if one]
-    return [
-        one
-        for one in _list_candidates(before, conversations)
-        if one.startswith(word) and one != word
-    ]
-
-
-def format_usage(typed: str) -> str:
-    """Return the usage and summary of the command in the input. Empty: not a command."""
-    name, *words = typed.removeprefix("/").split(" ")
-    row = _find_command(name)
-    if not typed.startswith("/") or row is None:
-        return LOCAL_COMMANDS.get(name, "") if typed.startswith("/") else ""  # type: ignore[call-overload]  # any text may be asked for
-    sub = row.find_sub(words[0]) if words else None
-    args = " ".join(map(format_arg, sub.args if sub else row.args))
-    return (
-        " ".join(filter(None, (f"/{row.name}", sub.name if sub else "", args)))
-        + f": {(sub or row).summary}"
-    )
-
-
-def _list_candidates(before: Sequence[str], conversations: Iterable[str]) -> Iterable[str]:
-    if not before:
-        return sorted({*LOCAL_COMMANDS, *(row.name for row in _list_commands())})
-    if before == ["follow"]:
-        return ["all", "own", *conversations]
-    row = _find_command(before[0])
-    if row is None:
-        return []
-    if before[0] == "help" and len(before) == 1:
-        return sorted(one.name for one in _list_commands())
-    sub = row.find_sub(before[1]) if len(before) > 1 else None
-    if len(before) == 1 and row.subs:
-        return [one.name for one in row.subs]
-    args = sub.args if sub is not None else row.args
-    place = len(before) - (2 if sub is not None else 1)
-    return args[place].choices if place < len(args) else []
-
-
-def _list_commands() -> Sequence[CommandDefinition]:
-    return build_table(find_plugins().classes).rows
-
-
-def _find_command(name: str) -> CommandDefinition | None:
-    return next((row for row in _list_commands() if row.name == name), None)
 
 
 PaneName = Literal["autonomous", "conversation", "tools"]
@@ -285,6 +230,8 @@ class ConsoleModel:
         self.status: GatewayStatus | None = None
         self.conversations: tuple[ConversationSummary, ...] = ()
         """Known conversations, the most recently active first."""
+        self.commands: Mapping[str, CommandDefinition] = {}
+        """Commands of the gateway, by name. Empty: not known yet."""
         self._titles: dict[str, str] = {}
         self._zone = zone
         self._agent_names: dict[str, str] = {}  # agent by conversation
@@ -292,6 +239,52 @@ class ConsoleModel:
         self._missing_turns: set[str] = set()
         """Turns that the last status no longer listed, and whose end event has not come."""
         self._history_seq = 0  # the conversation pane was filled from the log up to this position
+
+    def use_plugins(self, names: Collection[str]) -> None:
+        """Offer the commands of a gateway that has these plugins, as far as they are known here."""
+        used = tuple(one for one in find_plugins().classes if one.name in names)
+        self.commands = {row.name: row for row in build_table(used).rows}
+
+    def find_completions(self, typed: str) -> list[str]:
+        """Return possible completions of the last word of a command; empty: no command, or nothing
+        to complete.
+        """
+        if not typed.startswith("/") or "\n" in typed:
+            return []
+        *before, word = typed[1:].split(" ")
+        before = [one for one in before if one]
+        found = self._list_candidates(before)
+        return [one for one in found if one.startswith(word) and one != word]
+
+    def format_usage(self, typed: str) -> str:
+        """Return the usage and summary of the command in the input. Empty: not a command."""
+        name, *words = typed.removeprefix("/").split(" ")
+        row = self.commands.get(name)
+        if not typed.startswith("/") or row is None:
+            return LOCAL_COMMANDS.get(name, "") if typed.startswith("/") else ""  # type: ignore[call-overload]  # any text may be asked for
+        sub = row.find_sub(words[0]) if words else None
+        args = " ".join(map(format_arg, sub.args if sub else row.args))
+        return (
+            " ".join(filter(None, (f"/{row.name}", sub.name if sub else "", args)))
+            + f": {(sub or row).summary}"
+        )
+
+    def _list_candidates(self, before: Sequence[str]) -> Iterable[str]:
+        if not before:
+            return sorted({*LOCAL_COMMANDS, *self.commands})
+        if before == ["follow"]:
+            return ["all", "own", *(one.conversation for one in self.conversations)]
+        row = self.commands.get(before[0])
+        if row is None:
+            return []
+        if before == ["help"]:
+            return sorted(self.commands)
+        sub = row.find_sub(before[1]) if len(before) > 1 else None
+        if len(before) == 1 and row.subs:
+            return [one.name for one in row.subs]
+        args = sub.args if sub is not None else row.args
+        place = len(before) - (2 if sub is not None else 1)
+        return args[place].choices if place < len(args) else []
 
     def apply_event(self, event: ApiEvent) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
         """Apply an event."""

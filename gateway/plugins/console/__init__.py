@@ -1,0 +1,37 @@
+"""`reverie console`: a terminal UI with four panes for a running gateway; and the channel that is
+inside the process, a keyboard or a test.
+
+`client` is the HTTP client of the gateway's API and its event stream, and has the command. `model`
+turns events into text for the panes, and parses the input line; `safe_text` makes foreign text safe
+for a terminal; both are pure. `app` is the Textual application.
+
+Rules: nothing outside imports `app` or `model` before the command runs, for Textual is an extra.
+Foreign text goes to the screen as `rich.text.Text` made of safe lines, never as markup.
+"""
+
+from typing import ClassVar
+
+from channels.base import Channel
+from channels.console import ConsoleChannel, ConsoleConfig
+from gateway.core.events import ChannelName
+from gateway.plugin import PlatformFactory, Plugin
+
+
+def _make_channel(*, name: ChannelName, **_: object) -> Channel:
+    return ConsoleChannel(name, lambda _: None)
+
+
+class Console(Plugin):
+    """A terminal beside the gateway, and a channel inside it: `reverie demo --console` makes its
+    own, which is shown.
+    """
+
+    name = "console"
+    summary = "is the terminal of reverie console, and the channel of reverie demo --console"
+    platforms: ClassVar = {"console": PlatformFactory(settings=ConsoleConfig, make=_make_channel)}
+    subcommands: ClassVar = {
+        "console": (
+            "watch the running gateway and talk to it in this terminal",
+            "gateway.plugins.console.client:add_arguments",
+        )
+    }
