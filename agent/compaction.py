@@ -139,7 +139,6 @@ class FoldEconomics:
         )
 
     def is_worthwhile(self, params: CompactionParams) -> bool:
-        """Return whether it is time to fold."""
         surcharge = max(0.0, params.write - params.read)
         return self.gain >= MIN_GAIN_TOKENS and (
             params.cold
@@ -427,7 +426,6 @@ def _plan_if_worthwhile(view: _CompactionView) -> CompactionPlan:
 
 
 def _assess_fold(view: _CompactionView, shape: ViewShape) -> FoldEconomics:
-    """Return the savings and costs of a fold."""
     turns, before, after = view.turns, view.sizes(view.now), view.sizes(shape)
     first = next((index for index, taken in enumerate(before) if after[index] != taken), len(turns))
     last = [

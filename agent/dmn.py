@@ -209,7 +209,9 @@ def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
     return after, tuple(effects)
 
 
-def _apply_signal(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
+def _apply_signal(  # noqa: C901 - one case per signal
+    state: DmnState, signal: Signal, policy: DmnPolicy
+) -> StepResult:
     if state.stopping and not isinstance(signal, TurnEnded):
         return state, ()
     match signal:
@@ -229,21 +231,14 @@ def _apply_signal(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepRes
         case ModelChanged():
             asked = tuple(replace(one, failed=None) for one in state.put_off)
             return _ask_again(replace(state, outage=None, put_off=asked), asked, signal.at, policy)
-        case _:
-            return _take_note(state, signal), ()
-
-
-def _take_note(state: DmnState, signal: Presence | LeftOff | BudgetSpent | Stopping) -> DmnState:
-    """Take in a signal that has no effects."""
-    match signal:
         case Presence():
-            return replace(state, presence=signal.level)
+            return replace(state, presence=signal.level), ()
         case LeftOff():
-            return _on_left_off(state, signal.conversation)
+            return _on_left_off(state, signal.conversation), ()
         case BudgetSpent():
-            return replace(_reset_daily(state, signal.at), spent_up=True)
+            return replace(_reset_daily(state, signal.at), spent_up=True), ()
         case Stopping():
-            return replace(state, stopping=True, waiting=(), pending=(), continuing=(), low=())
+            return replace(state, stopping=True, waiting=(), pending=(), continuing=(), low=()), ()
 
 
 def _on_noticed_elsewhere(state: DmnState, signal: Noticed, policy: DmnPolicy) -> DmnState:
@@ -512,7 +507,6 @@ def _may_dream(state: DmnState, signal: Tick, policy: DmnPolicy) -> bool:
 
 
 def _dream_left_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
-    """Return the seconds that the dream may still take."""
     return (
         policy.dreaming_s - (at - state.dreamt).total_seconds() if state.dreamt is not None else 0.0
     )
@@ -555,13 +549,10 @@ def _on_directive(state: DmnState, signal: Directive, policy: DmnPolicy) -> Step
             ends = (Interrupt(conversation=policy.inner),) if state.mode is DmnMode.DREAMING else ()
             mode = DmnMode.STORED if stored else DmnMode.RESTING
             state = replace(state, mode=mode, continuing=(), stored_until=until, wake_on=kinds)
-        case _:
-            pass
     return state, ends
 
 
 def _expire(state: DmnState, at: datetime) -> DmnState:
-    """End what was to last until now."""
     if state.quiet_until is not None and state.quiet_until <= at:
         state = replace(state, quiet_until=None)
     if state.mode is DmnMode.STORED and _is_woken(state, at):

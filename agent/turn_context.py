@@ -150,7 +150,6 @@ class TurnProgress:
         )
 
     def finish(self, ending: TurnOutcome) -> TurnOutcome:
-        """Return the complete outcome of a turn that ended like this."""
         return replace(
             self.current,
             outcome=ending.outcome,
@@ -581,7 +580,6 @@ class TurnRequest:
         self._rebuild(brief)
 
     def record_answer(self, end: StreamEnd) -> None:
-        """Record that the request was answered."""
         self.progress.record_answer(end, self._model, self._window.estimated_tokens)
         self._window.record_bill(self.progress.current.prompt_tokens)
 
@@ -706,7 +704,6 @@ class TurnRequest:
 
     @property
     def _steps(self) -> tuple[TurnStep, ...]:
-        """Steps of this turn."""
         return self.progress.current.steps[self._earlier_steps :]
 
     def _rebuild(self, brief: PromptInput) -> None:
@@ -741,7 +738,6 @@ class TurnRequest:
         self.request.sizes[count_heuristically] = size
 
     async def _shrink_results(self, first: int, tokens: int) -> None:
-        """Shorten the results of the first steps."""
         if first > 0:
             steps = self._steps
             self.progress.replace_steps(

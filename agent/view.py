@@ -308,19 +308,16 @@ _MAX_HANDLE_CHARS: Final = 40
 """Limit of a handle: two positions in the log, each of 18 digits at most."""
 
 
-def result_handle(seq: int, number: int) -> str:
-    """Return the handle of a call's result. `number`: counted from 1 over all steps of the turn."""
-    return f"t{seq}.{number}"
-
-
 def result_source(seq: int, number: int, record: ToolCallRecord) -> EvidenceRef:
-    """Return a reference to the whole result of a call."""
+    """Return a reference to the whole result of a call. `number`: counted from 1 over all steps of
+    the turn.
+    """
     if record.source is not None:
         return record.source
     digest = hashlib.sha256(record.result.encode()).hexdigest()
     origin = record.origin or (record.arguments if record.arguments.strip() != "{}" else "")
     return EvidenceRef(
-        handle=result_handle(seq, number),
+        handle=f"t{seq}.{number}",
         kind="text",
         origin=origin,
         chars=len(record.result),
@@ -435,8 +432,10 @@ def _render_stub(seq: int, number: int, record: ToolCallRecord) -> str:
         key = record.id if record.untrusted else ""
         stub = render_partial_result(whole, record.name, _excerpt_start(record.result), call=key)
     else:
-        name = to_single_line(record.name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)
-        stub = f'[{name} result cleared: fetch_evidence("{whole.handle}") gives it again]'
+        stub = (
+            f'[{_call_name(record)} result cleared: fetch_evidence("{whole.handle}") gives it '
+            "again]"
+        )
     return stub if estimate_tokens(stub) < estimate_tokens(record.result) else record.result
 
 
@@ -692,7 +691,7 @@ def render_head(
     last_request_lines = _render_last_request(last_request, room)
     room -= _byte_size(last_request_lines)
     summary, exact = secure_identifiers(normalize_text(summary), exact)
-    summary_lines, room = _render_summary(summary, room)
+    summary_lines, room = _fit_section(_SUMMARY_TITLE, _indent(summary), room)
     names, room = _render_names(exact, room)
     return "\n".join(
         [
@@ -781,16 +780,11 @@ def _indent(text: str, by: str = "  ") -> str:
 
 
 def _render_last_request(request: str, room: int) -> list[str]:
-    """Render the last request in at most half of the room."""
     request = normalize_text(request)
     more = len(request) - MAX_REQUEST_CHARS
     if more > 0:  # messages to the agent stand behind overheard ones
         request = f"[... {more} characters in front] {request[-MAX_REQUEST_CHARS:]}"
     return _fit_section(_LAST_REQUEST_TITLE, _indent(request), room // 2)[0]
-
-
-def _render_summary(summary: str, room: int) -> tuple[list[str], int]:
-    return _fit_section(_SUMMARY_TITLE, _indent(summary), room)
 
 
 def _render_names(exact: Sequence[str], room: int) -> tuple[list[str], int]:

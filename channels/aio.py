@@ -70,12 +70,12 @@ class Backoff:
 ResultT = TypeVar("ResultT")
 
 
-async def with_timeout(clock: Clock, limit_s: float, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+async def with_timeout(clock: Clock, limit_s: float, work: Awaitable[ResultT]) -> ResultT:
     """Return the result of `work`; raise TimeoutError after `limit_s`.
 
     `work` is cancelled and finished in all other cases.
     """
-    working, timer = asyncio.create_task(work), asyncio.create_task(clock.sleep(limit_s))
+    working, timer = asyncio.ensure_future(work), asyncio.create_task(clock.sleep(limit_s))
     try:
         await asyncio.wait({working, timer}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
@@ -94,7 +94,7 @@ async def wait_first(task: asyncio.Task[None], work: Coroutine[Any, Any, object]
         await cancel_and_wait(other)
 
 
-async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
     """Cancel the tasks and wait until they are finished."""
     for task in tasks:
         task.cancel()
@@ -135,7 +135,6 @@ class RoomSignals:
         await self._events.setdefault(room, asyncio.Event()).wait()
 
     def notify(self, room: str) -> None:
-        """Wake all that wait for the room."""
         if (event := self._events.pop(room, None)) is not None:
             event.set()
 
@@ -176,7 +175,6 @@ class AnswerCache(Generic[KeyT, AnswerT]):
         self._answers.pop(key, None)
 
     def clear(self) -> None:
-        """Forget all answers."""
         self._answers.clear()
 
 
@@ -220,7 +218,6 @@ class BackpressureBuffer(Generic[ItemT]):
         await self._room_event.wait()
 
     async def wait_until_full(self) -> None:
-        """Return once the buffer is full."""
         await self._full_event.wait()
 
     def put(self, item: ItemT) -> None:

@@ -235,7 +235,6 @@ class _RunWriter:
 
 
 def _image_text(token: "Token") -> str:
-    """Return an image's description without its marks."""
     return "".join(
         _image_text(child) if child.children else child.content for child in token.children or []
     )

@@ -194,7 +194,7 @@ def _closes_fence(marks: str, opener: str) -> bool:
 
 def _find_cut(line: str, room: int, *, code: bool) -> int:
     """Return the index to cut a line at so that the part before fits `room`; at least 1."""
-    end = _fitting_length(line, room)
+    end = fitting_length(line, room)
     spans = [] if code else [found.span() for found in _UNBREAKABLE.finditer(line)]
     cut = next((a for a, b in spans if a < end < b and line[:a].strip()), end)
     for at in range(cut, max(cut // 2, 1) - 1, -1):
@@ -204,13 +204,14 @@ def _find_cut(line: str, room: int, *, code: bool) -> int:
     return cut if cut < end else character_boundary(line, 0, end)
 
 
-def _fitting_length(line: str, room: int) -> int:
+def fitting_length(text: str, room: int) -> int:
+    """Return how many of the first characters take at most `room` UTF-16 units: at least 1."""
     taken = 0
-    for at, character in enumerate(line):
+    for at, character in enumerate(text):
         taken += 1 + (character > "\uffff")
         if taken > room:
             return max(at, 1)
-    return len(line)
+    return len(text)
 
 
 def character_boundary(text: str, start: int, end: int) -> int:

@@ -9,12 +9,16 @@ must cost nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from datetime import date
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from agent.cache.breakpoints import MAX_BREAKPOINTS, CacheMultipliers, is_hour_cheaper
-from agent.cache.plan import CachePlan, PlannedRequest, account_blocks
+from agent.cache.plan import (
+    MAX_BREAKPOINTS,
+    CachePlan,
+    PlannedRequest,
+    account_blocks,
+    is_hour_cheaper,
+)
 from agent.cache.prices import Price
 from agent.cache.state import (
     LIFETIME_S,
@@ -90,9 +94,8 @@ def plan_refresh(
         or idle.refresh_tokens < price.minimum_tokens
     ):
         return None
-    costs = CacheMultipliers(price.read, price.write_5m, price.write_1h)
     odds = cadence.odds(idle.conversation)
-    if lengthens and idle.lifetime == "5m" and is_hour_cheaper(odds.kept, odds.written, costs):
+    if lengthens and idle.lifetime == "5m" and is_hour_cheaper(odds.kept, odds.written, price):
         return None  # after its expiry it will be written for an hour, which is not possible before
     idle_s = max(0.0, idle.expires_s - idle.last_request_s)
     saved, costs_now = (
@@ -217,30 +220,11 @@ def _billed_tokens(planned: PlannedRequest, count: int) -> int:
 
 
 def _billed_estimate(planned: PlannedRequest) -> TokenEstimate:
-    """Return the estimate corrected by the bill."""
     return (
         replace(planned.estimate, tokens=planned.billed_tokens)
         if planned.billed_tokens
         else planned.estimate
     )
-
-
-@dataclass(slots=True)
-class KeepWarmBudget:
-    """Money that each agent has spent on refreshes today."""
-
-    _today: date = date.min
-    _spent: dict[str, float] = field(default_factory=dict)
-
-    def remaining_usd(self, agent: str, today: date, budget_usd: float) -> float:
-        """Return the rest of an agent's budget. Days are UTC."""
-        if today != self._today:
-            self._today, self._spent = today, {}
-        return max(0.0, budget_usd - self._spent.get(agent, 0.0))
-
-    def spend(self, agent: str, usd: float) -> None:
-        """Add to what was spent. A negative amount returns what was taken too much today."""
-        self._spent[agent] = max(0.0, self._spent.get(agent, 0.0) + usd)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,7 +58,6 @@ class Price(_PriceModel):
 
     @property
     def is_priced(self) -> bool:
-        """Return whether a cost can be computed."""
         return self.input_usd is not None and self.output_usd is not None
 
     def write_multiplier(self, lifetime: CacheTtl) -> float:
@@ -78,7 +77,6 @@ class Price(_PriceModel):
         return None if inputs is None or outputs is None else inputs + outputs
 
     def _cost_usd(self, usage: Usage) -> tuple[float | None, float | None]:
-        """Return the cost of the input and of the output."""
         prompt = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
         long = self.long_prompt
         rates = self if long is None or prompt <= long.above_tokens else long

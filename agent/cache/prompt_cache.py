@@ -15,7 +15,6 @@ from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from agent.cache.breakpoints import plan_cache, segments_before_messages
 from agent.cache.idle import (
     UNKNOWN_FORECAST,
     CacheForecast,
@@ -32,9 +31,11 @@ from agent.cache.plan import (
     explain_cache_miss,
     find_cache_miss,
     plan_automatic,
+    plan_cache,
     segment_prompt,
+    segments_before_messages,
 )
-from agent.cache.state import AutomaticCacheState, CacheState, Cadence, Digest
+from agent.cache.state import CacheState, Cadence, Digest
 from agent.models.base import (
     Model,
     ModelBusy,
@@ -154,9 +155,7 @@ class PromptCache:
         """Tokens that the server has read of a prompt that it cut, and of the whole, about. None:
         it reads all."""
         self._is_billed = self._doubts_usage = False
-        self._cache_state = (
-            AutomaticCacheState() if dialect.caching == "automatic" else CacheState()
-        )
+        self._cache_state = CacheState()
         self._cadence = defaultdict[str, Cadence](Cadence)
         self.last_requests = LastRequests()
         """Last answered request of each conversation."""

@@ -6,7 +6,7 @@ lifetimes that survive them: up to 5 minutes, up to an hour, longer. Conversatio
 with silences between, so gaps are counted separately by the kind of gap before them (a Markov chain
 over the three kinds). Newer gaps weigh more, one gap outweighs the prior, and the gaps of all other
 conversations stand in for what is not known of one. Apart from that, two sums are kept: what a
-lifetime of an hour would have saved, and what it would have cost (`agent.cache.breakpoints`).
+lifetime of an hour would have saved, and what it would have cost (`agent.cache.plan`).
 
 The content of a cache is derived from the requests that were sent. A provider stores what stands in
 front of a breakpoint, as a segment behind the cached prefix before it, for the lifetime that was
@@ -17,16 +17,15 @@ Times are passed in.
 """
 
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import pairwise
 from math import inf
-from operator import itemgetter
 from typing import NamedTuple
 
 from gateway.core.events import CacheTtl
+from gateway.core.ratelimit import LruDict
 
 GAPS_S = (300.0, 3_600.0)
 """Limits of the kinds of gaps: the lifetimes of 5 minutes and of 1 hour survive shorter ones
@@ -243,12 +242,13 @@ class Cadence:
     shared: GapStats | None = None
     pool: GapStats = _NEW_STATS
     """Gaps of all conversations together."""
-    _by_conversation: OrderedDict[str, GapStats] = field(default_factory=OrderedDict)
+    _by_conversation: LruDict[str, GapStats] = field(
+        default_factory=lambda: LruDict(_MAX_CONVERSATIONS)
+    )
 
     def observe_request(self, conversation: str, at_s: float) -> None:
-        """Add a request of this conversation."""
         self.shared = observe_request(self.shared, at_s)
-        before, pool = self._by_conversation.pop(conversation, None), self.pool
+        before, pool = self._by_conversation.get(conversation), self.pool
         if before is None:
             kept, written = hour_savings(0, None)
         else:
@@ -264,12 +264,9 @@ class Cadence:
         self.pool = pool._replace(
             kept=pool.kept * _POOL_DECAY + kept, written=pool.written * _POOL_DECAY + written
         )
-        self._by_conversation[conversation] = observe_request(before, at_s)
-        if len(self._by_conversation) > _MAX_CONVERSATIONS:
-            self._by_conversation.popitem(last=False)
+        self._by_conversation.put(conversation, observe_request(before, at_s))
 
     def shared_odds(self) -> GapOdds:
-        """Return the odds of the prefix that all conversations share."""
         return estimate_odds(
             self.shared or _NEW_STATS,
             (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR),
@@ -277,7 +274,6 @@ class Cadence:
         )
 
     def odds(self, conversation: str) -> GapOdds:
-        """Return the odds of this conversation."""
         pooled = estimate_odds(
             self.pool, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _GUESS_WEIGHT
         )
@@ -335,7 +331,9 @@ class CachedPrefix(NamedTuple):
 
 
 class CacheState:
-    """Assumed content of one cache, of one provider and one model: it keeps what is marked."""
+    """Assumed content of one cache, of one provider and one model: it keeps what is marked, or all
+    prefixes of each request where the provider caches by itself.
+    """
 
     def __init__(self, *, capacity: int = 8_192) -> None:
         """Start with an empty cache.
@@ -405,45 +403,3 @@ class CacheState:
         }
         excess = max(0, len(alive) - self._capacity * 3 // 4)
         self._segments = dict(list(alive.items())[excess:])
-
-
-class AutomaticCacheState:
-    """Assumed content of a cache that keeps all prefixes of each request, for five minutes after
-    their last use.
-
-    Where a prefix can be read, each shorter one can: only the longest is found.
-    """
-
-    def __init__(self, *, capacity: int = 8_192) -> None:
-        """As `CacheState`."""
-        self._capacity = capacity
-        self._expires_s: dict[Digest, float] = {}
-
-    def find(self, path: Sequence[Digest], at_s: float) -> tuple[CachedPrefix, ...]:
-        """Return the longest prefix of a request that could be read at this time. Empty: none."""
-        for index in range(len(path) - 1, -1, -1):
-            until_s = self._expires_s.get(path[index], -inf)
-            if at_s < until_s:
-                return (CachedPrefix(index, "5m", until_s),)
-        return ()
-
-    def record_request(
-        self,
-        path: Sequence[Digest],
-        *,
-        read: int,
-        writes: Sequence[tuple[int, CacheTtl]],
-        at_s: float,
-    ) -> None:
-        """Record a request, as `CacheState.record_request`."""
-        end = writes[-1][0] + 1 if writes else read
-        self._expires_s.update(dict.fromkeys(path[:end], at_s + LIFETIME_S["5m"]))
-        if len(self._expires_s) > self._capacity:
-            alive = [item for item in self._expires_s.items() if at_s < item[1]]
-            alive.sort(key=itemgetter(1))
-            self._expires_s = dict(alive[-(self._capacity * 3 // 4) :])
-
-    def forget(self, path: Iterable[Digest]) -> None:
-        """Remove prefixes that were found not to be cached."""
-        for digest in path:
-            self._expires_s.pop(digest, None)

@@ -9,14 +9,15 @@ conversation goes on.
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from datetime import datetime
+from datetime import date, datetime
 from typing import NamedTuple
 
-from agent.cache.idle import CacheRefresh, KeepWarmBudget
+from agent.cache.idle import CacheRefresh
 from agent.cache.prompt_cache import PromptCache, wait_first
 from agent.models.base import ModelError
 from gateway.core.clock import Clock
 from gateway.core.events import RequestUsage
+from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.cache")
 _MAX_REFRESH_TIMES = 1_000
@@ -41,10 +42,11 @@ class CacheWarmer:
         """
         self._clock = clock
         self._budget_usd = budget_usd
-        self._budget = KeepWarmBudget()
+        self._spent_usd = LruDict[tuple[str, date], float]()
+        """Agent and UTC day -> money spent on refreshes."""
         self._refresh_times: dict[_IdleKey, float] = {}
         """Time of the next refresh of each conversation."""
-        self.refreshed_at: dict[tuple[str, str], datetime] = {}
+        self.refreshed_at = LruDict[tuple[str, str], datetime](_MAX_REFRESH_TIMES)
         """Time of the last refresh, by agent and conversation; the oldest are forgotten."""
         self._dropped: set[tuple[PromptCache, str]] = set()
         """Models that an agent does not use any more."""
@@ -65,7 +67,6 @@ class CacheWarmer:
         }
 
     def forget_cache(self, model: PromptCache) -> None:
-        """Forget a model that no agent uses any more, and that is closed."""
         self._dropped = {dropped for dropped in self._dropped if dropped[0] is not model}
         self._refresh_times = {
             key: at_s for key, at_s in self._refresh_times.items() if key.model is not model
@@ -116,7 +117,7 @@ class CacheWarmer:
         budget_usd = self._budget_usd()
         if not budget_usd or (key.model, key.agent) in self._dropped:
             return None
-        left_usd = self._budget.remaining_usd(key.agent, self._clock.now().date(), budget_usd)
+        left_usd = budget_usd - self._spent_usd.get((key.agent, self._clock.now().date()), 0.0)
         due = key.model.plan_refresh(key.agent, key.place, budget_usd=left_usd)
         if due is not None:
             self._refresh_times[key] = due.at_s
@@ -127,21 +128,21 @@ class CacheWarmer:
     ) -> None:
         del self._refresh_times[key]
         # Until the cost is known: a refresh that breaks off may be billed as a whole.
-        self._budget.spend(key.agent, due.max_cost_usd)
+        day = key.agent, self._clock.now().date()
+        spent_usd = self._spent_usd.get(day, 0.0)
+        self._spent_usd.put(day, spent_usd + due.max_cost_usd)
         try:
             account = await key.model.refresh(key.agent, key.place)
         except ModelError as error:
             logger.info("%s is not kept warm: %s", key.place, error.reason)
             return
         cost_usd = 0.0 if account is None else account.cost_usd or 0.0
-        self._budget.spend(key.agent, cost_usd - due.max_cost_usd)
+        self._spent_usd.put(day, spent_usd + cost_usd)
         if account is not None:
             read = account.usage.cache_read_tokens
             logger.info(
                 "%s is kept warm: %d tokens were read again for $%.6f", key.place, read, cost_usd
             )
             on_refresh(key.agent, account)
-            self.refreshed_at[key.agent, key.place] = self._clock.now()
-            if len(self.refreshed_at) > _MAX_REFRESH_TIMES:
-                del self.refreshed_at[next(iter(self.refreshed_at))]
+            self.refreshed_at.put((key.agent, key.place), self._clock.now())
         self._schedule(key)

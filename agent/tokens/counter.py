@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 import math
 import re
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Iterable
 from statistics import median
 from typing import Protocol
 
 from gateway.core.media_types import identify_image
+from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger(__name__)
 
@@ -322,8 +323,7 @@ class Calibration:
     """Ratios of billed to estimated tokens by model. For one method of estimating: do not mix."""
 
     def __init__(self) -> None:
-        self._ratios: OrderedDict[str, deque[float]] = OrderedDict()
-        self._median_ratio: dict[str, float] = {}
+        self._ratios = LruDict[str, deque[float]](_MAX_MODELS)
 
     def observe(self, model: str, estimated: int, billed: int) -> None:
         """Record a request with its uncorrected estimate and its billed input tokens, cached ones
@@ -331,17 +331,13 @@ class Calibration:
         """
         if min(estimated, billed) < MIN_TOKENS:
             return
-        ratios = self._ratios.setdefault(model, deque(maxlen=MAX_RATIOS))
-        self._ratios.move_to_end(model)
+        ratios = self._ratios.get(model, deque[float](maxlen=MAX_RATIOS))
         ratios.append(min(max(billed / estimated, RATIO_BOUNDS[0]), RATIO_BOUNDS[1]))
-        self._median_ratio[model] = median(ratios)
-        while len(self._ratios) > _MAX_MODELS:
-            forgotten, _ = self._ratios.popitem(last=False)
-            del self._median_ratio[forgotten]
+        self._ratios.put(model, ratios)
 
     def ratio(self, model: str) -> float:
         """Return the ratio of billed to estimated tokens, within `RATIO_BOUNDS`."""
-        return self._median_ratio[model] if model in self._median_ratio else prior_ratio(model)
+        return median(self._ratios[model]) if model in self._ratios else prior_ratio(model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ words an estimate, which ignores caching.
 import asyncio
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -18,6 +17,7 @@ from agent.models.base import ModelBusy, ModelError, PromptTooLong
 from agent.models.breaker import CircuitBreaker
 from agent.models.http import ModelHttpClient, anthropic_headers, join_endpoint
 from gateway.core.clock import Clock
+from gateway.core.ratelimit import LruDict
 
 COUNT_TIMEOUT_S = 20.0
 """Limit for a whole answer. Nothing waits for it, but a request that hangs keeps the next ones from
@@ -81,8 +81,7 @@ class EndpointCounter:
         )
         self._timeout_s = timeout_s
         self._clock = clock
-        self._capacity = capacity
-        self._counts: OrderedDict[bytes, int] = OrderedDict()
+        self._counts = LruDict[bytes, int](capacity)
         self._pending: dict[bytes, asyncio.Task[None]] = {}
         self.breaker = CircuitBreaker()
         """State of the endpoint, for people and metrics."""
@@ -98,9 +97,9 @@ class EndpointCounter:
         No IO, but writes the request as JSON to hash it: 1 ms for 200 KB.
         """
         counted = countable_body(body)
-        return (
-            None if _image_chars(counted) > _MAX_IMAGE_CHARS else self._look_up(_hash_body(counted))
-        )
+        if _image_chars(counted) > _MAX_IMAGE_CHARS:
+            return None
+        return self._look_up(_hash_body(counted))
 
     def request_count(self, body: RequestBody, on_count: OnCount = lambda _: None) -> None:
         """Request a count in the background.
@@ -158,9 +157,7 @@ class EndpointCounter:
             self.breaker = self.breaker.record_failure(self._clock.monotonic(), hint_s=hint_s)
         else:
             self.breaker = self.breaker.record_success()
-            self._counts[key] = tokens
-            while len(self._counts) > self._capacity:
-                self._counts.popitem(last=False)
+            self._counts.put(key, tokens)
             on_count(tokens)
 
     def _parse_count(self, answer: bytes) -> int:

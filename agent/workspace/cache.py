@@ -39,7 +39,6 @@ class WorkspaceCounts:
     """Readings because a file had changed."""
 
     def by_path(self) -> dict[str, tuple[int, int, int]]:
-        """Return hits, misses and invalidations of each directory."""
         paths = sorted({*self.hits, *self.misses})
         return {
             path: (self.hits[path], self.misses[path], self.invalidations[path]) for path in paths
@@ -79,7 +78,6 @@ class WorkspaceCache:
     def __init__(
         self, clock: Clock, *, watch_debounce_ms: int = 500, max_age_seconds: float = 0
     ) -> None:
-        """Start without bundles. The settings: as of `reconfigure`."""
         self.counts = WorkspaceCounts()
         self._clock = clock
         self._entries: dict[BundleKey, _CachedBundle] = {}

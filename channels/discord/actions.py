@@ -80,7 +80,7 @@ class DiscordActions:
     """Actions of one account, while it is connected."""
 
     def __init__(self, name: ChannelName, config: DiscordConfig, clock: Clock) -> None:
-        self._name, self._config, self._clock = name, config, clock
+        self.name, self._config, self._clock = name, config, clock
         self._directory = DiscordDirectory(name, threads=config.threads)
         self._outgoing = DiscordOutgoing(clock, self._directory, link_previews=config.link_previews)
         self._members = AnswerCache[tuple[str, str], Sequence[str]](clock, 0.0)
@@ -91,7 +91,7 @@ class DiscordActions:
     @property
     def _connected(self) -> "DiscordSession":
         if self._session is None:
-            raise Unreachable(f"{self._name} is not connected")
+            raise Unreachable(f"{self.name} is not connected")
         return self._session
 
     @property
@@ -126,7 +126,6 @@ class DiscordActions:
             )
 
     async def _resolve_emoji(self, channel: str, text: str) -> str:
-        """Return the emoji in the form of requests."""
         if custom := _CUSTOM_EMOJI.fullmatch(text):
             return f"{custom[1]}:{custom[2]}"
         named = _NAMED_EMOJI.fullmatch(text)
@@ -240,7 +239,7 @@ class DiscordActions:
             self._directory,
             self._directory.find_guild(at.room),
         )
-        is_valid = person.isascii() and person.isdigit() and at.channel == self._name
+        is_valid = person.isascii() and person.isdigit() and at.channel == self.name
         if session is None or not session.up or not guild or not is_valid:
             return None
 

@@ -67,6 +67,20 @@ class DiscordChannel(DiscordActions):
 
     typing_interval_s = 8.0
     """Discord shows the indicator for ten seconds."""
+    capabilities = Capabilities(
+        platform="Discord",
+        formatting=_FORMATTING,
+        replies=True,
+        threads=True,
+        resend_window_s=RESEND_WINDOW_S,
+        max_file_bytes=MAX_FILE_BYTES,
+        buttons=True,
+        defers_commands=True,
+        native_commands=True,
+        sender_ids=r"\d+",
+        sender_id_example="80351110224678912",
+        room_title="a Discord channel",
+    )
 
     def __init__(
         self,
@@ -83,27 +97,6 @@ class DiscordChannel(DiscordActions):
         self._state: DiscordAccountState | None = None
         """Set since the first `run`."""
         self._completer: CommandCompleter | None = None
-
-    @property
-    def name(self) -> ChannelName:
-        return self._name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
-            platform="Discord",
-            formatting=_FORMATTING,
-            replies=True,
-            threads=True,
-            resend_window_s=RESEND_WINDOW_S,
-            max_file_bytes=MAX_FILE_BYTES,
-            buttons=True,
-            defers_commands=True,
-            native_commands=True,
-            sender_ids=r"\d+",
-            sender_id_example="80351110224678912",
-            room_title="a Discord channel",
-        )
 
     def space(self, room: RoomId) -> RoomId | None:
         """Return the guild of a room; None: none, or unknown (then only the room's own id opens
@@ -155,7 +148,7 @@ class DiscordChannel(DiscordActions):
         )
         state.interactions.completer = self._completer
         self._session = DiscordSession(
-            self._name,
+            self.name,
             self._config,
             self._clock,
             random=self._random,

@@ -86,7 +86,6 @@ class DiscordDirectory:
     """Known places of one account; fed with events by `apply_event`."""
 
     def __init__(self, channel: ChannelName, *, threads: Iterable[str] = ()) -> None:
-        """`threads`: as configured."""
         self._channel, self.thread_rooms = channel, frozenset(threads)
         self.own_id = ""
         """Our user id; empty until READY."""
@@ -156,13 +155,11 @@ class DiscordDirectory:
         return f"give it the permissions {' and '.join(needed)}, and end its timeout if it has one"
 
     def is_thread_room(self, room: str) -> bool:
-        """Return whether the operator wants threads there."""
         return ANY_ROOM in self.thread_rooms or bool(
             {room, self.guild_of(room)} & self.thread_rooms
         )
 
     def is_own_thread(self, channel: str) -> bool:
-        """Return whether it is a thread that we have opened."""
         place = self.places.get(channel)
         return (
             place is not None
@@ -183,7 +180,6 @@ class DiscordDirectory:
         return room.kind in _THREADED_TYPES and self.is_thread_room(at.room)
 
     def record_opened(self, at: Address) -> None:
-        """Record that the thread is there: its event comes later."""
         if at.thread is not None:
             self._opened.put(at.thread, None)
 
@@ -266,7 +262,6 @@ class DiscordDirectory:
         return permissions
 
     def place_names(self, at: Address) -> PlaceNames | None:
-        """Return the names of a place, as far as known."""
         room = self.places.get(at.room)
         thread = self.places.get(at.thread) if at.thread is not None else None
         place = thread or room
@@ -347,8 +342,6 @@ class DiscordDirectory:
             case "GUILD_ROLE_DELETE":
                 if guild := self._guilds.get(get_snowflake(data, "guild_id")):
                     guild.roles.pop(get_snowflake(data, "role_id"), None)
-            case _:
-                pass
 
     def add_channel(self, data: Json, guild: str) -> DiscordPlace | None:
         """Add one channel object; return None if it is invalid."""

@@ -222,7 +222,6 @@ class DiscordGateway:
         clock: Clock,
         session: "DiscordSession",
     ) -> None:
-        """Connect with `client`, and report to `session`."""
         self._client, self._config, self._clock, self._session = client, config, clock, session
         self._previous = session.progress.session
         """Session of an earlier process. None: there was none, or it has been tried."""

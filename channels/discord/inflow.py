@@ -101,11 +101,9 @@ class DiscordProgress:
             self._gaps.add(guild)
 
     def has_gap(self, guild: str) -> bool:
-        """Return whether messages of the guild may be missing."""
         return guild in (self._gaps or ())
 
     def close_gap(self, guild: str) -> None:
-        """Close the gap: nothing is missing any more."""
         if self._gaps is not None:
             self._gaps.discard(guild)
 
@@ -120,7 +118,6 @@ class DiscordProgress:
         self._newest = max(self._newest, number)
 
     def record_direct(self, direct: str) -> None:
-        """Record that somebody spoke in a direct chat."""
         self.direct_chats.pop(direct, None)
         self.direct_chats[direct] = None
         while len(self.direct_chats) > MAX_DIRECTS:
@@ -142,7 +139,6 @@ class DiscordProgress:
         return None if direct in self.direct_chats else self._unseen
 
     def history_after(self, now: datetime) -> int:
-        """Return the id after which messages must be requested."""
         return max((self._mark or 0) - _MARGIN_SNOWFLAKES, snowflake_at(now - self._history_age))
 
     def exceeds_history_age(self, now: datetime) -> bool:
@@ -238,7 +234,6 @@ class DiscordEventPipeline:
         progress: DiscordProgress,
         state: "DiscordAccountState",
     ) -> None:
-        """Read the inbox of `state`."""
         self._clock, self._rooms, self._directory, self._progress = (
             clock,
             rooms,

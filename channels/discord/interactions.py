@@ -146,10 +146,6 @@ _MAX_CONCURRENT: Final = 50
 """More requests are not answered: each key press makes one."""
 
 
-async def _call_completer(suggest: CommandCompleter, completion: CommandCompletion) -> list[str]:
-    return list(await suggest(completion))
-
-
 def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandCompletion | None:
     command, channel, sender = (
         get_object(data, "data"),
@@ -331,9 +327,7 @@ class InteractionResponder:
         if completion is None or self.completer is None:
             return []
         try:
-            found = await with_timeout(
-                self._clock, _ANSWER_TIMEOUT_S, _call_completer(self.completer, completion)
-            )
+            found = await with_timeout(self._clock, _ANSWER_TIMEOUT_S, self.completer(completion))
         except Exception:
             logger.warning("nothing can be suggested for %s", completion.name, exc_info=True)
             return []

@@ -169,7 +169,6 @@ class DiscordClient(discord.Client):
         self.http.request = self.request  # type: ignore[method-assign] # the one door of all its requests
 
     async def log_in(self, token: str) -> str:
-        """Log in; return our user id."""
         await self.login(token)
         return str(self.user.id) if self.user else ""
 
@@ -186,7 +185,6 @@ class DiscordClient(discord.Client):
         guard: "_SendGuard | None" = None,
         **options: Any,  # noqa: ANN401 - the library's signature
     ) -> Any:  # noqa: ANN401 - the library's signature
-        """Make a request of the library's."""
         if route.url.startswith(Route.BASE):
             route.url = self._base + route.url.removeprefix(Route.BASE)
         limit, now_s = f"{route.method} {route.url}", self.loop.time()
@@ -431,7 +429,6 @@ FAILURES = (
 
 
 def _to_send_error(error: Exception, guard: _SendGuard) -> SendError:
-    """Return the error for a failed request."""
     if isinstance(error, discord.RateLimited):
         return RateLimited(
             f"Discord: wait {error.retry_after:.1f} s", retry_after_s=error.retry_after
@@ -441,24 +438,17 @@ def _to_send_error(error: Exception, guard: _SendGuard) -> SendError:
     if isinstance(error, _ResendForbidden):
         return Uncertain(f"Discord: no reason ({guard.status})")
     if isinstance(error, discord.HTTPException):
-        return _to_status_error(error)
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            return Denied("Discord refuses the token")
+        reason = f"Discord: {error.text or 'no reason'} ({error.status}, code {error.code})"
+        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return Uncertain(reason)
+        return DiscordRefused(reason, status=error.status, code=error.code)
     if isinstance(error, aiohttp.ClientConnectorError):
         return Unreachable(f"cannot reach Discord: {describe_failure(error)}")
     if guard.is_sent:
         return Uncertain(f"no answer from Discord that can be read: {type(error).__name__}")
     return Unreachable(f"the request could not be made: {type(error).__name__}")
-
-
-def _to_status_error(error: discord.HTTPException) -> Denied | DiscordRefused | Uncertain:
-    """Return the error for an error status."""
-    reason = f"Discord: {error.text or 'no reason'} ({error.status}, code {error.code})"
-    if error.status == HTTPStatus.UNAUTHORIZED:
-        return Denied("Discord refuses the token")
-    return (
-        Uncertain(reason)
-        if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
-        else DiscordRefused(reason, status=error.status, code=error.code)
-    )
 
 
 def _parse_retry_after_s(response: aiohttp.ClientResponse, body: bytes) -> float:

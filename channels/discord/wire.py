@@ -507,8 +507,6 @@ def parse_event(
             found = parse_reaction(data, directory, now, nonce, added=event.endswith("ADD"))
         case "INTERACTION_CREATE":
             found = parse_command(data, directory, specs) or _parse_question(data, directory)
-        case _:
-            pass
     return [] if found is None else [found]
 
 

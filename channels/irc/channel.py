@@ -7,7 +7,7 @@ none.
 import asyncio
 import logging
 import random as _random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,6 @@ from channels.base import (
     BeforeSend,
     Capabilities,
     ChannelConfig,
-    CommandSpec,
     Denied,
     Emit,
     MayNotPost,
@@ -90,10 +89,8 @@ class IrcChannel:
         clock: Clock,
         *,
         cursor: str | None = None,
-        commands: Sequence[CommandSpec] = (),
         random: Callable[[], float] = _random.random,
     ) -> None:
-        del commands  # IRC has no native commands
         self.name, self._config, self._clock, self._random = name, config, clock, random
         self.capabilities = Capabilities(
             platform="IRC",
@@ -133,7 +130,6 @@ class IrcChannel:
         return len(pages[min(post.page, len(pages)) - 1])
 
     def _paginate(self, post: Post) -> tuple[tuple[str, ...], ...]:
-        """Return all pages of the post, as messages."""
         # A person who is asked to approve something must see all of it.
         page_lines = 0 if post.style == "notice" and not post.private else self._config.page_lines
         more = f"{self.nick}: more"  # works with any command prefix
@@ -152,7 +148,6 @@ class IrcChannel:
         return session is not None and is_room_name(at.room) and session.outgoing.is_free()
 
     async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
-        """Return once the server has certainly accepted the part."""
         if not part.body.strip():
             raise ValueError("a part needs text")
         session, target = self._require_target(part.to)
@@ -226,7 +221,7 @@ class IrcChannel:
         session = self._require_room(at)
         entering = session.membership.join(at.room)
         try:
-            await with_timeout(session.clock, _JOIN_ANSWER_S, asyncio.wait_for(entering, None))
+            await with_timeout(session.clock, _JOIN_ANSWER_S, entering)
         except TimeoutError:
             raise Uncertain("the server did not answer our JOIN") from None
 
@@ -409,8 +404,10 @@ class IrcChannel:
                 await with_timeout(
                     self._clock, CONNECT_TIMEOUT_S, connection.open(self._config, port, context)
                 )
-            except OSError as error:  # TLS errors and timeouts are OSErrors
-                return f"cannot connect to {host}:{port}: {tls.connect_error_text(error)}"
+            except TimeoutError:
+                return f"cannot connect to {host}:{port}: timeout"
+            except OSError as error:  # TLS errors are OSErrors
+                return f"cannot connect to {host}:{port}: {str(error) or 'the server hung up'}"
             if self._inbox.is_full:
                 self._inbox.set_paused(True)
             coroutines = (session.outgoing.run(), session.watch_silence(), self._serve(session))

@@ -134,7 +134,6 @@ class _IrcProbeSession:
             await self._connection.close_gracefully("just looking")
 
     def on_line(self, raw: str) -> None:
-        """Process a line of the server."""
         line = parse_line(raw)
         if line is None or self._done.is_set():
             return
@@ -175,7 +174,6 @@ class _IrcProbeSession:
                 self._done.set()
 
     def mark_lost(self, reason: str) -> None:
-        """Process the end of the connection."""
         if self._done.is_set() or self._login.is_welcomed:
             self._done.set()
             return
@@ -192,7 +190,6 @@ class _IrcProbeSession:
         self._done.set()
 
     def report(self) -> None:
-        """Add the findings of a successful login."""
         login, found, config = self._login, self._found, self._config
         if not login.is_welcomed:
             return

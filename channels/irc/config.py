@@ -186,7 +186,6 @@ class IrcConfig(ChannelConfig):
     @model_validator(mode="before")
     @classmethod
     def _keys_of_rooms(cls, data: object) -> object:
-        """Move the keys of `rooms` to `keys`."""
         rooms = data.get("rooms") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(rooms, list | tuple):
             return data

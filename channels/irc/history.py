@@ -72,7 +72,6 @@ class LastingState:
             self.complete_until = self._newest
 
     def close_gap(self) -> None:
-        """Record that nothing is missing any more."""
         self.has_gap, self.complete_until = False, self._newest
 
     def missing_since(self, now: datetime, age_s: float) -> datetime | None:
@@ -122,7 +121,6 @@ class HistoryRequests:
 
     @property
     def is_overfull(self) -> bool:
-        """True if more is held back than the limit."""
         return len(self._held) > _MAX_HELD
 
     def hold_rooms(self, rooms: Iterable[str]) -> None:
@@ -203,7 +201,6 @@ class HistoryRequests:
         return self._request_first(now)
 
     def _request_first(self, now: datetime) -> list[str]:
-        """Return the lines that request the first page of the current place."""
         self._pages, self._last = 0, ""
         return self._request_page(self._since, now) if self.places and self._since else []
 
@@ -418,7 +415,6 @@ class IrcEmitter:
         self._emit_released(now)
 
     def emit_history(self, page: Batch) -> None:
-        """Emit the events of an answer, and go on to the next request."""
         now, state = self._clock.now(), self._context.state
         lines, requests = self._requests.handle_page(page, now)
         since = self._lasting.missing_since(now, HISTORY_AGE_S)
@@ -437,7 +433,6 @@ class IrcEmitter:
         self._outgoing.queue_lines(requests)
 
     def handle_pong(self, token: str) -> None:
-        """Process the PONG behind a request."""
         now = self._clock.now()
         self._outgoing.queue_lines(self._requests.handle_pong(token, now))
         self._emit_released(now)

@@ -291,7 +291,6 @@ def _parse_memberships(
 
 
 def _room_address(room: str, context: IrcLineContext) -> Address:
-    """Return the address of a folded room."""
     return Address(channel=context.channel, room=RoomId(context.rooms.get(room, room)))
 
 

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from channels.base import Rejected, Unreachable
+from channels.base import Rejected, SendError, Unreachable
 from channels.irc.config import IrcConfig
 from channels.irc.history import LastingState
 from channels.irc.outgoing import IrcOutgoing
@@ -94,7 +94,6 @@ class IrcMembership:
         """Time for which we keep the next one."""
 
     def is_in_room(self, room: str) -> bool:
-        """Return whether we are in the room."""
         return self._fold(room) in self._state.rooms
 
     def join_refusal(self, room: str) -> str:
@@ -107,7 +106,6 @@ class IrcMembership:
         return self._refusals.get(folded, "")
 
     def join_configured(self) -> None:
-        """Request the configured rooms at the start."""
         self.join_missing()
         self._is_opened = True
         if not self._requested:
@@ -133,7 +131,7 @@ class IrcMembership:
             if folded in self._requested or self.is_in_room(folded):
                 self._requested.discard(folded)
                 self._leaving.add(folded)
-                self._outgoing.queue_line(format_line("PART", before[folded]))
+                self._outgoing.queue_lines([format_line("PART", before[folded])])
         new = [folded for folded in rooms if folded not in before]
         self._lasting.barred_rooms.difference_update(new)
         self.unconfigured_rooms.difference_update(new)
@@ -156,10 +154,10 @@ class IrcMembership:
             if self._fold(room) in self._leaving or not self.is_in_room(room)
         }
         keys = {self._fold(room): key.get_secret_value() for room, key in self.config.keys.items()}
-        lines = _join_lines({room: keys.get(folded, "") for folded, room in wanted.items()})
         self._requested |= wanted.keys()
-        for line in lines:
-            self._outgoing.queue_line(line)
+        self._outgoing.queue_lines(
+            _join_lines({room: keys.get(folded, "") for folded, room in wanted.items()})
+        )
 
     def join(self, room: str) -> asyncio.Future[None]:
         """Request a room on command; the future is done once we are in. It raises SendError."""
@@ -190,7 +188,6 @@ class IrcMembership:
         self._leaving.discard(self._fold(room))
 
     def follow(self, told: Changes) -> None:
-        """Follow a line about rooms or nicks."""
         line, left = told.line, told.left
         if line.command == "MODE" or told.entered:
             self._lasting.rights.notify(line.param(0).lower())
@@ -213,22 +210,13 @@ class IrcMembership:
         """End the requests for these rooms; return those that were requested."""
         settled = sorted(self._requested & rooms)
         self._requested.difference_update(settled)
-        for waiter in [
-            waiter
-            for room in settled
-            for waiter in self._waiters.pop(room, [])
-            if not waiter.done()
-        ]:
-            if refusal:
-                waiter.set_exception(Rejected(refusal))
-            else:
-                waiter.set_result(None)
+        for room in settled:
+            _settle(self._waiters.pop(room, ()), Rejected(refusal) if refusal else None)
         if self._is_opened and not self._requested:
             self.initial_joins_done.set()
         return settled
 
     def handle_refusal(self, line: IrcLine) -> None:
-        """Process a numeric that refuses a JOIN."""
         refusal = refusal_reason(line)
         for room in self._settle_joins({self._fold(param) for param in line.params[1:]}, refusal):
             remedy = (
@@ -261,7 +249,7 @@ class IrcMembership:
         what = "which is not configured; " + ("ignoring it" if ignored else "leaving it")
         logger.info("%s: put into %s, %s", self._name, room[:100], what)
         if not ignored:
-            self._outgoing.queue_line(format_line("PART", room))
+            self._outgoing.queue_lines([format_line("PART", room)])
 
     def tick(self) -> None:
         """Do the periodic work: rejoin rooms, and recover the nick."""
@@ -274,7 +262,7 @@ class IrcMembership:
     def _request_nick(self) -> None:
         self._asked_nick_s = self._clock.monotonic()
         if self._state.me != self._fold(self.config.nick):
-            self._outgoing.queue_line(format_line("NICK", self.config.nick))
+            self._outgoing.queue_lines([format_line("NICK", self.config.nick)])
 
     def nick_problem(self) -> str:
         """Return why we have another nick than the configured one, if it was forced on us; else an
@@ -307,8 +295,15 @@ class IrcMembership:
 
     def close(self) -> None:
         """Fail all pending joins: the connection is lost."""
-        for waiter in [
-            waiter for waiters in self._waiters.values() for waiter in waiters if not waiter.done()
-        ]:
-            waiter.set_exception(Unreachable("the connection is lost"))
+        for waiters in self._waiters.values():
+            _settle(waiters, Unreachable("the connection is lost"))
         self._waiters.clear()
+
+
+def _settle(waiters: Iterable[asyncio.Future[None]], error: SendError | None) -> None:
+    """Give those who wait the result. None: we are in the room."""
+    for waiter in waiters:
+        if not waiter.done() and error is not None:
+            waiter.set_exception(error)
+        elif not waiter.done():
+            waiter.set_result(None)

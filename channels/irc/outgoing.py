@@ -62,7 +62,6 @@ class SendItem:
     """Set once the server has echoed the line."""
 
     def settle(self, outcome: Receipt | SendError) -> None:
-        """Give the outcome to whoever waits for it."""
         if self.future is None or self.future.done():
             return
         if isinstance(outcome, Receipt):
@@ -187,10 +186,6 @@ class IrcOutgoing:
                 self._waiting.remove(earlier)
             self._waiting.append(SendItem(raw, target))
         self._wake.set()
-
-    def queue_line(self, raw: str) -> None:
-        """Append a line of our own."""
-        self.queue_lines([raw])
 
     def write_if_idle(self, raw: str) -> bool:
         """Write an optional line, if the rate limit leaves room for it and one more; False: not
@@ -374,7 +369,6 @@ class IrcOutgoing:
         return self._clock.monotonic() - self._pending[0].sent_s if self._pending else 0.0
 
     def record_echo(self, told: Changes) -> None:
-        """Process a message of ours that the server has echoed."""
         line, window = told.line, self._pending[0] if self._pending else self._window
         window.record_echo(told.target, line.param(1), line.tags.get("msgid"))
 

@@ -184,7 +184,8 @@ class IrcRegistration:
         """Process a line, and answer it.
 
         Raises Denied if going on is pointless or would be unauthenticated, and Unreachable if
-        another attempt is due at once.
+        another attempt is due at once. A failed login may pass (`Denied.may_pass`): while services
+        are away, servers refuse it, or offer no SASL.
         """
         if line.command == "CAP":
             self._handle_cap(line)
@@ -209,9 +210,8 @@ class IrcRegistration:
             for chunk in chunks:
                 self._connection.send_items("AUTHENTICATE", chunk)
         elif line.command in _SASL_FAILED:
-            raise _login_error(
-                f"SASL login failed: {' '.join(line.params[1:])} ({line.command}){LOGIN_REMEDY}"
-            )
+            reason = f"SASL login failed: {' '.join(line.params[1:])} ({line.command})"
+            raise Denied(reason + LOGIN_REMEDY, may_pass=True)
         elif line.command == "903":
             if not exchange.is_server_proven:
                 raise Denied("SASL login failed: the server skipped its SCRAM proof")
@@ -227,9 +227,10 @@ class IrcRegistration:
             self.has_no_network = True
         elif line.command == "001":
             if self._exchange and not self._is_logged_in:
-                raise _login_error(
+                raise Denied(
                     "the server welcomed us without the SASL login that is configured (does it "
-                    "offer SASL?)"
+                    "offer SASL?)",
+                    may_pass=True,
                 )
             self.is_welcomed = True
             if line.param(0) not in {"", "*"}:
@@ -306,14 +307,9 @@ class IrcRegistration:
             return
         name, mechanisms = self._exchange.mechanism, self.offered_caps.get("sasl")
         if mechanisms is None or (mechanisms and name not in mechanisms.upper().split(",")):
-            raise _login_error(f"the server does not offer SASL {name}; remove `sasl` or change it")
+            raise Denied(
+                f"the server does not offer SASL {name}; remove `sasl` or change it", may_pass=True
+            )
         if "sasl" not in self._state.caps:
-            raise _login_error("the server refused the sasl capability")
+            raise Denied("the server refused the sasl capability", may_pass=True)
         self._connection.send_items("AUTHENTICATE", name)
-
-
-def _login_error(reason: str) -> Denied:
-    """Return the error of a failed login. It may pass: while services are away, servers answer so,
-    or offer no SASL.
-    """
-    return Denied(reason, may_pass=True)

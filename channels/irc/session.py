@@ -65,7 +65,6 @@ class IrcSession:
         *,
         lasting: LastingState,
     ) -> None:
-        """Start logged out. `lasting` outlives the connection."""
         self._name, self._config, self.clock = name, config, clock
         self._inbox, self._lasting = inbox, lasting
         self.connection = IrcConnection(self.on_line, self.mark_lost)
@@ -95,7 +94,6 @@ class IrcSession:
         """Text of the server's ERROR."""
 
     def apply_config(self, config: IrcConfig) -> None:
-        """Follow a change of the rooms."""
         self.membership.apply_config(config)
         self._context.follow(config)
 
@@ -166,7 +164,6 @@ class IrcSession:
                 self._emitter.emit_history(told.history)
 
     def _feed_registration(self, line: IrcLine) -> None:
-        """Return whether the connection lives on."""
         if line.command == "001" and self._welcomed.is_set() and self.state.is_bouncer:
             self.mark_lost("the bouncer has connected to the network anew")
             return
@@ -193,7 +190,6 @@ class IrcSession:
         return is_from_bouncer(line) or is_ignored
 
     def _handle_line(self, told: Changes) -> None:  # noqa: C901, PLR0912 - one case per command
-        """Emit the events of a line after the login, and do what it calls for."""
         line, mine = told.line, told.is_mine
         if self.state.is_bouncer and self._is_bouncers(told):
             return
@@ -268,7 +264,7 @@ class IrcSession:
         caps = self.state.caps
         is_needed = "account-notify" in caps and "account-tag" not in caps
         if is_needed and self.state.isupport.has_whox and self.membership.is_in_room(room):
-            self.outgoing.queue_line(format_line("WHO", room, WHOX_FIELDS))
+            self.outgoing.queue_lines([format_line("WHO", room, WHOX_FIELDS)])
 
     async def bring_up(self) -> bool:
         """Wait for the welcome and join rooms. Return whether the session is up; False: it is
@@ -288,7 +284,7 @@ class IrcSession:
             await with_timeout(self.clock, _MOTD_WAIT_S, self._is_ready.wait())
         nick, bot_mode = self.state.nick, self.state.isupport.bot_mode
         if bot_mode:  # https://ircv3.net/specs/extensions/bot-mode
-            self.outgoing.queue_line(format_line("MODE", nick, f"+{bot_mode}"))
+            self.outgoing.queue_lines([format_line("MODE", nick, f"+{bot_mode}")])
         self.outgoing.queue_lines(
             line.get_secret_value().replace("{nick}", nick) for line in self._config.on_connect
         )

@@ -137,7 +137,6 @@ class IrcState:
         self.set_nick(nick)
 
     def set_nick(self, nick: str) -> None:
-        """Record our nick."""
         self.nick, self.me = nick, self.isupport.fold(nick)
 
     def mask(self, nick: str) -> str:

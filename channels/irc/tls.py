@@ -8,11 +8,6 @@ from channels.base import Denied
 from channels.irc.config import TlsConfig
 
 
-def connect_error_text(error: OSError) -> str:
-    """Return the reason for a failed connection, for people."""
-    return str(error) or ("timeout" if isinstance(error, TimeoutError) else "the server hung up")
-
-
 def check_fingerprint(config: bool | TlsConfig, certificate: bytes | None) -> None:
     """Raise ssl.SSLCertVerificationError if fingerprints are configured and `certificate` (DER) has
     none of them.

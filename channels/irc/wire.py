@@ -135,7 +135,6 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         return name.translate(self._casemap)
 
     def is_room(self, target: str) -> bool:
-        """Return whether `target` names a channel rather than a person."""
         return target.startswith(self._room_signs)
 
     def room_of(self, target: str) -> str | None:

@@ -90,7 +90,7 @@ class TelegramActions:
     """Actions of one account, while it is connected."""
 
     def __init__(self, name: ChannelName, config: TelegramConfig, clock: Clock) -> None:
-        self._name, self._config, self._clock = name, config, clock
+        self.name, self._config, self._clock = name, config, clock
         self._members = AnswerCache[tuple[int, int], bool](clock, _MEMBERS_MAX_AGE_S)
         """Chat and user -> whether the user is there. Who comes or goes is forgotten."""
         self._histories = AnswerCache[int, bool](clock, _MEMBERS_MAX_AGE_S)
@@ -106,7 +106,7 @@ class TelegramActions:
     @property
     def _connected(self) -> TelegramOutgoing:
         if self._outgoing is None:
-            raise Unreachable(f"{self._name} is not connected")
+            raise Unreachable(f"{self.name} is not connected")
         return self._outgoing
 
     async def typing(self, at: Address, *, active: bool) -> None:
@@ -378,7 +378,7 @@ class TelegramActions:
         outgoing = self._outgoing
         if (
             outgoing is None
-            or at.channel != self._name
+            or at.channel != self.name
             or not (person.isascii() and person.isdigit())
         ):
             return None
@@ -410,7 +410,7 @@ class TelegramActions:
         except Exception as error:  # noqa: BLE001 - of the network, of the API, or an unreadable answer
             reason = self._outgoing.api.redact(error) if self._outgoing else ""
             logger.info(
-                "%s: who is in a chat is not told: %s", self._name, reason or type(error).__name__
+                "%s: who is in a chat is not told: %s", self.name, reason or type(error).__name__
             )
             return None
 
@@ -553,7 +553,6 @@ class CommandMenus:
             )
 
     def stop(self) -> None:
-        """Stop setting menus: the connection ends."""
         self._api = None
 
     async def set_command_menus(

@@ -237,7 +237,6 @@ class TelegramApi:
             )
 
     async def close(self) -> None:
-        """Close all connections."""
         await asyncio.gather(self.bot.request.shutdown(), self._updates_request.shutdown())
 
     @staticmethod

@@ -70,6 +70,17 @@ class TelegramChannel(TelegramActions):
     typing_interval_s = 4.5
     """Telegram shows the indicator for five seconds (core.telegram.org/bots/api#sendchataction)."""
     preview_interval_s = 1.5
+    capabilities = Capabilities(
+        platform="Telegram",
+        formatting=_FORMATTING,
+        replies=True,
+        max_file_bytes=MAX_FILE_BYTES,
+        buttons=True,
+        native_commands=True,
+        sender_ids=r"-?\d+",
+        sender_id_example="1001",
+        room_title="a Telegram chat",
+    )
 
     def __init__(
         self,
@@ -105,26 +116,8 @@ class TelegramChannel(TelegramActions):
         self._refusals: dict[RoomId, str] = {}
         """Room -> reason why Telegram does not show us a configured chat; empty: it does."""
 
-    @property
-    def name(self) -> ChannelName:
-        return self._name
-
     def place_names(self, at: Address) -> PlaceNames | None:
         return self._reader.place_names(at)
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
-            platform="Telegram",
-            formatting=_FORMATTING,
-            replies=True,
-            max_file_bytes=MAX_FILE_BYTES,
-            buttons=True,
-            native_commands=True,
-            sender_ids=r"-?\d+",
-            sender_id_example="1001",
-            room_title="a Telegram chat",
-        )
 
     def audience(self, at: Address) -> Audience | None:
         return self._reader.audience(at)
@@ -178,7 +171,7 @@ class TelegramChannel(TelegramActions):
             numbers.record_sent(there, int(number))
         elif number.isdecimal():
             numbers.record_received(there, int(number), sent.timestamp())
-            self._reader.record_said(at, known)
+            self._reader.newest_said.put(at, known)
 
     async def set_command_menus(
         self, to: Sequence[tuple[Sender, Literal["owner", "admin", "member"]]]
@@ -217,7 +210,7 @@ class TelegramChannel(TelegramActions):
                 await self._receive(receiver)
         finally:
             if self._outgoing is not None:
-                self._outgoing.close()
+                self._outgoing.closed.set()
             self._outgoing = None
             self._menus.stop()
             await cancel_and_wait(*tasks)
@@ -227,10 +220,8 @@ class TelegramChannel(TelegramActions):
     async def _identify(self, receiver: TelegramReceiver) -> None:
         """Request our own id until it succeeds, then allow sending. Raises Denied."""
         me = await receiver.retry(lambda bot: bot.get_me())
-        name, reads_all = me.username or "", me.can_read_all_group_messages is not False
-        self._reader.context = replace(
-            self._reader.context, own_id=me.id, username=name, can_read_all=reads_all
-        )
+        name = me.username or ""
+        self._reader.context = replace(self._reader.context, own_id=me.id, username=name)
         self._outgoing = TelegramOutgoing(
             receiver.api,
             self._clock,
@@ -238,11 +229,11 @@ class TelegramChannel(TelegramActions):
             has_caught_up=receiver.has_caught_up,
         )
         receiver.welcome = f"connected to {self._config.base_url} as @{name}"
-        if not reads_all:
+        if me.can_read_all_group_messages is False:
             logger.info(
                 "%s: privacy mode is on, so groups show only commands, mentions and replies; "
                 "@BotFather /setprivacy turns it off",
-                self._name,
+                self.name,
             )
         await receiver.record_success()
 

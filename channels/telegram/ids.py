@@ -43,7 +43,6 @@ class TelegramCursor:
             return cls()
 
     def to_json(self) -> str:
-        """Return JSON."""
         return _CURSOR.dump_json(self).decode()
 
     def for_bot(self, bot: str) -> Self:
@@ -61,11 +60,9 @@ class TelegramCursor:
         )
 
     def advance(self, update_id: int, now: datetime) -> Self:
-        """Return the cursor after `update_id`."""
         return replace(self, offset=update_id + 1, at_s=int(now.timestamp()))
 
     def with_move(self, old: str, new: str) -> Self:
-        """Return the cursor with the move of a group."""
         return (
             self
             if self.moved.get(old) == new or old == new

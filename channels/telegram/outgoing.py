@@ -99,7 +99,9 @@ class TelegramOutgoing:
         """Held while ids are looked at, so that an outage does not end in a flood of questions."""
         self._open_count = 0
         """Messages that may have taken an id that is not known yet."""
-        self._closed = asyncio.Event()
+        self.closed = asyncio.Event()
+        """To be set when the connection is let go: ends the waits for a server without an
+        answer."""
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def chat_id(self, at: Address) -> int:
@@ -131,7 +133,6 @@ class TelegramOutgoing:
             raise verdict from None
 
     async def _send_or_find(self, part: Part, message: HandOver) -> MessageId:
-        """Send the part, or find it if it is there."""
         if (finished := await self._finish(part, message)) is not None:
             return finished
         if part.maybe_sent_after is not None:
@@ -293,7 +294,7 @@ class TelegramOutgoing:
         was said there since.
         """
         if part.reply_to is None or (
-            chat > 0 and self.reader.is_newest_said(part.to, part.reply_to)
+            chat > 0 and self.reader.newest_said.get(part.to) == part.reply_to
         ):
             return None
         return parse_message_number(part.reply_to, str(chat), part.to.room)
@@ -405,8 +406,8 @@ class TelegramOutgoing:
     async def _sleep(self, duration_s: float) -> None:
         """Sleep. Raises Unsettled once the connection is let go."""
         with contextlib.suppress(TimeoutError):
-            await with_timeout(self._clock, duration_s, self._closed.wait())
-        if self._closed.is_set():
+            await with_timeout(self._clock, duration_s, self.closed.wait())
+        if self.closed.is_set():
             raise Unsettled(
                 "the gateway lets go of Telegram before it is known whether this was sent"
             )
@@ -426,10 +427,6 @@ class TelegramOutgoing:
     def mark_unknown(self, chat: int) -> None:
         """Record that a message of ours with an unknown id may be there now."""
         self.numbers.mark_unknown(chat, self._clock.now().timestamp())
-
-    def close(self) -> None:
-        """End the waits for a server that does not answer."""
-        self._closed.set()
 
     async def _find_sent(
         self, buttons: Sequence[PostButton], chat: int, after: int, gap: int
@@ -500,7 +497,6 @@ class TelegramOutgoing:
         )
 
     def record_move(self, chat: int, error: ChatMigrated) -> None:
-        """Record that the group `chat` has a new id."""
         self.reader.record_move(str(chat), str(error.new_chat_id))
 
 

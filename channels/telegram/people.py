@@ -192,8 +192,6 @@ class TelegramUpdateContext:
     """Our own user id."""
     username: str
     """Our user name, without `@`; empty if there is none."""
-    can_read_all: bool = True
-    """False: privacy mode, so the message that a reply refers to was perhaps never sent to us."""
     rooms: frozenset[str] = frozenset()
     """Configured rooms."""
     commands: frozenset[str] = frozenset()

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from telegram import MessageEntity
 
 from channels.markdown import TextRun, parse_markdown
-from channels.split import character_boundary, utf16_length
+from channels.split import character_boundary, fitting_length, utf16_length
 from channels.telegram.people import mention_of
 from channels.text import clean_text
 from gateway.core.text_safety import break_mentions, mentions_many
@@ -381,7 +381,7 @@ def _cut_text(
     ]
     at, room = _skip_blank(text, 0), first
     while at < len(text):
-        end = at + _fitting_count(text, at, room)
+        end = at + fitting_length(text[at : at + room], room)
         if end < len(text):
             cut = next((span for span in blocks if at < span.start < end < span.end), None)
             is_first = cut is None or not text[at : cut.start].strip()
@@ -403,19 +403,6 @@ def _skip_blank(text: str, at: int) -> int:
     return max(at, text.rfind("\n", at, skip) + 1)
 
 
-def _fitting_count(text: str, at: int, limit: int) -> int:
-    """Return how many code points from `at` fit into `limit` units."""
-    if utf16_length(text[at : at + limit]) <= limit:
-        return min(limit, len(text) - at)
-    count = used = 0
-    for character in text[at : at + limit]:
-        used += 2 if ord(character) > 0xFFFF else 1  # noqa: PLR2004 - the Basic Multilingual Plane
-        if used > limit:
-            break
-        count += 1
-    return count
-
-
 def _find_boundary(text: str, at: int, end: int) -> int:
     """Return the best cut at or before `end`: between paragraphs, lines, words, else characters."""
     size = end - at
@@ -429,7 +416,6 @@ def _find_boundary(text: str, at: int, end: int) -> int:
 def _build_text(text: str, spans: Sequence[TelegramSpan], start: int, end: int) -> TelegramText:
     """Return one piece with its share of the spans, which are reopened after a cut."""
     piece = text[start:end]
-    offsets = _utf16_offsets(piece)
     inside = []
     for span in spans:
         first, last = max(span.start, start) - start, min(span.end, end) - start
@@ -439,20 +425,12 @@ def _build_text(text: str, spans: Sequence[TelegramSpan], start: int, end: int) 
             ):  # after a cut between its lines, the line break belongs to neither piece
                 first += len(covered) - len(covered.lstrip("\n"))
                 last -= len(covered) - len(covered.rstrip("\n"))
-            inside.append(replace(span, start=offsets[first], end=offsets[last]))
+            units_before = utf16_length(piece[:first])
+            units = utf16_length(piece[first:last])
+            inside.append(replace(span, start=units_before, end=units_before + units))
     if len(inside) > MAX_ENTITIES:
         inside = sorted(inside, key=lambda span: _PRIORITY.index(span.type))[:MAX_ENTITIES]
     order = sorted(
         inside, key=lambda span: (span.start, -span.end, _NESTING_ORDER.index(span.type))
     )
     return TelegramText(text=piece, spans=tuple(order))
-
-
-def _utf16_offsets(piece: str) -> Sequence[int]:
-    """Return the offset in UTF-16 units of every code point, and of the end."""
-    if utf16_length(piece) == len(piece):
-        return range(len(piece) + 1)
-    offsets = [0]
-    for character in piece:
-        offsets.append(offsets[-1] + (2 if ord(character) > 0xFFFF else 1))  # noqa: PLR2004 - as above
-    return offsets

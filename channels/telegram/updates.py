@@ -130,7 +130,6 @@ class TelegramReceiver:
         return {str(one.user.id): str(one.status) for one in members if one.status in RANKS}
 
     async def record_success(self) -> None:
-        """Reset the back-off and report the connection as up."""
         self._backoff.reset()
         await self._report_link(True, self.welcome)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import telegram
 
@@ -195,6 +195,15 @@ def _chat_names(chat: telegram.Chat) -> PlaceNames:
     return PlaceNames(room=clean_text(chat.title or "") or None, topic="")
 
 
+_OWN_CHANGES: Final[Mapping[tuple[bool, bool], Literal["join", "part", "invite", "kick"]]] = {
+    (True, True): "join",
+    (True, False): "part",
+    (False, True): "invite",
+    (False, False): "kick",
+}
+"""Whether a chat is private, and whether we are there now -> what has happened to us."""
+
+
 def parse_own_membership(
     event: telegram.ChatMemberUpdated, context: TelegramUpdateContext, update_id: int
 ) -> tuple[MembershipChanged, ...]:
@@ -204,10 +213,7 @@ def parse_own_membership(
     before, after = is_present(event.old_chat_member), is_present(event.new_chat_member)
     if before is after:
         return ()
-    come: Literal["join", "invite"]
-    gone: Literal["part", "kick"]
-    come, gone = ("join", "part") if event.chat.type == "private" else ("invite", "kick")
-    change = come if after else gone
+    change = _OWN_CHANGES[event.chat.type == "private", after]
     return (
         MembershipChanged(
             id=EventId(f"{update_id}.me"),
@@ -225,7 +231,6 @@ MessageKind = Literal["direct", "mention", "reply", "room"]
 
 
 def _texts(message: telegram.Message) -> Iterator[tuple[str, Sequence[telegram.MessageEntity]]]:
-    """Yield text and caption with their entities."""
     if message.text:
         yield message.text, message.entities
     if message.caption:
@@ -516,17 +521,11 @@ def _parse_reactions(
 
 
 def _reaction_name(reaction: telegram.ReactionType) -> str:
-    match reaction:
-        case telegram.ReactionTypeEmoji():
-            return clean_name(reaction.emoji)
-        case telegram.ReactionTypeCustomEmoji():
-            return clean_name(reaction.custom_emoji_id)
-        case _:
-            return clean_name(reaction.type)
+    names = (getattr(reaction, key, "") for key in ("emoji", "custom_emoji_id", "type"))
+    return clean_name(next(filter(None, names), ""))
 
 
 def _language(user: telegram.User | None) -> str | None:
-    """Return the language of a person's client."""
     return clean_text((user.language_code if user else None) or "") or None
 
 
@@ -684,8 +683,8 @@ class UpdateReader:
         self._names = LruDict[Address, PlaceNames](_MAX_PLACES)
         self._audiences = LruDict[str, tuple[int, bool]](_MAX_PLACES)
         """Current chat id -> its newest update, and whether that update shows it as public."""
-        self._newest_said = LruDict[Address, MessageId](_MAX_PLACES)
-        """Place -> what somebody said there last."""
+        self.newest_said = LruDict[Address, MessageId](_MAX_PLACES)
+        """Place -> what somebody else said there last, as far as is known."""
         self._held_album_sizes: Counter[str] = Counter()
         """Pictures in each held album, when it was held back."""
 
@@ -699,7 +698,6 @@ class UpdateReader:
         self._held_album_sizes.clear()
 
     def record_move(self, old: str, new: str) -> None:
-        """Record the new id of a group."""
         self.context = replace(self.context, cursor=self.context.cursor.with_move(old, new))
 
     def place_names(self, at: Address) -> PlaceNames | None:
@@ -711,16 +709,7 @@ class UpdateReader:
         return replace(names, me=f"@{me}" if me else None)
 
     def chat_id(self, room: str) -> str:
-        """Return Telegram's current id of a room."""
         return self.context.cursor.moved.get(room, room)
-
-    def record_said(self, at: Address, message: MessageId) -> None:
-        """Record a message of somebody else, later than those recorded before."""
-        self._newest_said.put(at, message)
-
-    def is_newest_said(self, at: Address, message: MessageId) -> bool:
-        """Return whether nobody else is known to have said anything there after this message."""
-        return self._newest_said.get(at) == message
 
     def audience(self, at: Address) -> Audience | None:
         """Return the audience of a place. All topics of a group are readable by its members."""
@@ -771,7 +760,7 @@ class UpdateReader:
             if (isinstance(event, Message) and not event.history) or (
                 isinstance(event, Command) and event.origin != "button"
             ):
-                self.record_said(event.at, MessageId(event.id))
+                self.newest_said.put(event.at, MessageId(event.id))
         known = {event.id for event in batch}
         taps = (update.callback_query.id for update in updates[:count] if update.callback_query)
         unknown = tuple(tap for tap in taps if f"{TAP_PREFIX}{tap}" not in known)
@@ -864,7 +853,6 @@ class UpdateReader:
     def _with_rank(
         self, event: Notification, ranks: Mapping[str, Mapping[str, str]]
     ) -> Notification:
-        """Return the event with the sender's rank in its chat."""
         if not isinstance(
             event, Message | MessageEdited | ReactionChanged | MembershipChanged | Command
         ):

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.breakpoints import plan_cache
-from agent.cache.plan import CachePolicy, PromptSegment
+from agent.cache.plan import CachePolicy, PromptSegment, plan_cache
 from agent.cache.prices import Price, PriceTable
 from agent.cache.state import ROOT_DIGEST, CacheState, Cadence, extend_digest
 from reverie.testing.servers.messages_cache import MessagesCache, Usage

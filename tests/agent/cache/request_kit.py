@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.breakpoints import plan_cache
-from agent.cache.plan import CachePlan, CachePolicy, CacheProfile, PromptSegment
+from agent.cache.plan import CachePlan, CachePolicy, CacheProfile, PromptSegment, plan_cache
 from agent.cache.prices import Price, PriceTable
 from agent.cache.prompt_cache import PromptCache
 from agent.cache.state import ROOT_DIGEST, CachedPrefix, CacheState, GapOdds, extend_digest

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cache.breakpoints import CacheMultipliers, is_hour_cheaper, plan_cache
 from agent.cache.plan import (
     CachePlan,
     CachePolicy,
     PlannedRequest,
     PromptSegment,
+    is_hour_cheaper,
     plan_automatic,
+    plan_cache,
     segment_prompt,
 )
 from agent.cache.prices import Price
 from agent.cache.state import (
-    AutomaticCacheState,
     CachedPrefix,
     CacheState,
     Cadence,
@@ -184,7 +184,7 @@ def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:
 def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_what_it_saw() -> (
     None
 ):
-    warmth, path = AutomaticCacheState(), units(talk(3))
+    warmth, path = CacheState(), units(talk(3))
     first = plan_automatic(path, ())
     assert first.breakpoints == ()
     assert (first.read_segments, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
@@ -411,7 +411,7 @@ def test_a_request_that_grows_has_the_bytes_sizes_and_plan_of_one_made_from_scra
     drawn: list[tuple[tuple[str, int], str]], gaps_s: list[float]
 ) -> None:
     meter, planned, at_s = TokenMeter(), None, 0.0
-    longest, every = AutomaticCacheState(), CacheState()
+    state = CacheState()
     past: list[PromptTurn] = []
     for number, (((reply, calls), change), gap_s) in enumerate(zip(drawn, gaps_s, strict=False)):
         past = {"grow": past, "fold": past[len(past) // 2 :], "rewind": past[:-2]}[change]
@@ -435,11 +435,9 @@ def test_a_request_that_grows_has_the_bytes_sizes_and_plan_of_one_made_from_scra
         if planned is not None and change == "grow":
             kept = len(planned.digests) - 1  # all but the text of the new input then
             assert path[:kept] == planned.digests[:kept]
-        cached = longest.find(path, at_s)
-        assert cached == every.find(path, at_s)[-1:]
+        cached = state.find(path, at_s)
         plan = plan_automatic(segments, cached)
-        for state in (longest, every):
-            state.record_request(path, read=plan.read_segments, writes=plan.writes, at_s=at_s)
+        state.record_request(path, read=plan.read_segments, writes=plan.writes, at_s=at_s)
         planned = PlannedRequest(
             request=made,
             segments=segments,
@@ -516,14 +514,14 @@ def test_no_legal_marks_cost_less(requests: list[tuple[float, int, list[str | No
     assert optimum(asked, COST) <= paid + 1e-6
 
 
-TTL_COST = CacheMultipliers(0.1, 1.25, 2.0)
+TTL_COST = Price(read=0.1, write_5m=1.25, write_1h=2.0)
 
 
 def test_an_hour_pays_if_it_keeps_more_than_it_costs() -> None:
     assert is_hour_cheaper(1.0, 1.5, TTL_COST)
     assert not is_hour_cheaper(1.0, 1.6, TTL_COST)
     assert not is_hour_cheaper(0.0, 0.0, TTL_COST)
-    assert not is_hour_cheaper(1.0, 0.1, CacheMultipliers(0.1, 1.25, float("inf")))
+    assert not is_hour_cheaper(1.0, 0.1, TTL_COST.model_copy(update={"write_1h": float("inf")}))
 
 
 @settings(max_examples=examples(200))

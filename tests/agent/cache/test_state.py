@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cache.breakpoints import CacheMultipliers, is_hour_cheaper
+from agent.cache.plan import is_hour_cheaper
+from agent.cache.prices import Price
 from agent.cache.state import (
     _MAX_CONVERSATIONS,
     LENGTHS_S,
@@ -99,7 +100,7 @@ def test_memory_is_bounded_and_the_last_used_stays() -> None:
 # test_cadence
 
 
-COST = CacheMultipliers(0.1, 1.25, 2.0)
+COST = Price(read=0.1, write_5m=1.25, write_1h=2.0)
 ROOM = "irc/#room"
 
 

@@ -230,7 +230,6 @@ def direct(spoiler: Spoiler, total: int) -> Counter[str]:
         channel=NAME,
         own_id=7_000_000_001,
         username="reverie_bot",
-        can_read_all=False,
         rooms=frozenset({"*"}),
     )
     inbound, now, ids = UpdateReader(view, counting=True), datetime.now(UTC), count(1)
