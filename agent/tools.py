@@ -91,6 +91,14 @@ def render_catalogue(specs: Iterable[ToolSpec]) -> str:
     return "\n".join([CATALOGUE_HEADING, *lines])
 
 
+def load_arguments(written: str) -> object:
+    """Return the parsed arguments of a call, or the text itself if it is no JSON."""
+    try:
+        return json.loads(written.strip() or "{}")
+    except (ValueError, RecursionError):
+        return written
+
+
 def unwrap_call(call: ToolCall) -> ToolCall:
     """Return the call of the tool inside of a `call_capability` call.
 
@@ -98,14 +106,12 @@ def unwrap_call(call: ToolCall) -> ToolCall:
     """
     if call.name != CALL_CAPABILITY.name:
         return call
-    try:
-        parsed = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        return call
-    name = parsed.get("capability") if isinstance(parsed, dict) else None
+    parsed = load_arguments(call.arguments)
+    given = parsed if isinstance(parsed, dict) else {}
+    name = given.get("capability")
     if not isinstance(name, str) or not name.strip() or name == CALL_CAPABILITY.name:
         return call
-    args = parsed.get("args")
+    args = given.get("args")
     if not isinstance(args, str):  # a string is an object that was written as text
         args = "{}" if args is None else canonical_json(args)
     return replace(
@@ -118,10 +124,7 @@ def read_call(call: ToolCallRecord) -> tuple[str, Mapping[str, object]]:
     object are left out.
     """
     inner = unwrap_call(ToolCall(id=call.id, name=call.name, arguments=call.arguments))
-    try:
-        given = json.loads(inner.arguments.strip() or "{}")
-    except (ValueError, RecursionError):
-        given = {}
+    given = load_arguments(inner.arguments)
     return inner.name, given if isinstance(given, dict) else {}
 
 
@@ -158,15 +161,8 @@ def wrap_calls(calls: Iterable[ToolCall], listed: Iterable[ToolSpec]) -> tuple[T
 def _wrap_call(call: ToolCall) -> ToolCall:
     if call.name == CALL_CAPABILITY.name:
         return call
-    try:
-        args = json.loads(call.arguments.strip() or "{}")
-    except (ValueError, RecursionError):
-        args = call.arguments
-    return replace(
-        call,
-        name=CALL_CAPABILITY.name,
-        arguments=canonical_json({"capability": call.name, "args": args}),
-    )
+    wrapped = {"capability": call.name, "args": load_arguments(call.arguments)}
+    return replace(call, name=CALL_CAPABILITY.name, arguments=canonical_json(wrapped))
 
 
 def _render_line(spec: ToolSpec) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from agent.models.base import (
     Model,
@@ -113,8 +113,8 @@ class ModelAnswer:
     calls: tuple[ToolCall, ...] = ()
     problems: tuple[str, ...] = ()
     """Text in place of calls that cannot be parsed: one sentence each, for the model."""
-    end: StreamEnd | None = None
-    """End of the stream. None: not reached yet."""
+    end: StreamEnd = field(init=False)
+    """End of the stream, which is set once that is read."""
 
     def recover_calls(
         self, request: ModelRequest, known: tuple[ToolSpec, ...], *, may_leak: bool
@@ -240,7 +240,6 @@ class _TurnLoop:
 
     async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""
-        assert answer.end is not None
         is_cut = self._take_piece(answer)
         self._request.record_answer(answer.end)
         if answer.calls:
@@ -278,7 +277,6 @@ class _TurnLoop:
         """Put the text behind its beginning from earlier answers. Return whether the output limit
         has cut it again.
         """
-        assert answer.end is not None
         is_cut = answer.end.stop_reason == "length"
         if is_cut:
             self._cut_count, self._limit_tokens = (
@@ -343,7 +341,7 @@ class _TurnLoop:
         """Ask again after unreadable tool calls; their text is not posted."""
         self._unreadable += 1
         if self._unreadable > MAX_UNREADABLE:
-            if answer.end is not None and answer.end.stop_reason == "length":
+            if answer.end.stop_reason == "length":
                 return TurnOutcome(
                     outcome="failed",
                     reason=f"max_output_tokens ({self._limit_tokens}) cut tool calls off",
@@ -382,9 +380,7 @@ class _TurnLoop:
         execution = ToolExecution(
             calls, self._specs.values(), None if is_over_limit else self._host, self._duplicates
         )
-        if (
-            answer.end is not None and answer.end.stop_reason == "length"
-        ):  # the limit was reached in the last one
+        if answer.end.stop_reason == "length":  # the limit was reached in the last one
             execution.refuse(answer.calls[-1].id, CUT_CALL.format(limit=self._limit_tokens))
         outcome, text = _find_outcome(answer), join_surrogates(answer.text)
         posted = outcome is not None and outcome.outcome in ("replied", "yielded")
@@ -406,7 +402,7 @@ class _TurnLoop:
                 calls=tuple(
                     [self._record_call(call, records.get(call.id)) for call in answer.calls]
                 ),
-                thinking=answer.end.thinking if answer.end is not None else "",
+                thinking=answer.end.thinking,
             )
             self._progress.record_step(step)
 
@@ -429,9 +425,7 @@ def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
         return TurnOutcome(outcome="silent", yielded=yields)
     if yields:
         return TurnOutcome(outcome="replied" if text else "yielded", text=text, yielded=True)
-    if (
-        answer.end is not None and answer.end.stop_reason == "refused"
-    ):  # the text before a refusal is not an answer
+    if answer.end.stop_reason == "refused":  # the text before a refusal is not an answer
         return TurnOutcome(outcome="failed", reason="the model declined to answer", cause="refused")
     if text and names <= {CONTINUE_TASK}:
         return TurnOutcome(outcome="replied", text=text)
@@ -480,7 +474,7 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
         raise
     finally:
         await stream.aclose()
-    if answer.end is not None and known and answer.text.strip() and not answer.calls:
+    if known and answer.text.strip() and not answer.calls:
         answer.recover_calls(request, known, may_leak=answer.end.may_leak_calls)
     return answer
 

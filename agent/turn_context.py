@@ -40,7 +40,13 @@ from agent.tokens.counter import (
     estimate_tokens,
     measure_prompt,
 )
-from agent.tools import ENDING_TOOLS, render_catalogue, specs_on_wire, unwrap_call
+from agent.tools import (
+    ENDING_TOOLS,
+    load_arguments,
+    render_catalogue,
+    specs_on_wire,
+    unwrap_call,
+)
 from agent.view import find_safe_cut
 from gateway.core.events import EvidenceRef, RequestUsage, ToolCallRecord, TurnStep, Usage
 from gateway.core.text_safety import to_single_line
@@ -814,11 +820,7 @@ class DuplicateCalls:
 def call_key(call: ToolCall) -> str:
     """Return a key that is equal for calls with the same effect."""
     inner = unwrap_call(call)
-    try:
-        arguments = json.dumps(json.loads(inner.arguments.strip() or "{}"), sort_keys=True)
-    except (ValueError, RecursionError):
-        arguments = inner.arguments
-    return f"{inner.name} {arguments}"
+    return f"{inner.name} {json.dumps(load_arguments(inner.arguments), sort_keys=True)}"
 
 
 def list_queries(conversation: Iterable[ModelMessage], lookups: Collection[str]) -> str:

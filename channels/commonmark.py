@@ -52,7 +52,7 @@ def commonmark_parser() -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": False, "maxNesting": _MAX_DEPTH + 10})
     markdown.disable(["html_block", "html_inline", "lheading", "reference"])
     # Addresses are shown to people as they were written.
-    markdown.normalizeLink = markdown.normalizeLinkText = _keep_link  # type: ignore[assignment,method-assign]  # as documented
+    markdown.normalizeLink = markdown.normalizeLinkText = lambda link: link  # type: ignore[assignment,method-assign]  # as documented
     block, inline = markdown.block.ruler, markdown.inline.ruler
     block.at("blockquote", _parse_quote, {"alt": ["paragraph", "reference", "blockquote", "list"]})
     block.at("list", _parse_list, {"alt": ["paragraph", "reference", "blockquote"]})
@@ -68,10 +68,6 @@ def commonmark_parser() -> MarkdownIt:
     inline.at("image", _parse_image)
     markdown.inline.ruler2.before("emphasis", "pairs", _pair_delimiters)
     return markdown
-
-
-def _keep_link(link: str) -> str:
-    return link
 
 
 def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:

@@ -194,17 +194,15 @@ class ConsoleChannel:
         self._emit = emit
         self._is_open = True  # waiting parts are sent as soon as the connection is reported
         try:
-            await emit([self._link(up=True)])
+            up = ConnectionChanged(
+                id=self._new_event_id(), channel=self.name, up=True, reason="", sent=self._now()
+            )
+            await emit([up])
             self._up.set()
             await asyncio.Event().wait()
         finally:
             self._is_open = False
             self._up.clear()
-
-    def _link(self, *, up: bool) -> ConnectionChanged:
-        return ConnectionChanged(
-            id=EventId(new_id(self._now())), channel=self.name, up=up, reason="", sent=self._now()
-        )
 
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)

@@ -1,9 +1,8 @@
 """Discord adapter: the gateway, the HTTP API and discord.py.
 
 - `channel`: `DiscordChannel`, the methods that the gateway calls, and `create_channel`.
-- `session`: one run of an account, from login to stop, and the state kept between runs.
-- `gateway`: socket, heartbeats and the IDENTIFY budget. `rest`: requests of the HTTP API,
-  and downloads.
+- `session`: one run of an account, from login to stop: socket, heartbeats, the IDENTIFY budget, and
+  the state kept between runs. `rest`: requests of the HTTP API, and downloads.
 - `inflow`: raw events in order, duplicates dropped, and gaps filled from the histories.
 - `wire`: events into notifications. `directory`: known guilds, channels and roles; message text.
   `ids`: snowflakes.

@@ -12,9 +12,9 @@ import io
 import json as json_
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import aiohttp
 import discord
@@ -45,9 +45,6 @@ from channels.text import (
 )
 from gateway.core.proxy import find_proxy, through
 from gateway.core.ratelimit import LruDict
-
-if TYPE_CHECKING:
-    from channels.discord.session import DiscordSession
 
 # Otherwise the library warns at every start that voice is not available.
 discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
@@ -127,14 +124,21 @@ def describe_failure(error: Exception) -> str:
 
 
 class DiscordClient(discord.Client):
-    """Client of one account at its own server. Events go to `session`.
+    """Client of one account at its own server.
 
     The library keeps the server's address in a class attribute, so each request gets it here. A
     request returns as soon as Discord has answered; the library lets the one that used up its
     bucket wait for the next window.
     """
 
-    def __init__(self, config: DiscordConfig, session: "DiscordSession | None" = None) -> None:
+    def __init__(
+        self,
+        config: DiscordConfig,
+        on_event: Callable[[str, object, int], None] = lambda *_: None,
+    ) -> None:
+        """`on_event` takes each event of the gateway that we read, its data, and its number in the
+        session (0: unknown).
+        """
         shard, shards = config.shard or (None, None)
         super().__init__(
             # No members, no presences.
@@ -156,7 +160,7 @@ class DiscordClient(discord.Client):
             shard_count=shards,
             connector=make_connector(config),
         )
-        self._session = session
+        self._on_event = on_event
         self.greeted_event = asyncio.Event()
         """Set by READY and RESUMED."""
         self._base = config.api_url.rstrip("/")
@@ -218,11 +222,8 @@ class DiscordClient(discord.Client):
             task.exception()  # retrieved, so that asyncio does not log it
 
     def handle_event(self, event: str, data: object, seq: int) -> None:
-        """Hand on an event of the gateway, if we read it. `seq`: its number in the session; 0:
-        unknown.
-        """
-        if event in EVENTS and self._session is not None:
-            self._session.handle_raw_event(event, data, seq)
+        if event in EVENTS:
+            self._on_event(event, data, seq)
 
     async def on_connect(self) -> None:
         self.greeted_event.set()

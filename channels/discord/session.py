@@ -1,31 +1,421 @@
-"""One run of a Discord account, from login to stop, and the state that is kept between runs."""
+"""One run of a Discord account, from login to stop: its socket, heartbeats, the budget of new
+sessions, and the state that is kept between runs.
+
+Sockets and sessions are discord.py's; the loop around them is ours. The library's own reconnects at
+once after an invalid session or a close, which repeated ones make a storm; one payload that it
+cannot read ends it; it goes on reading while `emit` blocks; and its address of the gateway belongs
+to the whole process. See decision 53.
+"""
 
 import asyncio
+import contextlib
+import json
 import logging
 import math
+import threading
+import zlib
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import replace
+from typing import NoReturn
 
 import aiohttp
-import discord
+import yarl
+from discord import ConnectionClosed, DiscordException, LoginFailure
+from discord.gateway import DiscordWebSocket, KeepAliveHandler, ReconnectWebSocket
 
-from channels.aio import Backoff, cancel_and_wait
-from channels.base import CommandSpec, Denied, Emit
+from channels.aio import Backoff, cancel_and_wait, with_timeout
+from channels.base import CommandSpec, Denied, Emit, SendError
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import DiscordDirectory
-from channels.discord.gateway import DiscordGateway
 from channels.discord.ids import get_snowflake
 from channels.discord.inflow import (
     DiscordEventPipeline,
     DiscordInbox,
     DiscordProgress,
     RawGatewayEvent,
+    ResumableSession,
 )
 from channels.discord.interactions import InteractionResponder
 from channels.discord.rest import DiscordClient, DiscordRestClient, describe_failure
+from channels.text import get_int, get_number, get_object, get_str
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 
 logger = logging.getLogger("reverie.discord")
+CONNECT_TIMEOUT_S = 60.0
+"""Longest time from the first packet to a session."""
+_IDENTIFY_INTERVAL_S = 5.25
+"""https://discord.com/developers/docs/events/gateway#rate-limiting: five seconds between two
+IDENTIFY; Discord counts at arrival, and the later request may be the faster one."""
+_RESERVE = 10
+"""New sessions of a day that are left to the operator, who may restart the gateway: after the last
+one, Discord resets the token."""
+_HEARTBEAT_END_S = 0.5
+"""Longest wait for the end of a heartbeat thread."""
+_GOODBYE_S = 0.3
+_OPENING: ContextVar[tuple[DiscordClient, list["GatewaySocket"]]] = ContextVar("opening")
+
+
+class _NotForLibrary(Exception):
+    """An event is handed on, and the library is not to read it."""
+
+
+class GatewaySocket(DiscordWebSocket):
+    """Connection that is known from its first moment: `from_client` leaves it open if the greeting
+    fails.
+    """
+
+    def __init__(
+        self, socket: aiohttp.ClientWebSocketResponse, *, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(socket, loop=loop)
+        self.client, opened = _OPENING.get()
+        self.is_greeted = False
+        self.is_resuming = False
+        """The server has greeted us, and we have asked for the session."""
+        self.ready: tuple[object, int] | None = None
+        """READY and its number: the session's first event, which `_connect_once` hands on."""
+        self.acknowledged = 0
+        """Heartbeats that the server has acknowledged; the library sends one at once."""
+        opened.append(self)
+
+    async def resume(self) -> None:
+        self.is_resuming = True
+        await super().resume()
+
+    async def close(self, code: int = 4000) -> None:
+        """Close without waiting long for the other side. 1000 ends the session, 4000 leaves it
+        resumable.
+
+        The library's heartbeat thread has ended then, unless it is the one that closes: it would
+        call a closed loop.
+        """
+        threads = (one for one in threading.enumerate() if isinstance(one, KeepAliveHandler))
+        heartbeat = next((one for one in threads if one.ws is self), None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_S):
+                await super().close(code)
+        if heartbeat is not None:
+            await asyncio.to_thread(heartbeat.join, _HEARTBEAT_END_S)
+
+    async def read_replay(self) -> None:
+        """Read all that the server has sent after RESUME: it acknowledges a heartbeat after that.
+
+        RESUMED need not be the last of it: one of an earlier connection may stand among what is
+        replayed.
+        """
+        await self.send_as_json({"op": self.HEARTBEAT, "d": self.sequence})
+        while self.acknowledged < 2:  # noqa: PLR2004 - the library's, and this one
+            await self.poll_event()
+
+    def log_receive(self, text: object, /) -> None:
+        """Hand on an event; the library calls it with each payload, before reading that itself.
+
+        Raises `_NotForLibrary` for all but READY and RESUMED, and ValueError for what would harm
+        the connection.
+        """
+        payload = json.loads(str(text))
+        op, seq = get_int(payload, "op"), get_int(payload, "s")
+        if not isinstance(payload, dict) or op is None or (op == self.HELLO and self.is_greeted):
+            # The library takes `true` for 1, and answers each such heartbeat: more than Discord
+            # accepts in a minute.
+            raise ValueError("no payload, or a second greeting")
+        self.is_greeted = self.is_greeted or op == self.HELLO
+        self.acknowledged += op == self.HEARTBEAT_ACK
+        if op != self.DISPATCH:
+            return
+        event = get_str(payload, "t")
+        if event == "READY":
+            self.ready = payload.get("d"), seq or 0
+        else:
+            self.client.handle_event(event, payload.get("d"), seq or 0)
+        if event not in {"READY", "RESUMED"}:
+            self.sequence = seq if seq is not None and seq > 0 else self.sequence
+            raise _NotForLibrary
+
+    async def poll_event(self) -> None:
+        """Read one frame. What cannot be read costs only itself."""
+        try:
+            await super().poll_event()
+        except _NotForLibrary:
+            pass
+        except zlib.error:  # the rest of the stream is unreadable
+            logger.warning("shard %s: the compressed stream is broken", self.shard_id)
+            raise ReconnectWebSocket(self.shard_id) from None
+        except (ReconnectWebSocket, ConnectionClosed, OSError, aiohttp.ClientError):
+            raise
+        except Exception as error:  # noqa: BLE001 - the library reads untrusted data, and may fail in any way
+            logger.warning(
+                "shard %s: a payload cannot be read: %s", self.shard_id, type(error).__name__
+            )
+
+
+def _safe_resume_url(resume_url: str, ours: yarl.URL) -> yarl.URL:
+    """Return the address to resume at: Discord's, if it is a WebSocket address no less protected
+    than ours.
+    """
+    try:
+        url = yarl.URL(resume_url)
+    except ValueError:
+        return ours
+    if (
+        not url.host
+        or url.user
+        or url.scheme not in {"ws", "wss"}
+        or (ours.scheme == "wss" and url.scheme == "ws")
+    ):
+        return ours
+    return url
+
+
+async def open_socket(
+    client: DiscordClient, gateway: str, session: ResumableSession | None
+) -> GatewaySocket:
+    """Open a connection, identify or resume, and wait for READY or RESUMED.
+
+    Raises errors of discord.py and aiohttp. The caller closes what `_OPENING` has.
+    """
+    client.greeted_event.clear()
+    socket = await GatewaySocket.from_client(
+        client,
+        initial=True,  # the library would sleep; `_wait_to_identify` has waited
+        gateway=_safe_resume_url(session.gateway, yarl.URL(gateway))
+        if session
+        else yarl.URL(gateway),
+        shard_id=client.shard_id,
+        session=session.id if session else None,
+        sequence=session.seq if session else None,
+        resume=session is not None,
+    )
+    while not client.greeted_event.is_set():
+        await socket.poll_event()
+        await asyncio.sleep(0)  # `on_connect` runs
+    return socket
+
+
+_PORTAL = "https://discord.com/developers/applications"
+_BAD_TOKEN = 4004
+_FATAL_CLOSE_CODES = {
+    _BAD_TOKEN: (
+        f"Discord refuses the token: copy it again from {_PORTAL} (your application, Bot, "
+        "Reset Token)"
+    ),
+    4010: "Discord refuses this shard: look at `shard`",
+    4011: "the bot is in too many guilds for one connection: give each `shard` a channel",
+    4012: (
+        "Discord no longer speaks this version of the gateway: a newer version of this program "
+        "is needed"
+    ),
+    4013: "Discord does not know the intents that we ask for",
+    4014: f"Discord does not let this bot read messages: at {_PORTAL}, open your application, then "
+    "Bot, "
+    "and switch on MESSAGE CONTENT INTENT",
+}
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#gateway-gateway-close-event-codes.
+"""
+_NOT_RESUMABLE = frozenset({4007, 4009})
+"""From that page: close codes after which resuming must not be tried again."""
+_MAX_RESUMES = 3
+"""Consecutive connections that failed to resume a session before it is abandoned."""
+
+
+class DiscordGateway:
+    """Gateway connection of one account."""
+
+    def __init__(
+        self,
+        client: DiscordClient,
+        config: DiscordConfig,
+        clock: Clock,
+        session: "DiscordSession",
+    ) -> None:
+        self._client, self._config, self._clock, self._session = client, config, clock, session
+        self._previous = session.progress.session
+        """Session of an earlier process. None: there was none, or it has been tried."""
+        self._up_s: float | None = None
+        """Time when the connection came up. None: it is down."""
+
+    async def run(self) -> NoReturn:
+        """Connect and stay connected. Ends only by cancellation or `Denied`."""
+        session: ResumableSession | None = None
+        backoff = Backoff()
+        while True:
+            if session is None:
+                await self._wait_to_identify()
+            before = session
+            session, reason = await self._connect_once(session)
+            up_s = 0.0 if self._up_s is None else self._clock.monotonic() - self._up_s
+            if before is not None and session is None:
+                up_s = math.inf  # opcode 9, after which Discord expects us within 1 to 5 s
+            self._up_s = None
+            self._session.report_link(False, reason)
+            delay_s = backoff.reconnect_delay_s(up_s, self._session.random())
+            logger.warning("%s; next attempt in %.1f s", reason, delay_s)
+            await self._clock.sleep(delay_s)
+
+    async def _wait_to_identify(self) -> None:
+        """Wait until Discord takes a new session. Raises `Denied`."""
+        while True:
+            try:
+                answer = await self._session.api.call("GET", "/gateway/bot", again=False)
+            except Denied:
+                raise
+            except SendError as error:
+                logger.warning("Discord does not tell the session budget: %s", error.reason)
+                break
+            limit = get_object(answer, "session_start_limit")
+            remaining = get_int(limit, "remaining")
+            if remaining is None or remaining > _RESERVE:
+                break
+            wait_s = max(60.0, (get_number(limit, "reset_after") or 0.0) / 1000)
+            logger.warning("the budget of new sessions is used up; the next one in %.0f s", wait_s)
+            await self._clock.sleep(wait_s)
+        next_s = self._session.state.identified_s + _IDENTIFY_INTERVAL_S
+        if (wait_s := next_s - self._clock.monotonic()) > 0:
+            await self._clock.sleep(wait_s)
+
+    async def _take_missed_directs(self) -> None:
+        """Resume the session before a new one, to receive the direct messages that were not durable
+        when it ended.
+
+        Discord lists no direct chats, so their histories cannot be asked for. All else needs a new
+        session: what guilds there are is told to new ones alone. The new one must be ready, so that
+        no message falls between the two, and it must not be stored before these messages are.
+        Raises errors of discord.py and aiohttp if this is to be tried again with another new
+        session.
+        """
+        if (previous := self._previous) is None:
+            self._report_lost_directs()
+            return
+        opened: list[GatewaySocket] = []
+        _OPENING.set((self._client, opened))
+        self._session.is_replaying = True
+        try:
+            await with_timeout(self._clock, CONNECT_TIMEOUT_S, self._replay(previous))
+        except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
+            is_gone = isinstance(error, ReconnectWebSocket) and not error.resume
+            is_gone = is_gone or any(one.socket.close_code in _NOT_RESUMABLE for one in opened)
+            tries = previous.refused_count + 1
+            if not is_gone and tries < _MAX_RESUMES:
+                # The address for resuming may be dead.
+                self._previous = replace(
+                    previous, refused_count=tries, gateway=self._config.gateway_url
+                )
+                raise
+            self._report_lost_directs()
+        finally:
+            self._session.is_replaying = False
+            for socket in opened:
+                await socket.close(4000)
+        self._previous = None
+
+    def _report_lost_directs(self) -> None:
+        if self._session.progress.lose_directs():
+            logger.warning(
+                "Discord does not give back the session before this one; what was written "
+                "meanwhile in direct chats that are new to me is read when its author writes again"
+            )
+
+    async def _replay(self, session: ResumableSession) -> None:
+        socket = await open_socket(self._client, self._config.gateway_url, session)
+        await socket.read_replay()
+
+    async def _connect_once(
+        self, session: ResumableSession | None
+    ) -> tuple[ResumableSession | None, str]:
+        """Run one connection; return the session to resume, and why it ended."""
+        socket: GatewaySocket | None = None
+        opened: list[GatewaySocket] = []
+        _OPENING.set((self._client, opened))
+        code = 4000 if session else 1000  # cancelled before it is up: end a new session
+        try:
+            greeting = open_socket(self._client, self._config.gateway_url, session)
+            try:
+                greeted = await with_timeout(self._clock, CONNECT_TIMEOUT_S, greeting)
+            finally:
+                if session is None:
+                    self._session.state.identified_s = self._clock.monotonic()
+            if session is None:
+                await self._take_missed_directs()
+            socket = greeted
+            if socket.ready is not None:
+                self._client.handle_event("READY", *socket.ready)
+            self._up_s = self._clock.monotonic()
+            self._session.report_link(True, "connected to Discord")
+            code = 4000  # the next process may receive what this one misses
+            while True:
+                if self._session.inbox.is_full:
+                    await self._session.inbox.wait_for_room()
+                await socket.poll_event()
+        except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
+            code = 4000
+            return self._explain_end(error, socket, session, opened)
+        finally:
+            # Not `socket`: a cancellation may come before it is assigned.
+            for opened_socket in opened:
+                await opened_socket.close(code)
+
+    def _explain_end(
+        self,
+        error: Exception,
+        socket: GatewaySocket | None,
+        session: ResumableSession | None,
+        opened: Sequence[GatewaySocket],
+    ) -> tuple[ResumableSession | None, str]:
+        """Return the session to resume, and why the connection ended. Raises `Denied`."""
+        close_code = error.code if isinstance(error, ConnectionClosed) else None
+        if isinstance(error, LoginFailure) or close_code in _FATAL_CLOSE_CODES:
+            raise Denied(_FATAL_CLOSE_CODES[close_code or _BAD_TOKEN]) from None
+        resumable = self._resumable_session(socket, session, opened)
+        if isinstance(error, ReconnectWebSocket):
+            if not error.resume:
+                return None, "Discord has ended the session"
+            code = next((one.socket.close_code for one in opened), None)
+            return (
+                resumable,
+                f"the connection has ended ({code})" if code else "the connection has ended",
+            )
+        if close_code is not None:
+            return resumable, f"Discord has closed the connection ({close_code})"
+        if socket is not None:
+            return resumable, f"the connection is lost: {describe_failure(error)}"
+        if resumable is not None:  # the address for resuming may be dead
+            resumable = replace(resumable, gateway=self._config.gateway_url)
+        return resumable, f"cannot connect to Discord: {describe_failure(error)}"
+
+    def _resumable_session(
+        self,
+        socket: GatewaySocket | None,
+        session: ResumableSession | None,
+        opened: Sequence[GatewaySocket],
+    ) -> ResumableSession | None:
+        """Return the session to resume after a connection, or None for a new one.
+
+        That is the session of `socket` if it became ready, else `session` if Discord may still
+        resume it.
+        """
+        if socket is not None:
+            number, seq = socket.session_id, socket.sequence
+            if not number or not isinstance(seq, int):
+                return None
+            return ResumableSession(id=number, seq=seq, gateway=str(socket.gateway))
+        if session is None:
+            return None
+        if not any(
+            opened_socket.is_resuming for opened_socket in opened
+        ):  # the address for resuming may be dead
+            return replace(session, gateway=self._config.gateway_url)
+        if any(opened_socket.socket.close_code in _NOT_RESUMABLE for opened_socket in opened):
+            return None
+        seq = max(opened_socket.sequence or 0 for opened_socket in opened)
+        if seq > session.seq:  # interrupted during the replay
+            return replace(session, seq=seq, refused_count=0)
+        return (
+            replace(session, refused_count=session.refused_count + 1)
+            if session.refused_count + 1 < _MAX_RESUMES
+            else None
+        )
 
 
 class DiscordAccountState:
@@ -103,19 +493,19 @@ class DiscordSession:
     async def _run_logged_in(self) -> str:
         """Log in and stay connected; return why the login failed. Raises `Denied`."""
         try:
-            client = DiscordClient(self._config, self)
+            client = DiscordClient(self._config, self.handle_raw_event)
         except ValueError as error:  # of the environment's proxy
             raise Denied(str(error)) from None
         registering: asyncio.Task[None] | None = None
         try:
             try:
                 own_id = await client.log_in(self._config.token.get_secret_value().strip())
-            except discord.LoginFailure:
+            except LoginFailure:
                 raise Denied(
                     "Discord refuses the token: copy it again from the developer portal"
                 ) from None
             except (
-                discord.DiscordException,
+                DiscordException,
                 aiohttp.ClientError,
                 OSError,
                 ValueError,

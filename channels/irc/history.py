@@ -22,6 +22,7 @@ from channels.irc.inbound import IrcEvent, IrcLineContext, sent_at, to_notificat
 from channels.irc.outgoing import IrcOutgoing
 from channels.irc.state import Batch, Changes
 from channels.irc.wire import IrcLine, Isupport, format_line, is_from_bouncer
+from channels.text import get_datetime
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
     ConnectionChanged,
@@ -51,7 +52,7 @@ class LastingState:
         """Share of the configured pace that is used: each kill for flooding halves it."""
         self.rights = RoomSignals()
         """Notified with a room, in lower case, when what we may do there may have changed."""
-        self._newest = self.complete_until = _parse_cursor_time(cursor)
+        self._newest = self.complete_until = get_datetime({"cursor": cursor}, "cursor")
         """Time up to which all messages are emitted; None: unknown."""
         self.has_gap = False
         """Some messages sent while we were away are not emitted yet."""
@@ -79,15 +80,6 @@ class LastingState:
         if self.complete_until is None:
             return None
         return max(self.complete_until - _OVERLAP, now - timedelta(seconds=age_s))
-
-
-def _parse_cursor_time(cursor: str | None) -> datetime | None:
-    """Return the time; an invalid cursor counts as none."""
-    try:
-        parsed = datetime.fromisoformat(cursor or "")
-    except ValueError:
-        return None
-    return parsed.astimezone(UTC) if parsed.tzinfo else None
 
 
 _PAGE_LINES: Final = 100

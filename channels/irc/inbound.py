@@ -6,7 +6,7 @@ Pure: time and fresh ids are passed in.
 import unicodedata
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from channels.irc.config import IrcConfig
@@ -14,7 +14,7 @@ from channels.irc.identity import build_sender_id, direct_chat
 from channels.irc.render import strip_formatting
 from channels.irc.state import Changes, IrcState
 from channels.irc.wire import IrcLine, format_line, mentions_nick, split_relayed
-from channels.text import clean_name
+from channels.text import clean_name, get_datetime
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -342,8 +342,4 @@ def sent_at(line: IrcLine, now: datetime) -> datetime:
     """Return the server's time of the line (https://ircv3.net/specs/extensions/server-time), else
     `now`.
     """
-    try:
-        parsed = datetime.fromisoformat(line.tags["time"])
-        return parsed.astimezone(UTC) if parsed.tzinfo else now
-    except (KeyError, ValueError, OverflowError):
-        return now
+    return get_datetime(line.tags, "time") or now

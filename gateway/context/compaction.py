@@ -334,8 +334,6 @@ class Summarizer:
             return SummaryDraft(
                 reason=error.reason
             ), None if hint_s is None or hint_s > MAX_HINT_S else hint_s
-        if answer.end is None:
-            return SummaryDraft(reason="the answer broke off"), 0.0
         spent.record_answer(answer.end, self._model, 0)
         called = bool(answer.calls)
         return judge_summary(

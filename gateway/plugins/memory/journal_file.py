@@ -101,7 +101,7 @@ def remove_note(text: str, note: str) -> str:
     )
     if last is None:
         return text
-    heads = [place for place, line in enumerate(lines) if _is_entry_start(line)]
+    heads = [place for place, line in enumerate(lines) if _read_header(line.rstrip())]
     first = max((place for place in heads if place < last), default=None)
     if first is None:
         return text
@@ -109,7 +109,10 @@ def remove_note(text: str, note: str) -> str:
     left = lines[last + 1 : end]
     if any(line.strip() for line in left):
         scope = [lines[first + 1]] if _SCOPE.fullmatch(lines[first + 1].rstrip()) else []
-        return "\n".join([*lines[:first], _strip_title(lines[first]), *scope, *left, *lines[end:]])
+        header = _read_header(lines[first].rstrip())
+        assert header is not None
+        head = f"## {header[0].replace(tzinfo=None).isoformat(' ')}Z"
+        return "\n".join([*lines[:first], head, *scope, *left, *lines[end:]])
     blank = first > 0 and not lines[first - 1].strip()  # the empty line of `format_entry`
     return "\n".join([*lines[: first - blank], *left, *lines[end:]])
 
@@ -117,36 +120,26 @@ def remove_note(text: str, note: str) -> str:
 def _iter_sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[str]]]:
     at, title, body = None, "", list[str]()
     for line in lines:
-        header = _HEADER.fullmatch(line)
-        begun = _parse_time(header) if header is not None else None
-        if header is None or begun is None:
+        header = _read_header(line)
+        if header is None:
             body.append(line)
             continue
         if at is not None:
             yield at, title, body
-        at, title, body = begun, header[5] or "", []
+        at, title, body = *header, []
     if at is not None:
         yield at, title, body
 
 
-def _is_entry_start(line: str) -> bool:
-    header = _HEADER.fullmatch(line.rstrip())
-    return header is not None and _parse_time(header) is not None
-
-
-def _strip_title(line: str) -> str:
-    header = _HEADER.fullmatch(line.rstrip())
-    at = _parse_time(header) if header is not None else None
-    assert at is not None
-    return f"## {at.replace(tzinfo=None).isoformat(' ')}Z"
-
-
-def _parse_time(header: re.Match[str]) -> datetime | None:
+def _read_header(line: str) -> tuple[datetime, str] | None:
+    """Return time and title of a line that begins an entry. None: it is text."""
+    header = _HEADER.fullmatch(line)
+    if header is None:
+        return None
     zone = header[4] if header[4] not in (None, "Z", "UTC") else "+00:00"
     try:
-        return datetime.fromisoformat(
-            f"{header[1]} {header[2]}{header[3] or ':00'}{zone}"
-        ).astimezone(UTC)
+        at = datetime.fromisoformat(f"{header[1]} {header[2]}{header[3] or ':00'}{zone}")
+        return at.astimezone(UTC), header[5] or ""
     except (ValueError, OverflowError):  # the 31st of February; an hour before year 1
         return None
 

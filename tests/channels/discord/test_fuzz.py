@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from channels.discord import gateway
-from channels.discord.gateway import GatewaySocket, open_socket
+from channels.discord import session
 from channels.discord.ids import snowflake_at
 from channels.discord.inflow import DiscordProgress
+from channels.discord.session import GatewaySocket, open_socket
 from reverie.testing.servers.discord_api import DiscordApi, Mutants
 from reverie.testing.servers.discord_api_rest import Options
 from tests.channels.discord.channel_kit import Running
@@ -40,7 +40,7 @@ def sockets(monkeypatch: pytest.MonkeyPatch) -> list[GatewaySocket]:
         opened.append(await connect(*args, **more))  # type: ignore[arg-type] # whatever it takes
         return opened[-1]
 
-    monkeypatch.setattr(gateway, "open_socket", noted)
+    monkeypatch.setattr(session, "open_socket", noted)
     return opened
 
 

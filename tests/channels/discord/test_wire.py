@@ -401,7 +401,7 @@ def test_a_room_is_an_id() -> None:
     ],
 )
 def test_only_a_sane_address_is_resumed_at(told: str, where: str) -> None:
-    from channels.discord.gateway import _safe_resume_url  # noqa: PLC0415 - imports discord.py, which the rest of this file does not
+    from channels.discord.session import _safe_resume_url  # noqa: PLC0415 - imports discord.py, which the rest of this file does not
 
     assert _safe_resume_url(told, yarl.URL("wss://ours.example")) == yarl.URL(where)
 
