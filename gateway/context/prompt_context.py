@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final, Literal
 
-from agent.cache.warmer import CacheWarmer
+from agent.cache.prompt_cache import CacheWarmer
 from agent.prompt import ChannelCard, PromptBinding, render_channel_card
 from agent.prompts import load_prompt
 from agent.tokens.counter import estimate_tokens

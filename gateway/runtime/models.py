@@ -20,9 +20,8 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from agent.cache.plan import CachePolicy, CacheProfile
-from agent.cache.prompt_cache import PromptCache
+from agent.cache.prompt_cache import CacheWarmer, PromptCache
 from agent.cache.state import LIFETIME_S, Cadence
-from agent.cache.warmer import CacheWarmer
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import Model, ModelRequest
 from agent.models.client import Candidate

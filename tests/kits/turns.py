@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from agent.cache.idle import CacheForecast
-from agent.cache.warmer import CacheWarmer
+from agent.cache.prompt_cache import CacheWarmer
 from agent.models.base import Model, ModelRequest, TextPart, ToolResult
 from agent.models.client import Candidate
 from agent.workspace.cache import WorkspaceCache

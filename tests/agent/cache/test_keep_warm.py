@@ -11,9 +11,8 @@ import pytest
 from agent.cache.idle import REFRESH_MARGIN_S, IdleConversation, plan_refresh
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.prices import Price
-from agent.cache.prompt_cache import PromptCache
+from agent.cache.prompt_cache import CacheWarmer, PromptCache
 from agent.cache.state import Cadence
-from agent.cache.warmer import CacheWarmer
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import ModelRequest, StreamEnd
 from agent.models.client import Candidate, ModelClient

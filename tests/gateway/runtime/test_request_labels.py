@@ -20,7 +20,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from agent.cache.warmer import CacheWarmer
+from agent.cache.prompt_cache import CacheWarmer
 from agent.models.adapt import append_suffix
 from agent.models.base import (
     ModelRequest,
