@@ -33,7 +33,7 @@ _MAX_DELIMITER_RUN = 3
 _IDENTIFIER = re.compile(r"_[A-Za-z0-9_]*[A-Za-z0-9][A-Za-z0-9_]*_(?![A-Za-z0-9_])")
 _URL_REST = re.compile(r"://(?:[^\s*<>\[\]`|~\\]|~(?!~))*[^\s*<>\[\]`|~\\_]")
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?", re.IGNORECASE)
-_TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
+TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
 """Line below the head of a table."""
 _CELL_END = re.compile(r"(?<!\\)\|")
 _CELL_LINK = re.compile(r"!?\[([^\]\n]+)\]\(<?([^)>\s]+)>?\)")
@@ -77,7 +77,7 @@ def _parse_table(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     if (
         start + 1 >= end
         or "|" not in line(start)
-        or not _TABLE_RULE.fullmatch(line(start + 1).rstrip())
+        or not TABLE_RULE.fullmatch(line(start + 1).rstrip())
     ):
         return False
     if silent or state.is_code_block(start):

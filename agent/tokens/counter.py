@@ -16,15 +16,21 @@ import binascii
 import gzip
 import hashlib
 import logging
+import math
+import re
 import threading
 import zlib
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from statistics import median
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from agent.models.base import ModelMessage, ModelRequest, TextPart
+from gateway.core.media_types import identify_image
+from gateway.core.ratelimit import LruDict
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
@@ -32,15 +38,6 @@ if TYPE_CHECKING:
 
     from gateway.core.facts import MediaRef
 
-import math
-import re
-from collections import deque
-from collections.abc import Iterable
-from statistics import median
-from typing import Protocol
-
-from gateway.core.media_types import identify_image
-from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger(__name__)
 

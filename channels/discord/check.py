@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from channels.base import Denied, Rejected, SendError
+from channels.discord.directory import ADMINISTRATOR, OPEN_THREADS
 from channels.text import get_object, get_str
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
 from gateway.core.net_probe import PROXY_FIX, probe_url
@@ -30,9 +31,6 @@ _COPY_WHOLE_FIX: Final = (
 PERMISSIONS: Final = 1 << 6 | 1 << 10 | 1 << 11 | 1 << 14 | 1 << 15 | 1 << 16 | 1 << 38
 """ADD_REACTIONS, VIEW_CHANNEL, SEND_MESSAGES, EMBED_LINKS, ATTACH_FILES, READ_MESSAGE_HISTORY,
 SEND_MESSAGES_IN_THREADS: https://discord.com/developers/docs/topics/permissions"""
-_ADMINISTRATOR: Final = 1 << 3
-_OPEN_THREADS: Final = 1 << 35 | 1 << 38
-"""CREATE_PUBLIC_THREADS, SEND_MESSAGES_IN_THREADS."""
 _THREADS_FIX: Final = (
     "give its role Create Public Threads and Send Messages in Threads (Server Settings, Roles), or "
     "take `threads` out; meanwhile it answers in the channel"
@@ -194,8 +192,8 @@ def _may_open_threads(permissions: str) -> bool:
     """Return whether these permissions, a number written as text, let the bot open threads. Unknown
     ones may.
     """
-    held = int(permissions) if permissions.isascii() and permissions.isdigit() else _ADMINISTRATOR
-    return bool(held & _ADMINISTRATOR) or held & _OPEN_THREADS == _OPEN_THREADS
+    held = int(permissions) if permissions.isascii() and permissions.isdigit() else ADMINISTRATOR
+    return bool(held & ADMINISTRATOR) or held & OPEN_THREADS == OPEN_THREADS
 
 
 def _check_threads(

@@ -23,10 +23,10 @@ THREAD_TYPES = frozenset({10, 11, 12})
 DIRECT_TYPES = frozenset({1, 3})
 _PRIVATE_THREAD_TYPE = 12
 """Only added people and moderators can read it."""
-_ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
+ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
 _SEND_MESSAGES, _SEND_IN_THREADS = 1 << 11, 1 << 38
 _CONNECT, _MANAGE_THREADS = 1 << 20, 1 << 34
-_OPEN_THREADS = 1 << 35 | 1 << 38
+OPEN_THREADS = 1 << 35 | 1 << 38
 """CREATE_PUBLIC_THREADS and SEND_MESSAGES_IN_THREADS."""
 """https://discord.com/developers/docs/topics/permissions#permissions-bitwise-permission-flags."""
 _ALL_PERMISSIONS = -1
@@ -136,7 +136,7 @@ class DiscordDirectory:
         if room in self.unopened.values():
             return False
         permissions = self._own_permissions(room)
-        return not permissions or permissions & _OPEN_THREADS == _OPEN_THREADS
+        return not permissions or permissions & OPEN_THREADS == OPEN_THREADS
 
     def _own_permissions(self, room: str) -> int:
         guild = self._guilds.get(self.guild_of(room))
@@ -251,7 +251,7 @@ class DiscordDirectory:
         permissions = 0
         for role in held | {number}:
             permissions |= guild.roles.get(role, 0)
-        if guild.owner == user or permissions & _ADMINISTRATOR:
+        if guild.owner == user or permissions & ADMINISTRATOR:
             return _ALL_PERMISSIONS
         for targets in ({number}, held - {number}, {user}):
             allowed = denied = 0

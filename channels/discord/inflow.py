@@ -217,9 +217,8 @@ _CHANNEL_EVENT_PREFIXES = ("MESSAGE_", "INTERACTION_")
 
 def _is_direct(event: Notification) -> bool:
     """Return whether somebody speaks to us in a direct chat, be it by a command."""
-    if isinstance(event, Command):
-        return event.direct
-    return isinstance(event, Message) and event.kind == "direct"
+    is_message = isinstance(event, Message) and event.kind == "direct"
+    return is_message or (isinstance(event, Command) and event.direct)
 
 
 class DiscordEventPipeline:

@@ -14,9 +14,9 @@ import logging
 from collections.abc import Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from channels.aio import cancel_and_wait, with_timeout
+from channels.aio import ResultT, cancel_and_wait, with_timeout
 from channels.base import (
     BeforeSend,
     CommandArg,
@@ -52,7 +52,6 @@ from gateway.core.i18n import N_, _, use_language
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.discord")
-ResultT = TypeVar("ResultT")
 _MAX_SUMMARY_CHARS = 100
 _SUBCOMMAND, _TEXT_OPTION, _MESSAGE_MENU = 1, 3, 3
 _IN_GUILDS, _WITH_BOT = 0, 1

@@ -34,7 +34,7 @@ from channels.base import (
     provisional_hint,
     provisional_id,
 )
-from channels.commonmark import MATHS, format_table, split_cells
+from channels.commonmark import MATHS, TABLE_RULE, format_table, split_cells
 from channels.discord.directory import DiscordDirectory
 from channels.discord.errors import DiscordRefused
 from channels.discord.ids import message_nonce, parse_id
@@ -72,7 +72,6 @@ mathematics."""
 _FORMATS = re.compile(r"[*_~|`\\]")
 _MATHS_BLOCKS = {"\\[": "\\]", "$$": "$$"}
 """First line of mathematics in LaTeX -> its last one."""
-_TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")
 _MAX_TABLE_COLUMNS = 100
 """Width in characters: a wider table is wrapped by the clients in any case."""
 
@@ -96,7 +95,7 @@ def render(text: str) -> str:
         elif (
             index + 1 < len(lines)
             and "|" in lines[index]
-            and _TABLE_RULE.fullmatch(lines[index + 1].rstrip())
+            and TABLE_RULE.fullmatch(lines[index + 1].rstrip())
         ):
             end = next((n for n in range(index + 1, len(lines)) if "|" not in lines[n]), len(lines))
             rendered += _render_table(lines[index:end])
@@ -256,7 +255,6 @@ class DiscordOutgoing:
     def __init__(self, clock: Clock, directory: DiscordDirectory, *, link_previews: bool) -> None:
         self._clock, self._directory = clock, directory
         self.flags = 0 if link_previews else SUPPRESS_EMBEDS
-        """Flags of all our messages."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Channel -> lock: concurrent requests could overtake each other."""
 

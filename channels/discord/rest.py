@@ -267,13 +267,11 @@ class _SendGuard:
         """Nobody waits any more: no request may begin."""
         self.is_in_flight = False
         self.is_sent = False
-        """A request was sent."""
         self.is_maybe_done = False
         """Discord may have done the request without an answer."""
         self.is_hook_error = False
         """`before_send` raised."""
         self.status = 0
-        """Status of the last answer."""
         self.wait_s: float | None = None
         """Seconds to wait according to the last answer; None: it was no 429."""
         self.exhausted_s = 0.0

@@ -42,7 +42,6 @@ class LastingState:
 
     def __init__(self, cursor: str | None) -> None:
         self.own_message_ids = LruDict[str, None](_MAX_OWN)
-        """The server's ids of our own messages."""
         self.emitted_ids = LruDict[str, None](_MAX_EMITTED)
         """Emitted events, by place and id."""
         self.barred_rooms: set[str] = set()
@@ -317,7 +316,6 @@ class IrcEmitter:
         self._skew = timedelta()
         """Time by which the server's clock is ahead of ours."""
         self._begun = clock.now()
-        """Time when the connection was begun."""
         self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
         """Number of equal messages without an id on this connection, by generated name."""
         self._is_given_up = False

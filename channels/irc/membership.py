@@ -89,7 +89,6 @@ class IrcMembership:
         self._joined_s = self._asked_nick_s = clock.monotonic()
         """Times of the last attempt to enter the rooms that we are not in, and to get our nick."""
         self._is_nick_forced = False
-        """We have a nick that was forced on us."""
         self._forced_nick_s = _NICK_POLL_S
         """Time for which we keep the next one."""
 

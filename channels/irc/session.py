@@ -91,7 +91,6 @@ class IrcSession:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Reason of the end of the connection; Denied if another attempt is useless."""
         self._error_text = ""
-        """Text of the server's ERROR."""
 
     def apply_config(self, config: IrcConfig) -> None:
         self.membership.apply_config(config)

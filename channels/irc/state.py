@@ -107,11 +107,9 @@ class IrcState:
     def __init__(self, nick: str) -> None:
         self.isupport = Isupport()
         self.caps: set[str] = set()
-        """Enabled capabilities."""
         self.account = ""
         """Our services account; empty: none."""
         self.is_bouncer = False
-        """We are connected to a bouncer."""
         self.rooms: dict[str, dict[str, frozenset[str]]] = {}
         """Room of ours -> nick -> letters of the modes that are ranks."""
         self.accounts: dict[str, str] = {}

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from telegram import (
     BotCommand,
@@ -25,7 +25,7 @@ from telegram import (
 from telegram.constants import ChatAction, ReactionEmoji
 from telegram.error import BadRequest, ChatMigrated, InvalidToken, RetryAfter, TelegramError
 
-from channels.aio import AnswerCache, with_timeout
+from channels.aio import AnswerCache, ResultT, with_timeout
 from channels.base import (
     MEMBERSHIP_TIMEOUT_S,
     Announce,
@@ -82,8 +82,6 @@ for it."""
 _MAX_CONCURRENT = 8
 """Calls for typing and previews; the other connections are for messages."""
 _MAX_DRAFTS = 1000
-
-ResultT = TypeVar("ResultT")
 
 
 class TelegramActions:

@@ -189,11 +189,9 @@ class TelegramUpdateContext:
 
     channel: ChannelName
     own_id: int
-    """Our own user id."""
     username: str
     """Our user name, without `@`; empty if there is none."""
     rooms: frozenset[str] = frozenset()
-    """Configured rooms."""
     commands: frozenset[str] = frozenset()
     """Names of our commands. Empty: unknown, so any command may be ours."""
     cursor: TelegramCursor = field(default_factory=TelegramCursor)

@@ -9,12 +9,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import Final, NoReturn, TypeVar
+from typing import Final, NoReturn
 
 from telegram import Update
 from telegram.error import Conflict, InvalidToken, NetworkError, RetryAfter, TelegramError
 
-from channels.aio import AnswerCache, Backoff
+from channels.aio import AnswerCache, Backoff, ResultT
 from channels.base import Denied, Emit
 from channels.telegram.api import NOT_SENT_CAUSES, UNAUTHORIZED_TEXT, TelegramApi, TelegramBot
 from channels.telegram.ids import TelegramCursor
@@ -40,8 +40,6 @@ _MAX_UPDATES: Final = 100
 """Updates in one answer (core.telegram.org/bots/api#getupdates); so many may be followed by
 more."""
 _CONFLICT_REASON = "another process polls with this token, or a webhook is set"
-
-ResultT = TypeVar("ResultT")
 
 
 class TelegramReceiver:
