@@ -407,8 +407,6 @@ def _settle_put_off(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> St
 
 
 def _drop_put_off(state: DmnState, conversation: ConversationId) -> DmnState:
-    if find_put_off(state, conversation) is None:
-        return state
     others = tuple(one for one in state.put_off if one.conversation != conversation)
     return replace(state, put_off=others)
 

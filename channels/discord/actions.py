@@ -26,7 +26,6 @@ from channels.discord.directory import (
     listed_name,
     user_sender,
 )
-from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.discord.outgoing import (
     MESSAGE_PATH,
@@ -36,7 +35,7 @@ from channels.discord.outgoing import (
     message_content,
     render_bodies,
 )
-from channels.discord.wire import parse_channel_id, parse_message_id
+from channels.discord.wire import DiscordRefused, parse_channel_id, parse_message_id
 from channels.split import utf16_length
 from channels.text import Json, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock

@@ -24,7 +24,6 @@ from channels.base import (
 )
 from channels.discord.actions import DiscordActions
 from channels.discord.config import DiscordConfig
-from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
 from channels.discord.outgoing import (
     MAX_FILE_BYTES,
@@ -35,7 +34,7 @@ from channels.discord.outgoing import (
     message_content,
     render_bodies,
 )
-from channels.discord.wire import parse_channel_id, parse_message_id
+from channels.discord.wire import DiscordRefused, parse_channel_id, parse_message_id
 from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,

@@ -36,9 +36,9 @@ from channels.base import (
 )
 from channels.commonmark import MATHS, TABLE_RULE, format_table, split_cells
 from channels.discord.directory import DiscordDirectory
-from channels.discord.errors import DiscordRefused
 from channels.discord.ids import message_nonce, parse_id
 from channels.discord.wire import (
+    DiscordRefused,
     build_receipt,
     parse_channel_id,
     parse_message,

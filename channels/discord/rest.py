@@ -34,8 +34,8 @@ from channels.base import (
 )
 from channels.discord.config import DiscordConfig
 from channels.discord.directory import message_files
-from channels.discord.errors import DiscordRefused
 from channels.discord.ids import get_snowflake
+from channels.discord.wire import DiscordRefused
 from channels.text import (
     get_int,
     get_number,
@@ -228,8 +228,7 @@ class DiscordClient(discord.Client):
     async def on_connect(self) -> None:
         self.greeted_event.set()
 
-    async def on_resumed(self) -> None:
-        self.greeted_event.set()
+    on_resumed = on_connect
 
 
 class _WebhookTokenFilter(logging.Filter):

@@ -129,6 +129,14 @@ def _option_value(option: Json) -> str:
     return clean_text(str(value)).strip() if isinstance(value, str | int | float) else ""
 
 
+class DiscordRefused(Rejected):
+    """Discord answered with a 4xx: surely not done."""
+
+    def __init__(self, reason: str, *, status: int, code: int = 0) -> None:
+        super().__init__(reason)
+        self.status, self.code = status, code
+
+
 def parse_channel_id(
     to: Address, directory: DiscordDirectory, message: MessageId | None = None
 ) -> str:

@@ -90,7 +90,10 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         """Hand each line to `on_line`, which may raise: that is logged; and the reason to
         `on_lost`, once, when the connection is lost.
         """
-        super().__init__(AioReactor(on_connect=self._begin_login, loop=asyncio.get_running_loop()))
+        # Capabilities are asked for first: without them a server may welcome us at once.
+        super().__init__(
+            AioReactor(on_connect=lambda *_: self.cap("LS", "302"), loop=asyncio.get_running_loop())
+        )
         self._on_line, self._on_lost = on_line, on_lost
         self._closed = asyncio.Event()
 
@@ -143,10 +146,6 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
             ircname=config.contact or config.nick,
             connect_factory=connect,
         )
-
-    def _begin_login(self, *_: object) -> None:
-        """Ask for capabilities first: without them a server may welcome us at once."""
-        self.cap("LS", "302")
 
     def process_data(self, new_data: bytes) -> None:
         self.buffer.feed(new_data)
