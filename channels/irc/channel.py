@@ -404,10 +404,9 @@ class IrcChannel:
                 await with_timeout(
                     self._clock, CONNECT_TIMEOUT_S, connection.open(self._config, port, context)
                 )
-            except TimeoutError:
-                return f"cannot connect to {host}:{port}: timeout"
-            except OSError as error:  # TLS errors are OSErrors
-                return f"cannot connect to {host}:{port}: {str(error) or 'the server hung up'}"
+            except OSError as error:  # TLS errors and timeouts are OSErrors
+                silent = "timeout" if isinstance(error, TimeoutError) else "the server hung up"
+                return f"cannot connect to {host}:{port}: {str(error) or silent}"
             if self._inbox.is_full:
                 self._inbox.set_paused(True)
             coroutines = (session.outgoing.run(), session.watch_silence(), self._serve(session))

@@ -153,10 +153,10 @@ class IrcMembership:
             if self._fold(room) in self._leaving or not self.is_in_room(room)
         }
         keys = {self._fold(room): key.get_secret_value() for room, key in self.config.keys.items()}
-        self._requested |= wanted.keys()
         self._outgoing.queue_lines(
             _join_lines({room: keys.get(folded, "") for folded, room in wanted.items()})
         )
+        self._requested |= wanted.keys()
 
     def join(self, room: str) -> asyncio.Future[None]:
         """Request a room on command; the future is done once we are in. It raises SendError."""

@@ -521,8 +521,8 @@ def _parse_reactions(
 
 
 def _reaction_name(reaction: telegram.ReactionType) -> str:
-    names = (getattr(reaction, key, "") for key in ("emoji", "custom_emoji_id", "type"))
-    return clean_name(next(filter(None, names), ""))
+    name = getattr(reaction, "custom_emoji_id", reaction.type)
+    return clean_name(getattr(reaction, "emoji", name))
 
 
 def _language(user: telegram.User | None) -> str | None:
