@@ -3,7 +3,7 @@ the test's."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ParamSpec, Self
@@ -14,7 +14,6 @@ from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import EVERYTHING, Cluster
 from gateway.config.loader import parse_config
-from gateway.config.models import RolesConfig
 from gateway.config.reload import LiveSettings
 from gateway.core import identity
 from gateway.core.clock import ManualClock
@@ -240,17 +239,6 @@ class House:
         """Return once so many wait on the clock."""
         while sum(not woken.done() for _, _, woken in self.clock._sleepers) < count:
             await asyncio.sleep(0)
-
-    def give_roles(self, roles: Mapping[str, identity.Role]) -> None:
-        """Put other roles in force, as a reload does."""
-        by_role = {
-            role: [who for who, theirs in roles.items() if theirs == role]
-            for role in identity.ROLE_ORDER
-        }
-        access = self.live.settings.access.model_copy(
-            update={"roles": RolesConfig.model_validate(by_role)}
-        )
-        self.live.put_in_force(self.live.settings.model_copy(update={"access": access}))
 
     def _show(self, part: Part) -> None:
         if self.refuses(part):

@@ -43,7 +43,7 @@ from tests.kits.scaling import assert_in_proportion
 
 HEAD = [Part("tools", "t", 700), Part("identity", "i", 900), Part("skills", "s", 300)]
 CARD = [Part("binding", "b", 100), Part("channel", "c", 200)]
-BURST, SLOW, SPARSE = odds(0.98, 0.01), odds(0.01, 0.98), odds(0.0, 0.0)
+BURST, SLOW = odds(0.98, 0.01), odds(0.01, 0.98)
 LAYOUT = [("block", 2, "1h"), ("block", 3, "1h"), ("block", 4, "5m"), ("said", 4, "5m")]
 """Of `talk(5)`: an hour behind what all share and behind the binding, 5 minutes behind the card and
 at the end."""

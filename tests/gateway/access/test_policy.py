@@ -37,7 +37,6 @@ OTHER = Address(channel=IRC, room=RoomId("#other"))
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
 OWNER = Sender(id=SenderId("account:ann"), name="ann", verified=True)
-SPOOF = Sender(id=SenderId("account:ann"), name="ann", verified=False)
 MEMBER = Sender(id=SenderId("account:bob"), name="bob", verified=True)
 STRANGER = Sender(id=SenderId("mask:eve!e@h"), name="ann")
 BLOCKED = Sender(id=SenderId("account:mal"), name="mal", verified=True)

@@ -23,7 +23,6 @@ from gateway.store import Store
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
 from reverie.testing.channels import story
-from tests.gateway.system.test_inner_conversation import QUICK
 from tests.kits.agent import digests_of
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
@@ -32,7 +31,6 @@ from tests.kits.store import heard, judged, opened, said
 SECRET = "marzipan"
 NORMAL: Final = 2
 RULES = [{"type": "console.direct", "urgency": "normal"}]
-SETTINGS = {**QUICK, "attention": {**QUICK["attention"], "rules": RULES}}
 
 
 @contextmanager

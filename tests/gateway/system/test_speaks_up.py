@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from agent.models.base import ModelRequest, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway.config.models import Settings
 from gateway.core.events import EventId, ReactionChanged
@@ -32,11 +31,6 @@ LOOKS = (
 def configured(tmp: Path, speaks_up: str, **more: Any) -> Settings:
     bindings = [{"private": False, "speaks_up": speaks_up}]
     return on_platforms(tmp, bindings=bindings, **{"dmn": {"dream_every": 0}, **more})
-
-
-def last_input(request: ModelRequest) -> str:
-    parts = request.conversation[-1].parts
-    return "\n".join(part.text for part in parts if isinstance(part, TextPart))
 
 
 async def overhear(gateway: Gateway, text: str, who: str = "ewa", room: str = "#one") -> None:

@@ -12,7 +12,6 @@ from reverie.testing.platforms.base import Kit, Where
 from reverie.testing.platforms.broken_channels import TurnsPartsRound
 
 _NO_LINK = "there is no connection that could break"
-_PROCESS = "it lives in the process"
 
 
 class ConsoleKit(Kit):
