@@ -476,7 +476,7 @@ def _build_handle(
 def _build_knowledge(gateway: GatewayHandle, inbox: ConversationInbox) -> _Knowledge:
     store, clock, live = gateway.store, gateway.clock, gateway.live
     media = MediaStore(live, store.path.parent / "media", gateway.channels, clock)
-    reader = ConversationReader(store, gateway.people, media, gateway.redactor)
+    reader = ConversationReader(gateway, media)
     locks = ConversationLocks()
     return _Knowledge(
         media=media,

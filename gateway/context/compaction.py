@@ -19,7 +19,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -46,7 +46,6 @@ from agent.turn import ask_model
 from agent.turn_context import TurnProgress, usable_tokens
 from agent.view import FoldedTurns, extract_exact_names, render_head, shrink_head
 from channels.aio import run_to_completion, with_timeout
-from gateway.config.reload import LiveSettings
 from gateway.context.conversation import RenderedInput, count_turns_over_image_limit
 from gateway.context.history import HistoryStore, HistoryView
 from gateway.context.prompt_context import COLD_AFTER
@@ -61,6 +60,7 @@ from gateway.core.facts import (
 )
 from gateway.core.labels import Label, join
 from gateway.store import NewEntry, Store
+from gateway.stream.handle import GatewayHandle
 
 COMPACTION_LOCK: Final = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = $1"
 logger = logging.getLogger("reverie.folds")
@@ -79,17 +79,10 @@ FOLD_AT: Final = 0.9
 before the turn after the one that was asked to write down what matters, unless its own request
 would be larger than the usable window."""
 
-SummaryOutcome = Literal["ok", "failed", "lock_held", "no_boundary"]
-"""Outcomes of a try to get a summary."""
 CompactionOutcome = Literal["ok", "failed", "lock_held", "no_boundary", "tool_result_truncated"]
-"""The same, with results that were too large: what `CompactionStats` counts."""
-COMPACTION_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = (
-    "ok",
-    "failed",
-    "lock_held",
-    "no_boundary",
-    "tool_result_truncated",
-)
+"""Outcomes of a try to get a summary (no_boundary: nothing can leave the view; lock_held: another
+caller is making one), and results that were too large: what `CompactionStats` counts."""
+COMPACTION_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = get_args(CompactionOutcome)
 TIMED_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = ("ok", "failed")
 """Outcomes of a summary for which a model was asked, so that it has a duration worth measuring."""
 COMPACTION_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
@@ -182,43 +175,21 @@ class FoldResult:
     Never with `is_folded`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummaryResult:
-    """Outcome of one try to get a summary."""
-
-    outcome: SummaryOutcome
-    """no_boundary: nothing can leave the view; lock_held: another caller is making a summary;
-    failed without requests: another try would come too soon."""
-    reason: str = ""
-    """Why there is none; empty for `ok`. Holds no secrets."""
-    summary: CompactionSummary | None = None
-    """With `ok`. Its `tokens_after` counts the text alone: the head that holds it does not exist
-    yet."""
-    accounts: tuple[RequestUsage, ...] = ()
-    """Usage of all requests for it, including failed ones."""
-    requests: int = 0
-
-
 class Summarizer:
     """Asks a model for summaries of one agent's conversations."""
 
     def __init__(
         self,
         agent: str,
-        store: Store,
-        clock: Clock,
-        live: LiveSettings,
+        gateway: GatewayHandle,
         *,
         model: Model,
         stats: CompactionStats,
         random: Callable[[], float] = random.random,
     ) -> None:
         """`random` returns numbers in [0, 1)."""
-        self.agent = agent
-        self.stats = stats
-        self._store = store
-        self._clock = clock
-        self._live = live
+        self.agent, self.stats = agent, stats
+        self._store, self._clock, self._live = gateway.store, gateway.clock, gateway.live
         self._model = model
         self._random = random
         self._retry_at_s: dict[ConversationId, float] = {}
@@ -234,29 +205,29 @@ class Summarizer:
         tail: int,
         tokens_before: int,
         most_tokens: int = SUMMARY_TOKENS,
-    ) -> SummaryResult:
-        """Ask for a summary of all but the last `tail` exchanges of a request's conversation.
-        Raises StoreError.
+    ) -> CompactionSummary | str:
+        """Return a summary of all but the last `tail` exchanges of a request's conversation; a
+        text: why there is none, without secrets. Raises StoreError.
+
+        Its `tokens_after` counts the text alone: the head that holds it does not exist yet.
 
         `request`: as the next turn would begin it, so that the cached prefix is read. `leaving`:
         number of turns that would leave the view, `tokens_before` their approximate size. What was
         spent is added to `host.preparation`, also on cancellation; then the lock is released first.
         """
         if leaving <= 0:
-            return self._count(
-                SummaryResult(outcome="no_boundary", reason="nothing can leave the view")
-            )
+            self.stats.count(self.agent, "no_boundary")
+            return "nothing can leave the view"
         began_s, spent = self._clock.monotonic(), TurnProgress()
         if self._retry_at_s.get(place.conversation, began_s) > began_s:
-            return SummaryResult(outcome="failed", reason="the last try failed a moment ago")
+            return "the last try failed a moment ago"
         ttl_s = float(self._live.optimization.compaction.lock_ttl_seconds)
         async with acquire_compaction_lock(
             self._store, self._clock, place.conversation, ttl_s
         ) as is_held:
             if not is_held:
-                return self._count(
-                    SummaryResult(outcome="lock_held", reason="a summary of it is being made")
-                )
+                self.stats.count(self.agent, "lock_held")
+                return "a summary of it is being made"
             asking = self._request_draft(request, host, spent, tail=tail, most_tokens=most_tokens)
             try:
                 draft, tries = await with_timeout(self._clock, ttl_s * TTL_SHARE, asking)
@@ -268,16 +239,14 @@ class Summarizer:
             finally:
                 host.preparation.add(spent.current)
         took_s, done = self._clock.monotonic() - began_s, spent.current
-        result = SummaryResult(
-            outcome="failed", reason=draft.reason, accounts=done.accounts, requests=done.requests
-        )
+        self.stats.count(self.agent, "ok" if draft.text else "failed", took_s)
         if not draft.text:
             self._retry_at_s[place.conversation] = began_s + ttl_s
             _summary_logger.warning(
                 "%s: there is no summary of %s: %s", self.agent, place.conversation, draft.reason
             )
-            return self._count(result, took_s)
-        summary = CompactionSummary(
+            return draft.reason
+        return CompactionSummary(
             text=draft.text,
             turns=leaving,
             tokens_before=tokens_before,
@@ -288,11 +257,6 @@ class Summarizer:
             usage=done.usage,
             cost_usd=_total_cost_usd(done.accounts, done.requests),
         )
-        return self._count(replace(result, outcome="ok", reason="", summary=summary), took_s)
-
-    def _count(self, result: SummaryResult, took_s: float | None = None) -> SummaryResult:
-        self.stats.count(self.agent, result.outcome, took_s)
-        return result
 
     async def _request_draft(
         self,
@@ -388,9 +352,7 @@ class Compactor:
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
-        live: LiveSettings,
+        gateway: GatewayHandle,
         *,
         history: HistoryStore,
         model: Model,
@@ -398,15 +360,9 @@ class Compactor:
         summarizer: Summarizer,
     ) -> None:
         """`cache`: that of the model that is asked first. None: it has none."""
-        self.stats = summarizer.stats
-        self._agent = summarizer.agent
-        self._store = store
-        self._clock = clock
-        self._live = live
-        self._history = history
-        self._model = model
-        self._cache = cache
-        self._summarizer = summarizer
+        self._summarizer, self.stats, self._agent = summarizer, summarizer.stats, summarizer.agent
+        self._store, self._clock, self._live = gateway.store, gateway.clock, gateway.live
+        self._history, self._model, self._cache = history, model, cache
 
     @property
     def usable_tokens(self) -> int:
@@ -501,7 +457,7 @@ class Compactor:
             compact_above=compact_above,
             keep_tail=settings.compaction.tail_keep_tokens,
         )
-        folded = await self._fold(
+        view = await self._fold(
             place,
             history,
             host,
@@ -510,7 +466,9 @@ class Compactor:
             over_images=over_images,
             is_requested=is_requested,
         )
-        return folded or FoldResult(view=history, nudges=nudges)
+        return FoldResult(
+            view=view or history, is_folded=view is not None, nudges=nudges and view is None
+        )
 
     async def _is_summarised_lately(self, conversation: ConversationId) -> bool:
         """Return whether fewer turns than `TURNS_BETWEEN_SUMMARIES` have ended since the newest
@@ -535,7 +493,8 @@ class Compactor:
         pressed: bool,
         over_images: int,
         is_requested: bool,
-    ) -> FoldResult | None:
+    ) -> HistoryView | None:
+        """Return the folded view. None: nothing is to be folded."""
         conversation = place.conversation
         journal = (
             await self._load_journal(conversation)
@@ -561,7 +520,7 @@ class Compactor:
                 tokens_before=sum(turn.tokens for turn in history.turns[: decision.start]),
                 most_tokens=min(SUMMARY_TOKENS, max(MIN_SUMMARY_TOKENS, decision.head)),
             )
-            summary = result.summary
+            summary = result if isinstance(result, CompactionSummary) else None
             if summary is None:
                 situation = replace(situation, compact_above=None)
                 decision = _decide(history, situation, written, over_images)
@@ -574,9 +533,7 @@ class Compactor:
         logger.info(
             "%s: folded (%s): %s", conversation, ", ".join(decision.kinds), decision.verdict
         )
-        return FoldResult(
-            view=await self._history.apply_fold(conversation, history, folded), is_folded=True
-        )
+        return await self._history.apply_fold(conversation, history, folded)
 
     def _is_cold(self, history: HistoryView) -> bool:
         """After a restart the state of the cache is unknown; only what is older than any cache is

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 from weakref import WeakValueDictionary
 
 from agent import view
@@ -55,13 +55,13 @@ from gateway.core.facts import (
     TurnRecord,
     dedup_key,
 )
-from gateway.core.identity import ADMIN_ROLES, AccessPolicy, Role, identify, proven_role, text_role
+from gateway.core.identity import ADMIN_ROLES, Role, identify, proven_role, text_role
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, label_of_work
 from gateway.core.media_types import is_document
-from gateway.core.redaction import Redactor
 from gateway.core.text_safety import NameWarning, check_name
 from gateway.store import StoreReader, UnreadEntries
 from gateway.stream.again import TURN_KINDS
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.media import DescribedAttachment, MediaStore, describe_unread, is_image
 
 SystemEvent = (
@@ -76,15 +76,7 @@ SystemEvent = (
 NoticePieces = tuple[tuple[Literal["own", "name", "quoted"], str], ...]
 """Shaped like `agent.prompt.PromptLine.event`."""
 
-SYSTEM_EVENTS: Final = (
-    Alarm,
-    TaskFinished,
-    ReactionChanged,
-    DeliveryReport,
-    ConnectionChanged,
-    PlaceRenamed,
-    Command,
-)
+SYSTEM_EVENTS: Final = get_args(SystemEvent)
 """Of commands only `start`, with the word of the link that somebody came by."""
 DELIVERY_DOUBT: Final = (
     'may or may not have been delivered (whoever waited for it may say "again" to see it once '
@@ -182,18 +174,12 @@ class ConversationReader:
 
     def __init__(
         self,
-        store: StoreReader,
-        access_policy: AccessPolicy,
-        media: MediaStore | None,
-        redactor: Redactor,
+        gateway: GatewayHandle,
+        media: MediaStore | None = None,
     ) -> None:
-        """`media` None: attachments are only described. `redactor` is applied to all text before
-        anything is cut.
-        """
-        self._store = store
-        self.access_policy = access_policy
-        self._media = media
-        self.redactor = redactor
+        """`media` None: attachments are only described."""
+        self._store, self._media = gateway.store, media
+        self.access_policy, self.redactor = gateway.people, gateway.redactor
 
     async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
         """Return the unread messages that still exist, with their newest texts, oldest first."""
@@ -239,7 +225,7 @@ class ConversationReader:
         return [
             CurrentMessage(
                 seq,
-                event_as_message(fact, addressed=is_addressed(fact)),
+                event_as_message(fact),
                 is_edited=False,
                 notice=self._render_system_event(fact, posts, awaited.get(seq)),
                 label=await self._system_event_label(fact, posts, awaited.get(seq)),
@@ -419,7 +405,7 @@ class ConversationReader:
             label = self._text_label(first.seq, first.fact) | self._text_label(
                 stored.seq, replace(first.fact, sender=edit.sender, carried=now.fact.carried)
             )
-            as_message = replace(event_as_message(edit, addressed=False), sender=edit.sender)
+            as_message = replace(event_as_message(edit), sender=edit.sender)
             found.append(
                 CurrentMessage(stored.seq, as_message, is_edited=False, notice=pieces, label=label)
             )
@@ -801,17 +787,15 @@ def _quote_target(one: CurrentMessage, target: _ReplyTarget) -> tuple[str, ...]:
     return (f"(the message replied to:)\n{fenced}\n",)
 
 
-def event_as_message(event: SystemEvent | MessageEdited, *, addressed: bool) -> Message:
-    """Return a system event as a message without sender and text. `addressed`: it counts as
-    addressed to the agent.
-    """
+def event_as_message(event: SystemEvent | MessageEdited) -> Message:
+    """Return a system event as a message without sender and text."""
     return Message(
         id=MessageId(event.id),
         at=event.at or NOWHERE,
         sender=NOBODY,
         text="",
         sent=event.sent,
-        kind="mention" if addressed else "room",
+        kind="mention" if is_addressed(event) else "room",
     )
 
 

@@ -310,26 +310,24 @@ class HistoryStore:
         cached = self._cached.get(conversation)
         if cached is None or cached.simple != simple:
             read = self._under_read[conversation] = object()
-            cached = _CachedView(*await self._read(conversation, simple=simple))
+            cached = await self._read(conversation, simple=simple)
             if self._under_read.get(conversation) is not read:
                 return cached.view
             del self._under_read[conversation]
         self._cached.put(conversation, cached)
         return cached.view
 
-    async def _read(
-        self, conversation: ConversationId, *, simple: bool
-    ) -> tuple[HistoryView, bool, Seq]:
+    async def _read(self, conversation: ConversationId, *, simple: bool) -> _CachedView:
         found = await self._store.view_entries(conversation)
         inner = is_inner(conversation)
         turns = [
             HistoryTurn.from_record(turn.seq, turn.fact, turn.at, simple=simple, inner=inner)
             for turn in found.turns
         ]
-        folded = found.fold.fact if found.fold is not None else None
-        if found.fold is None or not isinstance(folded, ViewFolded):
-            return HistoryView.build(turns, None, _NEVER_FOLDED), simple, found.as_of
-        return HistoryView.build(turns, folded, found.fold.seq), simple, found.as_of
+        fold, folded_at = None, _NEVER_FOLDED
+        if found.fold is not None and isinstance(found.fold.fact, ViewFolded):
+            fold, folded_at = found.fold.fact, found.fold.seq
+        return _CachedView(HistoryView.build(turns, fold, folded_at), simple, found.as_of)
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:

@@ -123,9 +123,7 @@ class RoomReader(Plugin):
         self._store, self._people = gateway.store, gateway.people
         self._places, self._channels = gateway.places, gateway.channels
         # Without media: an old line does not have its attachments fetched.
-        self._conversation = ConversationReader(
-            gateway.store, gateway.people, None, gateway.redactor
-        )
+        self._conversation = ConversationReader(gateway)
 
     @tool(
         "Read what was said in this room earlier, or in another place. Each message has a handle.",

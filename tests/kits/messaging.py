@@ -321,7 +321,7 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         await attention.load()
         internal = InternalIntake(store, clock, attention, bindings)
         locks = ConversationLocks()
-        reader = ConversationReader(store, WHO, None, redactor=Redactor())
+        reader = ConversationReader(handle_of(store, clock, people=WHO))
         digests = digests_of(
             "reverie", reader, store=store, clock=clock, places=places, locks=locks
         )

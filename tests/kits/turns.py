@@ -161,7 +161,7 @@ def context_of(
     store, clock, live = gateway.store, gateway.clock, gateway.live
     history = HistoryStore(store, clock, MediaStore(live, Path("/nonexistent"), {}, clock))
     summarizer = Summarizer(
-        agent.id, store, clock, live, model=model, stats=stats or Outcomes(), random=lambda: 0.5
+        agent.id, gateway, model=model, stats=stats or Outcomes(), random=lambda: 0.5
     )
     return AgentContext(
         gateway=gateway,
@@ -183,7 +183,7 @@ def context_of(
             keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
         ),
         compaction=Compactor(
-            store, clock, live, history=history, model=model, cache=None, summarizer=summarizer
+            gateway, history=history, model=model, cache=None, summarizer=summarizer
         ),
         history=history,
         limits=UsageLimiter(live, clock, gateway.people),
@@ -194,7 +194,7 @@ def services_of(gateway: GatewayHandle, media: MediaStore) -> TurnServices:
     """What turns share that show nothing before they have ended."""
     store, clock, live = gateway.store, gateway.clock, gateway.live
     return TurnServices(
-        reader=ConversationReader(store, gateway.people, media, Redactor()),
+        reader=ConversationReader(gateway, media),
         media=media,
         presence=PresenceTracker(live, clock, gateway.people),
         registry=parts_of(running=running_calls()),

@@ -29,19 +29,20 @@ from agent.models.base import (
 from agent.prompt import PromptInput, PromptTurn, build_request
 from agent.summary import build_summary_request
 from agent.tools import ENDING_TOOLS
-from agent.turn_context import TurnProgress
+from agent.turn_context import TurnOutcome, TurnProgress
 from gateway.config.reload import LiveSettings
-from gateway.context.compaction import OVER_BUDGET, Summarizer, SummaryResult
+from gateway.context.compaction import OVER_BUDGET, Summarizer
 from gateway.context.history import HistoryView
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
-from gateway.core.facts import CompactionLocked, Seq, ViewFolded
+from gateway.core.facts import CompactionLocked, CompactionSummary, Seq, ViewFolded
 from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.store import NewEntry, Store, StoreClosed, rebuild
 from reverie.testing.channels import story
 from reverie.testing.gateway import settings
 from reverie.testing.servers.model_api import Answer
 from tests.agent.cache.request_kit import IDENTITY, Bench, open_bench
+from tests.kits.handle import handle_of
 from tests.kits.scripted_turn import ACCOUNT, USAGE, Played, Say
 from tests.kits.store import place
 from tests.kits.turns import Outcomes
@@ -125,13 +126,13 @@ class Kit:
     clock: ManualClock
     model: Model
     outcomes: Outcomes = field(default_factory=Outcomes)
+    host: Host = field(default_factory=Host)
+    """That of the last summary."""
 
     def __post_init__(self) -> None:
         self.summarizer = Summarizer(
             "reverie",
-            self.store,
-            self.clock,
-            LiveSettings(settings(self.store.path.parent)),
+            handle_of(self.store, self.clock, live=LiveSettings(settings(self.store.path.parent))),
             model=self.model,
             stats=self.outcomes,
             random=lambda: 0.5,
@@ -148,10 +149,16 @@ class Kit:
         *,
         leaving: int = 3,
         **more: Any,
-    ) -> SummaryResult:
+    ) -> CompactionSummary | str:
+        self.host = host or Host()
         return await self.summarizer.summarise(
-            AT, request, host or Host(), leaving=leaving, tail=1, tokens_before=900, **more
+            AT, request, self.host, leaving=leaving, tail=1, tokens_before=900, **more
         )
+
+    @property
+    def spent(self) -> TurnOutcome:
+        """What the last summary cost."""
+        return self.host.preparation.current
 
     async def locks(self) -> list[CompactionLocked]:
         found = await self.store.entries(kinds=["compaction_lock"])
@@ -166,7 +173,7 @@ class Kit:
         assert await self.free()
         told = list(self.told)
         came = await self.make()
-        assert (came.outcome, came.requests, came.summary) == ("failed", 0, None)
+        assert (came, self.spent.requests) == ("the last try failed a moment ago", 0)
         assert self.told == told
         scraped = generate_latest(self.outcomes.metrics).decode()
         assert _TRIGGERED.format("failed") in scraped
@@ -192,15 +199,9 @@ async def lock(store: Store, clock: ManualClock, holder: str, for_s: float) -> N
 @story
 async def test_a_summary_is_made_and_the_lock_given_back(tmp_path: Path) -> None:
     async with kit(tmp_path, Played(Say(text=TEXT))) as made:
-        came = await made.make()
-        summary = came.summary
-        assert (came.outcome, came.reason, came.requests, came.accounts) == (
-            "ok",
-            "",
-            1,
-            (ACCOUNT,),
-        )
-        assert summary is not None
+        summary = await made.make()
+        assert (made.spent.requests, made.spent.accounts) == (1, (ACCOUNT,))
+        assert isinstance(summary, CompactionSummary)
         assert (summary.text, summary.turns, summary.tokens_before, summary.tries) == (
             TEXT,
             3,
@@ -244,12 +245,12 @@ async def test_a_lock_of_somebody_else_holds(tmp_path: Path) -> None:
     async with kit(tmp_path, played) as made:
         await lock(made.store, made.clock, "other", 60)
         came = await made.make()
-        assert (came.outcome, came.summary, played.requests) == ("lock_held", None, [])
+        assert (came, played.requests) == ("a summary of it is being made", [])
         assert [one.holder for one in await made.locks()] == ["other"]
         assert made.told == [("lock_held", None)]
         assert _TRIGGERED.format("lock_held") in generate_latest(made.outcomes.metrics).decode()
         made.clock.advance(60)
-        assert (await made.make()).outcome == "ok"
+        assert isinstance(await made.make(), CompactionSummary)
 
 
 @story
@@ -266,9 +267,9 @@ async def test_a_process_that_dies_in_between_leaves_a_lock_that_expires(tmp_pat
     store = await Store.open(tmp_path / "log.db", clock)
     try:
         again = Kit(store, clock, played)
-        assert (await again.make()).outcome == "lock_held"
+        assert await again.make() == "a summary of it is being made"
         clock.advance(300)
-        assert (await again.make()).outcome == "ok"
+        assert isinstance(await again.make(), CompactionSummary)
     finally:
         await store.close()
     assert await rebuild(tmp_path / "log.db", clock=clock) == []
@@ -296,8 +297,7 @@ async def test_it_ends_before_its_lock_does(tmp_path: Path) -> None:
         await played.asked.wait()
         made.clock.advance(240)
         came = await task
-        assert (came.outcome, came.accounts) == ("failed", (ACCOUNT,))
-        assert came.reason == "there was none after 240 s"
+        assert (came, made.spent.accounts) == ("there was none after 240 s", (ACCOUNT,))
         assert made.told == [("failed", 240.0)]
         await made.rests()
 
@@ -315,12 +315,12 @@ async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(
     failing = Failing(*busy)
     async with kit(tmp_path, failing) as made:
         came = await made.make()
-        assert (came.outcome, came.reason, len(failing.requests)) == ("failed", "busy 2", 3)
-        assert (came.accounts, came.requests) == ((ACCOUNT,) * 3, 3)
+        assert (came, len(failing.requests)) == ("busy 2", 3)
+        assert (made.spent.accounts, made.spent.requests) == ((ACCOUNT,) * 3, 3)
         assert made.told == [("failed", 1.25 + 5.0)]
         await made.rests()
         made.clock.advance(300)
-        assert (await made.make()).outcome == "ok"
+        assert isinstance(await made.make(), CompactionSummary)
 
 
 @pytest.mark.parametrize(
@@ -339,13 +339,7 @@ async def test_what_can_be_mended_is_tried_three_times_with_waits_in_between(
 @story
 async def test_three_bad_answers_are_enough(tmp_path: Path, model: Played, reason: str) -> None:
     async with kit(tmp_path, model) as made:
-        came = await made.make()
-        assert (came.outcome, came.reason, came.summary, len(model.requests)) == (
-            "failed",
-            reason,
-            None,
-            3,
-        )
+        assert (await made.make(), len(model.requests)) == (reason, 3)
 
 
 @pytest.mark.parametrize(
@@ -363,8 +357,8 @@ async def test_what_cannot_be_mended_ends_it_at_once(tmp_path: Path, error: Mode
     failing = Failing(error)
     async with kit(tmp_path, failing) as made:
         came = await made.make()
-        assert (came.outcome, came.reason, len(failing.requests)) == ("failed", error.reason, 1)
-        assert (came.accounts, came.requests) == ((ACCOUNT,), 1)
+        assert (came, len(failing.requests)) == (error.reason, 1)
+        assert (made.spent.accounts, made.spent.requests) == ((ACCOUNT,), 1)
         await made.rests()
 
 
@@ -374,8 +368,8 @@ async def test_what_cannot_be_afforded_is_not_asked(tmp_path: Path) -> None:
     async with kit(tmp_path, played) as made:
         host = Host(affords=1)
         came = await made.make(host=host)
-        assert (came.outcome, came.reason, len(played.requests)) == ("failed", OVER_BUDGET, 1)
-        assert (came.accounts, host.seen[0]) == ((ACCOUNT,), played.requests[0])
+        assert (came, len(played.requests)) == (OVER_BUDGET, 1)
+        assert (made.spent.accounts, host.seen[0]) == ((ACCOUNT,), played.requests[0])
 
 
 # What the store makes of it
@@ -384,7 +378,8 @@ async def test_what_cannot_be_afforded_is_not_asked(tmp_path: Path) -> None:
 @story
 async def test_the_fold_that_holds_a_summary_is_a_row_for_people(tmp_path: Path) -> None:
     async with kit(tmp_path, Played(Say(text=TEXT))) as made:
-        summary = (await made.make()).summary
+        summary = await made.make()
+        assert isinstance(summary, CompactionSummary)
         fold = ViewFolded(start=Seq(9), reason="full", head=TEXT, summary=summary)
         (written,) = await made.store.append(
             [NewEntry(fact=fold, at=made.clock.now(), conversation=AT.conversation)]
@@ -426,20 +421,19 @@ async def test_a_summary_reads_the_whole_cached_prefix() -> None:
         bench.api.then(Answer(calls=(("a", "stay_silent", "{}"),)), Answer(text=TEXT))
         whole = next_turn("")
         request = replace(whole, conversation=whole.conversation[: 2 * len(history)])
-        came = await _summary(bench, request)
-        assert came.outcome == "ok"
+        spent = await _summarise(bench, request)
         before = (
             last.usage.input_tokens + last.usage.cache_read_tokens + last.usage.cache_write_tokens
         )
-        for account in came.accounts:
+        for account in spent.accounts:
             assert account.missed == ""
             assert account.usage.cache_read_tokens > before * 0.9
-        assert came.accounts[1].usage.cache_read_tokens > came.accounts[0].usage.cache_read_tokens
+        assert spent.accounts[1].usage.cache_read_tokens > spent.accounts[0].usage.cache_read_tokens
         assert bench.api.violations == []
 
 
-async def _summary(bench: Bench, request: ModelRequest) -> SummaryResult:
-
+async def _summarise(bench: Bench, request: ModelRequest) -> TurnOutcome:
     with tempfile.TemporaryDirectory() as folder:
         async with kit(Path(folder), bench.model) as made:
-            return await made.make(request)
+            assert isinstance(await made.make(request), CompactionSummary)
+            return made.spent

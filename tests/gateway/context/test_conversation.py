@@ -51,9 +51,9 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.core.labels import Label
-from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
+from tests.kits.handle import handle_of
 from tests.kits.settings import live_settings
 from tests.kits.strategies import alarms, deliveries, finished, links, reactions
 
@@ -101,10 +101,8 @@ class Room:
     def __init__(self, store: Store, tmp: Path) -> None:
         self.store = store
         self.hearing = ConversationReader(
-            store,
-            WHO,
+            handle_of(store, ManualClock(), people=WHO),
             MediaStore(live_settings(), tmp / "media", {}, ManualClock()),
-            redactor=Redactor(),
         )
 
     async def unread(self, event: Notification, urgency: int = 1, where: str = HERE) -> Seq:

@@ -47,10 +47,10 @@ from gateway.core.events import (
 from gateway.core.facts import Judgement, dedup_key
 from gateway.core.identity import AccessPolicy
 from gateway.core.labels import rank_integrity
-from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from tests.kits.examples import examples
+from tests.kits.handle import handle_of
 from tests.kits.settings import live_settings
 
 Json = dict[str, Any]
@@ -90,7 +90,7 @@ async def lines_of(events: Sequence[Notification]) -> list[tuple[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         async with await Store.open(Path(folder) / "s.db", ManualClock(NOW)) as store:
             media = MediaStore(live_settings(), Path(folder) / "media", {}, ManualClock(NOW))
-            reader = ConversationReader(store, POLICY, media, redactor=Redactor())
+            reader = ConversationReader(handle_of(store, ManualClock(NOW), people=POLICY), media)
             place = next(at.conversation for one in events if (at := one.at) is not None)
             for event in events:
                 entry = NewEntry(fact=event, at=NOW, conversation=place, key=dedup_key(event))

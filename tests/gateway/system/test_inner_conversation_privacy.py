@@ -17,13 +17,13 @@ from gateway.context.conversation import ConversationReader
 from gateway.context.digest import DigestBuilder
 from gateway.core import identity
 from gateway.core.clock import ManualClock
-from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC
 from gateway.store import Store
 from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
 from reverie.testing.channels import story
 from tests.kits.agent import digests_of
+from tests.kits.handle import handle_of
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import heard, judged, opened, said
@@ -61,7 +61,7 @@ def told_twice(
 def public_digests(store: Store, folder: Path, bindings: Bindings) -> DigestBuilder:
     who = identity.AccessPolicy(dm_policy="open", roles={}, open_rooms={})
     media = MediaStore(live_settings(), folder, {}, ManualClock())
-    reader = ConversationReader(store, who, media, redactor=Redactor())
+    reader = ConversationReader(handle_of(store, ManualClock(), people=who), media)
     places = privacy(store, bindings)
     return digests_of("reverie", reader, store=store, clock=ManualClock(), places=places)
 
