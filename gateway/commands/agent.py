@@ -1,8 +1,7 @@
-"""Commands about agents and the running gateway: `dmn`, `model`, `stop`,
+"""Commands about agents and the running gateway: `dmn`, `stop`,
 `rewind`, `reload` and others.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -25,11 +24,9 @@ from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.config.reload import ReloadResult
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import (
-    MAX_BUTTONS,
     ChannelName,
     ConversationId,
     MessageId,
-    PostButton,
     PresenceLevel,
 )
 from gateway.core.facts import (
@@ -48,7 +45,6 @@ from gateway.runtime.dmn_admin import (
     parse_until,
     snapshot_dmn,
 )
-from gateway.runtime.model_choice import ConfiguredModel
 from gateway.runtime.rewind import MOST_EXCHANGES, RewindAction, RewindRequest
 from gateway.runtime.stop import plan_stop
 from gateway.store import StoreReader
@@ -67,8 +63,6 @@ SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
 FROM told CROSS JOIN log WHERE log.seq = (SELECT min(seq) FROM log WHERE seq >= told.oldest)
 ORDER BY highest DESC, oldest
 """
-_CHOOSABLE_NAME: Final = re.compile(r"[\w.:/@-]{1,40}", re.ASCII)
-"""Names of models that need no quotes and fit a button."""
 MAX_CONVERSATIONS: Final = 20
 """Conversations in one answer."""
 _URGENCY_LEVELS: Final = ("urgent", "normal", "low", "ambient")
@@ -80,10 +74,6 @@ _PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
 
 async def _suggest_channels(_typed: CommandCompletion, context: CommandContext) -> list[str]:
     return list(context.gateway.channels)
-
-
-async def _suggest_models(_typed: CommandCompletion, context: CommandContext) -> list[str]:
-    return [one.name for one in context.runtime.models.list_models()]
 
 
 async def _suggest_times(_typed: CommandCompletion, _context: CommandContext) -> list[str]:
@@ -471,12 +461,6 @@ async def _change_view(
     return await context.runtime.rewinder.plan(request)
 
 
-MAX_NAME_CHARS = 60
-"""Characters shown of an unknown name."""
-MAX_SUGGESTED_NAMES = 3
-"""Names that are suggested where none is near."""
-
-
 @command(
     "stop",
     "Stop what I am doing here.",
@@ -487,51 +471,6 @@ MAX_SUGGESTED_NAMES = 3
 )
 async def stop_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
     return await plan_stop(context.runtime.agents, call.command.at, call.author)
-
-
-MODEL = command(
-    "model",
-    "Show or change the model that I use.",
-    group="what I do",
-    role="admin",
-    needs_global_role=True,
-    private=True,
-)
-
-
-@command("model list", "List the configured models, and the one in use.")
-async def list_models(call: CommandCall, context: CommandContext) -> CommandEffect:
-    models = context.runtime.models.list_models()
-    used = context.runtime.models.wanted_model(call.agent)
-    names = [one.name for one in models if one.name != used and _CHOOSABLE_NAME.fullmatch(one.name)]
-    return done(
-        "\n".join(f"- {_format_model(one)}" for one in models),
-        buttons=tuple(
-            PostButton(label=name, command=f"model switch {name}") for name in names[:MAX_BUTTONS]
-        ),
-    )
-
-
-@command(
-    "model switch",
-    "Use another model.",
-    args=(make_arg("name", "As list shows it.", needed=True, suggests=_suggest_models),),
-)
-async def switch_model(call: CommandCall, context: CommandContext) -> CommandEffect:
-    name, known = (
-        call.arguments["name"].strip(),
-        {one.name: one for one in context.runtime.models.list_models()},
-    )
-    if name not in known:
-        meant = find_nearest(name, list(known)) or list(known)[:MAX_SUGGESTED_NAMES]
-        text = _(
-            "There is no model `{name}`. Did you mean {names}? `model list` shows all."
-        ).format(
-            name=_escape_line(name[:MAX_NAME_CHARS]),
-            names=join_or([f"`{_escape_line(one)}`" for one in meant]),
-        )
-        return refuse(text)
-    return _choose_model(context, call, name)
 
 
 @command(
@@ -547,50 +486,3 @@ async def kill_tools(call: CommandCall, context: CommandContext) -> CommandEffec
     if not names:
         return refuse(_("No tool runs there."))
     return done(_("I ended {tools}. My answer continues.").format(tools=", ".join(names)))
-
-
-@command("model reset", "Use the configured model again.")
-async def reset_model(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return _choose_model(context, call, "")
-
-
-def _choose_model(context: CommandContext, call: CommandCall, name: str) -> CommandEffect:
-    command, before = (
-        call.command,
-        context.runtime.models.wanted_model(
-            context.runtime.agents.agent_for(call.command.at.conversation).id
-        ),
-    )
-    reply_to = MessageId(command.id) if command.origin == "text" else None
-    change = context.runtime.models.choose(name, command.at, by=call.person, reply_to=reply_to)
-    known = {one.name: one for one in context.runtime.models.list_models()}
-    more = ""
-    if change.facts and name in known and known[name].context_tokens < known[before].context_tokens:
-        text = _("It can read less at once ({tokens} tokens), so I shorten long conversations.")
-        more = f" {text.format(tokens=f'{known[name].context_tokens:,}')}"
-    return replace(change, answer=change.answer + more)
-
-
-def _format_model(one: ConfiguredModel) -> str:
-    called = f" `{_escape_line(one.model_name)}`" if one.model_name else ""
-    parts = [
-        f"`{_escape_line(one.name)}`: {one.kind}{called}",
-        _("reads {context} tokens, answers up to {output}").format(
-            context=f"{one.context_tokens:,}", output=f"{one.max_output_tokens:,}"
-        ),
-        _("price known") if one.has_price else _("price not known"),
-    ]
-    if one.takes_images:
-        parts.append(_("sees images"))
-    if one.fallbacks:
-        names = ", ".join(f"`{_escape_line(name)}`" for name in one.fallbacks)
-        parts.append(_("if it fails: {models}").format(models=names))
-    if one.used_by:
-        names = ", ".join(f"`{_escape_line(agent)}`" for agent in one.used_by)
-        parts.append(_("used by {agents}").format(agents=names))
-    return "; ".join(parts)
-
-
-def _escape_line(text: str) -> str:
-    """Return a text as one line that cannot end the code around it."""
-    return escape_code(" ".join(text.split()))

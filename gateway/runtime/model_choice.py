@@ -10,11 +10,10 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from agent.models.base import ModelError
-from agent.models.config import context_tokens_of, output_tokens_of, takes_images
 from channels.aio import cancel_and_wait
 from gateway.config.models import Settings
 from gateway.core.events import Address, MessageId, Post, PostKey
@@ -31,25 +30,6 @@ logger = logging.getLogger("reverie.choosing")
 
 GATEWAY_NAME = "reverie"
 """Author of choices that are taken back."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredModel:
-    """A configured model. Holds no secrets."""
-
-    name: str
-    provider: str
-    kind: str
-    model_name: str
-    """Name at its provider. Empty: the provider has only one."""
-    context_tokens: int
-    max_output_tokens: int
-    has_price: bool
-    """Its price is known."""
-    takes_images: bool
-    fallbacks: tuple[str, ...]
-    used_by: tuple[str, ...]
-    """Ids of the agents that use it."""
 
 
 class ModelSelector:
@@ -114,37 +94,13 @@ class ModelSelector:
             )
             self._start_task(self._start_and_warm_up(agent, agent_model))
 
-    def list_models(self) -> list[ConfiguredModel]:
-        """Return all configured models, in their order."""
-        llm, found = self._live.settings.llm, list[ConfiguredModel]()
-        for name, model in llm.models.items():
-            provider = llm.providers[model.provider]
-            price = self._live.prices.find(model.name or provider.kind, provider=provider.kind)
-            found.append(
-                ConfiguredModel(
-                    name=name,
-                    provider=model.provider,
-                    kind=provider.kind,
-                    model_name=model.name or "",
-                    context_tokens=context_tokens_of(model, provider),
-                    max_output_tokens=output_tokens_of(model, provider),
-                    has_price=price.known and price.is_priced,
-                    takes_images=takes_images(model, provider),
-                    fallbacks=model.fallbacks,
-                    used_by=tuple(
-                        agent.id for agent in self._agents.agents if agent.agent_model.name == name
-                    ),
-                )
-            )
-        return found
-
     def choose(
         self, name: str, at: Address, *, by: str, reply_to: MessageId | None = None
     ) -> CommandEffect:
         """Plan to use another model for the agent that answers there. The effect's answer is for
         the author.
 
-        `name`: a name of `list_models`; empty: the configured one. `by`: author, for people.
+        `name`: a key of `llm.models`; empty: the configured one. `by`: author, for people.
         `reply_to`: message that a later post replies to.
         """
         agent = self._agents.agent_for(at.conversation)

@@ -144,12 +144,8 @@ async def test_what_was_chosen_holds_as_long_as_it_is_configured(tmp_path: Path)
         )
         del it.said["llm"]["models"]["other"]
         await it.reload()
-        assert [
-            one.name for one in it.gate.gateway.command_context.runtime.models.list_models()
-        ] == [
-            "main",
-            "spare",
-        ]
+        told = (await it.gate.command("model list")).answer
+        assert [line.split("`")[1] for line in told.splitlines()] == ["main", "spare"]
         await it.hear("and now?")
         assert api.seen[-1].body["model"] == "gpt-5-mini"
         assert set(it.pool) == {"spare"}
