@@ -1,6 +1,7 @@
 """Intakes for tests."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 from channels.base import Channel, Emit
@@ -64,9 +65,10 @@ def emits(
         plugins=plugins,
     )
     internal = InternalIntake(store, clock, attention, bindings)
-    plugins = plugins_of(
+    made = plugins_of(
         Reminders, Pairing, gateway=context.gateway, internal=internal, attention=attention
     )
+    context = replace(context, plugins=Plugins(*context.plugins.all, *made.all))
     people = people or People(live, store, clock, there, roster=EmptyRoster())
     intake = Intake(
         store,
@@ -79,6 +81,6 @@ def emits(
         attention=attention,
         loops=LoopGuard(store, clock, live, context.gateway.notices),
         limits=people.limits,
-        plugins=plugins.judgings(),
+        plugins=made.judgings(),
     )
     return {name: partial(intake.accept, name) for name in channels}
