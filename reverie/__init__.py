@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gateway.core.clock import Clock as Clock, new_id as new_id
     from gateway.core.events import (
         Address as Address,
+        Attachment as Attachment,
         Message as Message,
         Notification as Notification,
         Post as Post,
@@ -103,6 +104,11 @@ if TYPE_CHECKING:
     )
     from gateway.store.tables import Table as Table
     from gateway.store.types import LogEntry as LogEntry, StoreError as StoreError
+    from gateway.stream.media import (
+        AttachmentNotFetched as AttachmentNotFetched,
+        AttachmentReader as AttachmentReader,
+        DescribedAttachment as DescribedAttachment,
+    )
     from gateway.stream.notices import Notice as Notice
     from gateway.plugins.web import WebFetcher as WebFetcher, WebResponse as WebResponse
 else:
@@ -115,7 +121,9 @@ else:
         "gateway.config.check_registry": "CheckContext check",
         "gateway.context.observer": "Progress RunningTurn",
         "gateway.core.clock": "Clock new_id",
-        "gateway.core.events": ("Address Message Notification Post PostButton PostKey Sender"),
+        "gateway.core.events": (
+            "Address Attachment Message Notification Post PostButton PostKey Sender"
+        ),
         "gateway.core.facts": "Fact Judgement PluginFact TurnRecord",
         "gateway.core.fields": "ConfigSection Duration LocalFile LocalPath",
         "gateway.core.findings": "Finding FindingCollector bad ok warning",
@@ -135,6 +143,7 @@ else:
         "gateway.store.effects": "CommandEffect Decision EffectFact done queue_post refuse",
         "gateway.store.tables": "Table",
         "gateway.store.types": "LogEntry StoreError",
+        "gateway.stream.media": "AttachmentNotFetched AttachmentReader DescribedAttachment",
         "gateway.stream.notices": "Notice",
         "gateway.plugins.web": "WebFetcher WebResponse",
     }

@@ -7,7 +7,7 @@ error messages: `gateway.config.loader`.
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +25,9 @@ from gateway.config.tools import ToolsConfig
 from gateway.core.events import Address
 from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, URGENT
 from gateway.core.fields import ConfigSection, Duration, GuardedRegex, LocalPath, TimeZone
-from gateway.core.media_types import FILE_PLACEHOLDER
+
+FILE_PLACEHOLDER: Final = "{file}"
+"""Stands in an argument of `media.transcribe` for the path of the sound file."""
 
 
 def _check_command(value: tuple[str, ...]) -> tuple[str, ...]:

@@ -23,8 +23,6 @@ Services:
                        names, mentions
   addresses.py         URLs and IP addresses that may be fetched; media_types.py: images, sound,
                        text
-  extract.py           text of pages and documents: a program of its own, which imports nothing of
-                       ours
   private_files.py     files that an agent keeps; process.py: child processes; format.py: text for
                        people
 

@@ -1,27 +1,13 @@
-"""Media files: type and size by their first bytes, descriptions, transcription of sound, text of
-documents.
+"""Media files: type and size by their first bytes, and descriptions. Pure.
 
 A type is never taken from a file name or from a sender's claim. Obeys the PNG specification (5.2,
 11.2.2), GIF89a (section 18), ITU-T T.81 (B.2.2) and
-developers.google.com/speed/webp/docs/riff_container. All functions are pure but `transcribe`, which
-runs a command of the operator's, and `extract_text`, which runs `extract.py`.
+developers.google.com/speed/webp/docs/riff_container.
 """
 
-import json
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Final, Literal, NamedTuple, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from gateway.core.events import Attachment
-from gateway.core.process import (
-    SYSTEM_VARIABLES,
-    ProgramNotStarted,
-    run_program,
-    select_environment,
-)
 
 MAX_NAME_CHARS = 60
 MAX_TRANSCRIPT_CHARS = 2_000
@@ -46,10 +32,6 @@ _SOUND_MAGIC = (
     (8, b"WAVE", ".wav"),
     (0, b"\x1aE\xdf\xa3", ".webm"),
 )
-FILE_PLACEHOLDER = "{file}"
-"""Placeholder in an argument for the path of the sound file."""
-MAX_OUTPUT_BYTES = 16 * MAX_TRANSCRIPT_CHARS
-"""Longer output ends the command."""
 
 
 def describe_attachment(
@@ -183,40 +165,6 @@ def _little_endian(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size], "little")
 
 
-class TranscriptionError(Exception):
-    """Failed transcription. The message gives the reason."""
-
-
-async def transcribe(command: Sequence[str], file: Path, *, timeout_s: float) -> str:
-    """Run the command on a file and return its standard output.
-
-    No shell is involved, and only `{file}` is replaced. Raises `TranscriptionError`. On return,
-    also when cancelled, the command and all processes it started have ended.
-    """
-    argv = [argument.replace(FILE_PLACEHOLDER, str(file)) for argument in command]
-    try:
-        ran = await run_program(
-            argv,
-            env=select_environment(*SYSTEM_VARIABLES),
-            time_s=timeout_s,
-            max_bytes=MAX_OUTPUT_BYTES,
-            cwd=file.parent,
-        )
-    except ProgramNotStarted as reason:
-        raise TranscriptionError(str(reason)) from None
-    if ran.end_reason == "late":
-        raise TranscriptionError(f"{argv[0]} took longer than {timeout_s:g} s")
-    if ran.status:
-        raise TranscriptionError(f"{argv[0]} ended with status {ran.status}")
-    return ran.output.decode("utf-8", "replace").strip()
-
-
-EXTRACT_PROGRAM: Final = Path(__file__).with_name("extract.py")
-EXTRACT_TIMEOUT_S: Final = 15.0
-MAX_EXTRACT_BYTES: Final = 14_000_000
-"""A million characters of twelve bytes at most in JSON, and a title."""
-UNREADABLE_STATUS: Final = 3
-"""Exit status of the program for a file that is no text."""
 DOCUMENT_SUFFIXES: Final = (
     *(
         ".txt",
@@ -291,24 +239,6 @@ OFFICE_TYPES: Final = (
 )
 
 
-class ExtractedText(BaseModel):
-    """Text of a page or document."""
-
-    model_config = ConfigDict(frozen=True)
-
-    title: str
-    """One line. Empty: it has none."""
-    text: str
-    parts: str
-    """Number of its pages or sheets, e.g. `14 pages`. Empty: it has none."""
-    cut: bool
-    """True: there was more text."""
-
-
-class ExtractionError(Exception):
-    """A file whose text cannot be read. The message gives the reason in a few words."""
-
-
 def is_text_type(kind: str) -> bool:
     """Return True if a media type is text of some sort. Empty: it may be."""
     return (
@@ -327,41 +257,9 @@ def is_text_type(kind: str) -> bool:
 
 
 def is_document(attachment: Attachment) -> bool:
-    """Return True if a file claims to be one that `extract_text` reads."""
+    """Return True if a file claims to be one whose text can be extracted."""
     kind = (attachment.content_type or "").partition(";")[0].strip().lower()
     named = (attachment.name or "").lower().endswith(DOCUMENT_SUFFIXES)
     return attachment.form == "file" and (
         named or kind in OFFICE_TYPES or bool(kind and is_text_type(kind))
     )
-
-
-async def extract_text(
-    body: bytes, *, kind: str = "", charset: str = "", url: str = "", cut: bool = False
-) -> ExtractedText:
-    """Extract the text of a page or document in a process without secrets. Raises ExtractionError.
-
-    `kind`: media type as its server said; empty: not known. `url`: base of its links. `cut`: only
-    its beginning is there.
-    """
-    head = json.dumps(
-        {"kind": kind, "charset": charset, "url": url, "cut": "yes" if cut else ""}
-    ).encode()
-    try:
-        ran = await run_program(
-            (sys.executable, "-I", str(EXTRACT_PROGRAM)),
-            env={},
-            cwd=Path("/"),
-            time_s=EXTRACT_TIMEOUT_S,
-            max_bytes=MAX_EXTRACT_BYTES,
-            said=head + b"\n" + body,
-        )
-    except ProgramNotStarted:
-        raise ExtractionError("the program that reads files cannot be started") from None
-    if ran.end_reason == "exit" and ran.status == UNREADABLE_STATUS:
-        raise ExtractionError(ran.output.decode())
-    try:
-        if ran.end_reason == "exit" and ran.status == 0:
-            return ExtractedText.model_validate_json(ran.output)
-    except ValidationError:
-        pass  # treated like a crash: the file may have caused it
-    raise ExtractionError("broken, or too much to be read")

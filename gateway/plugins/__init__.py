@@ -33,6 +33,7 @@ BUILT_IN: Final = (
     "gateway.plugins.reminders:Reminders",
     "gateway.plugins.recap:Recap",
     "gateway.plugins.recall:Recall",
+    "gateway.plugins.media:Media",
     "gateway.plugins.evidence:EvidenceReader",
     "gateway.plugins.rest:Rest",
     "gateway.plugins.read_room:RoomReader",

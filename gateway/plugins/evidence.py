@@ -37,6 +37,7 @@ from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ResultExcerpt, ToolCallRefused
 from gateway.plugin import Plugin, PluginContext
+from gateway.plugins.media import Media
 from gateway.store import LogEntry
 from gateway.store.archive import has_left
 from gateway.store.queries import COLUMNS, using
@@ -89,7 +90,6 @@ class EvidenceReader(Plugin):
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)
         self._store, self._places = context.gateway.store, context.gateway.places
-        self._media = context.media
 
     @tool(
         "Read in full what you were shown only in part: a tool result, a document that somebody "
@@ -265,10 +265,11 @@ class EvidenceReader(Plugin):
         ):
             return None
         attachment = message.shown_attachments[number - 1]
-        if not is_document(attachment):
+        documents = self.context.plugins.get(Media.name)
+        if not isinstance(documents, Media) or not is_document(attachment):
             raise ToolCallRefused("This attachment is no document that can be read as text.")
         try:
-            found = await self._media.read_document(message, number - 1)
+            found = await documents.read_document(message, number - 1)
         except AttachmentNotFetched as error:
             raise ToolCallRefused(f"This document cannot be read: {error}.") from None
         origin = to_single_line(

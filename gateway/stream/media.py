@@ -1,8 +1,9 @@
 """Attachments: fetched when a turn needs them, and kept for later prompts.
 
-Images, PDFs that are shown, and texts of documents are kept beside the store under digests, never
-under a given name. They are no record: if one is deleted, its description stays in its line, and a
-document is fetched again.
+Images are shown to models that take them. What is in files of other kinds is told by readers, which
+plugins add (`MediaStore.readers`). Images, and what readers keep, stand beside the store under
+digests, never under a given name. They are no record: if one is deleted, its description stays in
+its line, and a document is fetched again.
 """
 
 import asyncio
@@ -13,14 +14,11 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-
 from agent.models.base import MAX_IMAGE_BYTES, MAX_IMAGE_SIDE, MAX_IMAGES_BYTES
-from agent.prompt import fence_text
 from channels.base import CanDownload, Channel, SendError
 from gateway.config.models import MediaConfig
 from gateway.config.reload import LiveSettings
@@ -28,33 +26,19 @@ from gateway.core.clock import Clock
 from gateway.core.events import Address, Attachment, ChannelName, Message, ToolImage
 from gateway.core.facts import MediaRef, Seq
 from gateway.core.media_types import (
-    ExtractedText,
-    ExtractionError,
-    ImageInfo,
-    TranscriptionError,
     describe_attachment,
-    extract_text,
     identify_image,
     is_document,
-    sound_suffix,
-    transcribe,
 )
 from gateway.core.tool_spec import Image, ToolCallRefused
 
 logger = logging.getLogger("reverie.media")
 
-MAX_TRANSCRIBED_VOICES = 4
-"""Newest voice notes transcribed for one turn, one after the other."""
-MAX_DOCUMENTS = 4
-"""Newest documents addressed to the agent of which one turn is told the beginning."""
-MAX_DOCUMENT_CHARS = 4_000
-"""Characters of that beginning."""
 MAX_IMAGES = 4
 """Newest images shown with the new lines of one turn, if the model has vision."""
 DOWNLOADS_S = 20.0
 """Time limit for the downloads of one turn, which run in parallel."""
 SWEEP_INTERVAL_S = 3600.0
-_PAGES = re.compile(r"(\d+) pages?")
 _STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
 
 
@@ -67,7 +51,21 @@ class DescribedAttachment(NamedTuple):
 
 
 class AttachmentNotFetched(Exception):
-    """Attachment that could not be fetched. The text says why, for the line."""
+    """Attachment that could not be fetched or read. The text says why, for the line."""
+
+
+class AttachmentReader(NamedTuple):
+    """Tells turns what is in attachments of a kind, which can be downloaded."""
+
+    takes: Callable[[Message, Attachment, bool], bool]
+    """Returns whether it reads the attachment. The last argument is as `sees` in
+    `MediaStore.describe_attachments`, also for `read`."""
+    most: int
+    """Attachments of one turn that it reads, all at once; the newest."""
+    read: Callable[[Seq, Message, int, bool], Awaitable[DescribedAttachment]]
+    """Returns the description of an attachment of the message that stands there. The number is its
+    position in `Message.shown_attachments`, from 0. Raises AttachmentNotFetched. Cancelled with
+    its turn."""
 
 
 class MediaStore:
@@ -85,8 +83,10 @@ class MediaStore:
         self._folder = folder
         self._channels = channels
         self._clock = clock
-        self._voice_lock = asyncio.Lock()
-        self._document_slots = asyncio.Semaphore(2)
+        self.readers = [
+            AttachmentReader(lambda _, one, sees: sees and is_image(one), MAX_IMAGES, self._show)
+        ]
+        """The first that takes an attachment reads it."""
 
     @property
     def _config(self) -> MediaConfig:
@@ -98,37 +98,23 @@ class MediaStore:
         """Return descriptions, and images, of each message's attachments. Never raises for what
         somebody sent.
 
-        `sees`: the model accepts images. Then images are fetched, and voice notes if they can be
-        transcribed, up to the most for one turn: first those of messages to the agent, then the
-        newest, all at once. Of documents sent to the agent the beginning is told, and a short PDF
-        is shown whole (`media.pdf_pages`). The others are only described, and so is what does not
-        come within the configured time.
+        `sees`: the model accepts images. Each reader is given those of messages to the agent first,
+        then the newest, all at once. The others are only described, and so is what does not come
+        within the configured time.
         """
-        images_left = MAX_IMAGES if sees else 0
-        voices_left = MAX_TRANSCRIBED_VOICES if self._config.transcribe else 0
-        documents_left = MAX_DOCUMENTS
-        work = []
+        left, work = {one: one.most for one in self.readers}, []
         for seq, message in sorted(messages, key=lambda one: (one[1].kind == "room", -one[0])):
             can_fetch = (
                 isinstance(self._channels.get(message.at.channel), CanDownload)
                 and self._config.max_bytes > 0
             )
-            for place in reversed(range(len(message.shown_attachments))):
+            for place in reversed(range(len(message.shown_attachments if can_fetch else ()))):
                 attachment = message.shown_attachments[place]
-                if can_fetch and images_left and is_image(attachment):
-                    images_left -= 1
-                    work.append((seq, place, self._fetch_image(seq, message.at, attachment)))
-                elif can_fetch and voices_left and attachment.form == "audio":
-                    voices_left -= 1
-                    work.append((seq, place, self._transcribe_voice(message.at, attachment)))
-                elif (
-                    can_fetch
-                    and documents_left
-                    and message.kind != "room"
-                    and is_document(attachment)
-                ):
-                    documents_left -= 1
-                    work.append((seq, place, self._quote_document(seq, message, place, sees=sees)))
+                for reader in self.readers:
+                    if left[reader] and reader.takes(message, attachment, sees):
+                        left[reader] -= 1
+                        work.append((seq, place, _describe(reader, seq, message, place, sees)))
+                        break
         results = await asyncio.gather(*(doing for _, _, doing in work))
         done = {
             (seq, place): result
@@ -148,48 +134,17 @@ class MediaStore:
             if message.shown_attachments
         }
 
-    async def read_document(self, message: Message, place: int) -> ExtractedText:
-        """Return the text of an attachment, from the kept copy or fetched again. Raises
-        AttachmentNotFetched.
-
-        `place`: position in `message.shown_attachments`, from 0. On cancellation, and on a full
-        disk, no copy is kept.
-        """
-        attachment = message.shown_attachments[place]
-        key = f"{message.at.conversation}\0{message.id}\0{attachment.id}"
-        path = self._folder / hashlib.sha256(key.encode()).hexdigest()
-        with contextlib.suppress(OSError, ValidationError):
-            kept = ExtractedText.model_validate_json(await asyncio.to_thread(path.read_bytes))
-            os.utime(path)
-            return kept
-        data = await self._fetch(message.at, attachment, self._config.max_bytes)
-        try:
-            async with self._document_slots:
-                found = await extract_text(data)
-        except ExtractionError as error:
-            raise AttachmentNotFetched(str(error)) from None
-        try:
-            (await asyncio.to_thread(self._write, found.model_dump_json().encode(), "")).replace(
-                path
-            )
-        except OSError as error:
-            logger.warning(
-                "the text of a document cannot be kept in %s: %s", self._folder, error.strerror
-            )
-        return found
-
     async def load_images(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
         """Return the images as they were shown, without those that are gone."""
-        return await asyncio.to_thread(self._load_existing, refs) if refs else ()
-
-    async def save_picture(self, data: bytes, found: ImageInfo, about: str) -> ToolImage:
-        """Keep an image that came with no message, for the same time as those of messages. Raises
-        OSError.
-        """
-        name = await asyncio.to_thread(self._save, data)
-        return ToolImage(
-            sha256=name, media_type=found.media_type, about=about, size_bytes=len(data)
-        )
+        found = []
+        for ref in refs:
+            data = await self.load(ref.sha256)
+            if data is not None and len(data) == ref.size_bytes:  # else a crash cut it off
+                pages = ref.pages if isinstance(ref, MediaRef) else 0
+                found.append(
+                    Image(media_type=ref.media_type, data=data, description=ref.about, pages=pages)
+                )
+        return tuple(found)
 
     async def load_images_by_hash(self, images: Sequence[ToolImage]) -> dict[str, Image]:
         """Return the images that tools produced, by digest, without those that are gone."""
@@ -204,37 +159,24 @@ class MediaStore:
             await asyncio.to_thread(self._remove_old)
             await self._clock.sleep(SWEEP_INTERVAL_S)
 
-    async def _fetch_image(
-        self, seq: Seq, at: Address, attachment: Attachment
-    ) -> DescribedAttachment:
-        try:
-            data = await self._fetch(at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES))
-        except AttachmentNotFetched as error:
-            return DescribedAttachment(describe_attachment(attachment, note=str(error)))
-        found = identify_image(data)
+    async def _show(self, seq: Seq, message: Message, place: int, _: bool) -> DescribedAttachment:
+        attachment = message.shown_attachments[place]
+        data = await self.fetch(message.at, attachment, MAX_IMAGE_BYTES)
+        found, note, name = identify_image(data), "", ""
+        pixels = (found.width, found.height) if found is not None else (0, 0)
         if found is None:
-            return DescribedAttachment(
-                describe_attachment(
-                    attachment, size_bytes=len(data), note="of a kind that cannot be shown"
-                )
-            )
-        pixels = (found.width, found.height)
-        if max(pixels) > MAX_IMAGE_SIDE:
-            return DescribedAttachment(
-                describe_attachment(
-                    attachment, size_bytes=len(data), pixels=pixels, note="too large to be shown"
-                )
-            )
-        try:
-            name = await asyncio.to_thread(self._save, data)
-        except OSError as error:
-            logger.warning("an image cannot be kept in %s: %s", self._folder, error.strerror)
-            return DescribedAttachment(
-                describe_attachment(
-                    attachment, size_bytes=len(data), pixels=pixels, note="could not be kept"
-                )
-            )
-        about = describe_attachment(attachment, size_bytes=len(data), pixels=pixels)
+            note = "of a kind that cannot be shown"
+        elif max(pixels) > MAX_IMAGE_SIDE:
+            note = "too large to be shown"
+        else:
+            try:
+                name = await self.save(data)
+            except OSError as error:
+                logger.warning("an image cannot be kept in %s: %s", self._folder, error.strerror)
+                note = "could not be kept"
+        about = describe_attachment(attachment, size_bytes=len(data), pixels=pixels, note=note)
+        if found is None or not name:
+            return DescribedAttachment(about)
         ref = MediaRef(
             sha256=name,
             media_type=found.media_type,
@@ -246,97 +188,13 @@ class MediaStore:
         )
         return DescribedAttachment(about, ref)
 
-    async def _quote_document(
-        self, seq: Seq, message: Message, place: int, *, sees: bool
-    ) -> DescribedAttachment:
-        attachment = message.shown_attachments[place]
-        try:
-            found = await self.read_document(message, place)
-        except AttachmentNotFetched as error:
-            return DescribedAttachment(describe_attachment(attachment, note=str(error)))
-        pages = int(counted[1]) if (counted := _PAGES.fullmatch(found.parts)) else 0
-        shown = (
-            await self._show_pdf(seq, message, place, pages)
-            if sees and pages <= self._config.pdf_pages
-            else None
-        )
-        chars, handle = len(found.text), document_handle(seq, place)
-        beginning = found.text[:MAX_DOCUMENT_CHARS]
-        if not beginning:
-            note = "no text in it"
-        elif chars > len(beginning) or found.cut:
-            note = (
-                f'{len(beginning)} of {chars} characters follow, fetch_evidence("{handle}") '
-                "gives the rest"
-            )
-        else:
-            note = "its text follows"
-        about = describe_attachment(
-            attachment, note=", ".join(part for part in (found.parts, note) if part)
-        )
-        if not beginning:
-            return DescribedAttachment(about, shown)
-        fenced = fence_text(
-            beginning, about=f"file {attachment.name or ''}", key=f"{handle} {attachment.id}"
-        )
-        return DescribedAttachment(f"{about}\n{fenced}\n", shown)
-
-    async def _show_pdf(
-        self, seq: Seq, message: Message, place: int, pages: int
-    ) -> MediaRef | None:
-        """Return the file of an attachment as it is. None: it is no PDF, or cannot be shown."""
-        attachment = message.shown_attachments[place]
-        try:
-            data = await self._fetch(
-                message.at, attachment, min(self._config.max_bytes, MAX_IMAGE_BYTES)
-            )
-            if not pages or not data.startswith(b"%PDF-"):
-                return None
-            name = await asyncio.to_thread(self._save, data)
-        except (AttachmentNotFetched, OSError) as error:
-            logger.info("a PDF is not shown whole: %s", error)
-            return None
-        return MediaRef(
-            sha256=name,
-            media_type="application/pdf",
-            line=seq,
-            about=describe_attachment(attachment, size_bytes=len(data), note=f"{pages} pages"),
-            size_bytes=len(data),
-            width=0,
-            height=0,
-            pages=pages,
-        )
-
-    async def _transcribe_voice(self, at: Address, attachment: Attachment) -> DescribedAttachment:
-        try:
-            data = await self._fetch(at, attachment, self._config.max_bytes)
-            async with asyncio.timeout(
-                self._config.transcribe_timeout
-            ):  # including the wait for the lock
-                words = await self._transcribe(data)
-        except AttachmentNotFetched as error:
-            return DescribedAttachment(describe_attachment(attachment, note=str(error)))
-        except (TranscriptionError, TimeoutError, OSError) as error:
-            why = str(error) or "it took longer than media.transcribe_timeout"
-            logger.warning("a voice note is not written out: %s", why)
-            return DescribedAttachment(
-                describe_attachment(attachment, note="could not be written out")
-            )
-        if not words:
-            return DescribedAttachment(describe_attachment(attachment, note="no words in it"))
-        return DescribedAttachment(describe_attachment(attachment, words=words))
-
-    async def _transcribe(self, data: bytes) -> str:
-        async with self._voice_lock:  # transcription takes all the processors it can get
-            file = await asyncio.to_thread(self._write, data, sound_suffix(data))
-            try:
-                return await transcribe(
-                    self._config.transcribe, file, timeout_s=self._config.transcribe_timeout
-                )
-            finally:
-                file.unlink(missing_ok=True)
-
-    async def _fetch(self, at: Address, attachment: Attachment, limit_bytes: int) -> bytes:
+    async def fetch(
+        self, at: Address, attachment: Attachment, limit_bytes: int | None = None
+    ) -> bytes:
+        """Download an attachment. `limit_bytes` None: no other limit than the configured one.
+        Raises AttachmentNotFetched.
+        """
+        limit_bytes = min(limit_bytes or self._config.max_bytes, self._config.max_bytes)
         if attachment.size_bytes is not None and attachment.size_bytes > limit_bytes:
             raise AttachmentNotFetched("too large to be fetched")
         source: object = self._channels.get(at.channel)
@@ -360,16 +218,33 @@ class MediaStore:
             raise AttachmentNotFetched("too large to be fetched")
         return data
 
-    def _save(self, data: bytes) -> str:
-        name = hashlib.sha256(data).hexdigest()
+    async def load(self, name: str) -> bytes | None:
+        """Return what is kept under a name of 64 hexadecimal digits. None: nothing is."""
+        return await asyncio.to_thread(self._load, name)
+
+    async def save(self, data: bytes, name: str = "") -> str:
+        """Keep data until it is not asked for any more, and return its name. Raises OSError, and
+        keeps nothing then. `name` empty: its digest.
+        """
+        return await asyncio.to_thread(self._save, data, name)
+
+    def _load(self, name: str) -> bytes | None:
         path = self._folder / name
-        if path.exists() and path.stat().st_size == len(data):
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):  # it is used all the same
             os.utime(path)
-        else:
-            self._write(data, "").replace(path)
+        return data
+
+    def _save(self, data: bytes, name: str) -> str:
+        name = name or hashlib.sha256(data).hexdigest()
+        if self._load(name) != data:
+            self.write(data, "").replace(self._folder / name)
         return name
 
-    def _write(self, data: bytes, suffix: str) -> Path:
+    def write(self, data: bytes, suffix: str) -> Path:
         """Write a new file under a name of its own. Half a file after a crash is removed by
         `sweep`.
         """
@@ -382,23 +257,6 @@ class MediaStore:
             Path(name).unlink()  # on a full disk, half a file takes the rest
             raise
         return Path(name)
-
-    def _load_existing(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
-        found = []
-        for ref in refs:
-            path = self._folder / ref.sha256
-            try:
-                data = path.read_bytes()
-            except OSError:
-                continue
-            with contextlib.suppress(OSError):  # it is shown all the same
-                os.utime(path)
-            if len(data) == ref.size_bytes:  # else a crash of the machine cut it off
-                pages = ref.pages if isinstance(ref, MediaRef) else 0
-                found.append(
-                    Image(media_type=ref.media_type, data=data, description=ref.about, pages=pages)
-                )
-        return tuple(found)
 
     def _remove_old(self) -> None:
         try:
@@ -415,6 +273,19 @@ class MediaStore:
                     path.unlink()
             except OSError as error:  # gone already, or another user's: a log line is enough
                 logger.info("%s is not removed: %s", path, error.strerror)
+
+
+async def _describe(
+    reader: AttachmentReader, seq: Seq, message: Message, place: int, sees: bool
+) -> DescribedAttachment:
+    try:
+        return await reader.read(seq, message, place, sees)
+    except AttachmentNotFetched as error:
+        note = str(error)
+    except Exception:  # a bug in a reader: the text beside it is still worth an answer
+        logger.exception("reading an attachment broke")
+        note = "could not be read"
+    return DescribedAttachment(describe_attachment(message.shown_attachments[place], note=note))
 
 
 async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[ToolImage, Image]:
@@ -447,12 +318,13 @@ async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[Tool
         attachment, size_bytes=len(data), pixels=(found.width, found.height)
     )
     try:
-        kept = await media.save_picture(data, found, about)
+        digest = await media.save(data)
     except OSError as error:
         logger.warning("a picture cannot be kept: %s", error.strerror)
         raise ToolCallRefused(
             f"{name} could not be kept to be shown: an admin has to look at the disk."
         ) from error
+    kept = ToolImage(sha256=digest, media_type=found.media_type, about=about, size_bytes=len(data))
     return kept, Image(media_type=found.media_type, data=data, description=about)
 
 

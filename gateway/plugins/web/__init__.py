@@ -52,8 +52,6 @@ from gateway.core.labels import OUTSIDE_LABEL
 from gateway.core.media_types import (
     IMAGE_TYPES,
     OFFICE_TYPES,
-    ExtractionError,
-    extract_text,
     is_text_type,
 )
 from gateway.core.permissions import ALLOW_MEMBERS, OUT, OWN, Effect
@@ -63,6 +61,7 @@ from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import Image, ToolCallRefused
 from gateway.plugin import Plugin, PluginContext
+from gateway.plugins.media import ExtractionError, extract_text
 from gateway.stream.media import prepare_image
 
 if TYPE_CHECKING:

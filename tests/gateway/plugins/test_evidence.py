@@ -47,7 +47,6 @@ from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.plugins.evidence import MAX_EVIDENCE_CHARS, UNKNOWN_HANDLE, EvidenceReader
 from gateway.plugins.retention import move_old_months
 from gateway.store import NewEntry, Store
-from gateway.stream.media import MediaStore
 from gateway.stream.routing import BindingPattern, Bindings
 from gateway.tools.dispatch import ToolDispatcher
 from reverie.testing.channels import story
@@ -57,7 +56,6 @@ from tests.kits.handle import handle_of
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at, sight_of
 from tests.kits.places import privacy
 from tests.kits.plugins import plugin_of
-from tests.kits.settings import live_settings
 from tests.kits.store import NOW, turn
 from tests.kits.tools import dispatcher
 
@@ -167,9 +165,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         )
         places = privacy(store, Bindings([staff, anywhere]))
         gateway = handle_of(store, clock, places=places)
-        evidences = plugin_of(
-            EvidenceReader, gateway=gateway, media=MediaStore(live_settings(), tmp_path, {}, clock)
-        )
+        evidences = plugin_of(EvidenceReader, gateway=gateway, plugins={})
         hands = dispatcher(tools_of(evidences))
         made = Desk(store, clock, evidences, hands)
         if not await store.newest_entries(1, kinds=["mention"]):

@@ -63,7 +63,7 @@ from gateway.plugins.files import (
 from gateway.store import Store
 from gateway.stream.media import MediaStore
 from tests.gateway.plugins.files.files_kit import Files, file_tools, files, where
-from tests.gateway.stream.test_media import png
+from tests.kits.media import png
 from tests.kits.places import PlayedChannels
 from tests.kits.scaling import assert_in_proportion
 from tests.kits.settings import live_settings

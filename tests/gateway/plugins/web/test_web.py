@@ -24,23 +24,23 @@ from pydantic import SecretStr
 
 from agent.models.scripted import Script
 from gateway.config.tools import SearchConfig, ToolsConfig, WebConfig
-from gateway.core import extract
 from gateway.core.addresses import parse_url
 from gateway.core.clock import ManualClock
 from gateway.core.events import RoomId
 from gateway.core.facts import TurnId
 from gateway.core.labels import Label, RequestLabel
-from gateway.core.media_types import (
-    EXTRACT_PROGRAM,
-    ExtractedText,
-    ExtractionError,
-    extract_text,
-    is_text_type,
-)
+from gateway.core.media_types import is_text_type
 from gateway.core.process import run_program
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.plugins.media import (
+    EXTRACT_PROGRAM,
+    ExtractedText,
+    ExtractionError,
+    extract,
+    extract_text,
+)
 from gateway.plugins.web import (
     DUCKDUCKGO_INTERVAL_S,
     DUCKDUCKGO_PAUSE_S,
@@ -56,8 +56,8 @@ from reverie.testing.gateway import running
 from reverie.testing.servers.ircd import LOCALHOST, WRONG, server_context
 from reverie.testing.servers.web_server import Page, WebServer
 from tests.gateway.plugins.web.web_kit import ANN, Desk, Names, desk
-from tests.gateway.stream.test_media import pdf, png
 from tests.kits.access import MEMBER, TG, alone, somebody
+from tests.kits.media import pdf, png
 from tests.kits.tools import live_tools, set_tools
 from tests.servers.duckduckgo import DuckDuckGo, Found
 

@@ -21,9 +21,9 @@ from gateway.store import Store, StoreReader
 from reverie.testing.gateway import PLATFORMS, Gateway
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import Answer, ModelApi, failure
-from tests.gateway.stream.test_media import png
 from tests.gateway.system.prompt_cache.test_prompt_bytes import pieces
 from tests.kits.examples import examples
+from tests.kits.media import png
 
 EVENING = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 CONFIG = """\

@@ -1,5 +1,5 @@
 """Text of a web page or document. A program of its own, started by
-`gateway.core.media_types.extract_text`.
+`gateway.plugins.media.extract_text`.
 
 Hostile files are not parsed beside secrets: this process has none, it has limits of memory and
 time, and for documents it can open neither files nor sockets. Standard input: one line of JSON
