@@ -40,8 +40,6 @@ class ToolRegistry:
         for one in plugins.all:
             if tools := plugins.tools(one):
                 self._families.setdefault(one.family or one.name, []).extend(tools)
-        self._family_by_tool: dict[str, str] = {}
-        """Family of each tool, by name. Those that come and go are not among them."""
 
     def build_dispatcher(self, agent: str, model: Model) -> ToolDispatcher:
         """Build the dispatcher of an agent. `model`: its own; a small window has no room for all
@@ -50,9 +48,6 @@ class ToolRegistry:
         config, families = self._live.settings.tools, self._families
         if model.takes_tools:
             families = fit_families(agent, families, model.context_tokens, config.all_off)
-        self._family_by_tool |= {
-            tool.spec.name: family for family, some in families.items() for tool in some
-        }
         return ToolDispatcher(
             [tool for some in families.values() for tool in some],
             self._gate,
@@ -76,12 +71,12 @@ class ToolRegistry:
         people.
         """
         config, families = self._live.settings.tools, dict[str, dict[str, ToolPermit]]()
-        dynamic = {
+        dynamic = self._plugins.dynamic_tools() or {}
+        family_of = {
             tool.spec.name: family
-            for family, some in (self._plugins.dynamic_tools() or {}).items()
+            for family, some in (*dynamic.items(), *self._families.items())
             for tool in some
         }
         for name, permit in dispatcher.permits().items():
-            family = self._family_by_tool.get(name) or dynamic.get(name, "")
-            families.setdefault(family, {})[name] = permit
+            families.setdefault(family_of[name], {})[name] = permit
         return render_tool_list(families, config.rules, config.all_off, self._plugins.states())
