@@ -11,14 +11,7 @@ link, and a file is accessed from its opened directory (openat(2), section "Rati
 and other directory file descriptor APIs"). A directory that becomes a link meanwhile changes
 nothing that was opened before, and is refused if it is opened after.
 
-Paths of the model are parsed into parts, and never joined again. Glob patterns have `*`, `?`,
-`[a-z]`, `{a,b}`, and `**` for any number of directories. No name can make a pattern slow: `fnmatch`
-does not backtrack. The package `wcmatch` (12.0) matches whole paths with one regular expression
-that does: eight times `**/a/` took 15 s on one path.
-
-Listing and searching are limited in names, time and output. Hidden files are included. The content
-of a `.git` directory is not, unless the pattern names it. Links are listed, and never followed.
-Names are sorted, so the same files give the same output.
+Paths of the model are parsed into parts, and never joined again.
 """
 
 import contextlib
@@ -31,12 +24,10 @@ import stat
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
-from functools import lru_cache
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from gateway.config.reload import LiveSettings
@@ -111,73 +102,6 @@ def _is_visible_char(one: str) -> bool:
     return one.isprintable() or unicodedata.category(one) == "Zs"
 
 
-MAX_BRACE_COMMAS: Final = 10
-"""Commas in the braces of a pattern, which then stand for 1,024 patterns at most."""
-_DOUBLE_STAR: Final = "**"
-_BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
-
-
-class GlobPattern:
-    """Glob pattern for paths."""
-
-    def __init__(self, written: str, *, anywhere: bool = False) -> None:
-        """Raises ToolCallRefused for a pattern without matches.
-
-        `anywhere`: it may begin in any directory, not only at the top.
-        """
-        self.written = written.strip()
-        pattern = self.written.removeprefix(f"{ROOT_PREFIX}/")
-        if pattern.startswith("/"):
-            raise ToolCallRefused(
-                f"{display_path(pattern)} is outside: write a pattern relative to {ROOT_PREFIX}, "
-                "e.g. **/*.md."
-            )
-        if anywhere:
-            pattern = f"{_DOUBLE_STAR}/{pattern}"
-        self._alternatives = [
-            tuple(one for one in choice.split("/") if one not in ("", "."))
-            for choice in _expand_braces(pattern)
-        ]
-        if any(".." in names for names in self._alternatives):
-            raise ToolCallRefused(
-                f"{display_path(pattern)} goes up with `..`: write a pattern from the top, e.g. "
-                "**/*.md."
-            )
-        if not all(self._alternatives):
-            raise ToolCallRefused("A pattern names files, e.g. `*` or `**/*.md`.")
-        self.names_git = any(_SKIPPED_DIRECTORY in names for names in self._alternatives)
-        """Whether it looks into a `.git` directory."""
-
-    def matches(self, path: PathParts) -> bool:
-        """Return True if the path matches the whole pattern."""
-        return any(_matches(names, path) for names in self._alternatives)
-
-
-@lru_cache(maxsize=65_536)
-def _matches(pattern: PathParts, path: PathParts) -> bool:
-    if not pattern:
-        return not path
-    if pattern[0] == _DOUBLE_STAR:
-        return _matches(pattern[1:], path) or (bool(path) and _matches(pattern, path[1:]))
-    return bool(path) and fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
-
-
-def _expand_braces(pattern: str) -> list[str]:
-    """Return the pattern with each choice of its braces."""
-    found = _BRACES.search(pattern)
-    if found is None:
-        return [pattern]
-    if pattern.count(",") > MAX_BRACE_COMMAS:
-        raise ToolCallRefused(
-            f"The braces of a pattern hold at most {MAX_BRACE_COMMAS} commas: use fewer."
-        )
-    return [
-        expanded
-        for choice in found[1].split(",")
-        for expanded in _expand_braces(pattern[: found.start()] + choice + pattern[found.end() :])
-    ]
-
-
 FILES_DIRECTORY: Final = "files"
 """Name of an agent's file directory, in its own directory, unless the operator configures another
 path."""
@@ -225,17 +149,17 @@ class WorkspaceRoot:
 
     def read(self, parts: PathParts) -> bytes:
         """Return the content of a file."""
-        with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
+        with self.open_directory(parts[:-1]) as above, refuse_os_errors(parts):
             return self.read_at(above, parts)
 
     def read_at(self, above: int, parts: PathParts) -> bytes:
         """Return the content of the last part, in an open directory. Raises OSError, too."""
-        _require_regular(
+        require_regular(
             os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts
         )  # opening a device can have effects
         handle = os.open(parts[-1], _OPEN_FILE_FLAGS, dir_fd=above)
         with os.fdopen(handle, "rb") as file:
-            size = _require_regular(os.fstat(handle), parts).st_size
+            size = require_regular(os.fstat(handle), parts).st_size
             content = file.read(self.max_bytes + 1) if size <= self.max_bytes else b""
         size = max(size, len(content))
         if size > self.max_bytes:
@@ -247,7 +171,7 @@ class WorkspaceRoot:
 
     def is_directory(self, parts: PathParts) -> bool:
         """Return True if the path, which is not the root itself, is a directory now."""
-        with self.open_directory(parts[:-1]) as above, _refuse_os_errors(parts):
+        with self.open_directory(parts[:-1]) as above, refuse_os_errors(parts):
             return stat.S_ISDIR(os.stat(parts[-1], dir_fd=above, follow_symlinks=False).st_mode)
 
     def write(self, parts: PathParts, data: bytes, mode: int = 0o600) -> int | None:
@@ -278,7 +202,7 @@ class WorkspaceRoot:
             handle = self._open_root()
             stack.callback(os.close, handle)
             for number, part in enumerate(parts, start=1):
-                with _refuse_os_errors(parts[:number]):
+                with refuse_os_errors(parts[:number]):
                     if make:
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(part, 0o700, dir_fd=handle)
@@ -303,7 +227,7 @@ class WorkspaceRoot:
         with (
             self._write_lock,
             self.open_directory(parts[:-1], make=make) as above,
-            _refuse_os_errors(parts),
+            refuse_os_errors(parts),
         ):
             before = _stat_existing(above, parts)
             if before is None and not make:
@@ -391,11 +315,6 @@ class FilesArea(NamedTuple):
         """Label of all that is in there: what is read from files is text from outside."""
         return Label("outside", readers_of(self.scope))
 
-    @property
-    def matched(self) -> PathParts:
-        """Directories that patterns name before those of the area."""
-        return () if self.is_own else self.directory
-
     def name(self, parts: PathParts) -> str:
         """Return how a path is written in this place."""
         return display_path(parts if self.is_own else (FILES_PREFIX, *self.directory, *parts))
@@ -441,14 +360,6 @@ class FilesView:
                 "Say which file: write its path from the top, e.g. notes/today.md."
             )
         return area, parts
-
-    def find_all(self, pattern: str) -> tuple[Sequence[FilesArea], GlobPattern]:
-        """Return in which directories a pattern looks. Raises ToolCallRefused."""
-        if not pattern.strip().startswith(f"{FILES_PREFIX}/"):
-            return (self.own,), GlobPattern(pattern)
-        areas = [self.own._replace(is_own=False), *self.others]
-        everything = [area for area in areas if not area.directory]
-        return everything or areas, GlobPattern(pattern.strip().removeprefix(f"{FILES_PREFIX}/"))
 
 
 class AgentFiles:
@@ -538,7 +449,7 @@ def is_partial_file(name: str) -> bool:
 def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
     """Return the status of the file to replace. None: there is none."""
     try:
-        status = _require_regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)
+        status = require_regular(os.stat(parts[-1], dir_fd=above, follow_symlinks=False), parts)
     except FileNotFoundError:
         return None
     if status.st_nlink > 1:
@@ -612,7 +523,7 @@ def _remove_stale_partials(above: int) -> None:
                         os.unlink(entry.name, dir_fd=above)
 
 
-def _require_regular(status: os.stat_result, parts: PathParts) -> os.stat_result:
+def require_regular(status: os.stat_result, parts: PathParts) -> os.stat_result:
     """Return `status`. Raises ToolCallRefused if it is not a regular file."""
     if stat.S_ISREG(status.st_mode):
         return status
@@ -627,162 +538,10 @@ def _require_regular(status: os.stat_result, parts: PathParts) -> os.stat_result
 
 
 @contextlib.contextmanager
-def _refuse_os_errors(parts: PathParts) -> Iterator[None]:
+def refuse_os_errors(parts: PathParts) -> Iterator[None]:
+    """Raise ToolCallRefused in place of OSError, in words for the model."""
     try:
         yield
     except OSError as error:
         why = _ERROR_REASONS.get(error.errno or 0, os.strerror(error.errno or 0).lower())
         raise ToolCallRefused(f"{display_path(parts)}: {why}.") from error
-
-
-MAX_LISTED: Final = 1_000
-"""Paths in one listing."""
-_SKIPPED_DIRECTORY: Final = ".git"
-
-EntryKind = Literal["file", "directory", "link", "other"]
-_KIND_SUFFIXES: Final[dict[EntryKind, str]] = {
-    "file": "",
-    "directory": "/",
-    "link": " (a link)",
-    "other": " (no file)",
-}
-
-
-class FoundEntry(NamedTuple):
-    """Entry of a directory."""
-
-    parts: PathParts
-    kind: EntryKind
-    parent_fd: int
-    """Descriptor of its directory, valid until the next entry is requested."""
-
-
-@dataclass(slots=True)
-class SearchLimits:
-    """Limits of one search, and what it has used."""
-
-    is_stopped: Callable[[], bool] = lambda: False
-    """Returns True once nobody waits for the search. Called from another thread."""
-    now: Callable[[], float] = time.monotonic
-    """Clock, in seconds."""
-    seconds: float = 10.0
-    names: int = 100_000
-    """Names that may still be read."""
-    read_bytes: int = 500_000_000
-    """Bytes of files that may still be read."""
-    unopened: int = 0
-    """Directories that could not be opened."""
-    cut_reason: str = ""
-    """Reason why something was skipped. Empty: nothing was."""
-    _deadline: float = field(init=False, default=0.0)
-
-    def __post_init__(self) -> None:
-        self._deadline = self.now() + self.seconds
-
-    def is_late(self) -> bool:
-        """Return True if the search must end now."""
-        if self.is_stopped() or self.now() >= self._deadline:
-            self.cut_reason = self.cut_reason or f"it took {self.seconds:g} s"
-            return True
-        return False
-
-    def spend(self, *, names: int = 0, read: int = 0) -> bool:
-        """Take this much from the limits. Return False if there is not enough left."""
-        if self.names < names or self.read_bytes < read:
-            self.cut_reason = self.cut_reason or "there are so many files"
-            return False
-        self.names -= names
-        self.read_bytes -= read
-        return True
-
-
-def list_paths(areas: Sequence[FilesArea], pattern: GlobPattern, limits: SearchLimits) -> str:
-    """Return matching paths, one a line; directories end with a slash. Raises ToolCallRefused."""
-    lines = list[str]()
-    for area in areas:
-        with contextlib.closing(walk(area, (), pattern, limits)) as found:
-            for one in found:
-                if len(lines) == MAX_LISTED:
-                    limits.cut_reason = "so many match"
-                    break
-                if not is_partial_file(one.parts[-1]):
-                    lines.append(f"{area.name(one.parts)}{_KIND_SUFFIXES[one.kind]}")
-    cut = (
-        f"; there may be more, but {limits.cut_reason}: use a narrower pattern"
-        if limits.cut_reason
-        else ""
-    )
-    unopened = f"; {limits.unopened} directories could not be opened" if limits.unopened else ""
-    if lines:
-        return "\n".join(
-            [f"{len(lines)} {'path' if len(lines) == 1 else 'paths'}{cut}{unopened}:", *lines]
-        )
-    elsewhere = (
-        ""
-        if "/" in pattern.written or cut
-        else f" `**/{pattern.written}` looks into all directories."
-    )
-    return f"Nothing matches{cut}{unopened}.{elsewhere}"
-
-
-def walk(
-    area: FilesArea, top: PathParts, pattern: GlobPattern, limits: SearchLimits
-) -> Generator[FoundEntry]:
-    """Yield matching entries below a directory, sorted; of a file, itself. Must be closed.
-
-    Raises ToolCallRefused if it cannot be opened.
-    """
-    if top and not area.root.is_directory(top):
-        with area.root.open_directory(top[:-1]) as above, _refuse_os_errors(top):
-            _require_regular(os.stat(top[-1], dir_fd=above, follow_symlinks=False), top)
-            yield FoundEntry(top, "file", above)
-        return
-    with area.root.open_directory(top) as handle:
-        yield from _walk_below(handle, top, area.matched, pattern, limits)
-
-
-def _walk_below(
-    handle: int, parts: PathParts, above: PathParts, pattern: GlobPattern, limits: SearchLimits
-) -> Generator[FoundEntry]:
-    for name, kind in _scan_directory(handle, limits):
-        if limits.is_late():
-            return
-        found = (*parts, name)
-        if pattern.matches((*above, *found)):
-            yield FoundEntry(found, kind, handle)
-        if kind != "directory" or (name == _SKIPPED_DIRECTORY and not pattern.names_git):
-            continue
-        inner = _open_directory(handle, name) if len(found) < MAX_PATH_PARTS else None
-        if inner is None:
-            limits.unopened += 1
-            continue
-        try:
-            yield from _walk_below(inner, found, above, pattern, limits)
-        finally:
-            os.close(inner)
-
-
-def _open_directory(handle: int, name: str) -> int | None:
-    try:
-        return os.open(name, OPEN_DIRECTORY_FLAGS, dir_fd=handle)
-    except OSError:
-        return None
-
-
-def _scan_directory(handle: int, limits: SearchLimits) -> list[tuple[str, EntryKind]]:
-    """Return the names in a directory with their kinds, sorted; as many as the limits allow."""
-    names = list[tuple[str, EntryKind]]()
-    with contextlib.suppress(OSError), os.scandir(handle) as entries:
-        for entry in entries:
-            if limits.is_late() or not limits.spend(names=1):
-                break
-            names.append((entry.name, _entry_kind(entry)))
-    return sorted(names)
-
-
-def _entry_kind(entry: "os.DirEntry[str]") -> EntryKind:
-    if entry.is_symlink():
-        return "link"
-    if entry.is_dir(follow_symlinks=False):
-        return "directory"
-    return "file" if entry.is_file(follow_symlinks=False) else "other"

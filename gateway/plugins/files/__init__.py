@@ -3,7 +3,7 @@
 The order of this file: the tools, text in files, then search.
 
 Replacing text works on bytes: invalid UTF-8, byte order marks and line ends stay as they are.
-Searching blocks; it is bounded as listing is (`workspace_fs.SearchLimits`), and in the time that a
+Searching blocks; it is bounded as listing is (`listing.SearchLimits`), and in the time that a
 pattern may take.
 """
 
@@ -21,13 +21,9 @@ from gateway.commands.definition import command
 from gateway.context.workspace_fs import (
     FILES_PREFIX,
     FilesArea,
-    GlobPattern,
     PathParts,
-    SearchLimits,
     display_path,
     is_partial_file,
-    list_paths,
-    walk,
 )
 from gateway.core.fields import compile_regex
 from gateway.core.i18n import _
@@ -39,6 +35,7 @@ from gateway.core.text_safety import inline_code
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext
+from gateway.plugins.files.listing import GlobPattern, SearchLimits, find_all, list_paths, walk
 from gateway.plugins.files.undo import keep_files, undo_files
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.stream.media import prepare_image
@@ -220,7 +217,7 @@ class Files(Plugin):
             ),
         ],
     ) -> ToolOutput:
-        areas, parsed = (await self.context.files.view(context)).find_all(pattern)
+        areas, parsed = find_all(await self.context.files.view(context), pattern)
 
         def search(stopped: Callable[[], bool]) -> str:
             return list_paths(areas, parsed, SearchLimits(stopped))
@@ -256,7 +253,7 @@ class Files(Plugin):
     ) -> ToolOutput:
         view = await self.context.files.view(turn, path)
         if path.rstrip("/") == FILES_PREFIX:
-            areas, top = view.find_all(f"{FILES_PREFIX}/**")[0], PathParts()
+            areas, top = find_all(view, f"{FILES_PREFIX}/**")[0], PathParts()
         else:
             area, top = view.find(path)
             areas = (area,)

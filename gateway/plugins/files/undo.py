@@ -20,18 +20,15 @@ from typing import Final
 
 from gateway.context.workspace_fs import (
     FilesArea,
-    FoundEntry,
-    GlobPattern,
     PathParts,
-    SearchLimits,
     WorkspaceRoot,
     is_partial_file,
     make_directories,
-    walk,
 )
 from gateway.core.clock import id_created_at
 from gateway.core.facts import TurnId
 from gateway.core.tool_spec import ToolCallRefused
+from gateway.plugins.files.listing import FoundEntry, GlobPattern, SearchLimits, walk
 
 KEPT: Final = timedelta(days=1)
 MAX_KEPT_FILES: Final = 2_000

@@ -20,15 +20,10 @@ from hypothesis import strategies as st
 
 from agent.models.base import MAX_IMAGE_BYTES, ToolResult
 from gateway.context.workspace_fs import (
-    MAX_BRACE_COMMAS,
-    MAX_LISTED,
     MAX_PATH_PARTS,
-    GlobPattern,
     PathParts,
-    SearchLimits,
     WorkspaceRoot,
     directory_of,
-    list_paths,
     parse_path,
     scope_of,
 )
@@ -59,6 +54,13 @@ from gateway.plugins.files import (
     render_lines,
     replace_text,
     search_text,
+)
+from gateway.plugins.files.listing import (
+    MAX_BRACE_COMMAS,
+    MAX_LISTED,
+    GlobPattern,
+    SearchLimits,
+    list_paths,
 )
 from gateway.store import Store
 from gateway.stream.media import MediaStore
