@@ -104,10 +104,9 @@ from gateway.stream.media import MediaStore
 from gateway.stream.mute import MutePlaces
 from gateway.stream.notices import Notices
 from gateway.stream.operator import OperatorChannel
-from gateway.stream.outbox import LOST_END_TEXT, Outbox
+from gateway.stream.outbox import Outbox
 from gateway.stream.outgoing_files import OutgoingFiles
 from gateway.stream.presence import PresenceTracker
-from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import LiveAccessPolicy, LiveBindings, PrivacyCache
 from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor, find_ranked_rooms
@@ -438,7 +437,6 @@ class _Delivery(NamedTuple):
 
     files: OutgoingFiles
     outbox: Outbox
-    previews: TurnPreviews
     mute: MutePlaces
     membership: RoomMembership
 
@@ -541,7 +539,6 @@ def _build_delivery(
     return _Delivery(
         files=files,
         outbox=outbox,
-        previews=TurnPreviews(outbox),
         mute=mute,
         membership=RoomMembership(store, channels, tasks, outbox, gateway.people),
     )
@@ -566,7 +563,6 @@ def _build_agents(
         media=known.media,
         presence=presence,
         registry=registry,
-        previews=delivery.previews,
         stats=compactions,
         limits=limits,
         plugins=plugins,
@@ -658,7 +654,6 @@ def _build_platforms(
         outbox=delivery.outbox,
         notices=gateway.notices,
         membership=delivery.membership,
-        previews=delivery.previews,
         tasks=gateway.tasks,
         make=make,
         is_shared=is_shared,
@@ -967,7 +962,6 @@ class GatewayServices:
                 f"{end.at:%Y-%m-%d %H:%M:%S}",
                 end.last,
             )
-            await self.delivery.previews.recover(unsure=LOST_END_TEXT)
         await self.recover_knowledge()
         await self.plugins.start()
         await self.store.follow()  # subscribers need what was loaded
@@ -998,12 +992,11 @@ class GatewayServices:
             await self.delivery.files.sweep()
         if lease == UPKEEP:
             return
-        await self.plugins.on_lease(lease)
         if lease == EVERYTHING:
-            await self.delivery.previews.recover()
             await self.delivery.outbox.open()
         elif self._follows_channels and not lease.startswith(AGENT_PREFIX):
             await self.platforms.supervisor.on_lease_acquired(lease)
+        await self.plugins.on_lease(lease)
         await take_over(self.handle, self.agents, self.inbox, lease)
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
@@ -1056,7 +1049,6 @@ class GatewayServices:
             self.command_context.runtime.rewinder.close,
             self.command_context.runtime.models.close,
             self.plugins.stop,
-            self.delivery.previews.close,
             lambda: self.delivery.outbox.drain(SEND_GRACE_S),
             self.platforms.supervisor.close,
             settle,

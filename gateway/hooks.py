@@ -25,8 +25,8 @@ import pluggy
 from prometheus_client import CollectorRegistry, Counter
 
 from gateway.access.policy import Routed
-from gateway.context.observer import Progress, RunningTurn
-from gateway.core.events import ConversationId
+from gateway.context.observer import Progress, ProgressListener, RunningTurn
+from gateway.core.events import ConversationId, Post
 from gateway.core.facts import Fact, TurnRecord
 from gateway.core.labels import Label
 from gateway.core.permissions import PermissionDecision
@@ -54,6 +54,8 @@ logger = logging.getLogger("reverie.plugins")
 
 PROBLEM_PREFIX: Final = "plugin:"
 """In front of the name of a plugin that has failed, in `/ready` and the notices to owners."""
+Judge = Callable[[Routed, Decision], Awaitable[Decision | None]]
+"""Returns another decision than the one so far, or None for no change. Raises StoreError."""
 ResultT = TypeVar("ResultT")
 HOOK_LIMIT_S: Final = 10.0
 """Longest time that an asynchronous hook takes, but `approve`; then it is cancelled, and counts as
@@ -74,10 +76,6 @@ class PluginProblem:
     def __str__(self) -> str:
         origin = f" ({self.origin})" if self.origin else ""
         return f"plugin {self.plugin}{origin}: {self.text}"
-
-
-Judge = Callable[[Routed, Decision], Awaitable[Decision | None]]
-"""Returns another decision than the one so far, or None for no change. Raises StoreError."""
 
 
 class Judging(NamedTuple):
@@ -254,11 +252,34 @@ class Plugins:
             found.append(read())
         return found[-1]
 
-    def on_progress(self, turn: RunningTurn, news: Progress) -> None:
-        """Tell what happens in a running turn."""
-        for hook in self.hooks["on_progress"]:
+    def _hooks_at(self, name: str, channel: object) -> list[Hook]:
+        """Return who hangs on a hook for the places of a channel, see `Plugin.abilities`."""
+        return [
+            one
+            for one in self.hooks[name]
+            if not one.plugin.abilities or isinstance(channel, one.plugin.abilities)
+        ]
+
+    def on_waiting(self, channel: object, place: ConversationId, *, waits: bool) -> None:
+        """Tell whether the turn of a place of this channel has to wait."""
+        for hook in self._hooks_at("on_waiting", channel):
             with self.guard(hook.plugin.name, hook.name):
-                hook(turn=turn, news=news)
+                hook(place=place, waits=waits)
+
+    def progress_listeners(self, channel: object) -> list[ProgressListener]:
+        """Return who is told what happens in the turns of a channel's places."""
+        return [partial(self._tell, hook) for hook in self._hooks_at("on_progress", channel)]
+
+    def _tell(self, hook: Hook, turn: RunningTurn, news: Progress) -> None:
+        with self.guard(hook.plugin.name, hook.name):
+            hook(turn=turn, news=news)
+
+    async def before_post(self, channel: object, turn: RunningTurn, post: Post) -> Post:
+        """Return the post of a running turn as plugins have it. Raises StoreError."""
+        for hook in self._hooks_at("before_post", channel):
+            async with self._limited(hook):
+                post = await hook(turn=turn, post=post) or post
+        return post
 
     async def after_turn(self, turn: TurnRecord) -> list[Fact]:
         """Return facts to append with the record of a turn. Raises StoreError."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.context.history import HistoryTurn
     from gateway.context.observer import Progress, RunningTurn
     from gateway.context.workspace_fs import AgentFiles
-    from gateway.core.events import ConversationId
+    from gateway.core.events import ConversationId, Post
     from gateway.core.facts import Fact, TurnRecord
     from gateway.core.labels import Label
     from gateway.core.permissions import PermissionDecision
@@ -187,8 +187,17 @@ class Hooks:
         raise NotImplementedError
 
     @_specified
+    def on_waiting(self, place: ConversationId, waits: bool) -> None:
+        """Take whether the turn of a place has to wait for others. Returns at once."""
+
+    @_specified
     def on_progress(self, turn: RunningTurn, news: Progress) -> None:
         """Take what happens in a running turn. Returns at once."""
+
+    @_specified
+    async def before_post(self, turn: RunningTurn, post: Post) -> Post | None:
+        """Return another post in place of that of a running turn, or None for no change."""
+        raise NotImplementedError
 
     @_specified
     async def after_turn(self, turn: TurnRecord) -> Iterable[Fact]:
@@ -285,6 +294,9 @@ class Plugin:
     """Kinds of events for `judge`, as in the log."""
     judged_fates: ClassVar[tuple[str, ...]] = ("noted", "context", "due")
     """Fates so far for `judge`: `refused` has to be named for events that access does not allow."""
+    abilities: ClassVar[tuple[type[Any], ...]] = ()
+    """Protocols of `channels.base`, for `on_waiting`, `on_progress` and `before_post`: called where
+    the channel can do one of these. Empty: everywhere."""
     family: ClassVar[str] = ""
     """Heading of its tools in lists, and their rank: agents with small models do without later
     families. Empty: the plugin's name."""

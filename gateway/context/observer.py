@@ -4,13 +4,14 @@ Nothing here waits, fails or costs more than a few microseconds a turn. Growing 
 passed on without an observer.
 """
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from gateway.core.events import ConversationId
+from gateway.core.events import ConversationId, MessageId
 from gateway.core.facts import TurnId
 
 
@@ -24,8 +25,21 @@ class RunningTurn:
     autonomous: bool
     cause: str
     since: datetime
+    reply_to: MessageId | None = None
+    """What its answer replies to."""
+    may_grow: bool = True
+    """False: the answer is to be posted as a whole, for it notifies somebody whom it does not reply
+    to, and an edit notifies nobody."""
+    is_awaited: bool = False
+    """A person waits for the answer."""
+    is_shown: bool = False
+    """True: a plugin shows the answer while it is written. Set by it, when the turn starts."""
+    goes_on: bool = False
+    """True at its end: a later turn there goes on with its work. It was interrupted or cut off."""
     tools: dict[str, str] = field(default_factory=dict)
     """Names of the tools in progress, by call id."""
+    listeners: Sequence["ProgressListener"] = ()
+    """Who is told what happens in it, in order, before the tracker's listeners."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +70,9 @@ class ThinkingGrew:
     """The next piece."""
 
 
-Progress = Literal["started", "ended"] | AnswerGrew | ThinkingGrew | ToolProgress
-"""What happens in a turn: its start and its end, its answer, the calls of its tools."""
+Progress = Literal["started", "slow", "ended"] | AnswerGrew | ThinkingGrew | ToolProgress
+"""What happens in a turn: its start and its end, its answer, the calls of its tools; slow: nothing
+of the answer has come for long."""
 ProgressListener = Callable[[RunningTurn, Progress], None]
 """Returns at once."""
 
@@ -68,7 +83,7 @@ class TurnTracker:
     def __init__(self) -> None:
         self._running: dict[TurnId, RunningTurn] = {}
         self.listeners: list[ProgressListener] = []
-        """Who is told what happens in turns, in order."""
+        """Who is told what happens in all turns, in order."""
 
     @property
     def running(self) -> list[RunningTurn]:
@@ -82,6 +97,9 @@ class TurnTracker:
         self.tell(running.turn, "started")
         try:
             yield
+        except asyncio.CancelledError:
+            running.goes_on = True
+            raise
         finally:
             self.tell(running.turn, "ended")
             del self._running[running.turn]
@@ -96,5 +114,5 @@ class TurnTracker:
                 running.tools[news.call] = news.name
             else:
                 running.tools.pop(news.call, None)
-        for listener in self.listeners:
+        for listener in (*running.listeners, *self.listeners):
             listener(running, news)

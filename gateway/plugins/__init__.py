@@ -43,6 +43,7 @@ BUILT_IN: Final = (
     "gateway.plugins.mcp:Mcp",
     "gateway.plugins.approvals:Approvals",
     "gateway.plugins.skills:Skills",
+    "gateway.plugins.previews:Previews",
     "gateway.plugins.files:Files",
     "gateway.plugins.shell:Shell",
     "gateway.plugins.web:Web",

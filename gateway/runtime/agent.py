@@ -481,8 +481,8 @@ class Agent:
 
     def _show_queued(self, place: ConversationId, *, waits: bool) -> None:
         if not is_inner(place):
-            previews = self._services.previews
-            (previews.show_heard if waits else previews.hide_heard)(Address.parse(place))
+            channel = self._gateway.channels.get(Address.parse(place).channel)
+            self._services.plugins.on_waiting(channel, place, waits=waits)
 
     async def _tell_late(self, place: ConversationId) -> None:
         await self._clock.sleep(QUEUE_S)

@@ -25,7 +25,6 @@ from agent.tokens.counter import estimate_tokens
 from agent.turn import take_turn
 from agent.turn_context import TurnHost, TurnOutcome, build_first_request, usable_tokens
 from channels.aio import run_to_completion
-from channels.base import CanPreview, CanType
 from gateway.access.limits import LimitHit, Payers
 from gateway.context import compaction
 from gateway.context.conversation import (
@@ -77,7 +76,6 @@ from gateway.runtime.turn_record import (
 )
 from gateway.store import StoreError
 from gateway.store.spending import budgeted_usd
-from gateway.stream.preview import describe_tool_call
 from gateway.tools.dispatch import render_tool_status
 
 logger = logging.getLogger("reverie.turns")
@@ -167,29 +165,25 @@ class TurnRunner:
                 await handle.begin_ending()
                 failed = TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause)
                 return replace(await self._record(turn, failed), model="unasked")
-            running = RunningTurn(
+            reply_to = find_reply_to(turn.input.messages)
+            alarms = [one for one in turn.input.unread.messages if isinstance(one.fact, Alarm)]
+            channel = context.gateway.channels.get(turn.place.channel)
+            turn.running = RunningTurn(
                 turn=turn.id,
                 agent=agent.id,
                 conversation=conversation,
                 autonomous=turn.autonomous,
                 cause=turn.cause,
                 since=now,
+                reply_to=reply_to,
+                may_grow=reply_to is not None or not alarms,
+                is_awaited=turn.is_awaited,
+                listeners=self.services.plugins.progress_listeners(channel),
             )
-            ending.enter_context(self._tracker.track(running))
-            # The preview becomes the answer when that is recorded: from then on the outbox sends
-            # it.
-            reply_to = find_reply_to(turn.input.messages)
-            alarms = [one for one in turn.input.unread.messages if isinstance(one.fact, Alarm)]
-            grows = reply_to is not None or not alarms
-            channel: object = context.gateway.channels.get(turn.place.channel)
-            async with (
-                self.services.previews.start(turn.place, reply_to=reply_to, grows=grows)
-                if isinstance(channel, CanType | CanPreview)
-                else contextlib.nullcontext()
-            ) as turn.preview:
-                outcome = await self._answer(turn)
-                await handle.begin_ending()
-                return await self._record(turn, outcome)
+            ending.enter_context(self._tracker.track(turn.running))
+            outcome = await self._answer(turn)
+            await handle.begin_ending()
+            return await self._record(turn, outcome)
 
     async def _read(self, turn: Turn) -> str | None:
         """Read what is unread, and the view of the earlier turns. Return the tag of the language of
@@ -211,7 +205,7 @@ class TurnRunner:
     async def _answer(self, turn: Turn) -> TurnOutcome:
         """Ask the model, with less if that is too much. Return what came of it."""
         context, people = turn.context, turn.context.gateway.people
-        turn.expect_answer()
+        turn.expect_answer(self._tracker)
         try:
             with turn.handle.interruptible():
                 run = TurnRun(self.services, turn, await self.gather(turn))
@@ -324,12 +318,8 @@ class TurnRunner:
         if are_blocked(people, turn.place, turn.handle.requesters):
             turn.handle.drop_reason = turn.handle.drop_reason or BLOCKED_REASON
         outcome, agent = turn.conclude(outcome), turn.context.agent
-        if (
-            turn.preview is not None
-            and outcome.outcome == "interrupted"
-            and not turn.handle.stop_reason
-        ):
-            await turn.preview.end(leaves=True)  # the next turn goes on in it
+        if turn.running is not None and not turn.handle.stop_reason:
+            turn.running.goes_on = outcome.outcome == "interrupted"
         has_no_model = outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS
         if has_no_model and turn.may_wait():
             return await self._put_off(turn, outcome)
@@ -415,7 +405,9 @@ class TurnRunner:
                 self._told_people.add(awaited.sender)
             text = self._build_put_off_text(outcome, record.at)
             post = Post(key=key, to=turn.place, text=text, reply_to=awaited.message, style="notice")
-            entries += await build_post_entries(turn, post, record.at, awaited.seq)
+            entries += await build_post_entries(
+                turn, post, record.at, awaited.seq, self.services.plugins
+            )
         if is_awaited or outcome.requests or outcome.steps:
             await store.append(entries)
         result = to_result(outcome, autonomous=turn.autonomous)
@@ -696,9 +688,6 @@ class TurnRun(TurnHost):
         turn, handle = self._turn, self._turn.handle
         handle.is_drafting = False
         turn.waits_since_s = math.inf
-        status = describe_tool_call(call) if turn.preview is not None and turn.is_awaited else ""
-        if turn.preview is not None and status:
-            turn.preview.show_status(f"*{status}*")
         handle.running_calls += 1
         try:
             return await self._context.tools.call(call, self._tools)
@@ -717,14 +706,10 @@ class TurnRun(TurnHost):
         text = strip_line_prefix(text, turn.own_names)
         if text and not text.isspace():
             turn.waits_since_s = self._context.gateway.clock.monotonic()
-            if turn.preview is not None:
-                turn.preview.update(text)
-        if self._tracker.listeners:
-            self._tracker.tell(turn.id, AnswerGrew(text))
+        self._tracker.tell(turn.id, AnswerGrew(text))
 
     def thinking_grew(self, text: str) -> None:
-        if self._tracker.listeners:
-            self._tracker.tell(self._turn.id, ThinkingGrew(text))
+        self._tracker.tell(self._turn.id, ThinkingGrew(text))
 
     async def fetch_arrivals(self, room: int) -> str:
         """See `TurnHost`. News of the inner conversation wait for its next digest."""
@@ -735,6 +720,8 @@ class TurnRun(TurnHost):
         known = len(turn.input.requesters())
         text, label = await turn.input.render_news(self._budget_tokens, room)
         turn.hear(turn.input.arrived)
+        if turn.running is not None:
+            turn.running.is_awaited = turn.is_awaited
         turn.label.label |= label
         tools = self._tools
         if len(turn.input.requesters()) > known:  # the turn is theirs now, whatever began it
@@ -755,7 +742,7 @@ class TurnRun(TurnHost):
         is_covered = await self._reserve(request, waits=True)
         await self._context.gateway.store.wait_until_writable()
         if is_covered:
-            self._turn.expect_answer()
+            self._turn.expect_answer(self._tracker)
         return is_covered
 
     async def can_afford_now(self, request: ModelRequest) -> bool:
@@ -821,9 +808,9 @@ def _find_directives(turn: Turn) -> str:
     if context.model.model.takes_tools and context.tools.may_change:
         texts.append(render_tool_status(*context.tools.changed_names))
     opens_thread = any(one.message.opens_thread for one in turn.input.messages)
-    grows = turn.preview is not None and turn.preview.grows
+    is_shown = turn.running is not None and turn.running.is_shown
     # Where the answer grows, the thread is there before it.
-    if opens_thread and not grows and context.model.model.family != PLAIN_FAMILY:
+    if opens_thread and not is_shown and context.model.model.family != PLAIN_FAMILY:
         turn.thread_title = ""
         texts.append(load_prompt("thread_title"))
     return "\n".join(filter(None, texts))

@@ -41,7 +41,6 @@ from gateway.store import LogEntry, Store, UnreadEntries
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.media import MediaStore
 from gateway.stream.presence import PresenceTracker
-from gateway.stream.preview import TurnPreviews
 from gateway.tools.dispatch import ToolDispatcher
 from gateway.tools.registry import ToolRegistry
 
@@ -66,7 +65,6 @@ class TurnServices:
     media: MediaStore
     presence: PresenceTracker
     registry: ToolRegistry
-    previews: TurnPreviews
     stats: CompactionStats
     limits: UsageLimiter
     plugins: Plugins

@@ -5,7 +5,7 @@
   unread, and a crash only means that the model is asked again; afterwards they are consumed and
   never asked again.
 - `post_notice` says at once what belongs to no turn.
-- `build_post_entries` ends the preview of an answer, which becomes the answer.
+- `build_post_entries` lets plugins have their say in a post, such as that a preview becomes it.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from gateway.context.conversation import (
     find_reply_to,
     is_addressed,
 )
+from gateway.context.observer import RunningTurn, TurnTracker
 from gateway.core.clock import new_id
 from gateway.core.events import (
     Address,
@@ -61,7 +62,6 @@ from gateway.runtime.turn_handle import TurnHandle, TurnResult
 from gateway.runtime.turn_input import AgentContext, TurnInput
 from gateway.store import NewEntry
 from gateway.stream.handle import GatewayHandle
-from gateway.stream.preview import TurnPreview
 
 logger = logging.getLogger("reverie.turns")
 
@@ -212,8 +212,8 @@ class Turn:
         self.progress = TurnProgress()
         self.limit_hit: LimitHit | None = None
         """The budget that the turn would exceed. None: none so far."""
-        self.preview: TurnPreview | None = None
-        """None: it shows nothing before it has ended."""
+        self.running: RunningTurn | None = None
+        """As plugins and operators see it. None: no model is to be asked for an answer."""
         self.waits_since_s = math.inf
         """Time (monotonic) of the last piece of the answer, or since when people wait for it. inf:
         they do not, or it is not the model that they wait for."""
@@ -256,25 +256,24 @@ class Turn:
         said = [one.message for one in messages if is_addressed(one.message)]
         self.handle.heard |= {one.id: (one.sender.id, one.text) for one in said}
 
-    def expect_answer(self) -> None:
+    def expect_answer(self, tracker: TurnTracker) -> None:
         """Say once that the model is slow if somebody waits, and nothing more of the answer comes
         for `SLOW_S`.
 
-        It is said in the preview, which the answer replaces; where none grows, in a post of its
-        own.
+        It is said where the answer is shown as it grows; where it is not, in a post of its own.
         """
         if self._is_compaction or not self.is_awaited:
             return
         self.waits_since_s = self.context.gateway.clock.monotonic()
         if self.slow_task is None:
-            self.slow_task = self.context.gateway.tasks.create_task(self._tell_slow())
+            self.slow_task = self.context.gateway.tasks.create_task(self._tell_slow(tracker))
 
-    async def _tell_slow(self) -> None:
+    async def _tell_slow(self, tracker: TurnTracker) -> None:
         gateway = self.context.gateway
         while (left_s := self.waits_since_s + SLOW_S - gateway.clock.monotonic()) > 0:
             await gateway.clock.sleep(min(left_s, SLOW_S))
-        if self.preview is not None and self.preview.grows:
-            self.preview.show_status(_(SLOW_TEXT))
+        if self.running is not None and self.running.is_shown:
+            tracker.tell(self.id, "slow")
         else:
             await post_notice(gateway, self.place, _(SLOW_TEXT), self.oldest_awaited().seq)
 
@@ -442,7 +441,7 @@ async def write_record(turn: Turn, outcome: TurnOutcome, plugins: Plugins) -> No
         thread_title=turn.thread_title or "",
         language=current_language(),
     )
-    entries += await build_post_entries(turn, post, record.at, record)
+    entries += await build_post_entries(turn, post, record.at, record, plugins)
     await store.append(entries)
 
 
@@ -479,14 +478,16 @@ async def post_notice(gateway: GatewayHandle, at: Address, text: str, cause: Seq
 
 
 async def build_post_entries(
-    turn: Turn, post: Post, now: datetime, cause: Seq | NewEntry | None
+    turn: Turn, post: Post, now: datetime, cause: Seq | NewEntry | None, plugins: Plugins
 ) -> list[NewEntry]:
-    """Return the entries that post this in place of the turn's preview, which has ended then."""
-    shown = await turn.preview.finish(post) if turn.preview is not None else ()
-    place, queued = turn.conversation, PostQueued(post=replace(post, previews=shown))
-    ended = [PreviewEnded(at=post.to, message=message, reason="") for message in shown]
+    """Return the entries that post this, which plugins may change. Its previews have ended then."""
+    if turn.running is not None:
+        channel = turn.context.gateway.channels.get(post.to.channel)
+        post = await plugins.before_post(channel, turn.running, post)
+    ended = [PreviewEnded(at=post.to, message=message, reason="") for message in post.previews]
+    place, key = turn.conversation, f"post:{post.key}"
     return [
-        NewEntry(fact=queued, at=now, conversation=place, key=f"post:{post.key}", cause=cause),
+        NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=key, cause=cause),
         *[NewEntry(fact=fact, at=now, conversation=post.to.conversation) for fact in ended],
     ]
 

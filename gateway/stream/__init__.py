@@ -8,8 +8,7 @@
   conversation.
 - `routing`: bindings, and who can read a place.
 - `outbox`: posts to deliveries, by the rules of `delivery_policy` (pure); `again`: answers that may
-  not have arrived; `outgoing_files`: files of posts; `preview`: typing and growing answers;
-  `media`: attachments.
+  not have arrived; `outgoing_files`: files of posts; `media`: attachments.
 - `trace`: what happened to an event, from the log.
 
 Posts and events are durable before anybody acts on them, so that a crash loses none: inbox, outbox,

@@ -587,6 +587,8 @@ class Outbox:
             if is_provisional(message):
                 at = Address.parse(place)
                 interrupted[at.channel, at.room] += 1
+                if (looks := self.channels.get(at.channel)) is not None:
+                    await self.teach(looks)
         for item in waiting:
             post, parts, ended = item.post, list(item.parts), list[PartSendEnded]()
             channel = self.channels.get(post.to.channel)

@@ -46,7 +46,6 @@ from gateway.store import StoreError
 from gateway.stream.notices import Notices
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import Outbox
-from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 
 logger = logging.getLogger("reverie.runner")
@@ -231,7 +230,6 @@ class ChannelSupervisor:
         outbox: Outbox,
         notices: Notices,
         membership: RoomMembership,
-        previews: TurnPreviews,
         tasks: asyncio.TaskGroup,
         make: AdapterFactory | None,
         is_shared: bool = False,
@@ -246,7 +244,7 @@ class ChannelSupervisor:
         self._channels, self._make_adapter = channels, make
         self._settings = settings if make is not None else None
         self._clock, self.stats, self._notices, self._tasks = clock, stats, notices, tasks
-        self._outbox, self._membership, self._previews = outbox, membership, previews
+        self._outbox, self._membership = outbox, membership
         self._random = random
         specs = build_adapter_specs(settings) if make is not None else {}
         self._configured: dict[ChannelName, AdapterSpec | None] = {
@@ -475,7 +473,7 @@ class ChannelSupervisor:
             await self._outbox.open(name)
         self.stats.add_channel(name, channel.capabilities.platform, self._clock.now())
         if before is None:
-            self._spawn(self._previews.recover(name))
+            await self._outbox.teach(channel)
 
     def _adapt(self, run: ChannelRun) -> bool:
         """Try to change the channel without replacing it. Return whether it is as wanted then."""

@@ -30,7 +30,7 @@ KEYWORDS: dict[str, int] = {"_": 1, "N_": 1, "ngettext": 2}
 CHAT_FILES = (
     *("commands", "access"),
     *(
-        "stream/preview.py",
+        "plugins/previews.py",
         "stream/rooms.py",
         "runtime/rewind.py",
         "runtime/model_choice.py",

@@ -12,7 +12,6 @@ from gateway.core.facts import CursorMoved, dedup_key
 from gateway.core.metrics import GatewayStats
 from gateway.store import NewEntry
 from gateway.stream.outbox import Outbox
-from gateway.stream.preview import TurnPreviews
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor
 from tests.kits.owners import NotedNotices
@@ -72,7 +71,6 @@ def supervise(
         outbox=outbox,
         notices=NotedNotices(told),
         membership=RoomMembership(store, channels, tasks, outbox, policy_of(settings)),
-        previews=TurnPreviews(outbox),
         tasks=tasks,
         make=make,
         is_shared=is_shared,

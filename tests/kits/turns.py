@@ -50,9 +50,7 @@ from gateway.runtime.turn_input import AgentContext, TurnServices
 from gateway.store import NewEntry, OutboxPost, Store
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.media import MediaStore
-from gateway.stream.outbox import Outbox
 from gateway.stream.presence import PresenceTracker
-from gateway.stream.preview import TurnPreviews
 from gateway.stream.routing import BindingPattern, Bindings
 from gateway.tools.dispatch import ToolDispatcher
 from reverie.testing.gateway import settings
@@ -198,7 +196,6 @@ def services_of(gateway: GatewayHandle, media: MediaStore) -> TurnServices:
         media=media,
         presence=PresenceTracker(live, clock, gateway.people),
         registry=parts_of(running=running_calls()),
-        previews=TurnPreviews(Outbox(store, {}, clock, LooseTasks(), redactor=Redactor())),
         stats=Outcomes(),
         limits=UsageLimiter(live, clock, gateway.people),
         plugins=Plugins(),

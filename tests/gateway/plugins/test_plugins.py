@@ -79,6 +79,10 @@ class Dice(Plugin):
         self.news.append(news)
 
     @hook
+    async def before_post(self, post: Post) -> Post:
+        return replace(post, text=f"{post.text} (luckily)")
+
+    @hook
     async def after_turn(self) -> Iterable[Fact]:
         return [Rolled(sides=self.settings.sides)]
 
@@ -91,7 +95,7 @@ async def test_hooks_add_to_the_prompt_the_tools_and_the_record_of_a_turn(tmp_pa
     with use_plugins(Dice):
         given = settings(tmp_path, dice={"sides": 20})
         async with Gateway(given, Script()) as gateway:
-            await gateway.ask("hello")
+            assert (await gateway.ask("hello")).endswith(" (luckily)")
             [rolled] = await gateway.facts("dice.rolled")
         [request] = gateway.scripted.requests
     assert "roll" in {one.name for one in request.tools}
@@ -244,6 +248,14 @@ class Broken(Plugin):
     @hook
     def on_progress(self) -> None:
         raise RuntimeError("on_progress")
+
+    @hook
+    def on_waiting(self) -> None:
+        raise RuntimeError("on_waiting")
+
+    @hook
+    async def before_post(self) -> Post | None:
+        raise RuntimeError("before_post")
 
     @hook
     async def after_turn(self) -> Iterable[Fact]:

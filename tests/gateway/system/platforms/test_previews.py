@@ -15,9 +15,9 @@ from tests.kits.delivery_judge import fair
 from tests.kits.gateway_process import Program
 
 HURRY = """
-import channels.discord.channel, channels.telegram.channel, gateway.app, gateway.stream.preview
+import channels.discord.channel, channels.telegram.channel, gateway.app, gateway.plugins.previews
 gateway.app.TURN_GRACE_S = 0.05
-gateway.stream.preview.FIRST_LOOK_S = 0.02
+gateway.plugins.previews.FIRST_LOOK_S = 0.02
 channels.telegram.channel.TelegramChannel.preview_interval_s = 0.05
 channels.discord.channel.DiscordPreviewChannel.preview_interval_s = 0.05
 """
@@ -71,7 +71,7 @@ def judge_growth(shown: list[list[str]], parts: list[str]) -> None:
 async def test_a_long_answer_with_a_tool_grows_from_message_to_message_on_telegram(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.02)
+    monkeypatch.setattr("gateway.plugins.previews.FIRST_LOOK_S", 0.02)
     monkeypatch.setattr("channels.telegram.channel.TelegramChannel.preview_interval_s", 0.05)
     async with telegram_kit.town(tmp_path, preview="all") as it:
         ends_with_its_last_word(it, chars=5000, looks=True)
@@ -104,7 +104,7 @@ async def test_a_long_answer_with_a_tool_grows_from_message_to_message_on_telegr
 async def test_a_long_answer_with_a_tool_grows_from_message_to_message_on_discord(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.02)
+    monkeypatch.setattr("gateway.plugins.previews.FIRST_LOOK_S", 0.02)
     async with discord_kit.town(tmp_path, preview="all") as it:
         ends_with_its_last_word(it, chars=2500, looks=True)
         async with it.inside():

@@ -15,9 +15,10 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import Final, Self, cast
+from functools import partial
+from typing import Any, Final, cast
 
 from agent.tools import unwrap_call
 from agent.turn import presentable_text
@@ -33,15 +34,27 @@ from channels.base import (
     Unreachable,
     is_provisional,
 )
+from gateway.cluster.cluster import EVERYTHING
+from gateway.context.observer import AnswerGrew, Progress, RunningTurn, ToolProgress
 from gateway.core.addresses import AllowedHosts, check_target, display_host, parse_url
-from gateway.core.events import Address, ChannelName, MessageId, Post, PostKey
-from gateway.core.facts import PreviewEnded, PreviewShown
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    ConnectionChanged,
+    ConversationId,
+    MessageId,
+    Post,
+    PostKey,
+)
+from gateway.core.facts import PreviewEnded, PreviewShown, TurnId
 from gateway.core.i18n import N_, _
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
-from gateway.store import NewEntry, StoreError
-from gateway.stream.outbox import Outbox
+from gateway.plugin import Plugin, PluginContext, hook
+from gateway.runtime.turn_record import SLOW_TEXT
+from gateway.store import LogEntry, NewEntry, StoreError
+from gateway.stream.outbox import LOST_END_TEXT
 
-logger = logging.getLogger("reverie.preview")
+logger = logging.getLogger("reverie.previews")
 
 _UNFINISHED_WORD = re.compile(r"[!-~]+\Z")
 """The last word. It may become a secret, which is recognised only once it is complete."""
@@ -106,48 +119,113 @@ def describe_tool_call(call: ToolCall) -> str:
     return _(_TOOL_STATUSES.get(call.name, ""))
 
 
-class TurnPreviews:
-    """Creates the preview of each turn, and deletes what is left of them."""
+class Previews(Plugin):
+    """Shows the preview of each turn, and deletes what is left of them."""
 
-    def __init__(self, outbox: Outbox) -> None:
-        """`outbox` delivers the answers."""
-        self.redactor, self.clock, self.tasks = outbox.redactor, outbox.clock, outbox.tasks
-        self.channels = outbox.channels
-        self._store, self._outbox = outbox.store, outbox
+    name = "previews"
+    summary = "shows that the agent writes, and its answer as it grows"
+    watches = (ConnectionChanged, PreviewEnded)
+    abilities = (CanType, CanPreview)
+
+    def __init__(self, context: PluginContext) -> None:
+        super().__init__(context)
+        gateway = context.gateway
+        self.redactor, self.clock, self.tasks = gateway.redactor, gateway.clock, gateway.tasks
+        self.channels, self._store = gateway.channels, gateway.store
+        self._turns = dict[TurnId, TurnPreview]()
         self._clearing_tasks: set[asyncio.Task[None]] = set()
+        self._ending = dict[Address, asyncio.Task[None]]()
+        """What is to end the preview of the newest turn of a place, until it has."""
         self._heard = dict[Address, asyncio.Task[None]]()
         """Typing indicators where people wait for a turn to begin."""
         self._left = dict[Address, MessageId]()
         """Previews of turns that were cut off: the next turn there goes on in it."""
+        self._known = set[tuple[Address, MessageId]]()
+        """Previews in the log that this process cares for."""
 
-    def start(
-        self, at: Address, *, reply_to: MessageId | None = None, grows: bool = True
-    ) -> "TurnPreview":
-        """Start the preview of a turn that begins to ask the model, as far as the platform can
-        show it.
+    async def start(self) -> None:
+        if self._store.lost_end is not None:  # each of them may have become an answer since
+            for at, message in await self._find_unknown():
+                await self.record(PreviewEnded(at=at, message=message, reason=LOST_END_TEXT))
 
-        `reply_to`: what the answer replies to. Without `grows` there is only the typing indicator:
-        what is to notify somebody whom it does not reply to is posted as a whole, for an edit
-        notifies nobody.
-        """
+    async def on_lease(self, lease: str) -> None:
+        if lease == EVERYTHING:
+            await self._recover()
+
+    @hook
+    def on_facts(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            match entry.fact:
+                case PreviewEnded(at=at, message=message):
+                    self._known.discard((at, message))
+                case ConnectionChanged(up=True, channel=name) if self.channels.holds(name):
+                    self._track_task(self._recover(name))
+
+    @hook
+    def on_waiting(self, place: ConversationId, waits: bool) -> None:
+        """Show the typing indicator to people whose turn has to wait: in a few places at once."""
+        at = Address.parse(place)
         channel: object = self.channels.get(at.channel)
-        typing = channel if isinstance(channel, CanType) else None
-        left = self._left.pop(at, None) if grows else None
-        previews = channel if isinstance(channel, CanPreview) and grows else None
-        return TurnPreview(self, at, typing, previews, reply_to=reply_to, left=left)
-
-    def show_heard(self, at: Address) -> None:
-        """Show the typing indicator to people whose turn has to wait, until `hide_heard`. A few
-        places at once only.
-        """
-        channel: object = self.channels.get(at.channel)
-        if isinstance(channel, CanType) and at not in self._heard and len(self._heard) < MAX_HEARD:
-            self._heard[at] = self.tasks.create_task(self.run_typing(channel, at))
-
-    def hide_heard(self, at: Address) -> None:
-        """End what `show_heard` began; not having begun is no error."""
         if (task := self._heard.pop(at, None)) is not None:
             task.cancel()
+        if waits and isinstance(channel, CanType) and len(self._heard) < MAX_HEARD:
+            self._heard[at] = self.tasks.create_task(self.run_typing(channel, at))
+
+    @hook
+    def on_progress(self, turn: RunningTurn, news: Progress) -> None:
+        if news == "started":
+            self._begin(turn)
+        elif (preview := self._turns.get(turn.turn)) is not None:
+            match news:
+                case AnswerGrew(text) if text.strip():
+                    preview.update(text)
+                case ToolProgress(state="started", name=name, arguments=arguments):
+                    call = ToolCall(id="", name=name, arguments=arguments)
+                    if turn.is_awaited and (status := describe_tool_call(call)):
+                        preview.show_status(f"*{status}*")
+                case "slow":
+                    preview.show_status(_(SLOW_TEXT))
+                case "ended":
+                    del self._turns[turn.turn]
+                    self._end(preview, leaves=turn.goes_on)
+
+    @hook
+    async def before_post(self, turn: RunningTurn, post: Post) -> Post | None:
+        """Return the post that begins in the messages of the preview, which has ended then."""
+        preview = self._turns.get(turn.turn)
+        return None if preview is None else replace(post, previews=await preview.finish(post))
+
+    def _begin(self, turn: RunningTurn) -> None:
+        """Start the preview of a turn, as far as the platform can show it. Of an answer that is to
+        notify there is only the typing indicator.
+        """
+        at = Address.parse(turn.conversation)
+        channel: object = self.channels.get(at.channel)
+        previews = channel if isinstance(channel, CanPreview) and turn.may_grow else None
+        turn.is_shown = previews is not None
+        self._turns[turn.turn] = TurnPreview(
+            self,
+            turn,
+            channel if isinstance(channel, CanType) else None,
+            previews,
+            left=self.take_left(at) if turn.may_grow else None,
+            before=self._ending.get(at) if turn.may_grow else None,
+        )
+
+    def _end(self, preview: "TurnPreview", *, leaves: bool) -> None:
+        preview.stop()
+        if preview.is_seen:
+            task = self._track_task(preview.end(leaves=leaves))
+            self._ending[preview.at] = task
+            task.add_done_callback(partial(self._forget_ending, preview.at))
+
+    def _forget_ending(self, at: Address, task: asyncio.Task[None]) -> None:
+        if self._ending.get(at) is task:
+            del self._ending[at]
+
+    def take_left(self, at: Address) -> MessageId | None:
+        """Return the message that an earlier turn has left there. None: there is none."""
+        return self._left.pop(at, None)
 
     async def run_typing(self, channel: CanType, at: Address) -> None:
         """Show the typing indicator until cancelled."""
@@ -166,25 +244,21 @@ class TurnPreviews:
         except Exception:  # a bug in the adapter, and no reason to give no answer
             logger.exception("typing in %s broke", at.conversation)
 
-    async def recover(self, only: ChannelName | None = None, *, unsure: str = "") -> None:
-        """Take over previews of an earlier process; with `only`, those of that channel.
-
-        `unsure`: why each of them may have become an answer since; then they stay. Empty: none has.
-        """
-        found = await self._store.open_previews()
-        # Of those in a place the first one is left to the next turn. Later ids of a platform are
-        # greater numbers.
-        for conversation, message in sorted(
-            found, key=lambda one: (is_provisional(one[1]), len(one[1]), one[1])
-        ):
-            at = Address.parse(conversation)
-            channel = self.channels.get(at.channel)
-            shows = isinstance(cast("object", channel), CanPreview)
-            if unsure:
-                await self.record(PreviewEnded(at=at, message=message, reason=unsure))
-            elif channel is not None and shows and only in (None, at.channel):
-                await self._outbox.teach(channel)
+    async def _recover(self, only: ChannelName | None = None) -> None:
+        """Take over previews of an earlier process; with `only`, those of that channel."""
+        for at, message in await self._find_unknown():
+            channel: object = self.channels.get(at.channel)
+            if isinstance(channel, CanPreview) and only in (None, at.channel):
+                self._known.add((at, message))
                 self.leave(at, message)
+
+    async def _find_unknown(self) -> list[tuple[Address, MessageId]]:
+        """Return the previews of earlier processes, those of a place in their order: later ids of a
+        platform are greater numbers.
+        """
+        found = [(Address.parse(place), one) for place, one in await self._store.open_previews()]
+        found.sort(key=lambda one: (is_provisional(one[1]), len(one[1]), one[1]))
+        return [one for one in found if one not in self._known]
 
     def leave(self, at: Address, message: MessageId) -> None:
         """Leave a preview to the next turn there. It is deleted if none begins soon."""
@@ -192,11 +266,12 @@ class TurnPreviews:
             self.clear_later(at, message)
         else:
             self._left[at] = message
-            self.track_task(self.tasks.create_task(self._clear_left(at, message)))
+            self._track_task(self._clear_left(at, message))
 
     async def record(self, *facts: PreviewShown | PreviewEnded) -> None:
         """Append that a message is a preview, or that it is none any more."""
         now = self.clock.now()
+        self._known.update((one.at, one.message) for one in facts if isinstance(one, PreviewShown))
         await self._store.append(
             [NewEntry(fact=fact, at=now, conversation=fact.at.conversation) for fact in facts]
         )
@@ -222,15 +297,20 @@ class TurnPreviews:
 
     def clear_later(self, at: Address, message: MessageId) -> None:
         """Retry until the preview is deleted, or the process ends: the next one goes on."""
-        self.track_task(self.tasks.create_task(self._clear_later(at, message)))
+        self._track_task(self._clear_later(at, message))
 
-    def track_task(self, task: asyncio.Task[None]) -> None:
-        """Keep a task that nobody waits for, so that `close` ends it."""
+    def _track_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self.track_task(self.tasks.create_task(work))
+
+    def track_task(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        """Keep a task that nobody waits for, so that `stop` ends it."""
         self._clearing_tasks.add(task)
         task.add_done_callback(self._clearing_tasks.discard)
+        return task
 
-    async def close(self) -> None:
-        """Cancel the running tasks."""
+    async def stop(self) -> None:
+        if self._ending:
+            await asyncio.wait(self._ending.values(), timeout=PARKED_SETTLE_S)
         tasks = (*self._clearing_tasks, *self._heard.values())
         for task in tasks:
             task.cancel()
@@ -272,21 +352,26 @@ class TurnPreview:
 
     def __init__(
         self,
-        previews: TurnPreviews,
-        at: Address,
+        previews: Previews,
+        turn: RunningTurn,
         typing: CanType | None,
         preview: CanPreview | None,
         *,
-        reply_to: MessageId | None,
         left: MessageId | None,
+        before: asyncio.Task[None] | None,
     ) -> None:
-        """`left`: message of an earlier turn to go on in."""
+        """`left`: message of an earlier turn to go on in. `before`: ends the preview of an earlier
+        turn, and may leave one yet.
+        """
         self._previews = previews
-        self._at = at
-        self._reply_to = reply_to
+        self._turn = turn
+        self.at: Final = Address.parse(turn.conversation)
         self._preview = preview
+        self._before = before
         self._typing_task = (
-            None if typing is None else previews.tasks.create_task(previews.run_typing(typing, at))
+            None
+            if typing is None
+            else previews.tasks.create_task(previews.run_typing(typing, self.at))
         )
         self._preview_task: asyncio.Task[None] | None = None
         self._call_lock = asyncio.Lock()
@@ -306,11 +391,10 @@ class TurnPreview:
         self._is_refused = False
         """True: the platform refused an edit, perhaps because somebody has deleted the message."""
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, _: object, error: BaseException | None, _traceback: object) -> None:
-        await self.end(leaves=isinstance(error, asyncio.CancelledError))
+    @property
+    def is_seen(self) -> bool:
+        """True: something of it may be seen, beside the typing indicator."""
+        return bool(self._shown) or self._preview_task is not None
 
     def update(self, text: str) -> None:
         """Show that the answer has grown to this text.
@@ -332,24 +416,20 @@ class TurnPreview:
         if self._preview_task is None:
             self._preview_task = self._previews.tasks.create_task(self._run_preview(self._preview))
 
-    @property
-    def grows(self) -> bool:
-        """True if people see the answer while it is written."""
-        return self._preview is not None
-
     async def finish(self, post: Post) -> tuple[MessageId, ...]:
         """End the preview, and return the messages that the caller makes the first ones of this
         post (`Post.previews`).
 
         Raises `StoreError` only.
         """
-        self._stop()
+        self.stop()
         standing = list[MessageId]()
         with contextlib.suppress(TimeoutError):
             async with (
                 asyncio.timeout(SETTLE_S / 2),
                 self._call_lock,
             ):  # a late edit would show the half again
+                await self._take_over()
                 # Where the first of several is gone, its text would come after the others.
                 if self._shown and (len(self._shown) == 1 or not self._is_refused):
                     count = len(
@@ -366,20 +446,20 @@ class TurnPreview:
         """
         if self._left_behind:
             return
-        self._stop()
+        self.stop()
         try:
             async with asyncio.timeout(PARKED_SETTLE_S if leaves else SETTLE_S):
                 await self._settle(leaves=leaves)
         except (SendError, TimeoutError) as error:
             logger.info(
                 "a preview in %s is not gone yet: %s",
-                self._at.conversation,
+                self.at.conversation,
                 str(error) or "it takes long",
             )
         except StoreError:
             raise
         except Exception:  # a bug in the adapter
-            logger.exception("taking away a preview in %s broke", self._at.conversation)
+            logger.exception("taking away a preview in %s broke", self.at.conversation)
         finally:
             if self._preview_task is not None and self._call_lock.locked() and not leaves:
                 self._previews.track_task(
@@ -389,7 +469,7 @@ class TurnPreview:
                 self._preview_task.cancel()
         self._left_behind = True
         for message in () if self._call_lock.locked() else self._shown:
-            (self._previews.leave if leaves else self._previews.clear_later)(self._at, message)
+            (self._previews.leave if leaves else self._previews.clear_later)(self.at, message)
 
     async def _settle(self, *, leaves: bool) -> None:
         """Wait for a call under way, then delete what is shown, unless it is left to another
@@ -400,7 +480,7 @@ class TurnPreview:
                 self._preview_task.cancel()
         if self._announced is not None:
             await self._previews.record(
-                PreviewEnded(at=self._at, message=self._announced, reason="")
+                PreviewEnded(at=self.at, message=self._announced, reason="")
             )
             self._announced = None
         if not leaves:
@@ -411,10 +491,11 @@ class TurnPreview:
         `SendError`.
         """
         while len(self._shown) > count:
-            await self._previews.clear(self._at, self._shown[-1])
+            await self._previews.clear(self.at, self._shown[-1])
             self._shown.pop()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Show nothing more from now on."""
         self._ended = True
         if self._typing_task is not None:
             self._typing_task.cancel()  # it ends the indicator itself
@@ -423,6 +504,8 @@ class TurnPreview:
         seen = list[str]()
         try:
             await self._previews.clock.sleep(FIRST_LOOK_S)
+            async with self._call_lock:
+                await self._take_over()
             while not self._ended:
                 try:
                     waiting, is_draft = self._updated.wait(), len(seen) > len(self._shown)
@@ -437,7 +520,7 @@ class TurnPreview:
                 text, wait_s = self._presentable_text(), channel.preview_interval_s
                 try:
                     if text:
-                        parts = self._split(Post(key=PostKey("preview"), to=self._at, text=text))
+                        parts = self._split(Post(key=PostKey("preview"), to=self.at, text=text))
                         await self._show_parts(channel, parts, seen)
                 except (
                     RateLimited
@@ -449,11 +532,18 @@ class TurnPreview:
             raise
         except SendError as error:
             logger.debug(
-                "no more previews of this turn in %s: %s", self._at.conversation, error.reason
+                "no more previews of this turn in %s: %s", self.at.conversation, error.reason
             )
         except Exception:  # a bug in the adapter: the answer itself is sent all the same
-            logger.exception("a preview in %s broke", self._at.conversation)
-        self._preview = None
+            logger.exception("a preview in %s broke", self.at.conversation)
+        self._preview, self._turn.is_shown = None, False
+
+    async def _take_over(self) -> None:
+        """Go on in what the turn before may have left meanwhile. Hold the lock of calls."""
+        if self._before is not None:
+            await asyncio.wait([self._before])
+            self._before, left = None, self._previews.take_left(self.at)
+            self._shown += [] if left is None else [left]
 
     def _presentable_text(self) -> str:
         answer = presentable_text(self._newest_text)
@@ -463,7 +553,7 @@ class TurnPreview:
 
     def _split(self, post: Post) -> tuple[str, ...]:
         """Return the messages of a post; none without its channel."""
-        channel = self._previews.channels.get(self._at.channel)
+        channel = self._previews.channels.get(self.at.channel)
         return () if channel is None else channel.split(post)
 
     async def _show_parts(self, channel: CanPreview, parts: Sequence[str], seen: list[str]) -> None:
@@ -492,11 +582,11 @@ class TurnPreview:
             before, is_unseen = next(iter(self._shown[index:]), None), False
             try:
                 shown = await channel.preview(
-                    self._at,
+                    self.at,
                     body,
                     before,
                     is_full=is_full,
-                    reply_to=self._reply_to if index == 0 else None,
+                    reply_to=self._turn.reply_to if index == 0 else None,
                     announce=self._announce,
                 )
                 if shown is not None and before is None:
@@ -510,11 +600,11 @@ class TurnPreview:
                     self._shown.append(self._announced)
                     self._announced = None
                 for message in self._shown if self._left_behind else ():
-                    self._previews.clear_later(self._at, message)
+                    self._previews.clear_later(self.at, message)
 
     async def _announce(self, message: MessageId) -> None:
-        facts: list[PreviewShown | PreviewEnded] = [PreviewShown(at=self._at, message=message)]
+        facts: list[PreviewShown | PreviewEnded] = [PreviewShown(at=self.at, message=message)]
         if self._announced is not None:
-            facts.append(PreviewEnded(at=self._at, message=self._announced, reason=""))
+            facts.append(PreviewEnded(at=self.at, message=self._announced, reason=""))
         self._announced = message
         await self._previews.record(*facts)

@@ -30,7 +30,7 @@ from gateway.core.tool_spec import ToolCall
 from gateway.plugins import find_plugins
 from gateway.runtime.turn_record import SLOW_TEXT
 from gateway.store import Store, rebuild
-from gateway.stream.preview import _TOOL_STATUSES, describe_tool_call
+from gateway.plugins.previews import _TOOL_STATUSES, describe_tool_call
 from reverie.testing.gateway import CONSOLE, Held, running
 from reverie.testing.waiting import until
 from tests.kits.scripted_turn import Played
@@ -123,7 +123,7 @@ class Showing(ConsoleChannel):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.stream.preview.FIRST_LOOK_S", 0.01)
+    monkeypatch.setattr("gateway.plugins.previews.FIRST_LOOK_S", 0.01)
 
 
 @pytest.mark.parametrize(
@@ -375,7 +375,7 @@ async def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
 async def test_a_call_that_hangs_holds_no_answer_up_and_its_message_goes_when_it_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.stream.preview.SETTLE_S", 0.02)
+    monkeypatch.setattr("gateway.plugins.previews.SETTLE_S", 0.02)
     console = Showing()
     console.hold = asyncio.Event()
     async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
