@@ -18,28 +18,24 @@ from gateway.commands.context import (
     CommandCall,
     CommandContext,
     find_hidden,
-    sees_everything,
 )
 from gateway.commands.definition import command, find_available, make_arg
 from gateway.commands.parser import InvalidArguments, escape_code, find_nearest, quote_code
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
-from gateway.core.facts import LimitReached, NoteWritten, PostQueued, TurnRecord, fact_kinds
+from gateway.core.facts import LimitReached, NoteWritten, PostQueued, fact_kinds
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
 from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
-from gateway.core.text_safety import inline_code, shorten
+from gateway.core.text_safety import shorten
 from gateway.store import LogEntry
-from gateway.store.archive import has_left
-from gateway.store.effects import CommandEffect, done, refuse
+from gateway.store.effects import CommandEffect, done
 from gateway.store.format import format_entry
 from gateway.stream.again import find_uncertain_posts
-from gateway.stream.trace import explain_event
 
 MAX_POSTS_SEARCHED = 10
 """Posts that are searched for a long answer with a next page."""
-RECENT_TURNS: Final = 20
 _MODEL_HOST = re.compile(r" at \S+?(?=,|$)")
 """Host after a model's name, as in `agent.models.base.Model.label`."""
 DEFAULT_LOG_ENTRIES: Final = 10
@@ -212,91 +208,6 @@ async def handle_channels(_call: CommandCall, context: CommandContext) -> Comman
 @command("version", "Show the version of Reverie.", group="me and you")
 async def handle_version(_call: CommandCall, _context: CommandContext) -> CommandEffect:
     return done(f"Reverie {version('reverie-gateway')}")
-
-
-@command(
-    "why",
-    "Explain what happened to a log entry, and which rule decided.",
-    group="how I run",
-    args=(
-        make_arg(
-            "entry",
-            "The number of the entry, as in log tail. Without it: my last answer.",
-            number=True,
-        ),
-    ),
-    role="admin",
-    private=True,
-)
-async def handle_why(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """Explain a log entry of this conversation; in a direct chat, to admins everywhere, of any that
-    they may see.
-
-    Without a number: the last answer in this conversation, in one sentence.
-    """
-    if "entry" not in call.arguments:
-        return done(await _explain_last_answer(call, context))
-    number = int(call.arguments["entry"])
-    entry = await context.gateway.store.entry(number)
-    if entry is not None and entry.conversation != call.command.at.conversation:
-        if not call.command.direct:
-            return done(
-                _("Entry {number} is from another conversation. Ask me in a direct chat.").format(
-                    number=number
-                )
-            )
-        names_all = entry.kind in SAVED_STATE_KINDS and not sees_everything(call)
-        if (
-            call.global_role not in ADMIN_ROLES
-            or names_all
-            or await find_hidden(call, context.gateway.places, find_entry_places(entry))
-        ):
-            text = _("You may not see the conversation of entry {number}.").format(number=number)
-            return refuse(text)
-    found = await explain_event(
-        context.gateway.store, number, sees_everything=sees_everything(call)
-    )
-    if found is None:
-        if await has_left(context.gateway.store, number):
-            return refuse(
-                _("Entry {number} is so old that it has left the log.").format(number=number)
-            )
-        return refuse(_("There is no entry {number}.").format(number=number))
-    return done("```\n" + escape_code("\n".join(found)) + "\n```")
-
-
-async def _explain_last_answer(call: CommandCall, context: CommandContext) -> str:
-    turns = await context.gateway.store.newest_entries(
-        RECENT_TURNS, kinds=["turn_ended"], conversation=call.command.at.conversation
-    )
-    for ended in reversed(turns):
-        turn = ended.fact
-        assert isinstance(turn, TurnRecord)
-        asked = (
-            await context.gateway.store.entry(turn.covers[-1])
-            if turn.covers and turn.outcome == "replied"
-            else None
-        )
-        judged = (
-            await context.gateway.store.find_judgement(asked.seq) if asked is not None else None
-        )
-        if asked is None or judged is None or not isinstance(asked.fact, Message):
-            continue
-        return _(
-            "At {time} I answered {name} ({rule}), with {requests} to {model}. `{prefix}why "
-            "{entry}` says more."
-        ).format(
-            time=format_time(ended.at),
-            name=inline_code(asked.fact.sender.name),
-            rule=judged.rule,
-            requests=ngettext("{count} request", "{count} requests", turn.requests).format(
-                count=turn.requests
-            ),
-            model=turn.model or _("no model"),
-            prefix=call.prefix,
-            entry=asked.seq,
-        )
-    return _("I have answered nobody here lately.")
 
 
 @command(

@@ -332,7 +332,7 @@ class NotificationRecord(TitledModel):
     text: str
     urgency: UrgencyLevel
     fate: str
-    """Outcome; see `gateway.stream.trace`."""
+    """Outcome; see `gateway.store.overview.EventOutcome`."""
     rule: str
     """Rule that decided."""
 

@@ -46,10 +46,15 @@ from gateway.hooks import Plugins
 from gateway.ops.processes import ProcessMonitor
 from gateway.runtime.agents import Agents
 from gateway.store.format import actor_name, describe_contents, hide_codes
-from gateway.store.overview import ConversationRow, NotificationRow, OverviewReader, SpokenRow
+from gateway.store.overview import (
+    ConversationRow,
+    NotificationRow,
+    OverviewReader,
+    SpokenRow,
+    find_notifications,
+)
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.operator import OperatorChannel
-from gateway.stream.trace import find_outcome
 
 logger = logging.getLogger("reverie.ops")
 
@@ -369,7 +374,7 @@ async def get_conversation(
     reader = await backend.open_reader()
     entries = await reader.spoken_entries(conversation, query.limit)
     events = {
-        event.seq: event for event in await reader.notifications_at([one.seq for one in entries])
+        event.seq: event for event in await find_notifications(reader, [one.seq for one in entries])
     }
     agent = find_agent(backend, conversation)
     return models.ConversationDetail(
@@ -378,9 +383,7 @@ async def get_conversation(
         messages=tuple(
             _build_message(
                 one,
-                find_outcome(events[one.seq]).value
-                if one.seq in events
-                else one.delivered or "waiting",
+                events[one.seq].fate.value if one.seq in events else one.delivered or "waiting",
             )
             for one in entries
         ),
@@ -431,7 +434,7 @@ def build_notification(event: NotificationRow) -> models.NotificationRecord:
         who=actor_name(event.fact),
         text=describe_contents(event.fact),
         urgency=event.judged.urgency,
-        fate=find_outcome(event).value,
+        fate=event.fate.value,
         rule=event.judged.rule,
     )
 

@@ -9,12 +9,13 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Literal, Self
 
 from gateway.core.api_models import TurnSummary, token_fields
 from gateway.core.clock import id_created_at
-from gateway.core.events import ConversationId, Usage
-from gateway.core.facts import Fact, Judgement, Seq, fact_adapter
+from gateway.core.events import Command, ConversationId, Usage
+from gateway.core.facts import Fact, Judgement, Seq, fact_adapter, is_inner
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
 from gateway.store.reader import StoreReader, open_reading, to_log_time
 from gateway.store.schema import StoreLocation
@@ -178,9 +179,67 @@ SELECT at, agent, mode FROM (
 """  # noqa: S608 - the same
 
 
+class EventOutcome(StrEnum):
+    """Outcome of an event. The first four are not final."""
+
+    WAITING = "waiting"
+    """Due for a turn, and none has ended there yet."""
+    OVERHEARD = "overheard"
+    """Context for the next turn in its conversation, and none has ended there yet."""
+    LOOKED_AT = "looked at"
+    """Seen by a turn of the agent's inner conversation that did nothing: context for the next turn
+    there."""
+    INTERRUPTED = "interrupted"
+    """Shown to a turn that was interrupted; the next turn there answers it."""
+    REFUSED = "refused"
+    """Refused by access: never shown to the model."""
+    NOTED = "noted"
+    """Recorded only: it needs no turn."""
+    COMMAND = "command"
+    """Answered without the model."""
+    CONTEXT = "context"
+    """Shown to a turn that was about something else."""
+    COUNTED = "counted"
+    """Only counted for a turn: newer events filled its prompt."""
+    ANSWERED = "answered"
+    SILENT = "silent"
+    YIELDED = "yielded"
+    FAILED = "failed"
+    """`ANSWERED` to `FAILED`: result of the turn that was shown the event."""
+    TAKEN_UP = "taken up"
+    """Shown to the agent in its inner conversation; that turn shows what the agent did."""
+    ANSWERED_ELSEWHERE = "answered elsewhere"
+    """Answered by the agent from its inner conversation."""
+    HANDLED = "handled"
+    """Dismissed by the agent: nothing is to be done."""
+
+
+_TURN_OUTCOMES = {
+    "replied": EventOutcome.ANSWERED,
+    "silent": EventOutcome.SILENT,
+    "yielded": EventOutcome.YIELDED,
+    "failed": EventOutcome.FAILED,
+    "interrupted": EventOutcome.INTERRUPTED,
+}
+
+
+def _find_turn_outcome(conversation: ConversationId, outcome: str, *, within: bool) -> EventOutcome:
+    """Return what a turn there made of the events that it was about. `within`: a turn elsewhere
+    spoke there.
+    """
+    ended = _TURN_OUTCOMES[outcome]
+    if ended is EventOutcome.ANSWERED and is_inner(conversation):
+        return EventOutcome.TAKEN_UP
+    return EventOutcome.ANSWERED_ELSEWHERE if ended is EventOutcome.ANSWERED and within else ended
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRow:
-    """A notification, the decision about it, and the entry that dealt with it."""
+    """A notification, the decision about it, and the entry that dealt with it.
+
+    It follows `gateway.store.projections`: a turn or a dismissal handles the events that it removes
+    from the table of unread ones.
+    """
 
     seq: Seq
     at: datetime
@@ -252,6 +311,31 @@ class NotificationRow:
             after_within=after_within == "1",
             after_seq=Seq(int(after_seq)),
         )
+
+    @property
+    def fate(self) -> EventOutcome:
+        """What became of it so far."""
+        judged = self.judged.fate
+        if judged == "refused":
+            return EventOutcome.REFUSED
+        if judged == "noted" or self.place is None:
+            return EventOutcome.COMMAND if isinstance(self.fact, Command) else EventOutcome.NOTED
+        if not self.dealt:
+            if judged != "due":
+                return EventOutcome.OVERHEARD
+            was_looked_at = self.unread is not None and self.unread < self.judged.urgency
+            return EventOutcome.LOOKED_AT if was_looked_at else EventOutcome.WAITING
+        if self.dealt == "handled":
+            return EventOutcome.HANDLED
+        if not self.shown:
+            return EventOutcome.COUNTED
+        if judged != "due" or self.looked:
+            return EventOutcome.CONTEXT
+        if self.outcome != "interrupted":
+            return _find_turn_outcome(self.place, self.outcome, within=self.within)
+        if not self.after:
+            return EventOutcome.INTERRUPTED
+        return _find_turn_outcome(self.place, self.after, within=self.after_within)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,6 +410,14 @@ def _turn_of_row(row: Iterable[Any]) -> TurnSummary:
     )
 
 
+async def find_notifications(reader: StoreReader, seqs: Sequence[int]) -> list[NotificationRow]:
+    """Return the notifications at these positions, in their order; other entries are left out.
+    Raises StoreError.
+    """
+    rows = await reader.rows(NOTIFICATIONS_AT, json.dumps(sorted(set(seqs))))
+    return [NotificationRow.from_row(row) for row in rows]
+
+
 class OverviewReader(StoreReader):
     """Further queries. As in a `StoreReader`, each method is one statement; all are bounded."""
 
@@ -352,13 +444,6 @@ class OverviewReader(StoreReader):
         params = [] if conversation is None else [conversation]
         end = LAST if before is None else before
         rows = await self.rows(sql["oldest" if oldest else "newest"], after, end, limit, *params)
-        return [NotificationRow.from_row(row) for row in rows]
-
-    async def notifications_at(self, seqs: Sequence[int]) -> list[NotificationRow]:
-        """Return the notifications at these positions, in their order; other entries are left
-        out.
-        """
-        rows = await self.rows(NOTIFICATIONS_AT, json.dumps(sorted(set(seqs))))
         return [NotificationRow.from_row(row) for row in rows]
 
     async def spoken_entries(self, conversation: ConversationId, limit: int) -> list[SpokenRow]:

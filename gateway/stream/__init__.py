@@ -9,7 +9,6 @@
 - `routing`: bindings, and who can read a place.
 - `outbox`: posts to deliveries, by the rules of `delivery_policy` (pure); `again`: answers that may
   not have arrived; `outgoing_files`: files of posts; `media`: attachments.
-- `trace`: what happened to an event, from the log.
 
 Posts and events are durable before anybody acts on them, so that a crash loses none: inbox, outbox,
 rooms and presence subscribe to the log (`Store.subscribe`). An exception of an adapter ends its

@@ -17,7 +17,7 @@ import pytest
 
 from gateway.core.events import Attachment
 from gateway.core.facts import ApprovalRequested, TurnRecord, ViewFolded
-from gateway.stream.trace import explain_event
+from gateway.plugins.trace import explain_event
 from tests.attacks.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, Person, Town, town
 
 pytestmark = pytest.mark.boxed

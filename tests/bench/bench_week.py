@@ -43,9 +43,10 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import Judgement, Seq, TurnRecord
+from gateway.plugins.trace import explain_event
 from gateway.runtime.agent import Agent
 from gateway.store import LogEntry, Store, rebuild
-from gateway.stream.trace import EventOutcome, explain_event
+from gateway.store.overview import EventOutcome
 from reverie.testing.gateway import PLATFORMS, ROOMS, TELEGRAM, Gateway, on_platforms
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import Answer, Json, ModelApi, failure

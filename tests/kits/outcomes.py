@@ -1,10 +1,11 @@
 """What became of each event of a whole log."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gateway.core.facts import Judgement, Seq, TurnRecord, UnreadDismissed, is_inner
 from gateway.store import LogEntry
-from gateway.stream.trace import EventOutcome, EventTrail
+from gateway.store.overview import EventOutcome, NotificationRow
 
 
 def compute_outcomes(log: Sequence[LogEntry]) -> dict[Seq, EventOutcome]:
@@ -12,18 +13,25 @@ def compute_outcomes(log: Sequence[LogEntry]) -> dict[Seq, EventOutcome]:
     by_seq, found = {entry.seq: entry for entry in log}, dict[Seq, EventOutcome]()
     for judged in log:
         if isinstance(judged.fact, Judgement) and judged.cause is not None:
-            found[judged.cause] = _find_trail(
-                by_seq[judged.cause], judged, judged.fact.fate, log
-            ).outcome
+            found[judged.cause] = _find_row(by_seq[judged.cause], judged, judged.fact, log).fate
     return found
 
 
-def _find_trail(
-    event: LogEntry, judged: LogEntry, fate: str, log: Sequence[LogEntry]
-) -> EventTrail:
+def _find_row(
+    event: LogEntry, judged: LogEntry, judgement: Judgement, log: Sequence[LogEntry]
+) -> NotificationRow:
     place = judged.conversation
-    if fate in ("refused", "noted") or place is None:
-        return EventTrail(event=event, judgement=judged)
+    row = NotificationRow(
+        seq=event.seq,
+        at=event.at,
+        fact=event.fact,
+        conversation=event.conversation,
+        judged=judgement,
+        place=place,
+        unread=None,
+    )
+    if judgement.fate in ("refused", "noted") or place is None:
+        return row
     later = [one for one in log if one.seq > judged.seq]
     here = [(one, one.fact) for one in later if one.conversation == place]
     turns = [
@@ -43,7 +51,7 @@ def _find_trail(
     )
     dealt, end = next(ends, (None, None))
     after = (
-        one
+        turn
         for one, turn in here
         if isinstance(turn, TurnRecord)
         and turn.outcome != "interrupted"
@@ -51,11 +59,19 @@ def _find_trail(
         and dealt is not None
         and one.seq > dealt.seq
     )
-    is_cut = isinstance(end, TurnRecord) and end.outcome == "interrupted"
-    return EventTrail(
-        event=event,
-        judgement=judged,
-        looked_at=next(looks, None),
-        dealt_with=dealt,
-        next_turn=next(after, None) if is_cut else None,
+    look = next(looks, None)
+    if dealt is None:
+        return replace(row, unread=judgement.urgency - (look is not None))
+    if not isinstance(end, TurnRecord):
+        return replace(row, dealt="handled")
+    then = next(after, None) if end.outcome == "interrupted" else None
+    return replace(
+        row,
+        dealt="turn_ended",
+        outcome=end.outcome,
+        within=end.within is not None,
+        shown=event.seq in end.covers,
+        looked=look is not None and look.seq < dealt.seq and end.cause != "attended",
+        after=then.outcome if then is not None else "",
+        after_within=then is not None and then.within is not None,
     )

@@ -32,9 +32,9 @@ from gateway.core.events import (
 )
 from gateway.core.facts import AuditRecord, Judgement, PostQueued
 from gateway.core.redaction import Redactor
+from gateway.plugins.trace import explain_event
 from gateway.store import Store
 from gateway.store.effects import CommandEffect, done
-from gateway.stream.trace import explain_event
 from reverie.testing.gateway import CONSOLE, Gateway, Screen, running
 from reverie.testing.waiting import until
 from tests.gateway.commands.commands_kit import ECHO, IRC, Desk, command, counter, somebody
@@ -936,9 +936,11 @@ async def test_long_answers_and_arguments_are_cut(tmp_path: Path) -> None:
 async def test_it_is_durable_with_the_command_and_once(tmp_path: Path) -> None:
     async with house(tmp_path) as it:
         console: ConsoleChannel = it.consoles[HERE]
-        await console.receive_message("!why 1", sender="root", room="lobby")
+        await console.receive_message("!cache", sender="root", room="lobby")
         await it.until(lambda: len(it.shown) == 1)
-        again = replace(command("why", "1", "x"), id=EventId("n1"), at=THEIR_LOBBY, origin="native")
+        again = replace(
+            command("cache", "", "x"), id=EventId("n1"), at=THEIR_LOBBY, origin="native"
+        )
         event = replace(again, sender=Sender(id=SenderId("root"), name="root", verified=True))
         for _ in range(3):
             await it.intakes[HERE]([event])

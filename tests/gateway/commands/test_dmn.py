@@ -19,12 +19,13 @@ from gateway.core.events import Address, RoomId
 from gateway.core.facts import DmnDirective, inner_conversation
 from gateway.core.identity import Role
 from gateway.plugins.approvals import UNDECIDED
+from gateway.plugins.trace import explain_event
 from gateway.runtime.agent import Agent
 from gateway.runtime.dmn_admin import load_dmn_states, read_directive
 from gateway.runtime.stop import ALREADY_STOPPING, NOTHING_RUNNING, STOPPED
 from gateway.store import LogEntry, Store
+from gateway.store.overview import EventOutcome
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
-from gateway.stream.trace import EventOutcome, explain_event
 from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.gateway.commands.commands_kit import Counter
 from tests.gateway.runtime.test_agent import Ending

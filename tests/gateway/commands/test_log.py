@@ -10,11 +10,14 @@ from gateway.core.events import Address
 from gateway.core.facts import DmnStateSaved, LimitReached, NoteWritten, inner_conversation
 from gateway.core.redaction import Redactor
 from gateway.plugins.mcp import McpToolApproved
+from gateway.plugins.trace import Trace
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import BindingPattern, Bindings
 from tests.gateway.commands.commands_kit import Counter
 from tests.kits.commands import command_context
+from tests.kits.handle import handle_of
 from tests.kits.places import privacy
+from tests.kits.plugins import plugins_of
 from tests.kits.store import NOW, place, said
 
 # `log tail` in a channel: without secrets, and without other people's private conversations
@@ -115,7 +118,9 @@ UNSEEN = "You may not see the conversation of entry"
 
 def asking(store: Store, at: Address = ALONE, **more: Any) -> Counter:
     clock = ManualClock(NOW)
-    context = command_context(store, clock, places=privacy(store, OPEN))
+    places = privacy(store, OPEN)
+    plugins = plugins_of(Trace, gateway=handle_of(store, clock, places=places))
+    context = command_context(store, clock, places=places, plugins=plugins)
     asked: dict[str, Any] = {"role": "admin", "direct": True} | more
     return Counter(store=store, clock=clock, context=context, at=at, **asked)
 

@@ -28,9 +28,9 @@ from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
 from gateway.core.tool import permits_of
 from gateway.core.tool_spec import ToolCall
 from gateway.plugins import find_plugins
+from gateway.plugins.previews import _TOOL_STATUSES, describe_tool_call
 from gateway.runtime.turn_record import SLOW_TEXT
 from gateway.store import Store, rebuild
-from gateway.plugins.previews import _TOOL_STATUSES, describe_tool_call
 from reverie.testing.gateway import CONSOLE, Held, running
 from reverie.testing.waiting import until
 from tests.kits.scripted_turn import Played

@@ -26,10 +26,10 @@ from gateway.core.facts import (
     ViewFolded,
     inner_conversation,
 )
+from gateway.plugins.trace import explain_event
 from gateway.runtime import rewind
 from gateway.runtime.rewind import RewindRequest, TurnInView
 from gateway.store import AppendResult, Store, rebuild
-from gateway.stream.trace import explain_event
 from reverie.testing.gateway import CONSOLE, Gateway, running
 from tests.kits.rewind import Views, rewinds
 from tests.kits.store import turn

@@ -39,6 +39,7 @@ from gateway.core.facts import (
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.plugins import approvals, recap
 from gateway.plugins.evidence import SEQ_AFTER_TURNS, TURNS_BETWEEN
+from gateway.plugins.trace import FIRST_LOOKED_AT_BY
 from gateway.store import (
     BadSearchQuery,
     DueReason,
@@ -50,14 +51,13 @@ from gateway.store import (
     queries,
     search_terms,
 )
-from gateway.store.overview import OverviewReader
+from gateway.store.overview import OverviewReader, find_notifications
 from gateway.store.queries import browse
 from gateway.store.schema import create_store_file, migrate_schema, sqlite_uri
 from gateway.store.spending import DAILY_SPENDING, SPENDING_SUMS
 from gateway.store.sqlite_log import SqliteLog
-from gateway.stream.trace import FIRST_LOOKED_AT_BY, NEXT_FINISHED_TURN, EventOutcome, find_outcome
-from tests.gateway.stream.test_trace import TABLE, logs, wrote
-from tests.gateway.stream.test_trace import Step as Happened
+from tests.gateway.plugins.test_trace import Step as Happened
+from tests.gateway.plugins.test_trace import logs, wrote
 from tests.kits.examples import examples
 from tests.kits.outcomes import compute_outcomes
 from tests.kits.store import (
@@ -366,16 +366,6 @@ async def test_why(store: Store) -> None:
 HERE = place("#a").conversation
 
 
-@pytest.mark.parametrize(("told", "became"), TABLE)
-async def test_the_fate_of_the_first_event(
-    told: list[Happened], became: EventOutcome, store: Store
-) -> None:
-    async with await OverviewReader.open(store.location) as looking:
-        await wrote(store, told)
-        (first, *_) = await looking.notifications(9, oldest=True)
-        assert (first.seq, find_outcome(first)) == (1, became)
-
-
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(told=logs)
 def test_every_fate_is_as_the_whole_log_tells_it(told: list[Happened]) -> None:
@@ -386,9 +376,9 @@ def test_every_fate_is_as_the_whole_log_tells_it(told: list[Happened]) -> None:
         ):
             whole = compute_outcomes(await wrote(store, told))
             found = await looking.notifications(99)
-            assert {event.seq: find_outcome(event) for event in found} == whole
+            assert {event.seq: event.fate for event in found} == whole
             assert [event.seq for event in found] == sorted(whole, reverse=True)
-            again = await looking.notifications_at([event.seq for event in found])
+            again = await find_notifications(looking, [event.seq for event in found])
             assert again == list(reversed(found))
 
     with TemporaryDirectory() as folder:
@@ -413,7 +403,7 @@ async def test_pages_are_bounded_on_both_sides(store: Store) -> None:
             one.seq
             for one in await looking.notifications(9, after=3, conversation=HERE, oldest=True)
         ] == [7, 11]
-        assert [one.seq for one in await looking.notifications_at([11, 2, 5, 99, 5])] == [5, 11]
+        assert [one.seq for one in await find_notifications(looking, [11, 2, 5, 99, 5])] == [5, 11]
         assert await looking.count_missed(0, 10**9) == len(seqs)
         assert await looking.count_missed(8, 10**9) == 2
         assert await looking.count_missed(8, 8) == 0  # what is written meanwhile is not missed
@@ -576,11 +566,6 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
             FIRST_LOOKED_AT_BY,
             3,
             "SEARCH log USING INDEX log_turn (conversation>? AND conversation<?)",
-        ),
-        (
-            NEXT_FINISHED_TURN,
-            2,
-            "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)",
         ),
         (queries.TURNS_IN_VIEW, 1, "SEARCH log USING INDEX log_turn (conversation=? AND rowid>?)"),
         (

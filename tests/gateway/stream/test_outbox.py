@@ -49,6 +49,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Fact, Judgement, PartSendEnded, PartSendStarted, PostQueued
 from gateway.core.redaction import Redactor
+from gateway.plugins.trace import explain_event
 from gateway.store import (
     AppendResult,
     NewEntry,
@@ -69,7 +70,6 @@ from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox
 from gateway.stream.outgoing_files import OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings
-from gateway.stream.trace import explain_event
 from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, Screen, running
 from reverie.testing.waiting import until
 from tests.kits.cluster import ManualCluster

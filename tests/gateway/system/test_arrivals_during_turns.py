@@ -21,7 +21,7 @@ from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
 from gateway.config.models import Settings
 from gateway.core.events import ConversationId, Message, Usage
 from gateway.core.facts import PostQueued, TurnRecord
-from gateway.stream.trace import EventOutcome
+from gateway.store.overview import EventOutcome
 from reverie.testing.gateway import IRC, TELEGRAM, Gateway, message, on_platforms
 from reverie.testing.played_model import Ask, PlayedModel, Say
 from reverie.testing.simulated_time import JumpingClock, simulate, simulated

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gateway.core.events import ChannelName, ConversationId
 from gateway.ops.health import judge_gateway
+from gateway.plugins.trace import explain_event
 from gateway.store import Store
-from gateway.stream.trace import explain_event
 from reverie.testing.channels import story
 from reverie.testing.servers.ircd import Ircd
 from tests.gateway.system.irc_kit import gateway

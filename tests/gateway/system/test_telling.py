@@ -22,8 +22,8 @@ from gateway.core.facts import (
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.plugins.messaging import is_relayed
 from gateway.plugins.telling import Told, find_same
+from gateway.plugins.trace import explain_event
 from gateway.store import NewEntry, Store
-from gateway.stream.trace import explain_event
 from reverie.testing.gateway import TELEGRAM, Gateway, on_platforms
 from reverie.testing.played_model import REST, Ask, PlayedModel, Say
 from reverie.testing.simulated_time import BEGIN, JumpingClock, simulated

@@ -48,6 +48,7 @@ from gateway.core.facts import (
 )
 from gateway.plugins.backup.create import STORE_NAME, InvalidBackup, create_backup, is_safe_name
 from gateway.plugins.backup.restore import RestoreReport, restore_backup
+from gateway.plugins.trace import explain_event
 from gateway.store import (
     NewEntry,
     Store,
@@ -59,7 +60,6 @@ from gateway.store import (
 )
 from gateway.store.mark import mark_path
 from gateway.store.schema import StoreLock
-from gateway.stream.trace import explain_event
 from reverie.testing.gateway import CONSOLE, Screen, running, settings
 from reverie.testing.waiting import until
 from tests.kits.backup import WHEN, configured, grown, made, put, rewritten, stored, tree, write

@@ -22,7 +22,7 @@ from gateway.core.facts import (
 )
 from gateway.plugins.reminders import ReminderSet
 from gateway.store import rebuild
-from gateway.stream.trace import EventOutcome
+from gateway.store.overview import EventOutcome
 from reverie.testing.gateway import (
     DISCORD,
     IRC,

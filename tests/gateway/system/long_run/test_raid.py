@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.core.facts import is_inner
-from gateway.stream.trace import EventOutcome
+from gateway.store.overview import EventOutcome
 from reverie.testing.gateway import DISCORD, IRC, TELEGRAM, Gateway, on_platforms
 from reverie.testing.played_model import Ask, PlayedModel
 from reverie.testing.simulated_time import JumpingClock, simulated

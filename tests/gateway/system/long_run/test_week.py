@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.stream.trace import EventOutcome
+from gateway.store.overview import EventOutcome
 from tests.bench import bench_week
 
 

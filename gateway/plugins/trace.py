@@ -1,22 +1,17 @@
-"""Outcomes of events: what happened to each event in the log, and the explanation of one event for
-people.
-
-Every judged event has exactly one outcome: `find_outcome` computes it from the few entries that
-concern the event. It follows `gateway.store.projections`: a turn or a dismissal handles the events
-that it removes from the table of unread ones.
+"""Trace: the explanation of one event for people, by the command `why`.
 
 An explanation names other entries by their numbers only, and never quotes them.
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
+from gateway.commands.context import CommandCall, find_hidden, sees_everything
+from gateway.commands.definition import command
+from gateway.commands.info import SAVED_STATE_KINDS, find_entry_places
+from gateway.commands.parser import escape_code
 from gateway.core.events import (
     Alarm,
-    Command,
-    ConversationId,
     DeliveryReport,
     Message,
     MessageDeleted,
@@ -24,7 +19,6 @@ from gateway.core.events import (
 from gateway.core.facts import (
     ApprovalRequested,
     ConversationRewound,
-    Judgement,
     OwnerTold,
     PartSendEnded,
     PostQueued,
@@ -36,95 +30,20 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.core.format import format_duration
+from gateway.core.format import format_duration, format_time
+from gateway.core.i18n import _, ngettext
+from gateway.core.identity import ADMIN_ROLES
 from gateway.core.labels import Label
 from gateway.core.redaction import Redactor
-from gateway.core.text_safety import escape_unprintable
+from gateway.core.text_safety import escape_unprintable, inline_code
+from gateway.plugin import Plugin
 from gateway.store import LogEntry, StoreReader
+from gateway.store.archive import has_left
+from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS, format_entry
-from gateway.store.overview import NotificationRow
+from gateway.store.overview import EventOutcome, NotificationRow, find_notifications
 from gateway.store.queries import COLUMNS, using
 from gateway.store.reader import first_entry
-
-
-class EventOutcome(StrEnum):
-    """Outcome of an event. The first four are not final."""
-
-    WAITING = "waiting"
-    """Due for a turn, and none has ended there yet."""
-    OVERHEARD = "overheard"
-    """Context for the next turn in its conversation, and none has ended there yet."""
-    LOOKED_AT = "looked at"
-    """Seen by a turn of the agent's inner conversation that did nothing: context for the next turn
-    there."""
-    INTERRUPTED = "interrupted"
-    """Shown to a turn that was interrupted; the next turn there answers it."""
-    REFUSED = "refused"
-    """Refused by access: never shown to the model."""
-    NOTED = "noted"
-    """Recorded only: it needs no turn."""
-    COMMAND = "command"
-    """Answered without the model."""
-    CONTEXT = "context"
-    """Shown to a turn that was about something else."""
-    COUNTED = "counted"
-    """Only counted for a turn: newer events filled its prompt."""
-    ANSWERED = "answered"
-    SILENT = "silent"
-    YIELDED = "yielded"
-    FAILED = "failed"
-    """`ANSWERED` to `FAILED`: result of the turn that was shown the event."""
-    TAKEN_UP = "taken up"
-    """Shown to the agent in its inner conversation; that turn shows what the agent did."""
-    ANSWERED_ELSEWHERE = "answered elsewhere"
-    """Answered by the agent from its inner conversation."""
-    HANDLED = "handled"
-    """Dismissed by the agent: nothing is to be done."""
-
-
-_TURN_OUTCOMES = {
-    "replied": EventOutcome.ANSWERED,
-    "silent": EventOutcome.SILENT,
-    "yielded": EventOutcome.YIELDED,
-    "failed": EventOutcome.FAILED,
-    "interrupted": EventOutcome.INTERRUPTED,
-}
-
-
-def _find_turn_outcome(conversation: ConversationId, outcome: str, *, within: bool) -> EventOutcome:
-    """Return what a turn there made of the events that it was about. `within`: a turn elsewhere
-    spoke there.
-    """
-    ended = _TURN_OUTCOMES[outcome]
-    if ended is EventOutcome.ANSWERED and is_inner(conversation):
-        return EventOutcome.TAKEN_UP
-    return EventOutcome.ANSWERED_ELSEWHERE if ended is EventOutcome.ANSWERED and within else ended
-
-
-def find_outcome(event: NotificationRow) -> EventOutcome:
-    """Return the outcome of a notification."""
-    judged = event.judged.fate
-    if judged == "refused":
-        return EventOutcome.REFUSED
-    if judged == "noted" or event.place is None:
-        return EventOutcome.COMMAND if isinstance(event.fact, Command) else EventOutcome.NOTED
-    if not event.dealt:
-        if judged != "due":
-            return EventOutcome.OVERHEARD
-        was_looked_at = event.unread is not None and event.unread < event.judged.urgency
-        return EventOutcome.LOOKED_AT if was_looked_at else EventOutcome.WAITING
-    if event.dealt == "handled":
-        return EventOutcome.HANDLED
-    if not event.shown:
-        return EventOutcome.COUNTED
-    if judged != "due" or event.looked:
-        return EventOutcome.CONTEXT
-    if event.outcome != "interrupted":
-        return _find_turn_outcome(event.place, event.outcome, within=event.within)
-    if not event.after:
-        return EventOutcome.INTERRUPTED
-    return _find_turn_outcome(event.place, event.after, within=event.after_within)
-
 
 _MAX_LISTED: Final = 20
 """Entries that are listed."""
@@ -138,91 +57,35 @@ FIRST_LOOKED_AT_BY = (
     "$1 AND EXISTS (SELECT 1 FROM json_each(body, '$.looked') WHERE json_extract(value, '$[0]') = "
     "$2 AND CAST(json_extract(value, '$[1]') AS bigint) >= $3) ORDER BY seq LIMIT 1"
 )
-"""Parameters: the position of the judgement, the conversation, and the position of the event. Inner
+"""Parameters: the position of the event, its conversation, and the position again. Inner
 conversations have names that begin with `agent/`; 0 is the character after the slash."""
-NEXT_FINISHED_TURN = (
-    f"SELECT {COLUMNS} FROM log WHERE kind = 'turn_ended' AND conversation = $1 AND seq > $2 "  # noqa: S608 - the same
-    "AND json_extract(body, '$.outcome') <> 'interrupted' "
-    "AND (json_extract(body, '$.within') IS NULL OR json_array_length(body, '$.covers') > 0) ORDER "
-    "BY seq LIMIT 1"
-)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventTrail:
+class Trail(NamedTuple):
     """The few entries that decide the outcome of an event. None: there is no such entry."""
 
     event: LogEntry
-    judgement: LogEntry
-    looked_at: LogEntry | None = None
+    row: NotificationRow
+    looked_at: LogEntry | None
     """Turn of the inner conversation in which the agent saw it."""
-    dealt_with: LogEntry | None = None
+    dealt_with: LogEntry | None
     """Turn or dismissal that removed it from the unread events."""
-    next_turn: LogEntry | None = None
+    next_turn: LogEntry | None
     """The next finished turn there, if that one was interrupted."""
 
-    @property
-    def outcome(self) -> EventOutcome:
-        """What became of it so far."""
-        judged, dealt, after = self.judgement.fact, self.dealt_with, self.next_turn
-        assert isinstance(judged, Judgement)
-        turn = dealt.fact if dealt is not None and isinstance(dealt.fact, TurnRecord) else None
-        then = after.fact if after is not None and isinstance(after.fact, TurnRecord) else None
-        look = self.looked_at
-        row = NotificationRow(
-            seq=self.event.seq,
-            at=self.event.at,
-            fact=self.event.fact,
-            conversation=self.event.conversation,
-            judged=judged,
-            place=self.judgement.conversation,
-            unread=None if dealt is not None else judged.urgency - (look is not None),
-            dealt="" if dealt is None else "handled" if turn is None else "turn_ended",
-        )
-        if turn is None or dealt is None:
-            return find_outcome(row)
-        return find_outcome(
-            replace(
-                row,
-                outcome=turn.outcome,
-                within=turn.within is not None,
-                shown=self.event.seq in turn.covers,
-                looked=look is not None and look.seq < dealt.seq and turn.cause != "attended",
-                after=then.outcome if then is not None else "",
-                after_within=then is not None and then.within is not None,
-            )
-        )
 
-
-async def load_trail(reader: StoreReader, event: LogEntry) -> EventTrail | None:
+async def load_trail(reader: StoreReader, event: LogEntry) -> Trail | None:
     """Return the entries that concern an event. None: this entry was never judged."""
-    judgement = next(
-        (found for found in await reader.caused_by(event.seq) if isinstance(found.fact, Judgement)),
-        None,
-    )
-    if judgement is None or not isinstance(judgement.fact, Judgement):
-        return None
-    if judgement.fact.fate in ("refused", "noted") or judgement.conversation is None:
-        return EventTrail(event=event, judgement=judgement)
-    handler = await reader.handled_by(judgement)
-    interrupted = (
-        handler is not None
-        and isinstance(handler.fact, TurnRecord)
-        and handler.fact.outcome == "interrupted"
-    )
-    caused, next_turn = judgement.cause or judgement.seq, None
-    looked = await reader.rows(FIRST_LOOKED_AT_BY, judgement.seq, judgement.conversation, caused)
-    if handler is not None and interrupted:
-        next_turn = first_entry(
-            await reader.rows(NEXT_FINISHED_TURN, handler.conversation, handler.seq)
+    for row in await find_notifications(reader, [event.seq]):
+        looked = await reader.rows(FIRST_LOOKED_AT_BY, event.seq, row.place, event.seq)
+        return Trail(
+            event,
+            row,
+            first_entry(looked),
+            await reader.entry(row.dealt_seq) if row.dealt_seq else None,
+            await reader.entry(row.after_seq) if row.after_seq else None,
         )
-    return EventTrail(
-        event=event,
-        judgement=judgement,
-        looked_at=first_entry(looked),
-        dealt_with=handler,
-        next_turn=next_turn,
-    )
+    return None
 
 
 async def explain_event(
@@ -238,20 +101,20 @@ async def explain_event(
     if entry is None:
         return None
     found = await load_trail(reader, entry)
-    if found is None or not isinstance(found.judgement.fact, Judgement):
+    if found is None:
         story = [
             "not an event from outside: nothing was decided about it",
             *await _explain_internal(reader, entry, sees_everything=sees_everything),
         ]
     else:
-        judged = found.judgement.fact
+        judged = found.row.judged
         article = "an" if judged.role[:1] in "aeiou" else "a"
         story = [
             f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}",
             *await _explain_alarm(reader, entry, sees_everything=sees_everything),
             *await _explain_message(reader, entry),
-            *await _explain_judged(reader, found, judged, sees_everything=sees_everything),
-            f"fate: {found.outcome}",
+            *await _explain_judged(reader, found, sees_everything=sees_everything),
+            f"fate: {found.row.fate}",
         ]
     return [format_entry(entry, Redactor()), *(escape_unprintable(line) for line in story)]
 
@@ -271,17 +134,16 @@ async def _explain_message(reader: StoreReader, entry: LogEntry) -> list[str]:
     return lines
 
 
-async def _explain_judged(
-    reader: StoreReader, found: EventTrail, judged: Judgement, *, sees_everything: bool
-) -> list[str]:
+async def _explain_judged(reader: StoreReader, found: Trail, *, sees_everything: bool) -> list[str]:
+    judged, fate = found.row.judged, found.row.fate
     if judged.fate == "refused":
         return [f"refused, and never shown to the model: {judged.rule}"]
-    if found.outcome is EventOutcome.COMMAND:
+    if fate is EventOutcome.COMMAND:
         return [
             f"a command, never shown to the model: {judged.rule}",
             *await _explain_reply(reader, found.event, "answer"),
         ]
-    if found.outcome is EventOutcome.NOTED:
+    if fate is EventOutcome.NOTED:
         return [f"noted; it needs no turn: {judged.rule}"]
     asked = "context for the next turn" if judged.fate == "context" else "due for a turn"
     lines = [
@@ -330,8 +192,8 @@ async def _explain_rewinds(reader: StoreReader, event: LogEntry, handler: LogEnt
     return lines
 
 
-async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
-    place, handler = found.judgement.conversation, found.dealt_with
+async def _explain_wait(reader: StoreReader, found: Trail) -> list[str]:
+    place, handler = found.row.place, found.dealt_with
     turns = await reader.entries(
         after=found.event.seq, kinds=["turn_ended"], conversation=place, limit=_MAX_LISTED
     )
@@ -349,7 +211,7 @@ async def _explain_wait(reader: StoreReader, found: EventTrail) -> list[str]:
     return []
 
 
-def _explain_look(found: EventTrail) -> list[str]:
+def _explain_look(found: Trail) -> list[str]:
     """Explain a look from the inner conversation, unless that turn or one within it handled the
     event.
     """
@@ -365,7 +227,7 @@ def _explain_look(found: EventTrail) -> list[str]:
 
 
 async def _explain_turn(
-    reader: StoreReader, found: EventTrail, handler: LogEntry, turn: TurnRecord
+    reader: StoreReader, found: Trail, handler: LogEntry, turn: TurnRecord
 ) -> str:
     inside = handler.conversation is not None and is_inner(handler.conversation)
     ended = _format_turn_end(turn, inside=inside)
@@ -382,7 +244,7 @@ async def _explain_turn(
     if turn.outcome != "interrupted":
         how = (
             "told as context"
-            if found.outcome is EventOutcome.CONTEXT and found.looked_at
+            if found.row.fate is EventOutcome.CONTEXT and found.looked_at
             else "shown to the model"
         )
         return f"{how} in {_format_turn(handler)}, which {ended}"
@@ -589,3 +451,85 @@ async def _explain_delivery(
     ]
     reason = f": {failed[-1]}" if failed else ""
     return [f"the {word} (entry {queued.seq}) is still to be delivered{reason}"]
+
+
+class Trace(Plugin):
+    """Answers `why`."""
+
+    name = "trace"
+    summary = "explains what happened to an event, by the command why"
+
+    @command(
+        "why",
+        "Explain what happened to a log entry, and which rule decided.",
+        group="how I run",
+        role="admin",
+        private=True,
+    )
+    async def why(
+        self,
+        call: CommandCall,
+        entry: Annotated[
+            int, "The number of the entry, as in log tail. Without it: my last answer."
+        ] = 0,
+    ) -> CommandEffect:
+        """Explain a log entry of this conversation; in a direct chat, to admins everywhere, of any
+        that they may see.
+
+        Without a number: the last answer in this conversation, in one sentence.
+        """
+        store = self.context.gateway.store
+        if "entry" not in call.arguments:
+            return done(await _explain_last_answer(call, store))
+        asked = await store.entry(entry)
+        if asked is not None and asked.conversation != call.command.at.conversation:
+            if not call.command.direct:
+                text = _("Entry {number} is from another conversation. Ask me in a direct chat.")
+                return done(text.format(number=entry))
+            names_all = asked.kind in SAVED_STATE_KINDS and not sees_everything(call)
+            places = self.context.gateway.places
+            if (
+                call.global_role not in ADMIN_ROLES
+                or names_all
+                or await find_hidden(call, places, find_entry_places(asked))
+            ):
+                text = _("You may not see the conversation of entry {number}.")
+                return refuse(text.format(number=entry))
+        found = await explain_event(store, entry, sees_everything=sees_everything(call))
+        if found is not None:
+            return done("```\n" + escape_code("\n".join(found)) + "\n```")
+        if await has_left(store, entry):
+            text = _("Entry {number} is so old that it has left the log.")
+        else:
+            text = _("There is no entry {number}.")
+        return refuse(text.format(number=entry))
+
+
+async def _explain_last_answer(call: CommandCall, reader: StoreReader) -> str:
+    turns = await reader.newest_entries(
+        _MAX_LISTED, kinds=["turn_ended"], conversation=call.command.at.conversation
+    )
+    for ended in reversed(turns):
+        turn = ended.fact
+        assert isinstance(turn, TurnRecord)
+        if not turn.covers or turn.outcome != "replied":
+            continue
+        asked = await reader.entry(turn.covers[-1])
+        judged = await reader.find_judgement(turn.covers[-1])
+        if asked is None or judged is None or not isinstance(asked.fact, Message):
+            continue
+        return _(
+            "At {time} I answered {name} ({rule}), with {requests} to {model}. `{prefix}why "
+            "{entry}` says more."
+        ).format(
+            time=format_time(ended.at),
+            name=inline_code(asked.fact.sender.name),
+            rule=judged.rule,
+            requests=ngettext("{count} request", "{count} requests", turn.requests).format(
+                count=turn.requests
+            ),
+            model=turn.model or _("no model"),
+            prefix=call.prefix,
+            entry=asked.seq,
+        )
+    return _("I have answered nobody here lately.")

@@ -49,12 +49,9 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.plugins.reminders import ReminderSet
+from gateway.plugins.trace import explain_event, load_trail
 from gateway.store import LogEntry, NewEntry, Store
-from gateway.stream.trace import (
-    EventOutcome,
-    explain_event,
-    load_trail,
-)
+from gateway.store.overview import EventOutcome
 from reverie.testing.gateway import running
 from reverie.testing.waiting import until
 from tests.kits.examples import examples
@@ -730,7 +727,7 @@ async def test_what_becomes_of_the_first_event(
     assert compute_outcomes(log)[Seq(1)] is fate
     found = await load_trail(store, log[0])
     assert found is not None
-    assert found.outcome is fate
+    assert found.row.fate is fate
     assert (await explain_event(store, 1) or [])[-1] == f"fate: {fate}"
 
 
@@ -769,7 +766,7 @@ def test_counting_and_telling_agree_with_each_other_and_with_what_is_unread(
             assert sorted(counted) == sorted(seq for seq in events if seq is not None)
             for entry in log:
                 found = await load_trail(store, entry)
-                assert (found.outcome if found else None) == counted.get(entry.seq)
+                assert (found.row.fate if found else None) == counted.get(entry.seq)
             unread = set()
             for conversation in (ROOM, B, AGENT, BOB):
                 unread |= {
