@@ -496,7 +496,6 @@ def _build_plugins(
     outgoing: OutgoingFiles,
     inbox: ConversationInbox,
     attention: LiveAttention,
-    presence: PresenceTracker,
 ) -> Plugins:
     context = PluginContext(
         gateway=gateway,
@@ -509,7 +508,6 @@ def _build_plugins(
         outgoing=outgoing,
         media=known.media,
         files=known.files,
-        presence=presence,
     )
     return Plugins.build(find_plugins().without(gateway.live.settings.plugins.off), context)
 
@@ -793,11 +791,8 @@ class GatewayServices:
             outgoing=delivery.files,
             inbox=self.inbox,
             attention=self.attention,
-            presence=presence,
         )
         gateway.notices.listeners.append(plugins.notify)
-        if plugins.hooks["on_progress"]:
-            running.tracker.listeners.append(plugins.on_progress)
         store.subscribe(running.stats.on_appended, ToolRefused, own=True)
         registry = ToolRegistry(gateway, PermissionGate(gateway, plugins), running, plugins)
 

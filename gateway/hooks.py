@@ -57,6 +57,8 @@ PROBLEM_PREFIX: Final = "plugin:"
 Judge = Callable[[Routed, Decision], Awaitable[Decision | None]]
 """Returns another decision than the one so far, or None for no change. Raises StoreError."""
 ResultT = TypeVar("ResultT")
+SKILLS_SHOWN_S: Final = 5.0
+"""Seconds after which plugins are asked for their skills again."""
 HOOK_LIMIT_S: Final = 10.0
 """Longest time that an asynchronous hook takes, but `approve`; then it is cancelled, and counts as
 failed."""
@@ -120,6 +122,8 @@ class Plugins:
             ["plugin", "hook"],
             registry=self.metrics,
         )
+        self._skills = dict[tuple[Hook, str, frozenset[str]], tuple[float, str]]()
+        """What `skills` returned for these, and until when (monotonic) that is shown."""
         self.on_problem: Callable[[PluginProblem], None] = lambda _: None
         """Called with each problem."""
 
@@ -156,6 +160,8 @@ class Plugins:
         """Return what the prompt of a turn holds besides. Raises StoreError."""
         found = list[Part]()
         for hook in self.hooks["parts"]:
+            if hook.plugin.parts_for == "owner" and not turn.context.visibility.sees_everything:
+                continue
             async with self._limited(hook):
                 parts = [*await hook(turn=turn)]
                 for one in parts:
@@ -171,13 +177,17 @@ class Plugins:
                 found += await hook(agent=agent, place=place)
         return found
 
-    async def skills(self, agent: str, tools: Collection[str]) -> str:
+    async def skills(self, agent: str, tools: frozenset[str]) -> str:
         """Return the block of skills of an agent's prompts. Raises StoreError."""
         found = list[str]()
         for hook in self.hooks["skills"]:
-            async with self._limited(hook):
-                text: str = await hook(agent=agent, tools=tools)
-                found.append(text.strip())
+            now_s, asked = hook.plugin.context.gateway.clock.monotonic(), (hook, agent, tools)
+            until_s, text = self._skills.get(asked, (now_s, ""))
+            if now_s >= until_s:
+                async with self._limited(hook):
+                    text = (await hook(agent=agent, tools=tools)).strip()
+                    self._skills[asked] = now_s + SKILLS_SHOWN_S, text
+            found.append(text)
         return "\n\n".join(filter(None, found))
 
     async def before_call(

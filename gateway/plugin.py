@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from gateway.stream.media import MediaStore
     from gateway.stream.notices import Notice
     from gateway.stream.outgoing_files import OutgoingFiles
-    from gateway.stream.presence import PresenceTracker
 
 API_VERSION: Final = 1
 """Version of this interface. A plugin that was written for another one is not loaded."""
@@ -159,6 +158,7 @@ class Hooks:
     async def skills(self, agent: str, tools: Collection[str]) -> str:
         """Return stable text for the block of skills in all prompts of an agent, the same bytes for
         every place and hour until what it tells of changes: then all is cached anew. Empty: none.
+        Asked again after some seconds.
 
         `tools`: names of the tools that the prompt describes.
         """
@@ -248,7 +248,6 @@ class PluginContext:
     outgoing: OutgoingFiles
     media: MediaStore
     files: AgentFiles
-    presence: PresenceTracker
     plugins: Mapping[str, Plugin] = field(default_factory=dict)
     """Those that were built before this one, by name. See `get`."""
 
@@ -297,6 +296,8 @@ class Plugin:
     abilities: ClassVar[tuple[type[Any], ...]] = ()
     """Protocols of `channels.base`, for `on_waiting`, `on_progress` and `before_post`: called where
     the channel can do one of these. Empty: everywhere."""
+    parts_for: ClassVar[Literal["everybody", "owner"]] = "everybody"
+    """owner: `parts` is called only where an owner is alone with the agent."""
     family: ClassVar[str] = ""
     """Heading of its tools in lists, and their rank: agents with small models do without later
     families. Empty: the plugin's name."""

@@ -169,6 +169,10 @@ class LiveSettings:
         """The context optimization settings, which are the same for all agents."""
         self.agents: Mapping[str, AgentConfig] = {one.id: one for one in settings.agents}
         """Configuration of each agent, by id."""
+        self._directories = {
+            one.id: agent_directory(one.workspace, settings.store.path, one.id)
+            for one in settings.agents
+        }
         general = {one: getattr(self.optimization, one).enabled for one in OPTIMIZATIONS}
         enabled = {one.id: _find_enabled(general, one) for one in settings.agents}
         self.enabled = defaultdict(
@@ -195,7 +199,7 @@ class LiveSettings:
 
     def agent_directory(self, agent_id: str) -> Path:
         """Return the directory of an agent's own files."""
-        return agent_directory(self.agents[agent_id].workspace, self.settings.store.path, agent_id)
+        return self._directories[agent_id]
 
     def on_change(self, listener: ChangeListener) -> None:
         """Call this with new settings; it prepares after those added before."""

@@ -265,6 +265,7 @@ class Recap(Plugin):
     summary = "tells what happened since a time, and to owners who come back unasked"
     requires = ("memory",)
     family = "itself"
+    parts_for = "owner"
 
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)
@@ -277,7 +278,7 @@ class Recap(Plugin):
         """Return what happened while the owner was away, for their first turn since. No words of
         strangers stand in it. Nothing: they were not away, or nothing happened. Raises StoreError.
         """
-        context, back = turn.context, self.context.presence.last_return
+        context, back = turn.context, self.context.attention.presence.last_return
         if back is None or context.autonomous or not turn.unread:
             return []
         is_told = any(
@@ -285,8 +286,9 @@ class Recap(Plugin):
             for one in turn.past
         )
         first = turn.unread[0]
-        is_first = first.seq <= back.seq or self.context.presence.is_recent(back, first.at)
-        if is_told or not is_first or not context.visibility.sees_everything:
+        since_s = (first.at - back.at).total_seconds()
+        is_recent = since_s < self._live.settings.attention.presence.idle
+        if is_told or not (first.seq <= back.seq or is_recent):
             return []
         text, label = await self.build(
             context.agent,

@@ -58,8 +58,6 @@ MAX_LISTED: Final = 200
 MAX_SKILL_PATH_CHARS: Final = 400
 SKILLS_PATH: Final = "/skills"
 """Where commands see the skills."""
-SKILLS_SHOWN_S: Final = 5.0
-"""Seconds after which the skills that turns are shown are read anew."""
 
 
 class Skills(Plugin):
@@ -71,25 +69,18 @@ class Skills(Plugin):
 
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)
-        self._live, self._clock = context.gateway.live, context.gateway.clock
+        self._live = context.gateway.live
         self._bindings = context.gateway.places.bindings
         self._libraries = dict[str, SkillLibrary]()
-        self._shown = dict[str, tuple[float, str]]()
-        """Catalogue of each agent, as it is shown until a time of the clock's `monotonic`."""
         self._lock = asyncio.Lock()
 
     @hook
     async def skills(self, agent: str, tools: Collection[str]) -> str:
-        """Read anew every few seconds. Problems with skills are logged once, for the operator."""
+        """Problems with skills are logged once, for the operator."""
         if "load_skill" not in tools:
             return ""
-        now_s = self._clock.monotonic()
-        until_s, text = self._shown.get(agent, (0.0, ""))
-        if now_s >= until_s:
-            async with self._lock:
-                text = (await asyncio.to_thread(self._library(agent).refresh)).text
-            self._shown[agent] = now_s + SKILLS_SHOWN_S, text
-        return text
+        async with self._lock:
+            return (await asyncio.to_thread(self._library(agent).refresh)).text
 
     @tool(
         "Read a skill: instructions for a task, or another of its files.", effect=OWN, parallel=True

@@ -365,7 +365,7 @@ class OwnerTelling(Plugin):
 
     def _is_silent(self, state: DmnState, now: datetime) -> bool:
         is_quiet = state.quiet_until is not None and state.quiet_until > now
-        return is_quiet or self.context.presence.level == "sleeping"
+        return is_quiet or self.context.attention.presence.level == "sleeping"
 
     async def _read_state(self, agent: str) -> DmnState:
         saved = await self._store.dmn_state(agent)

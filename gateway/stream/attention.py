@@ -386,7 +386,7 @@ class LiveAttention:
         presence: PresenceTracker,
         people: AccessPolicy,
     ) -> None:
-        self._reader, self._clock, self._presence = store, clock, presence
+        self._reader, self._clock, self.presence = store, clock, presence
         self._people = people
         self._owner_names = set[str]()
         """Names of the owners who wrote to an agent, each as words in lower case with a space
@@ -455,7 +455,7 @@ class LiveAttention:
         """
         policy, level = self.policy, PRESENT
         if policy.thresholds or policy.set_thresholds:
-            level = self._presence.level
+            level = self.presence.level
         return assess(
             policy, event, decision, listen, speaks_up, level=level, names_owner=names_owner
         )

@@ -95,10 +95,6 @@ class PresenceTracker:
                 self.last_return = Return(entry.cause or entry.seq, at, last)
             self._last_spoken = at if last is None else max(at, last)
 
-    def is_recent(self, back: Return, at: datetime) -> bool:
-        """Return whether people had come back only lately then."""
-        return (at - back.at).total_seconds() < self._config.idle
-
     def set_level(self, level: PresenceLevel | None) -> None:
         """Fix the level. None: estimate it from messages."""
         self._fixed_level = level

@@ -150,6 +150,11 @@ class Recall(Plugin):
         self._notes_upto = 0
         self._view_starts: dict[Seq, Seq] = {}
         self._has_failed = False
+        gateway.live.follow(self._use)
+
+    def _use(self, _: object) -> None:
+        own: RecallSettings = self.settings
+        self._tokens, self._prefetch = own.ambient_tokens, own.prefetch.command
 
     @hook
     async def parts(self, turn: TurnView) -> Iterable[Part]:
@@ -161,8 +166,7 @@ class Recall(Plugin):
         `ToolContext.visibility`. Raises only cancellation: whatever fails or takes too long is left
         out.
         """
-        settings: RecallSettings = self.settings
-        tokens, command = settings.ambient_tokens, settings.prefetch.command
+        tokens, command = self._tokens, self._prefetch
         lines = [one.line.text for one in turn.lines if not one.line.event][-MAX_RECALL_LINES:]
         if turn.is_plain or not lines or tokens <= RECALL_HEADER_TOKENS:
             return []

@@ -27,6 +27,7 @@ from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.permissions import OWN
 from gateway.core.route import route
 from gateway.core.tool import Tool, ToolContext, build_tool, tool
+from gateway.hooks import SKILLS_SHOWN_S
 from gateway.ops.health import find_gateway_state
 from gateway.plugin import Ask, Part, Plugin, Refuse, hook
 from gateway.plugins import UnusablePlugin, find_plugins, use_plugins
@@ -35,6 +36,7 @@ from gateway.store import LogEntry
 from gateway.store.effects import Decision, queue_post
 from gateway.stream.notices import Notice
 from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, settings
+from tests.kits.commands import parts_of
 from tests.kits.dashboard import House, chromium, tab
 from tests.kits.handle import handle_of
 from tests.kits.ops import operated
@@ -105,6 +107,43 @@ async def test_hooks_add_to_the_prompt_the_tools_and_the_record_of_a_turn(tmp_pa
     assert rolled == Rolled(sides=20)
     assert Dice.newest.seen == [rolled]
     assert [one for one in Dice.newest.news if isinstance(one, str)] == ["started", "ended"]
+
+
+class Confidant(Plugin):
+    """Tells an owner alone something, and how often it was asked for skills."""
+
+    name = "confidant"
+    parts_for = "owner"
+    asked = 0
+
+    @hook
+    async def parts(self) -> Iterable[Part]:
+        return [Part(block="now", text="The dice are loaded.", label=TRUSTED_LABEL)]
+
+    @hook
+    async def skills(self) -> str:
+        self.asked += 1
+        return f"Asked {self.asked} times."
+
+
+async def test_parts_for_an_owner_are_in_no_other_prompt(tmp_path: Path) -> None:
+    access = {"dm": "open", "roles": {"owner": ["console:olga"]}}
+    with use_plugins(Confidant):
+        async with Gateway(settings(tmp_path, access=access), Script()) as gateway:
+            await gateway.ask("hello")
+            await gateway.ask("hello", sender="olga")
+        told = ["The dice are loaded." in str(one) for one in gateway.scripted.requests]
+    assert told == [False, True]
+
+
+async def test_plugins_are_asked_for_skills_again_after_some_seconds() -> None:
+    clock, tools = ManualClock(), frozenset({"roll"})
+    plugins = plugins_of(Confidant, gateway=parts_of(clock=clock))
+    assert await plugins.skills("ana", tools) == "Asked 1 times."
+    assert await plugins.skills("ana", tools) == "Asked 1 times."
+    assert await plugins.skills("ben", tools) == "Asked 2 times."
+    clock.advance(SKILLS_SHOWN_S)
+    assert await plugins.skills("ana", tools) == "Asked 3 times."
 
 
 class Door(Plugin):

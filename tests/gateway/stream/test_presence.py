@@ -99,10 +99,6 @@ def test_who_comes_back_is_known_to_have_been_away() -> None:
         back = made.last_return
         assert (back and (back.at - back.gone_since) / timedelta(minutes=1)) == absence
         assert back is None or (back.seq, back.at) == (Seq(number), clock.now()) or minutes == 1
-    back = made.last_return
-    assert back is not None
-    assert made.is_recent(back, clock.now() + timedelta(minutes=14))
-    assert not made.is_recent(back, clock.now() + timedelta(minutes=15))
 
 
 def test_people_go_as_time_passes() -> None:
