@@ -20,6 +20,7 @@ from gateway.access.place_names import PlaceTitles
 from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.cluster.cluster import (
     AGENT_PREFIX,
+    CHANNEL_PREFIX,
     EVERYTHING,
     UPKEEP,
     Cluster,
@@ -989,9 +990,9 @@ class GatewayServices:
             return
         if lease == EVERYTHING:
             await self.delivery.outbox.open()
-        elif self._follows_channels and not lease.startswith(AGENT_PREFIX):
-            await self.platforms.supervisor.on_lease_acquired(lease)
         await self.plugins.on_lease(lease)
+        if lease.startswith(CHANNEL_PREFIX) and self._follows_channels:
+            await self.platforms.supervisor.on_lease_acquired(lease)
         await take_over(self.handle, self.agents, self.inbox, lease)
 
     async def on_lease_ending(self, lease: LeaseName) -> None:

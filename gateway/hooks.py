@@ -33,7 +33,6 @@ from gateway.core.permissions import PermissionDecision
 from gateway.core.tool import DEFAULT_TIMEOUT_S, Tool, ToolContext, tools_of
 from gateway.core.tool_spec import ToolCall
 from gateway.plugin import (
-    HOOK_NAMES,
     PROJECT,
     Ask,
     Hooks,
@@ -52,6 +51,7 @@ from gateway.stream.notices import Notice
 
 logger = logging.getLogger("reverie.plugins")
 
+HOOK_NAMES: Final = tuple(name for name in vars(Hooks) if not name.startswith("_"))
 PROBLEM_PREFIX: Final = "plugin:"
 """In front of the name of a plugin that has failed, in `/ready` and the notices to owners."""
 Judge = Callable[[Routed, Decision], Awaitable[Decision | None]]

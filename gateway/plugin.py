@@ -134,7 +134,6 @@ class Hooks:
         Called for events of `Plugin.judged_kinds` whose fate so far is in `Plugin.judged_fates`.
         All events of the channel wait meanwhile. Cancelled, the event is judged again later.
         """
-        raise NotImplementedError
 
     @_specified
     def on_facts(self, entries: Sequence[LogEntry]) -> None:
@@ -158,9 +157,8 @@ class Hooks:
     async def skills(self, agent: str, tools: Collection[str]) -> str:
         """Return stable text for the block of skills in all prompts of an agent, the same bytes for
         every place and hour until what it tells of changes: then all is cached anew. Empty: none.
-        Asked again after some seconds.
 
-        `tools`: names of the tools that the prompt describes.
+        `tools`: names of the tools that the prompt describes. Asked again after some seconds.
         """
         raise NotImplementedError
 
@@ -173,7 +171,6 @@ class Hooks:
         Called once the arguments were checked. The strictest answer counts, and the rules of the
         gateway (`gateway.core.permissions`) count besides.
         """
-        raise NotImplementedError
 
     @_specified
     async def approve(
@@ -184,7 +181,6 @@ class Hooks:
         the model why not, which the plugin has logged. None: the next plugin is asked; without any,
         the call is refused. Cancelled with its turn.
         """
-        raise NotImplementedError
 
     @_specified
     def on_waiting(self, place: ConversationId, waits: bool) -> None:
@@ -197,7 +193,6 @@ class Hooks:
     @_specified
     async def before_post(self, turn: RunningTurn, post: Post) -> Post | None:
         """Return another post in place of that of a running turn, or None for no change."""
-        raise NotImplementedError
 
     @_specified
     async def after_turn(self, turn: TurnRecord) -> Iterable[Fact]:
@@ -212,23 +207,18 @@ class Hooks:
         raise NotImplementedError
 
 
-HOOK_NAMES: Final = tuple(name for name in vars(Hooks) if not name.startswith("_"))
-
-MakeChannel = Callable[..., "Channel"]
-"""Called with these, all by name; returns the adapter of one account. name: `ChannelName`.
-settings: of the type `PlatformFactory.settings`. clock: `Clock`. cursor: the last durable one, or
-None. commands: the command table (`CommandSpec`). ranked_rooms: the rooms for which the ranks that
-the platform gives to people matter (`Sender.ranks`); `*`: all."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformFactory:
     """A platform that a plugin brings."""
 
     settings: type[ChannelConfig]
     """Settings of a channel, with `platform: Literal[NAME]`."""
-    make: MakeChannel
-    """Heavy libraries are imported there, and not before."""
+    make: Callable[..., Channel]
+    """Called with these, all by name; returns the adapter of one account. Heavy libraries are
+    imported there, and not before. name: `ChannelName`. settings: of the type `settings`. clock:
+    `Clock`. cursor: the last durable one, or None. commands: the command table (`CommandSpec`).
+    ranked_rooms: the rooms for which the ranks that the platform gives to people matter
+    (`Sender.ranks`); `*`: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -294,8 +284,7 @@ class Plugin:
     judged_fates: ClassVar[tuple[str, ...]] = ("noted", "context", "due")
     """Fates so far for `judge`: `refused` has to be named for events that access does not allow."""
     abilities: ClassVar[tuple[type[Any], ...]] = ()
-    """Protocols of `channels.base`, for `on_waiting`, `on_progress` and `before_post`: called where
-    the channel can do one of these. Empty: everywhere."""
+    """Protocols of channels, for `on_waiting`, `on_progress` and `before_post`. Empty: of all."""
     parts_for: ClassVar[Literal["everybody", "owner"]] = "everybody"
     """owner: `parts` is called only where an owner is alone with the agent."""
     family: ClassVar[str] = ""

@@ -480,52 +480,6 @@ class DmnStateSaved:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalRequested:
-    """A tool call that waits for an admin's approval."""
-
-    approval: str
-    """Id of the approval, as people write it."""
-    agent: str
-    tool: str
-    arguments: str
-    """Arguments as shown to people: complete, on one line."""
-    turn: TurnId
-    asked_by: tuple[SenderId, ...]
-    """The people who asked for the call; empty: the agent itself."""
-    room: ConversationId
-    """Conversation where the approval is asked for; the entry itself belongs to the conversation of
-    the turn."""
-    until: Time
-    """Time at which the approval counts as denied."""
-    label: Label
-    """Label of the request that led to the call."""
-    rule: str
-    """The rule that asks for it, for people."""
-    weak: tuple[SenderId, ...] = ()
-    """Those of `asked_by` who asked without the right to approve it, and so may not."""
-    needs: str = "owner"
-    """Lowest role that may approve it."""
-    kind: Literal["approval_asked"] = "approval_asked"
-
-
-ApprovalVerdict = Literal["once", "denied", "expired", "dropped"]
-"""Approved for this call; not approved; no decision in time; the turn ended before a decision."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ApprovalEnded:
-    """Result of an approval request."""
-
-    approval: str
-    agent: str
-    tool: str
-    verdict: ApprovalVerdict
-    by: str
-    """The person who decided, for people. Empty: nobody."""
-    kind: Literal["approval_ended"] = "approval_ended"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRefused:
     """A tool call that was refused in that place, or for the people who asked."""
 
@@ -813,8 +767,6 @@ Fact = (
     | MemoryConsolidated
     | DmnDirective
     | DmnStateSaved
-    | ApprovalRequested
-    | ApprovalEnded
     | ToolRefused
     | ToolStarted
     | PlatformAction

@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -39,11 +39,10 @@ from gateway.core.events import (
     PostButton,
     PostKey,
     SenderId,
+    Time,
 )
 from gateway.core.facts import (
-    ApprovalEnded,
-    ApprovalRequested,
-    ApprovalVerdict,
+    PluginFact,
     PostQueued,
     Seq,
     ToolRefused,
@@ -109,6 +108,61 @@ UNDECIDED: Final = (
     "SELECT 1 FROM log AS ended WHERE ended.key = log.key || ':ended') ORDER BY seq"
 )
 """Open requests, oldest first. Reads all there ever were."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested(PluginFact):
+    """A tool call that waits for an admin's approval."""
+
+    is_kept = True
+    approval: str
+    """Id of the approval, as people write it."""
+    agent: str
+    tool: str
+    arguments: str
+    """Arguments as shown to people: complete, on one line."""
+    turn: TurnId
+    asked_by: tuple[SenderId, ...]
+    """The people who asked for the call; empty: the agent itself."""
+    room: ConversationId
+    """Conversation where the approval is asked for; the entry itself belongs to the conversation of
+    the turn."""
+    until: Time
+    """Time at which the approval counts as denied."""
+    label: Label
+    """Label of the request that led to the call."""
+    rule: str
+    """The rule that asks for it, for people."""
+    weak: tuple[SenderId, ...] = ()
+    """Those of `asked_by` who asked without the right to approve it, and so may not."""
+    needs: str = "owner"
+    """Lowest role that may approve it."""
+    kind: Literal["approval_asked"] = "approval_asked"
+
+    def describe(self) -> str:
+        asks = f"{self.tool} in turn {self.turn} needs an approval"
+        return f"{self.approval}: {asks}: {self.arguments}"
+
+
+ApprovalVerdict = Literal["once", "denied", "expired", "dropped"]
+"""Approved for this call; not approved; no decision in time; the turn ended before a decision."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalEnded(PluginFact):
+    """Result of an approval request."""
+
+    is_kept = True
+    approval: str
+    agent: str
+    tool: str
+    verdict: ApprovalVerdict
+    by: str
+    """The person who decided, for people. Empty: nobody."""
+    kind: Literal["approval_ended"] = "approval_ended"
+
+    def describe(self) -> str:
+        return f"{self.approval}: {self.tool}: {self.verdict} {self.by}".rstrip()
 
 
 class ApprovalCallKey(NamedTuple):
@@ -183,6 +237,7 @@ class Approvals(Plugin):
 
     name = "approvals"
     summary = "asks admins about calls of tools, and takes their answers: approve, deny"
+    facts = (ApprovalRequested, ApprovalEnded)
 
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)

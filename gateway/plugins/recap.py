@@ -27,8 +27,6 @@ from gateway.core.events import Address, ConversationId, Message, SenderId
 from gateway.core.facts import (
     MESSAGE_KINDS,
     URGENT,
-    ApprovalEnded,
-    ApprovalRequested,
     CodeIssued,
     Judgement,
     OwnerTold,
@@ -48,6 +46,7 @@ from gateway.core.text_safety import escape_frame, escape_markdown, sanitize_nam
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Part, Plugin, PluginContext, TurnView, hook
+from gateway.plugins.approvals import ApprovalEnded, ApprovalRequested
 from gateway.plugins.memory.memory_file import load_memory_change
 from gateway.plugins.memory.search import quote_text
 from gateway.store import LogEntry, StoreReader

@@ -17,7 +17,6 @@ from gateway.core.events import (
     MessageDeleted,
 )
 from gateway.core.facts import (
-    ApprovalRequested,
     ConversationRewound,
     OwnerTold,
     PartSendEnded,
@@ -37,6 +36,7 @@ from gateway.core.labels import Label
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable, inline_code
 from gateway.plugin import Plugin
+from gateway.plugins.approvals import ApprovalRequested
 from gateway.store import LogEntry, StoreReader
 from gateway.store.archive import has_left
 from gateway.store.effects import CommandEffect, done, refuse

@@ -20,8 +20,6 @@ from gateway.core.events import (
     TaskFinished,
 )
 from gateway.core.facts import (
-    ApprovalEnded,
-    ApprovalRequested,
     AttentionThresholdSet,
     AudienceReported,
     AuditRecord,
@@ -290,8 +288,6 @@ _TEXTS: Final[Mapping[type[Fact], str]] = {
     AudienceReported: "what is said in {0.at.conversation} is readable to: {0.scope}",
     LimitReached: "{0.whose} {0.subject} is past its {0.limit} limit: {0.rule}",
     MonthArchived: "old entries of {0.month} up to {0.upto} leave the log for a file beside it",
-    ApprovalRequested: "{0.approval}: {0.tool} in turn {0.turn} needs an approval: {0.arguments}",
-    ApprovalEnded: "{0.approval}: {0.tool}: {0.verdict} {0.by}",
     ToolRefused: "{0.tool} in turn {0.turn} is refused: {0.rule}",
     ToolStarted: "{0.tool} in turn {0.turn} begins",
 }

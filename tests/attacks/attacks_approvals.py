@@ -5,7 +5,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from gateway.core.facts import ApprovalRequested
+from gateway.plugins.approvals import ApprovalRequested
 from tests.attacks.hostile_kit import (
     ADAM,
     GUS,

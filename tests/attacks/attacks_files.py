@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from gateway.core.facts import ApprovalRequested
+from gateway.plugins.approvals import ApprovalRequested
 from tests.attacks.hostile_kit import ADAM, OLGA, Attack, Fate, Person, Scene
 
 Run = Callable[[Scene], Awaitable[Fate]]

@@ -45,8 +45,9 @@ from gateway.core.events import (
     SenderId,
     Usage,
 )
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, ToolRefused, TurnRecord
+from gateway.core.facts import ToolRefused, TurnRecord
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.approvals import ApprovalEnded, ApprovalRequested
 from gateway.plugins.shell.sandbox import build_environment
 from gateway.store import Store
 from gateway.store.reader import StoreReader

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from gateway.core.events import Attachment
-from gateway.core.facts import ApprovalRequested, TurnRecord, ViewFolded
+from gateway.core.facts import TurnRecord, ViewFolded
+from gateway.plugins.approvals import ApprovalRequested
 from gateway.plugins.trace import explain_event
 from tests.attacks.hostile_kit import ADAM, GUS, HUSH, MIA, OLGA, THANKS, Person, Town, town
 

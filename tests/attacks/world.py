@@ -31,8 +31,9 @@ from gateway import app
 from gateway.config.loader import parse_config
 from gateway.context.workspace_fs import directory_of
 from gateway.core.events import Address, ChannelName, RoomId, Usage
-from gateway.core.facts import ApprovalRequested, Fact, TurnRecord
+from gateway.core.facts import Fact, TurnRecord
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.approvals import ApprovalRequested
 from gateway.store import Store
 from reverie.testing.gateway import UNBOUNDED, UNHURRIED
 from reverie.testing.servers import bot_api_world, discord_api_world, ircd

@@ -21,7 +21,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from gateway.core.facts import ApprovalRequested, ToolRefused, TurnRecord
+from gateway.core.facts import ToolRefused, TurnRecord
+from gateway.plugins.approvals import ApprovalRequested
 from tests.attacks.hostile_kit import ADAM, GUS, MIA, NOTICE, OLGA, Person, Scene, Town, town
 
 TIMES: Final = 3

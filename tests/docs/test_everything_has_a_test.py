@@ -11,7 +11,7 @@ from gateway.commands.table import build_table
 from gateway.core import facts
 from gateway.core.facts import fact_kinds
 from gateway.core.tool import permits_of
-from gateway.plugin import HOOK_NAMES
+from gateway.hooks import HOOK_NAMES
 from gateway.plugins import find_plugins
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,14 +18,14 @@ from gateway.config.reload import LiveSettings
 from gateway.core import identity
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, Fact, TurnId, inner_conversation
+from gateway.core.facts import Fact, TurnId, inner_conversation
 from gateway.core.labels import Label, RequestLabel
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, ToolPermit
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import Requester, ToolContext, ToolOutput, build_tool
 from gateway.core.tool_spec import ToolCall
-from gateway.plugins.approvals import Approvals
+from gateway.plugins.approvals import ApprovalEnded, ApprovalRequested, Approvals
 from gateway.plugins.mcp import Mcp
 from gateway.store import Store
 from gateway.stream.outbox import Outbox

@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from gateway.core import events
 from gateway.core.events import ChannelName, ConversationId, MessageId, PostKey, RoomId, ThreadId
 from gateway.core.facts import (
-    ApprovalEnded,
-    ApprovalRequested,
     AttentionThresholdSet,
     AudienceReported,
     AuditRecord,
@@ -53,6 +51,7 @@ from gateway.core.facts import (
     UnreadDismissed,
     ViewFolded,
 )
+from gateway.plugins.approvals import ApprovalEnded, ApprovalRequested
 from gateway.plugins.mcp import McpToolApproved
 from gateway.plugins.reminders import ReminderEnded, ReminderSet
 

@@ -22,9 +22,9 @@ from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Address, ChannelName, RoomId, SenderId
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, TurnRecord
+from gateway.core.facts import TurnRecord
 from gateway.core.redaction import Redactor
-from gateway.plugins.approvals import UNDECIDED
+from gateway.plugins.approvals import UNDECIDED, ApprovalEnded, ApprovalRequested
 from gateway.plugins.reminders import ReminderSet
 from gateway.plugins.reminders.schedule import OnceSchedule, format_schedule
 from gateway.runtime.models import open_model_services

@@ -21,9 +21,6 @@ from gateway.core.events import (
     Usage,
 )
 from gateway.core.facts import (
-    ApprovalEnded,
-    ApprovalRequested,
-    ApprovalVerdict,
     CodeIssued,
     Fact,
     MemoryConsolidated,
@@ -36,6 +33,7 @@ from gateway.core.facts import (
 )
 from gateway.core.labels import MEMORY_LABEL, TRUSTED_LABEL, Label
 from gateway.core.scopes import PUBLIC, Visibility
+from gateway.plugins.approvals import ApprovalEnded, ApprovalRequested, ApprovalVerdict
 from gateway.plugins.recap import (
     Deed,
     PlaceNews,

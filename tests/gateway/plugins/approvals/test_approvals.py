@@ -14,17 +14,14 @@ from prometheus_client import CollectorRegistry
 
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, RoomId
-from gateway.core.facts import (
-    ApprovalEnded,
-    ApprovalRequested,
-    PostQueued,
-    ToolRefused,
-)
+from gateway.core.facts import PostQueued, ToolRefused
 from gateway.core.permissions import ToolPermit
 from gateway.plugins.approvals import (
     MAX_PENDING,
     MAX_PENDING_PER_CONVERSATION,
     UNDECIDED,
+    ApprovalEnded,
+    ApprovalRequested,
     Approver,
 )
 from gateway.store import NewEntry, Store, rebuild

@@ -13,7 +13,7 @@ from markdown_it import MarkdownIt
 
 from channels.split import split_markdown
 from gateway.core.events import Address, ConversationId, PostButton, RoomId, SenderId, ThreadId
-from gateway.core.facts import ApprovalRequested, TurnId
+from gateway.core.facts import TurnId
 from gateway.core.identity import Role
 from gateway.core.labels import OUTSIDE_LABEL
 from gateway.core.text_safety import escape_invisible
@@ -21,6 +21,7 @@ from gateway.plugins.approvals import (
     APPROVAL_ID_ALPHABET,
     LINE_CHARS,
     MAX_SHOWN_BYTES,
+    ApprovalRequested,
     Approver,
     approval_buttons,
     can_decide,

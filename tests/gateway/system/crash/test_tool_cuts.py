@@ -12,7 +12,8 @@ from typing import Literal
 
 import pytest
 
-from gateway.core.facts import ApprovalEnded, ApprovalRequested, TurnRecord
+from gateway.core.facts import TurnRecord
+from gateway.plugins.approvals import ApprovalEnded, ApprovalRequested
 from reverie.testing.servers.bot_api_world import Person
 from reverie.testing.servers.model_api import Answer, Json
 from reverie.testing.servers.web_server import Page, WebServer

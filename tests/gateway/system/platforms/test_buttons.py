@@ -18,7 +18,8 @@ import pytest
 
 from gateway.core.clock import SystemClock
 from gateway.core.events import DeliveryReport
-from gateway.core.facts import ApprovalEnded, AuditRecord, RoleAssigned
+from gateway.core.facts import AuditRecord, RoleAssigned
+from gateway.plugins.approvals import ApprovalEnded
 from reverie.testing.servers.discord_api_rest import LOADING
 from reverie.testing.servers.discord_api_world import EPHEMERAL
 from reverie.testing.servers.model_api import Answer, Json
