@@ -190,7 +190,7 @@ def context_of(
 
 def services_of(gateway: GatewayHandle, media: MediaStore) -> TurnServices:
     """What turns share that show nothing before they have ended."""
-    store, clock, live = gateway.store, gateway.clock, gateway.live
+    clock, live = gateway.clock, gateway.live
     return TurnServices(
         reader=ConversationReader(gateway, media),
         media=media,
