@@ -3,7 +3,7 @@ platform can.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 from weakref import WeakSet
 
@@ -42,7 +42,7 @@ class CommandMenus(Plugin):
             for name, channel in list(self._channels.items()):
                 self._published.add(channel)
                 if isinstance(channel, CanSetCommandMenus) and self._channels.holds(name):
-                    await channel.set_command_menus(self.list_people(name))
+                    await channel.set_command_menus(self._list_people(name))
             await self._changed.wait()
 
     @hook
@@ -55,20 +55,16 @@ class CommandMenus(Plugin):
                     continue
             self._changed.set()
 
-    def list_people(self, channel: ChannelName) -> list[PersonWithRole]:
+    def _list_people(self, channel: ChannelName) -> list[PersonWithRole]:
         """Return the people with a role everywhere on that channel."""
-        return sorted(self._iter_people(channel), key=lambda one: one[0].id)
-
-    def _iter_people(self, channel: ChannelName) -> Iterator[PersonWithRole]:
-        known = self._policy.roster_state()
-        people = {*self._policy.roles, *known.grants, *known.links}
-        for one in people:
+        known, found = self._policy.roster_state(), list[PersonWithRole]()
+        for one in sorted({*self._policy.roles, *known.grants, *known.links}):
             where, __, sender_id = one.partition(":")
             if where != channel or not sender_id:
                 continue
             sender = Sender(id=SenderId(sender_id), name=sender_id, verified=True)
-            role = identify(
-                self._policy, Address(channel=channel, room=RoomId(sender_id)), sender
-            ).global_role
+            at = Address(channel=channel, room=RoomId(sender_id))
+            role = identify(self._policy, at, sender).global_role
             if role in ("owner", "admin", "member"):
-                yield sender, role
+                found.append((sender, role))
+        return found

@@ -66,7 +66,7 @@ from gateway.core.text_safety import inline_code
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.pairing import codes
 from gateway.plugins.pairing.greeting import Greeter
-from gateway.plugins.pairing.linking import AccountClaim, AccountLinker
+from gateway.plugins.pairing.linking import AccountLinker
 from gateway.store import LogEntry, StoreReader
 from gateway.store.effects import CommandEffect, Decision, EffectFact, done, refuse
 from gateway.stream.attention import assess
@@ -458,7 +458,7 @@ class Pairing(Plugin):
 
     @command("link start", "Get a code. Send it to me from your other account.")
     async def start_link(self, call: CommandCall) -> CommandEffect:
-        return self._linker.start_link(_build_claim(call))
+        return self._linker.start_link(call)
 
     @command("link code", "Send me a code that I showed you.")
     async def submit_link_code(
@@ -474,11 +474,11 @@ class Pairing(Plugin):
             if asked is not None:
                 text = codes.render_request_for_owners(asked, call.prefix, has_buttons=False)
                 return replace(refuse(text), buttons=codes.request_buttons(asked))
-        return self._linker.submit_code(_build_claim(call), code)
+        return self._linker.submit_code(call, code)
 
     @command("link list", "List your linked accounts.")
     async def list_links(self, call: CommandCall) -> CommandEffect:
-        return self._linker.list_accounts(_build_claim(call))
+        return self._linker.list_accounts(call)
 
     @command("link remove", "Unlink one of your accounts.")
     async def remove_link(
@@ -486,7 +486,7 @@ class Pairing(Plugin):
         call: CommandCall,
         account: Annotated[str, "As list shows it.", _suggest_accounts],
     ) -> CommandEffect:
-        return self._linker.unlink(_build_claim(call), account)
+        return self._linker.unlink(call, account)
 
 
 async def _read_current_text(reader: StoreReader, seq: Seq, message: Message) -> str | None:
@@ -507,8 +507,3 @@ async def _read_current_text(reader: StoreReader, seq: Seq, message: Message) ->
 def _room_address(at: Address) -> Address:
     """Return the room's address, without the thread."""
     return Address(channel=at.channel, room=at.room)
-
-
-def _build_claim(call: CommandCall) -> AccountClaim:
-    sender = call.command.sender
-    return AccountClaim(call.person, sender.name, call.command.at, sender.verified, call.role)

@@ -12,6 +12,7 @@ from typing import Final
 
 from gateway.access.policy import Routed
 from gateway.access.texts import NAME_CHARS, render_identity
+from gateway.commands.context import CommandCall
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -39,7 +40,7 @@ from gateway.plugins.pairing.codes import (
     issue_code,
     render_login_needed,
 )
-from gateway.plugins.pairing.linking import AccountClaim, AccountLinker
+from gateway.plugins.pairing.linking import AccountLinker
 from gateway.store import AppendResult
 from gateway.store.effects import CommandEffect, EffectFact
 from gateway.stream.handle import GatewayHandle
@@ -95,12 +96,11 @@ class Greeter:
         if routed.access.request_kind == "room":
             return self._prompt_room(routed, place, sender)
         code = _parse_link_code(event)
-        if not code:
+        if not code or not isinstance(event, Command):
             return self._prompt_pairing(event, place, sender, who)
         if not sender.verified:
             return self._prompt_login(event, place, who)
-        claim = AccountClaim(who, sender.name, place, sender.verified, routed.role)
-        outcome = self._linking.submit_code(claim, code)
+        outcome = self._linking.submit_code(CommandCall(command=event, role=routed.role), code)
         if outcome.answer == _(TRY_LATER_TEXT):
             return None
         return _build_notice_post(event, place, outcome.answer), outcome

@@ -5,14 +5,15 @@ submitting one code links nobody, and is shown the other account before the seco
 accounts of people who are not blocked can be linked.
 """
 
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from gateway.access.roster import is_blocked_anywhere
 from gateway.access.texts import MAX_LINKED_ACCOUNTS, format_person, group_linked_accounts
-from gateway.core.events import Address, Sender, SenderId
+from gateway.commands.context import CommandCall
+from gateway.core.events import Sender, SenderId
 from gateway.core.facts import CodeIssued, IdentityLinked
 from gateway.core.i18n import N_, _, use_language
-from gateway.core.identity import Role, identify
+from gateway.core.identity import identify
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.text_safety import inline_code
 from gateway.plugins.pairing.codes import (
@@ -36,19 +37,6 @@ _UNVERIFIED_TEXT: Final = N_(
 )
 
 
-class AccountClaim(NamedTuple):
-    """The account from which a link command was sent."""
-
-    person: str
-    name: str
-    """Display name. Untrusted."""
-    at: Address
-    """Direct chat with them."""
-    verified: bool
-    """As `Sender.verified`."""
-    role: Role
-
-
 class AccountLinker:
     """Link commands of all channels."""
 
@@ -58,63 +46,70 @@ class AccountLinker:
         self._roster, self._policy, self._held = gateway.roster, gateway.people, held
         self._attempts = SlidingWindows(ATTEMPT_WINDOW_S)
 
-    def start_link(self, claim: AccountClaim) -> CommandEffect:
+    def start_link(self, call: CommandCall) -> CommandEffect:
         """Issue the first code. An earlier one of the same account is revoked."""
-        if not claim.verified:
+        if not call.command.sender.verified:
             return refuse(_(_UNVERIFIED_TEXT))
         earlier = [
-            one for one in self._roster.pending_requests("link") if one.person == claim.person
+            one for one in self._roster.pending_requests("link") if one.person == call.person
         ]
-        code, issued = self._issue_code("link", claim)
+        code, issued = self._issue_code("link", call)
         facts = (
-            *build_code_expirations(self._roster.expired_requests(claim.at.channel)),
-            *(build_code_over(one, "revoked", claim.person) for one in earlier),
-            EffectFact(issued, claim.at.conversation),
+            *build_code_expirations(self._roster.expired_requests(call.command.at.channel)),
+            *(build_code_over(one, "revoked", call.person) for one in earlier),
+            EffectFact(issued, call.command.at.conversation),
         )
         text = _(
             "Your code is `{code}`. Send me `{command}` from your other account. I show you a "
             "second code there, which you send me here. Give these codes to nobody: whoever is "
             "linked with you may do all that you may do. The code is valid for 1 hour."
         )
-        prefix = self._channels.command_prefix(claim.at.channel)
-        return done(text.format(code=code, command=f"{prefix}link {code}"), *facts)
+        return done(text.format(code=code, command=f"{self._prefix(call)}link {code}"), *facts)
 
-    def submit_code(self, claim: AccountClaim, written: str) -> CommandEffect:
+    def _prefix(self, call: CommandCall) -> str:
+        return self._channels.command_prefix(call.command.at.channel)
+
+    def submit_code(self, call: CommandCall, written: str) -> CommandEffect:
         """Accept a code: that of the person's other account, or the confirmation that this account
         must submit.
         """
-        if not claim.verified:
+        if not call.command.sender.verified:
             return refuse(_(_UNVERIFIED_TEXT))
         now_s = self._clock.monotonic()
-        if self._attempts.count(claim.person, now_s) >= MAX_ATTEMPTS:
+        if self._attempts.count(call.person, now_s) >= MAX_ATTEMPTS:
             return refuse(_(TRY_LATER_TEXT))
         request = find_by_code(self._roster.pending_requests("link", "confirm"), written)
-        refusal = self._explain_refusal(request, claim)
+        refusal = self._explain_refusal(request, call)
         if request is None or refusal:
-            self._attempts.add(claim.person, now_s)
+            self._attempts.add(call.person, now_s)
             return refuse(refusal)
         answer = (
-            self._request_confirmation(request, claim)
+            self._request_confirmation(request, call)
             if request.what == "link"
-            else self._link_accounts(request, claim)
+            else self._link_accounts(request, call)
         )
         return reserve_request(self._held, request, answer)
 
-    def list_accounts(self, claim: AccountClaim) -> CommandEffect:
+    def list_accounts(self, call: CommandCall) -> CommandEffect:
         """List the accounts of this person."""
-        linked = sorted(self._roster.known.links.get(claim.person, ())) if claim.verified else []
-        prefix = self._channels.command_prefix(claim.at.channel)
+        linked = (
+            sorted(self._roster.known.links.get(call.person, ()))
+            if call.command.sender.verified
+            else []
+        )
         if not linked:
             text = _(
                 "Your account {person} is not linked with another one. Write `{command}` to link "
                 "one."
             )
-            return done(text.format(person=format_person(claim.person), command=f"{prefix}link"))
+            return done(
+                text.format(person=format_person(call.person), command=f"{self._prefix(call)}link")
+            )
         lines = [f"- {format_person(one)}" for one in linked]
         head = _("These accounts are linked with this one. `{command}` unlinks one.")
-        return done("\n".join([head.format(command=f"{prefix}link remove"), *lines]))
+        return done("\n".join([head.format(command=f"{self._prefix(call)}link remove"), *lines]))
 
-    def unlink(self, claim: AccountClaim, account: str) -> CommandEffect:
+    def unlink(self, call: CommandCall, account: str) -> CommandEffect:
         """Take an account out of its links. Any of the linked accounts may do so, unless that would
         evade a block.
 
@@ -122,8 +117,12 @@ class AccountLinker:
         """
         written = account.strip("` ")
         accounts = {
-            claim.person,
-            *(self._roster.known.links.get(claim.person, ()) if claim.verified else ()),
+            call.person,
+            *(
+                self._roster.known.links.get(call.person, ())
+                if call.command.sender.verified
+                else ()
+            ),
         }
         meant = {
             one
@@ -141,38 +140,38 @@ class AccountLinker:
         removed_links = [link for link in self._roster.links if removed in (link.one, link.other)]
         remaining = group_linked_accounts(
             link for link in self._roster.links if link not in removed_links
-        ).get(claim.person, frozenset())
+        ).get(call.person, frozenset())
         text = _("{account} is not linked any more, and has only its own roles.").format(
             account=format_person(removed)
         )
-        if claim.person != removed and (others := accounts - remaining - {removed, claim.person}):
+        if call.person != removed and (others := accounts - remaining - {removed, call.person}):
             more = _("This also unlinks {accounts}.").format(
                 accounts=", ".join(map(format_person, sorted(others)))
             )
             text = f"{text} {more}"
         facts = (
-            IdentityLinked(one=one.one, other=one.other, joined=False, by=claim.person)
+            IdentityLinked(one=one.one, other=one.other, joined=False, by=call.person)
             for one in removed_links
         )
         return done(text, *facts)
 
-    def _explain_refusal(self, request: CodeIssued | None, claim: AccountClaim) -> str:
+    def _explain_refusal(self, request: CodeIssued | None, call: CommandCall) -> str:
         """Return why this code links nobody; empty: it does."""
-        if request is not None and request.person == claim.person:
+        if request is not None and request.person == call.person:
             if request.what == "link":
                 return _("Send me that code from your other account, not from this one.")
             return _("Send me that code from {account}, not from this one.").format(
                 account=format_person(request.other)
             )
-        if request is None or (request.what == "confirm" and request.other != claim.person):
+        if request is None or (request.what == "confirm" and request.other != call.person):
             return _(UNKNOWN_CODE_TEXT)
         links = self._roster.known.links
-        if claim.person in links.get(request.person, ()):
+        if call.person in links.get(request.person, ()):
             return _("These two accounts are already linked.")
         both = (
-            {request.person, claim.person}
+            {request.person, call.person}
             | set(links.get(request.person, ()))
-            | set(links.get(claim.person, ()))
+            | set(links.get(call.person, ()))
         )
         if len(both) > MAX_LINKED_ACCOUNTS:
             return _("A person can link at most {count} accounts.").format(
@@ -181,22 +180,22 @@ class AccountLinker:
         other = Sender(
             id=SenderId(request.person.partition(":")[2]), name=request.name, verified=True
         )
-        blocked = "blocked" in (claim.role, identify(self._policy, request.at, other).role)
+        blocked = "blocked" in (call.role, identify(self._policy, request.at, other).role)
         return _(UNKNOWN_CODE_TEXT) if blocked else ""
 
-    def _request_confirmation(self, request: CodeIssued, claim: AccountClaim) -> CommandEffect:
+    def _request_confirmation(self, request: CodeIssued, call: CommandCall) -> CommandEffect:
         """Show the second code to this account, for the first one to submit."""
-        code, issued = self._issue_code("confirm", claim, other=request.person)
+        code, issued = self._issue_code("confirm", call, other=request.person)
         with use_language(request.language):
             notice = _(
                 "{person} sent me your code, and I showed them a second one. If that was you, send "
                 "me the second code here: then both accounts are linked, and whoever uses that "
                 "account may do all that you may do. If it was not you, send nothing, and nothing "
                 "happens."
-            ).format(person=format_person(claim.person, claim.name))
+            ).format(person=format_person(call.person, call.command.sender.name))
         facts = (
-            build_code_over(request, "used", claim.person),
-            EffectFact(issued, claim.at.conversation, f"confirm:{request.salt}"),
+            build_code_over(request, "used", call.person),
+            EffectFact(issued, call.command.at.conversation, f"confirm:{request.salt}"),
             build_requester_notice(request, notice),
         )
         other = format_person(request.person, request.name)
@@ -207,19 +206,21 @@ class AccountLinker:
             "code? Then they want to take over your rights. Stop here, and nothing happens.** If "
             "both accounts are yours, send me `{command}` from the other one. The code is valid "
             "for 1 hour."
-        ).format(other=other, role=claim.role, command=f"{prefix}link {code}")
+        ).format(other=other, role=call.role, command=f"{prefix}link {code}")
         return done(answer, *facts)
 
-    def _link_accounts(self, request: CodeIssued, claim: AccountClaim) -> CommandEffect:
-        one, other = sorted((request.person, claim.person))
-        linked = IdentityLinked(one=one, other=other, joined=True, by=claim.person)
+    def _link_accounts(self, request: CodeIssued, call: CommandCall) -> CommandEffect:
+        one, other = sorted((request.person, call.person))
+        linked = IdentityLinked(one=one, other=other, joined=True, by=call.person)
         text = N_("{person} and you are now linked as one person. `{command}` undoes that.")
-        command = f"{self._channels.command_prefix(claim.at.channel)}link remove"
+        command = f"{self._prefix(call)}link remove"
         with use_language(request.language):
-            notice = _(text).format(person=format_person(claim.person, claim.name), command=command)
+            notice = _(text).format(
+                person=format_person(call.person, call.command.sender.name), command=command
+            )
         facts = (
             EffectFact(linked, None, f"linked:{request.salt}"),
-            build_code_over(request, "used", claim.person),
+            build_code_over(request, "used", call.person),
             build_requester_notice(request, notice),
         )
         text = _(
@@ -230,10 +231,16 @@ class AccountLinker:
         return done(answer, *facts)
 
     def _issue_code(
-        self, what: Literal["link", "confirm"], claim: AccountClaim, other: str = ""
+        self, what: Literal["link", "confirm"], call: CommandCall, other: str = ""
     ) -> tuple[str, CodeIssued]:
         """`other`: the account that must submit the code; empty: any."""
         taken, now = self._roster.request_names, self._clock.now()
         return issue_code(
-            what, taken, now, person=claim.person, name=claim.name, at=claim.at, other=other
+            what,
+            taken,
+            now,
+            person=call.person,
+            name=call.command.sender.name,
+            at=call.command.at,
+            other=other,
         )
