@@ -670,7 +670,7 @@ class Agent:
         tools, now_s = self.context.tools, self._clock.monotonic()
         before_s, tools.last_turn_s = tools.last_turn_s, now_s
         if tools.may_change:
-            await self._services.registry.wait_for_tools()
+            await self._services.plugins.wait_for_tools()
         lasts_s = self._gateway.live.optimization.prompt_cache.long_ttl
         if before_s is None or now_s - before_s > lasts_s:
             tools.pin_specs()

@@ -62,10 +62,6 @@ class ToolRegistry:
     def _dynamic_tools(self) -> list[Tool]:
         return [tool for some in (self._plugins.dynamic_tools() or {}).values() for tool in some]
 
-    async def wait_for_tools(self) -> None:
-        """Wait for the tools of plugins that are not there yet, for a short while."""
-        await self._plugins.wait_for_tools()
-
     def render_tools(self, dispatcher: ToolDispatcher) -> str:
         """Render the tools of an agent, and the state of what they depend on in this process, for
         people.
