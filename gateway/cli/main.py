@@ -49,6 +49,8 @@ again. See `BAD_USAGE`."""
 
 MAX_PORT: Final = 65_535
 DESCRIPTORS_TOLD_S: Final = 60.0
+READ_LIMIT_S: Final = 5.0
+"""Longest wait for the configuration before the command of a plugin, in seconds."""
 STARTUP_S = 3.0
 """Seconds after the start when everything permanent is in memory: libraries, settings,
 connections."""
@@ -212,14 +214,19 @@ def _add_commands(commands: Any, called: str, modules: Collection[str]) -> None:
 
 def _is_off(plugin: type[Plugin], args: argparse.Namespace) -> bool:
     """Return whether the configuration that a command is given, or would find, turns its plugin
-    off. What is wrong with it is told by the command.
+    off. What is wrong with it, or hangs, is told by the command.
     """
+    from gateway.core.findings import run_in_thread  # noqa: PLC0415 - as above
     from gateway.plugins import find_plugins  # noqa: PLC0415 - as above
+
+    async def read_off(directory: Path) -> bool:
+        async with asyncio.timeout(READ_LIMIT_S):
+            found = await run_in_thread(lambda: read_config(directory, os.environ, needs=()))
+        return plugin not in find_plugins().without(found.settings.plugins.off)
 
     with contextlib.suppress(ConfigError, OSError):
         if directory := getattr(args, "config", None) or default_config():
-            settings = read_config(directory, os.environ, needs=()).settings
-            return plugin not in find_plugins().without(settings.plugins.off)
+            return asyncio.run(read_off(directory))
     return False
 
 

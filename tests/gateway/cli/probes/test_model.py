@@ -96,11 +96,9 @@ async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own
 @pytest.mark.parametrize(
     ("answer", "code", "level"),
     [
-        (failure(402, "billing_error"), "model.credit", "bad"),
         (spend_limit(), "model.credit", "bad"),
         (failure(429, "insufficient_quota", code="insufficient_quota"), "model.credit", "bad"),
         (failure(429, "rate_limit_error"), "model.busy", "warning"),
-        (failure(529, "overloaded_error"), "model.busy", "warning"),
         (failure(401, "authentication_error"), "model.key", "bad"),
         (failure(500, "api_error"), "model.busy", "warning"),
         (Answer(status=200, cut_after=0), "model.busy", "warning"),
