@@ -23,6 +23,7 @@ from gateway.core.facts import PluginFact
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
+    from agent.models.settings import ProviderSettings
     from channels.base import Channel, ChannelConfig
     from gateway.access.policy import Routed
     from gateway.context.conversation import ConversationLocks, ConversationReader, RenderedMessage
@@ -51,8 +52,6 @@ API_VERSION: Final = 1
 """Version of this interface. A plugin that was written for another one is not loaded."""
 PROJECT: Final = "reverie"
 PluginT = TypeVar("PluginT", bound="Plugin")
-
-
 hook: Final = pluggy.HookimplMarker(PROJECT)
 """Marks a method of a plugin as the hook of its name; `@hook(trylast=True)`: behind those of all
 other plugins. A name that is no hook, or an argument that the hook does not have, is an error when
@@ -301,6 +300,8 @@ class Plugin:
     """Metrics for Prometheus, whose names begin with `reverie_NAME_`. None: there are none."""
     platforms: ClassVar[Mapping[str, PlatformFactory]] = {}
     """Platforms that it brings, by the name in `channels.NAME.platform`."""
+    providers: ClassVar[Mapping[str, type[ProviderSettings]]] = {}
+    """Providers of models that it brings, by the name in `llm.providers.NAME.kind`."""
 
     def __init__(self, context: PluginContext) -> None:
         """Keep the context. It must not read the log, nor start anything: that is for `start`."""

@@ -1,7 +1,9 @@
 """Language models behind one protocol, `agent.models.base.Model`.
 
 - `base.py`: the vocabulary: requests, stream chunks, the `Model` protocol, the tree of errors.
-- `config.py`: the `llm.providers` and `llm.models` sections, and `build_model`, which builds models
+- `settings.py`: what a provider declares: its settings, and what the gateway asks of them. Those of
+  our own are in `gateway/plugins/providers.py`.
+- `config.py`: checks of `llm.providers` and `llm.models`, and `build_model`, which builds models
   from them.
 - `client.py`: the one way of a request: choose the model, plan its prompt cache, stream, account.
 - `breaker.py`: the state of a circuit breaker.
@@ -9,8 +11,7 @@
   events.
 - `anthropic.py`, `anthropic_wire.py`: the Messages API: responses and the model, requests.
 - `openai.py`: chat completions of OpenAI and compatible servers.
-- `gemini.py`: Google's Gemini API: settings, requests, responses and the model.
-- `settings.py`: the settings that all kinds of providers share.
+- `gemini.py`: Google's Gemini API: requests, responses and the model.
 - `llamacpp.py`: chat completions of a llama.cpp server, with its slots and prompts evaluated ahead
   of time.
 - `local.py`, `local_server.py`: the embedded model and its child process.

@@ -19,10 +19,8 @@ from pydantic import BaseModel, SecretStr
 from agent.models.anthropic_wire import (
     THINKING_TYPES,
     AnthropicRequest,
-    Effort,
     Json,
     ThinkingAnswer,
-    ThinkingMode,
     ThinkingStore,
     build_anthropic_request,
     build_least_effort,
@@ -33,6 +31,7 @@ from agent.models.anthropic_wire import (
     write_thinking,
 )
 from agent.models.base import (
+    Effort,
     ModelBusy,
     ModelRequest,
     PromptTooLong,
@@ -42,6 +41,7 @@ from agent.models.base import (
     StreamStart,
     TextPart,
     ThinkingDelta,
+    ThinkingMode,
 )
 from agent.models.http import (
     DEFAULT_TIMEOUT_S,

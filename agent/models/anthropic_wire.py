@@ -30,10 +30,12 @@ from agent.models.adapt import find_tool_loop_start
 from agent.models.base import (
     EMPTY_USER_TEXT,
     CacheBreakpoint,
+    Effort,
     MessagePart,
     ModelMessage,
     ModelRequest,
     TextPart,
+    ThinkingMode,
     ToolResult,
 )
 from gateway.core.tool_spec import Image, ToolCall
@@ -219,6 +221,11 @@ class AnthropicRequest:
         breakpoints. Slow.
         """
         return self._prefix.digest(self._messages)
+
+
+def build_counted_body(request: ModelRequest, model: str) -> Json:
+    """Build the body of a request whose tokens are to be counted."""
+    return build_anthropic_request(request, model=model).body
 
 
 def build_anthropic_request(
@@ -472,11 +479,6 @@ def _append_to_user(messages: list[Json], text: str) -> list[Json]:
     assert isinstance(content, list)
     return [*messages[:-1], {"role": "user", "content": [*content, block]}]
 
-
-Effort = Literal["low", "medium", "high", "xhigh", "max"]
-"""Values of `output_config.effort`, least first."""
-ThinkingMode = Literal["default", "off", "between_tools"]
-"""`default`: the model's own. `between_tools`: only between tool calls (Sonnet 5.5)."""
 
 _CLAUDE_NAME = re.compile(
     r"claude-((?:fable|mythos|opus|sonnet|haiku)-(?:preview|\d(?:-\d)?(?!\d)))"

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from agent.tokens.counter import CountText, PromptSize
 
 
+Effort = Literal["low", "medium", "high", "xhigh", "max"]
+"""Values of `output_config.effort`, least first."""
+ThinkingMode = Literal["default", "off", "between_tools"]
+"""`default`: the model's own. `between_tools`: only between tool calls (Sonnet 5.5)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemBlock:
     """Piece of the system prompt that changes as a whole."""

@@ -50,38 +50,17 @@ from agent.models.http import (
     StreamText,
     encode_json,
     error_from_stream,
+    gemini_headers,
     join_endpoint,
     parse_event,
     report_unread,
     sanitize_reason,
 )
-from agent.models.settings import ProviderKey, ProviderSettings, ProviderUrl
 from agent.prompt import join_surrogates
 from gateway.core.events import Usage
-from gateway.core.proxy import ProxySetting
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 logger = logging.getLogger(__name__)
-
-
-class GeminiConfig(ProviderSettings):
-    """Google's Gemini API."""
-
-    kind: Literal["gemini"]
-    base_url: ProviderUrl = "https://generativelanguage.googleapis.com"
-    """Any server with the Gemini API, with `/v1` or without; with `/v1beta` for `*-latest` models,
-    which v1 has not."""
-    api_key: ProviderKey | None = None
-    """From aistudio.google.com. Left out or `none`: no key is sent."""
-    proxy: ProxySetting | None = None
-    """Way to it: `socks5://host:1080`, `http://host:3128`, or `none`. null: as the environment
-    says."""
-
-
-def gemini_headers(api_key: str) -> dict[str, str]:
-    """Return the headers of a request. `api_key` empty: none is sent."""
-    return {"x-goog-api-key": api_key} if api_key else {}
-
 
 _UNSIGNED = "skip_thought_signature_validator"
 """Stands for the signature of a call that another model wrote (thought-signatures, FAQ)."""

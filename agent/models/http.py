@@ -675,6 +675,11 @@ def anthropic_headers(api_key: str) -> dict[str, str]:
     )
 
 
+def gemini_headers(api_key: str) -> dict[str, str]:
+    """Return the headers of a request to Google's Gemini API. `api_key` empty: none is sent."""
+    return {"x-goog-api-key": api_key} if api_key else {}
+
+
 def strip_version(base_url: str) -> str:
     """Return a user's base URL without the version at its end. Raises ValueError as
     `join_endpoint`.

@@ -18,8 +18,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from agent.models.anthropic import AnthropicModel
-from agent.models.anthropic_wire import Effort, ThinkingMode
-from agent.models.base import ModelBusy, ModelUnusable, RequestRefused
+from agent.models.base import Effort, ModelBusy, ModelUnusable, RequestRefused, ThinkingMode
 from agent.models.http import (
     DEFAULT_TIMEOUT_S,
     ModelHttpClient,

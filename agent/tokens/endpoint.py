@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from agent.models.base import ModelBusy, ModelError, PromptTooLong
+from agent.models.base import ModelBusy, ModelError, ModelRequest, PromptTooLong
 from agent.models.breaker import CircuitBreaker
 from agent.models.http import ModelHttpClient, anthropic_headers, join_endpoint
 from gateway.core.clock import Clock
@@ -60,6 +60,7 @@ class EndpointCounter:
         self,
         *,
         clock: Clock,
+        write: Callable[[ModelRequest, str], RequestBody],
         api_key: str = "",
         base_url: str = "https://api.anthropic.com",
         capacity: int = 1024,
@@ -68,7 +69,8 @@ class EndpointCounter:
     ) -> None:
         """Open no connection yet. Raises ValueError for a bad URL or key.
 
-        `capacity`: limit of counts remembered; 0: none.
+        `write`: builds the body of a request to this model. `capacity`: limit of counts remembered;
+        0: none.
         """
         secret = "" if api_key.lower() == "none" else api_key
         url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
@@ -79,6 +81,7 @@ class EndpointCounter:
             timeout_s=timeout_s,
             proxy=proxy,
         )
+        self.write = write
         self._timeout_s = timeout_s
         self._clock = clock
         self._counts = LruDict[bytes, int](capacity)

@@ -30,6 +30,7 @@ from gateway.config.models import Settings
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
 from gateway.core.facts import TurnRecord
+from gateway.plugins import find_providers
 from gateway.store import Store, StoreOpenError
 
 logger = logging.getLogger("reverie.demo.irc")
@@ -216,16 +217,15 @@ def build_demo_settings(
     The model is the one whose key is in the environment; else the embedded one if it is installed;
     else scripted.
     """
+    provider: dict[str, object]
     named = {"name": env["REVERIE_MODEL"]} if env.get("REVERIE_MODEL") else {}
-    if key := env.get("ANTHROPIC_API_KEY"):
-        provider = _provider_config("anthropic", key, env.get("ANTHROPIC_BASE_URL"))
-        model = {"name": "claude-haiku-5-5"} | named
-    elif key := env.get("OPENAI_API_KEY"):
-        provider = _provider_config("openai", key, env.get("OPENAI_BASE_URL"))
-        model = {"name": "gpt-6-luna"} | named
-    elif key := env.get("GEMINI_API_KEY"):
-        provider = _provider_config("gemini", key, env.get("GEMINI_BASE_URL"))
-        model = {"name": "gemini-3.8-flash"} | named
+    for kind, settings in find_providers().items():
+        prefix, usual = settings.demo
+        if prefix and (key := env.get(f"{prefix}_API_KEY")):
+            url = env.get(f"{prefix}_BASE_URL")
+            provider = {"kind": kind, "api_key": key, **({"base_url": url} if url else {})}
+            model = {"name": usual} | named
+            break
     else:
         provider, model = _model_without_key(), {}
     return parse_config(
@@ -253,10 +253,6 @@ def _model_without_key() -> dict[str, object]:
     except ModelUnusable:
         return {"kind": "scripted", "replies": SCRIPTED_REPLIES}
     return {"kind": "local"}
-
-
-def _provider_config(kind: str, key: str, base_url: str | None) -> dict[str, object]:
-    return {"kind": kind, "api_key": key, **({"base_url": base_url} if base_url else {})}
 
 
 def _print_line(text: str) -> None:
@@ -365,9 +361,11 @@ async def _start_model(settings: Settings) -> Model:
     elif model.family == "scripted":
         _print_line("It gives prepared answers: the embedded model is not installed.")
     if model.family in ("local", "scripted"):
+        *others, last = (
+            f"{one.demo[0]}_API_KEY" for one in find_providers().values() if one.demo[0]
+        )
         _print_line(
-            "Set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY (and *_BASE_URL, "
-            "REVERIE_MODEL) for a real one."
+            f"Set {', '.join(others)} or {last} (and *_BASE_URL, REVERIE_MODEL) for a real one."
         )
     if model.family == "local":
         _print_line("Loading the weights ...")

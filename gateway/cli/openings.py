@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import urlsplit
 
-from agent.models.config import may_leak_calls
 from gateway.config.check_registry import CheckContext, check
 from gateway.config.models import AccessConfig, Settings
 from gateway.config.tools import McpServerConfig, ToolsConfig
@@ -197,10 +196,8 @@ def _find_open_ports(settings: Settings) -> Iterator[Opening]:
 
 def _find_open_models(settings: Settings) -> Iterator[Opening]:
     for name, model in settings.llm.models.items():
-        usual = may_leak_calls(
-            model.model_copy(update={"leaks": None}), settings.llm.providers[model.provider]
-        )
-        if model.leaks and not usual:
+        known = settings.llm.providers[model.provider].traits(model.name or "")
+        if model.leaks and not known.may_leak_calls:
             yield (
                 "open.leaks",
                 "tool calls in the text of its answers are executed",

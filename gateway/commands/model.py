@@ -4,7 +4,6 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from agent.models.config import context_tokens_of, output_tokens_of, takes_images
 from channels.base import CommandCompletion
 from gateway.commands.context import CommandCall, CommandContext
 from gateway.commands.definition import command, make_arg
@@ -87,7 +86,8 @@ def _choose_model(context: CommandContext, call: CommandCall, name: str) -> Comm
 
 def _context_tokens(name: str, context: CommandContext) -> int:
     llm = context.gateway.live.settings.llm
-    return context_tokens_of(llm.models[name], llm.providers[llm.models[name].provider])
+    model = llm.models[name]
+    return llm.providers[model.provider].options(name, model)["context_tokens"]
 
 
 def _format_model(name: str, context: CommandContext) -> str:
@@ -95,17 +95,18 @@ def _format_model(name: str, context: CommandContext) -> str:
     live = context.gateway.live
     model = live.settings.llm.models[name]
     provider = live.settings.llm.providers[model.provider]
+    options = provider.options(name, model)
     price = live.prices.find(model.name or provider.kind, provider=provider.kind)
     called = f" `{_escape_line(model.name)}`" if model.name else ""
     parts = [
         f"`{_escape_line(name)}`: {provider.kind}{called}",
         _("reads {context} tokens, answers up to {output}").format(
-            context=f"{context_tokens_of(model, provider):,}",
-            output=f"{output_tokens_of(model, provider):,}",
+            context=f"{options['context_tokens']:,}",
+            output=f"{options['max_output_tokens']:,}",
         ),
         _("price known") if price.known and price.is_priced else _("price not known"),
     ]
-    if takes_images(model, provider):
+    if options["takes_images"]:
         parts.append(_("sees images"))
     if model.fallbacks:
         names = ", ".join(f"`{_escape_line(one)}`" for one in model.fallbacks)

@@ -147,8 +147,7 @@ def check_workspaces(context: CheckContext) -> Iterator[Finding]:
         where = f"agents.{agent.id}.workspace ({root})"
         provider = settings.llm.providers[settings.llm.models[agent.model].provider]
         try:
-            family = "anthropic" if provider.kind == "vertex" else provider.kind
-            reading = read_workspace(root, "public", family)
+            reading = read_workspace(root, "public", provider.family)
         except OSError as error:
             what = f"its persona cannot be read: {error.strerror or 'it cannot be read'}"
             fix = (

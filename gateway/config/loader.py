@@ -406,11 +406,18 @@ def _check_plugins(settings: Settings) -> Iterator[tuple[Keys, str]]:
                 told = next((str(one) for one in found.problems if one.plugin == name), "")
                 message = told or f"there is no plugin {name}; `reverie plugins` lists all"
                 yield ("plugins", key), message
-    used = {name for one in found.without(settings.plugins.off) for name in one.platforms}
-    for name, channel in settings.channels.items():
-        if channel.platform not in used:
-            message = f"the plugin that brings {channel.platform} is off (plugins.off)"
-            yield ("channels", name, "platform"), message
+    left = found.without(settings.plugins.off)
+    used = {name for one in left for name in (*one.platforms, *one.providers)}
+    chosen: list[tuple[Keys, str]] = [
+        (("channels", name, "platform"), one.platform) for name, one in settings.channels.items()
+    ]
+    chosen += [
+        (("llm", "providers", name, "kind"), one.kind)
+        for name, one in settings.llm.providers.items()
+    ]
+    for keys, kind in chosen:
+        if kind not in used:
+            yield keys, f"the plugin that brings {kind} is off (plugins.off)"
 
 
 def _model() -> type[Settings]:

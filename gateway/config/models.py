@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from agent.models.config import ModelConfig, ProviderConfig
+from agent.models.settings import ModelConfig, ProviderSettings
 from channels.base import ChannelConfig
 from gateway.config.tools import ToolsConfig
 from gateway.core.events import Address
@@ -588,7 +588,7 @@ class AgentConfig(ConfigSection):
 class LlmConfig(ConfigSection):
     """Providers and models."""
 
-    providers: dict[Name, ProviderConfig]
+    providers: dict[Name, ProviderSettings]
     models: dict[str, ModelConfig]
     overload_wait: Duration = 900.0
     """Time that a question waits while no model answers; then the bot asks the person to ask again.

@@ -13,12 +13,14 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from operator import or_
 from typing import Annotated, Any, Final, NamedTuple, get_args
+from urllib.parse import urlsplit
 
 import pluggy
-from pydantic import Field, create_model
+from pydantic import BeforeValidator, Field, create_model
 
+from agent.models.settings import ProviderSettings
 from gateway.commands.definition import declared_commands
-from gateway.config.models import ChannelKey, Settings
+from gateway.config.models import ChannelKey, LlmConfig, Name, Settings
 from gateway.core.facts import fact_kind, register_facts
 from gateway.core.tool import permits_of
 from gateway.hooks import PluginProblem
@@ -57,6 +59,14 @@ BUILT_IN: Final = (
     "gateway.plugins.platforms:Irc",
     "gateway.plugins.platforms:Telegram",
     "gateway.plugins.platforms:Discord",
+    "gateway.plugins.providers:Anthropic",
+    "gateway.plugins.providers:Vertex",
+    "gateway.plugins.providers:OpenAI",
+    "gateway.plugins.providers:Gemini",
+    "gateway.plugins.providers:MiniMax",
+    "gateway.plugins.providers:LlamaCpp",
+    "gateway.plugins.providers:Local",
+    "gateway.plugins.providers:Scripted",
     "gateway.plugins.console:Console",
     "gateway.plugins.setup:Setup",
     "gateway.plugins.backup:Backup",
@@ -185,7 +195,7 @@ def check_plugin(plugin: object, before: Sequence[type[Plugin]]) -> None:
         one.is_required() for one in plugin.Settings.model_fields.values()
     ):
         raise UnusablePlugin("each of its settings needs a default value")
-    _check_platforms(plugin, before)
+    _check_kinds(plugin, before)
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
     manager.register(plugin, plugin.name)
@@ -203,16 +213,22 @@ def _check_commands(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> Non
             raise UnusablePlugin(f"there is a command {', '.join(taken)} already")
 
 
-def _check_platforms(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
-    for name, factory in plugin.platforms.items():
-        if any(name in one.platforms for one in before):
-            raise UnusablePlugin(f"there is a platform {name} already")
-        field = factory.settings.model_fields.get("platform")
-        if field is None or name not in get_args(field.annotation):
-            raise UnusablePlugin(
-                f"the settings of its platform must be a ChannelConfig with "
-                f"`platform: Literal[{name!r}]`"
-            )
+def _check_kinds(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
+    """Check the settings of its platforms and providers."""
+    platforms = {name: one.settings for name, one in plugin.platforms.items()}
+    for attribute, key, base, declared in (
+        ("platforms", "platform", "ChannelConfig", platforms),
+        ("providers", "kind", "ProviderSettings", plugin.providers),
+    ):
+        what = attribute.removesuffix("s")
+        for name, settings in declared.items():
+            if any(name in getattr(one, attribute) for one in before):
+                raise UnusablePlugin(f"there is a {what} {name} already")
+            field = settings.model_fields.get(key)
+            if field is None or name not in get_args(field.annotation):
+                raise UnusablePlugin(
+                    f"the settings of its {what} must be a {base} with `{key}: Literal[{name!r}]`"
+                )
 
 
 def find_platforms() -> Mapping[str, PlatformFactory]:
@@ -220,9 +236,32 @@ def find_platforms() -> Mapping[str, PlatformFactory]:
     return {name: made for one in find_plugins().classes for name, made in one.platforms.items()}
 
 
+def find_providers() -> Mapping[str, type[ProviderSettings]]:
+    """Return the providers of models of this environment by kind, in the order of their plugins."""
+    return {kind: one for each in find_plugins().classes for kind, one in each.providers.items()}
+
+
+def _add_kind(value: object) -> object:
+    """Add the kind that the address of a provider suggests, if none is given."""
+    if (
+        not isinstance(value, dict)
+        or "kind" in value
+        or not isinstance(url := value.get("base_url"), str)
+    ):
+        return value
+    try:
+        parts = urlsplit(url.strip())
+        kinds = [kind for kind, one in find_providers().items() if one.is_at(parts)]
+    except ValueError:
+        kinds = []  # validation by the chosen section reports the bad address
+    return {**value, "kind": kinds[0] if kinds else "openai"}
+
+
 @cache
 def settings_model() -> type[Settings]:
-    """Return the model of the configuration, with the platforms and sections of all plugins."""
+    """Return the model of the configuration, with what plugins bring: platforms, providers, and
+    sections.
+    """
     channel: Any = reduce(or_, (one.settings for one in find_platforms().values()))
     sections: dict[str, Any] = {
         one.name: (one.Settings, one.Settings())
@@ -231,4 +270,14 @@ def settings_model() -> type[Settings]:
     }
     by_platform = Annotated[channel, Field(discriminator="platform")]
     sections["channels"] = (dict[ChannelKey, by_platform], Field(default={}))
+    provider: Any = reduce(or_, find_providers().values())
+    by_kind = Annotated[provider, Field(discriminator="kind"), BeforeValidator(_add_kind)]
+    providers: Any = dict[Name, by_kind]
+    sections["llm"] = create_model(
+        "LlmConfig",
+        __base__=LlmConfig,
+        __doc__=LlmConfig.__doc__,
+        __module__=__name__,
+        providers=providers,
+    )
     return create_model("Settings", __base__=Settings, __module__=__name__, **sections)

@@ -786,10 +786,7 @@ def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
     """Build the policy of an agent's DMN loop."""
     config, llm = settings.dmn, settings.llm
     own = next(one.model for one in settings.agents if one.id == agent)
-    is_here = own in llm.models and llm.providers[llm.models[own].provider].kind in (
-        "llamacpp",
-        "local",
-    )
+    runs_here = own in llm.models and llm.providers[llm.models[own].provider].runs_here
     return DmnPolicy(
         inner=inner_conversation(agent),
         engaged_s=config.engaged,
@@ -800,7 +797,7 @@ def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
         daily_turns=config.daily_turns,
         daily_cost_usd=config.daily_cost_usd,
         forage_per_day=config.forage_per_day if config.forage else 0,
-        lanes=config.parallel_turns or (LANES_OF_OWN_MODEL if is_here else LANES),
+        lanes=config.parallel_turns or (LANES_OF_OWN_MODEL if runs_here else LANES),
         dream_every_s=config.dream_every,
         dream_tokens=config.dream_tokens,
     )

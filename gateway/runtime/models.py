@@ -17,24 +17,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.prompt_cache import CacheWarmer, PromptCache
 from agent.cache.state import LIFETIME_S, Cadence
-from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import Model, ModelRequest
 from agent.models.client import Candidate
-from agent.models.config import (
-    AnthropicConfig,
-    CacheFactory,
-    ModelConfig,
-    ProviderConfig,
-    ScriptedConfig,
-    build_model,
-    fallback_chain,
-    takes_breakpoints,
-)
+from agent.models.config import CacheFactory, build_model, fallback_chain
+from agent.models.settings import ModelConfig, ProviderSettings
 from agent.tokens.counter import OfflineCounter, RequestMeter, TokenEstimate, TokenMeter
 from agent.tokens.endpoint import EndpointCounter
 from agent.workspace.cache import WorkspaceCache
@@ -45,14 +36,6 @@ from gateway.core.facts import TurnRecord
 from gateway.store import StoreReader
 
 logger = logging.getLogger("reverie.cache")
-
-_CACHING: Mapping[str, Literal["marks", "automatic", "none"]] = {
-    "openai": "automatic",
-    "minimax": "automatic",
-    "gemini": "automatic",
-    "llamacpp": "automatic",
-    "local": "automatic",
-}
 
 CADENCE_TURNS = 1_000
 """Newest turns that are read: about twenty of each of fifty conversations."""
@@ -92,7 +75,7 @@ class _ModelKey(NamedTuple):
     name: str
     config: ModelConfig
     """Without its fallbacks."""
-    provider: ProviderConfig
+    provider: ProviderSettings
 
 
 class ModelPool:
@@ -283,7 +266,7 @@ class TokenCounters:
 
     The provider's own counter where it has one; else, and from the first outage of it on, cl100k,
     which is loaded when it is first needed. Bytes are counted where no prompt is measured by a
-    tokenizer: for scripted models, with `token_counter` off, and until cl100k is loaded.
+    tokenizer: with `token_counter` off, and until cl100k is loaded.
     """
 
     def __init__(self, live: LiveSettings, clock: Clock) -> None:
@@ -291,37 +274,30 @@ class TokenCounters:
         self._clock = clock
         self._tokenizer = OfflineCounter()
         self.fine, self.rough = TokenMeter(self._tokenizer), TokenMeter()
-        self._endpoints: dict[tuple[str, AnthropicConfig, int], EndpointCounter] = {}
-        """By key of the provider, its configuration, and the size of the cache."""
+        self._endpoints: dict[tuple[str, ProviderSettings, int], EndpointCounter | None] = {}
+        """By key of the provider, its configuration, and the size of the cache. None: it cannot
+        count."""
 
-    def gauge(self, name: str, config: ModelConfig, provider: ProviderConfig) -> RequestMeter:
+    def gauge(self, name: str, config: ModelConfig, provider: ProviderSettings) -> RequestMeter:
         """Return the counter for one model, which its provider calls `name`."""
         return _ModelGauge(self, name, config.provider, provider)
 
-    def endpoint(self, key: str, provider: ProviderConfig) -> EndpointCounter | None:
+    def endpoint(self, key: str, provider: ProviderSettings) -> EndpointCounter | None:
         """Return the counter that asks this provider.
 
         None: the settings do not want it, or the provider cannot count.
         """
         settings = self.live.optimization.token_counter
-        if (
-            not settings.enabled
-            or settings.backend == "tiktoken"
-            or not isinstance(provider, AnthropicConfig)
-        ):
+        if not settings.enabled or settings.backend == "tiktoken":
             return None
         endpoint_key = key, provider, settings.cache_capacity
         if endpoint_key not in self._endpoints:
-            self._endpoints[endpoint_key] = EndpointCounter(
-                clock=self._clock,
-                api_key=provider.api_key.get_secret_value() if provider.api_key else "",
-                base_url=provider.base_url,
-                proxy=provider.proxy,
-                capacity=settings.cache_capacity,
+            self._endpoints[endpoint_key] = provider.make_counter(
+                self._clock, settings.cache_capacity
             )
         return self._endpoints[endpoint_key]
 
-    def take_unused(self, providers: Mapping[str, ProviderConfig]) -> list[EndpointCounter]:
+    def take_unused(self, providers: Mapping[str, ProviderSettings]) -> list[EndpointCounter]:
         """Remove and return the counters that these providers do not use; the caller closes
         them.
         """
@@ -329,12 +305,14 @@ class TokenCounters:
         unused = [
             one for one in self._endpoints if one != (one[0], providers.get(one[0]), capacity)
         ]
-        return [self._endpoints.pop(one) for one in unused]
+        popped = [self._endpoints.pop(one) for one in unused]
+        return [one for one in popped if one is not None]
 
     async def aclose(self) -> None:
         """Stop counting and loading."""
         for endpoint in self._endpoints.values():
-            await endpoint.aclose()
+            if endpoint is not None:
+                await endpoint.aclose()
         self._tokenizer.close()
 
 
@@ -346,33 +324,31 @@ class _ModelGauge:
         counters: TokenCounters,
         name: str,
         key: str,
-        provider: ProviderConfig,
+        provider: ProviderSettings,
     ) -> None:
         self._counting = counters
         self._name = name
         self._key = key
         self._provider = provider
-        self._can_count = isinstance(provider, AnthropicConfig)
         self._counted_requests: dict[str, ModelRequest] = {}
         """The one request by agent that the provider was asked to count: its prefix is the same in
         all others."""
 
     @property
     def _endpoint(self) -> EndpointCounter | None:
-        return self._counting.endpoint(self._key, self._provider) if self._can_count else None
+        return self._counting.endpoint(self._key, self._provider)
 
     def estimate(self, model: str, request: ModelRequest) -> tuple[TokenMeter, TokenEstimate]:
         counters, endpoint = self._counting, self._endpoint
         is_enabled = "token_counter" in counters.live.enabled[request.shared_key]
-        is_counted = isinstance(self._provider, ScriptedConfig) or (
-            endpoint is not None and endpoint.is_exact
-        )
+        is_counted = endpoint is not None and endpoint.is_exact
         meter = counters.fine if is_enabled and not is_counted else counters.rough
         estimate = meter.estimate(model, request)
         if is_enabled and endpoint is not None and request.shared_key not in self._counted_requests:
             self._counted_requests[request.shared_key] = request
             endpoint.request_count(
-                self._body(request), lambda tokens: meter.record_count(estimate, tokens)
+                endpoint.write(request, self._name),
+                lambda tokens: meter.record_count(estimate, tokens),
             )
         return meter, estimate
 
@@ -380,10 +356,10 @@ class _ModelGauge:
         counted, endpoint = self._counted_requests.get(request.shared_key), self._endpoint
         if endpoint is None or counted is None or counted.conversation is not request.conversation:
             return False
-        return endpoint.is_exact and endpoint.get_count(self._body(counted)) is not None
-
-    def _body(self, request: ModelRequest) -> dict[str, object]:
-        return build_anthropic_request(request, model=self._name).body
+        return (
+            endpoint.is_exact
+            and endpoint.get_count(endpoint.write(counted, self._name)) is not None
+        )
 
 
 class ModelServices:
@@ -489,9 +465,9 @@ class _CacheFactory:
         self._warmer = warmer
 
     def __call__(
-        self, model: Model, config: ModelConfig, provider: ProviderConfig
+        self, model: Model, config: ModelConfig, provider: ProviderSettings
     ) -> PromptCache | None:
-        if isinstance(provider, ScriptedConfig):
+        if not provider.is_metered:
             return None
         name = config.name or provider.kind
         price = self._live.prices.find(name, provider=provider.kind)
@@ -499,9 +475,7 @@ class _CacheFactory:
             logger.warning(
                 "%s is not in prices.yaml: cost and caching are taken from `default` there", name
             )
-        caching = (
-            "marks" if takes_breakpoints(config, provider) else _CACHING.get(provider.kind, "none")
-        )
+        caching = provider.traits(config.name or "").caching
         dialect = CacheProfile(provider=provider.kind, model=name, price=price, caching=caching)
         return PromptCache(
             model,
@@ -509,7 +483,7 @@ class _CacheFactory:
             clock=self._clock,
             gauge=self._counters.gauge(name, config, provider),
             policy=partial(self._policy, frozenset({provider.kind, config.provider})),
-            warmer=self._warmer if isinstance(provider, AnthropicConfig) else None,
+            warmer=self._warmer if provider.keeps_warm else None,
         )
 
     def _policy(self, provider: frozenset[str], agent_id: str) -> CachePolicy:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -22,9 +22,11 @@ from agent.models.gemini import GeminiModel
 from agent.models.http import encode_body
 from agent.models.minimax import MiniMaxModel
 from agent.models.openai import OpenAIDialect, OpenAIModel, build_chat_request
+from agent.models.settings import ProviderSettings
 from agent.models.vertex import VertexModel
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.tool_spec import ToolSpec
+from gateway.plugins import settings_model
 from reverie.testing.servers.gemini_api import GeminiApi
 from reverie.testing.servers.minimax_api import MiniMaxApi
 from reverie.testing.servers.model_api import ModelApi
@@ -41,6 +43,14 @@ BLOCKS = (
 TOOL = ToolSpec(
     name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}'
 )
+
+
+def parse_provider(written: Mapping[str, Any]) -> ProviderSettings:
+    """A section of `llm.providers`. Raises ValidationError."""
+    llm: Any = settings_model().model_fields["llm"].annotation
+    found = llm.model_validate({"providers": {"x": dict(written)}, "models": {}})
+    provider: ProviderSettings = found.providers["x"]
+    return provider
 
 
 def user(*texts: str) -> ModelMessage:

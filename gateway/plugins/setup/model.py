@@ -3,20 +3,15 @@
 from functools import partial
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from agent.cache.prices import PriceTable
-from agent.models.config import (
-    AnthropicConfig,
-    LlamaCppConfig,
-    LocalConfig,
-    ModelConfig,
-    OpenAIConfig,
-)
-from agent.models.gemini import GeminiConfig
 from agent.models.http import join_endpoint
+from agent.models.settings import KeyedSettings, ModelConfig, ProviderSettings, SetupChoice
 from gateway.config.model_check import ModelListing, list_models, probe_model
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.config.source import value_at
+from gateway.plugins import find_providers
 from gateway.plugins.setup.dialog import (
     AGAIN,
     CORRECT,
@@ -28,35 +23,6 @@ from gateway.plugins.setup.dialog import (
     parse_choice,
 )
 
-_PROVIDERS: Final = {
-    "anthropic": ("anthropic", ""),
-    "openai": ("openai", ""),
-    "gemini": ("gemini", ""),
-    "compatible": ("openai", "http://127.0.0.1:8000/v1"),
-    "llama.cpp": ("llamacpp", "http://127.0.0.1:9931"),
-    "embedded": ("local", ""),
-}
-"""Kind, and default of the address that is asked for."""
-_KINDS: Final[
-    dict[str, type[AnthropicConfig | OpenAIConfig | GeminiConfig | LlamaCppConfig | LocalConfig]]
-] = {
-    "anthropic": AnthropicConfig,
-    "openai": OpenAIConfig,
-    "gemini": GeminiConfig,
-    "llamacpp": LlamaCppConfig,
-    "local": LocalConfig,
-}
-_MODEL_INTRO: Final = (
-    "",
-    "The model",
-    "  anthropic   Claude; needs a key from console.anthropic.com",
-    "  openai      needs a key from platform.openai.com",
-    "  gemini      Google's; needs a key from aistudio.google.com",
-    "  compatible  any server with OpenAI's API: vLLM, Ollama, OpenRouter",
-    "  llama.cpp   a llama.cpp server",
-    "  embedded    a very small model inside this program, only for a first try: needs nothing",
-)
-_DEFAULT_MODEL: Final = "claude-sonnet-5-5"
 _MAX_LISTED: Final = 12
 _UNKNOWN: Final = {"context_tokens": None}
 """What is not known of another model."""
@@ -66,31 +32,33 @@ def ask_model(person: Respondent, config: Values) -> None:
     """Ask for a model until it answers, or the person accepts that it does not; change the
     configuration.
     """
-    person.tell(*_MODEL_INTRO)
+    choices = [choice for _, choice in _find_choices()]
+    person.tell("", "The model", *(f"  {one.name:<11} {one.about}" for one in choices))
     entry = value_at(config, "agents", 0, "model") or "main"
     llm: Values = config.setdefault("llm", {})
     model: Values = dict(value_at(llm, "models", str(entry)) or {})  # type: ignore[arg-type] # a section
     name: str = model.get("provider", "")
     provider: Values = dict(value_at(llm, "providers", name) or {})  # type: ignore[arg-type] # as above
-    provider = provider if provider.get("kind") in _KINDS else {}
+    provider = provider if provider.get("kind") in {kind for kind, _ in _find_choices()} else {}
     keyed, way = False, CORRECT
     while way != GO_ON:
         name, provider, kept = _ask_provider(person, name, provider, keyed=keyed)
         model |= {"provider": name} if kept else {"provider": name, "name": None, **_UNKNOWN}
         key, offered, way = provider.get("api_key"), ModelListing(), AGAIN
+        kind = find_providers()[provider["kind"]]
         if isinstance(key, Secret) and key.value is None:
             person.tell(f"  {key.reference} is not set here, so setup cannot test the model now.")
-            model = _ask_model_name(person, provider, model, offered)
+            model = _ask_model_name(person, kind, model, offered)
             break
-        settings = person.build(_KINDS[provider["kind"]], provider)
+        settings = person.build(kind, provider)
         while way == AGAIN:
-            if provider["kind"] in {"anthropic", "openai", "gemini"}:
+            if kind.names_models:
                 person.tell("  Asking the server for its models ...")
                 offered = person.probe(list_models(settings))
                 way = person.review(offered.findings, skip=False)
                 if way != GO_ON:
                     continue
-            model = _ask_model_name(person, provider, model, offered)
+            model = _ask_model_name(person, kind, model, offered)
             person.tell("  Asking the model for one word ...")
             prices, wanted = _load_prices(person.directory), person.build(ModelConfig, model)
             findings, window = person.probe(probe_model(wanted, settings, prices))
@@ -115,29 +83,36 @@ def _load_prices(directory: Path) -> PriceTable:
         return load_price_table(None)
 
 
+def _find_choices() -> list[tuple[str, SetupChoice]]:
+    """Return what the providers offer, with their kinds: first the services that need a key."""
+    providers = find_providers().items()
+    found = [(kind, choice) for kind, one in providers for choice in one.choices]
+    return sorted(
+        found,
+        key=lambda one: (
+            bool(one[1].address) or not issubclass(find_providers()[one[0]], KeyedSettings)
+        ),
+    )
+
+
 def _ask_provider(
     person: Respondent, name: str, before: Values, *, keyed: bool
 ) -> tuple[str, Values, bool]:
     """Ask for the provider, its address and its key; return its name, its section, and whether it
     is the one of `before`. `keyed`: it wanted a key a moment ago.
     """
-    kinds = {
-        "anthropic": "anthropic",
-        "gemini": "gemini",
-        "llamacpp": "llama.cpp",
-        "local": "embedded",
-    }
-    url: str = before.get("base_url") or ""
-    known = kinds.get(before.get("kind", "anthropic")) or (
-        "openai" if not url or "api.openai.com" in url else "compatible"
-    )
-    parse = partial(parse_choice, tuple(_PROVIDERS))
-    choice = person.ask("model.provider", default=known, parse=parse)
-    kind, address = _PROVIDERS[choice]
+    choices = {choice.name: (kind, choice) for kind, choice in _find_choices()}
+    own = [one.name for kind, one in choices.values() if kind == before.get("kind")]
+    if url := before.get("base_url") or "":
+        usual = urlsplit(find_providers()[before["kind"]].model_fields["base_url"].default)
+        own = own if str(usual.hostname) in url else own[::-1]
+    known = next(iter(own or choices))
+    choice = person.ask("model.provider", default=known, parse=partial(parse_choice, (*choices,)))
+    kind, (_, _, address) = choices[choice]
     kept = bool(before) and choice == known
     provider = dict(before) if kept else {"kind": kind}
     name = name if kept else choice.replace("llama.cpp", "llamacpp")
-    if kind == "local":
+    if not issubclass(find_providers()[kind], KeyedSettings):
         return name, {"kind": kind}, kept
     url = person.ask(
         "model.url",
@@ -157,16 +132,16 @@ def _ask_provider(
 
 
 def _ask_model_name(
-    person: Respondent, provider: Values, model: Values, offered: ModelListing
+    person: Respondent, kind: type[ProviderSettings], model: Values, offered: ModelListing
 ) -> Values:
-    if provider["kind"] in {"llamacpp", "local"}:
+    if not kind.names_models:
         return model
     names = offered.names
     for number, name in enumerate(names[:_MAX_LISTED], 1):
         person.tell(f"  {number:>2}  {name}")
     if len(names) > _MAX_LISTED:
         person.tell(f"      and {len(names) - _MAX_LISTED} more")
-    default = model.get("name") or (_DEFAULT_MODEL if provider["kind"] == "anthropic" else None)
+    default = model.get("name") or kind.setup_model or None
     if names and default not in names:
         default = names[0]
 

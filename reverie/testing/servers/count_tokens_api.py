@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from agent.tokens.counter import count_heuristically
+from agent.models.anthropic_wire import build_counted_body
 from agent.tokens.endpoint import EndpointCounter
 from gateway.core.clock import ManualClock
 from reverie.testing.servers.ports import LoopbackServer, read_head
@@ -123,7 +124,12 @@ def asking(story: Story, *, capacity: int = 1024, timeout_s: float = 10.0) -> No
         clock = ManualClock()
         async with CountApi() as api, asyncio.timeout(120):
             counter = EndpointCounter(
-                clock=clock, api_key=KEY, base_url=api.url, capacity=capacity, timeout_s=timeout_s
+                clock=clock,
+                write=build_counted_body,
+                api_key=KEY,
+                base_url=api.url,
+                capacity=capacity,
+                timeout_s=timeout_s,
             )
             try:
                 await story(api, counter, clock)

@@ -13,11 +13,9 @@ import pytest
 from agent.models.adapt import append_suffix
 from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import (
-    Effort,
     Json,
     RequestSuffix,
     ThinkingAnswer,
-    ThinkingMode,
     build_anthropic_request,
     build_options,
     find_capabilities,
@@ -27,6 +25,7 @@ from agent.models.anthropic_wire import (
 from agent.models.base import (
     AnswerUnreadable,
     CacheBreakpoint,
+    Effort,
     ModelBusy,
     ModelError,
     ModelMessage,
@@ -35,13 +34,16 @@ from agent.models.base import (
     PromptTooLong,
     RequestRefused,
     TextPart,
+    ThinkingMode,
     ToolResult,
 )
-from agent.models.config import AnthropicConfig, ModelConfig, build_model, check_models
+from agent.models.config import build_model, check_models
 from agent.models.http import error_from_response
+from agent.models.settings import ModelConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import CacheTtl, Usage
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.providers import AnthropicConfig
 from reverie.testing.servers import messages_prompt, model_api_rules
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import Answer, ModelApi, Seen, failure, spend_limit

@@ -7,28 +7,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from agent.models.base import Model
 from agent.models.client import Candidate
-from agent.models.config import (
-    ModelConfig,
-    ProviderConfig,
-    build_model,
-    check_models,
-    takes_breakpoints,
-)
+from agent.models.config import build_model, check_models
+from agent.models.settings import ModelConfig
 from gateway.core.clock import ManualClock
-from gateway.core.fields import ConfigSection
 from reverie.testing.servers.model_api import ModelApi
-from tests.kits.models import ask, text
+from tests.kits.models import ask, parse_provider, text
 
-PROVIDERS = TypeAdapter(dict[str, ProviderConfig])
 MODELS = TypeAdapter(dict[str, ModelConfig])
-
-
-class Whole(ConfigSection):
-    """Inputs are hidden only if the outermost model hides them."""
-
-    providers: dict[str, ProviderConfig]
-
-
 GIVEN: dict[str, Any] = {
     "anthropic": {"kind": "anthropic", "api_key": "sk-secret"},
     "vllm": {
@@ -52,7 +37,7 @@ def build(
     return build_model(
         name,
         MODELS.validate_python(models),
-        PROVIDERS.validate_python(GIVEN),
+        {name: parse_provider(one) for name, one in GIVEN.items()},
         ManualClock(),
         made=made,
     )
@@ -121,7 +106,7 @@ def test_the_output_limit_leaves_most_of_a_small_window_to_the_prompt() -> None:
 
 async def test_a_llama_cpp_server_gets_a_connection_per_request() -> None:
     async with ModelApi() as api:
-        provider = PROVIDERS.validate_python({"x": {"kind": "llamacpp", "base_url": api.url}})
+        provider = {"x": parse_provider({"kind": "llamacpp", "base_url": api.url})}
         models = MODELS.validate_python({"main": {"provider": "x"}})
         model = build_model("main", models, provider, ManualClock())
         for _ in range(3):
@@ -181,7 +166,8 @@ def test_fallbacks_follow_depth_first_and_each_once_and_can_be_shared() -> None:
 def test_wrong_settings_are_found_with_their_place(
     models: dict[str, Any], path: tuple[str, ...], words: str
 ) -> None:
-    found = check_models(MODELS.validate_python(models), PROVIDERS.validate_python(GIVEN))
+    providers = {name: parse_provider(one) for name, one in GIVEN.items()}
+    found = check_models(MODELS.validate_python(models), providers)
     assert found[0][0] == path
     assert words in found[0][1]
     with pytest.raises(ValueError, match="llm"):
@@ -201,12 +187,12 @@ def test_wrong_settings_are_found_with_their_place(
 )
 def test_wrong_providers_are_refused_without_showing_the_key(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as caught:
-        Whole.model_validate({"providers": {"x": wrong}})
+        parse_provider(wrong)
     assert "sk-secret" not in str(caught.value)
 
 
 def test_a_key_does_not_show() -> None:
-    assert "sk-secret" not in repr(PROVIDERS.validate_python(GIVEN))
+    assert "sk-secret" not in repr([parse_provider(one) for one in GIVEN.values()])
 
 
 @pytest.mark.parametrize(
@@ -225,9 +211,8 @@ def test_a_key_does_not_show() -> None:
     ],
 )
 def test_a_kind_that_is_left_out_is_told_by_the_address(url: str, kind: str) -> None:
-    assert PROVIDERS.validate_python({"x": {"base_url": url}})["x"].kind == kind
-    written = {"kind": "openai", "base_url": url}
-    assert PROVIDERS.validate_python({"x": written})["x"].kind == "openai"
+    assert parse_provider({"base_url": url}).kind == kind
+    assert parse_provider({"kind": "openai", "base_url": url}).kind == "openai"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +220,7 @@ def test_a_kind_that_is_left_out_is_told_by_the_address(url: str, kind: str) -> 
 )
 def test_without_an_address_there_must_be_a_kind(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        PROVIDERS.validate_python({"x": wrong})
+        parse_provider(wrong)
 
 
 @pytest.mark.parametrize(
@@ -254,5 +239,5 @@ def test_without_an_address_there_must_be_a_kind(wrong: dict[str, Any]) -> None:
 def test_who_is_told_what_to_cache(
     provider: dict[str, Any], name: str | None, expected: bool
 ) -> None:
-    made = PROVIDERS.validate_python({"x": provider})["x"]
-    assert takes_breakpoints(ModelConfig(provider="x", name=name), made) == expected
+    caching = parse_provider(provider).traits(name or "").caching
+    assert (caching == "marks") == expected

@@ -25,12 +25,14 @@ from agent.models.base import (
     ThinkingDelta,
     ToolResult,
 )
-from agent.models.config import ModelConfig, ProviderConfig, build_model
-from agent.models.gemini import GeminiConfig, GeminiModel, build_gemini_request
+from agent.models.config import build_model
+from agent.models.gemini import GeminiModel, build_gemini_request
 from agent.models.http import encode_body
+from agent.models.settings import ModelConfig, ProviderSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Usage
 from gateway.core.tool_spec import Image, ToolCall
+from gateway.plugins.providers import GeminiConfig
 from reverie.testing.servers.gemini_api import UNSIGNED, GeminiApi, error, exhausted
 from reverie.testing.servers.model_api import Answer
 from tests.kits.models import KEY, TOOL, against, ask, assistant, end, request, text, user
@@ -436,7 +438,7 @@ async def test_halves_of_characters_are_joined_and_chunks_of_another_form_left_o
 
 
 def test_that_it_has_no_cache_marks_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    providers: dict[str, ProviderConfig] = {"google": GeminiConfig(kind="gemini", api_key=None)}
+    providers: dict[str, ProviderSettings] = {"google": GeminiConfig(kind="gemini", api_key=None)}
     models = {
         "main": ModelConfig(provider="google", name=FLASH, fallbacks=("spare",)),
         "spare": ModelConfig(provider="google", name=OLDER),

@@ -10,12 +10,14 @@ from urllib.parse import quote
 import pytest
 
 from agent.models.base import ModelMessage, ModelRequest, SystemBlock, TextPart, ToolResult
-from agent.models.config import ModelConfig, OpenAIConfig, build_model
+from agent.models.config import build_model
 from agent.models.leaks import is_call_in_request, recover_tool_calls
+from agent.models.settings import ModelConfig
 from agent.prompt import PromptInput
 from agent.turn import CALL_AS_TEXT, presentable_text
 from gateway.core.clock import ManualClock
 from gateway.core.tool_spec import ToolCall, ToolSpec
+from gateway.plugins.providers import OpenAIConfig
 from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.scaling import assert_in_proportion
 from tests.kits.scripted_turn import Drawer, take_turn

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
 from agent.models.base import (
     CacheBreakpoint,
@@ -25,14 +24,26 @@ from agent.models.base import (
     ThinkingDelta,
     ToolResult,
 )
-from agent.models.config import ModelConfig, ProviderConfig, build_model
+from agent.models.config import build_model
 from agent.models.minimax import MiniMaxModel, translate_error
+from agent.models.settings import ModelConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import Usage
 from gateway.core.tool_spec import Image, ToolCall
 from reverie.testing.servers.minimax_api import MiniMaxApi, base_resp, error_object
 from reverie.testing.servers.model_api import Answer
-from tests.kits.models import BLOCKS, KEY, TOOL, ask, assistant, end, request, text, user
+from tests.kits.models import (
+    BLOCKS,
+    KEY,
+    TOOL,
+    ask,
+    assistant,
+    end,
+    parse_provider,
+    request,
+    text,
+    user,
+)
 
 MARKS = (
     CacheBreakpoint(behind="block", index=1, lifetime="1h"),
@@ -146,7 +157,7 @@ async def test_pictures_are_for_m3() -> None:
         assert text(await ask(model, request(look)))
         assert api.seen[0].body["messages"][1]["content"][1]["type"] == "image_url"
         assert not api.violations
-    provider = TypeAdapter[ProviderConfig](ProviderConfig).validate_python({"kind": "minimax"})
+    provider = parse_provider({"kind": "minimax"})
     for name, sees in (("MiniMax-M3", True), ("MiniMax-M2.7-highspeed", False)):
         entry = ModelConfig(provider="m", name=name)
         built = build_model("main", {"main": entry}, {"m": provider}, ManualClock())
@@ -240,9 +251,7 @@ async def test_an_answer_that_is_no_stream_is_no_error_of_minimax() -> None:
 async def test_joined_blocks_and_the_cache_are_told_once_for_a_provider(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    provider = TypeAdapter[ProviderConfig](ProviderConfig).validate_python(
-        {"base_url": "https://api.minimaxi.com/v1"}
-    )
+    provider = parse_provider({"base_url": "https://api.minimaxi.com/v1"})
     assert provider.kind == "minimax"
     entry = ModelConfig(provider="m", name="MiniMax-M2.7", fallbacks=("b",))
     models = {"a": entry, "b": ModelConfig(provider="m", name="MiniMax-M2.5")}

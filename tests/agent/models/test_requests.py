@@ -29,14 +29,14 @@ from agent.models.base import (
     TextPart,
     ToolResult,
 )
-from agent.models.config import ModelConfig, ProviderConfig, build_model
+from agent.models.config import build_model
 from agent.models.gemini import build_gemini_request
 from agent.models.http import encode_body
 from agent.models.openai import OpenAIDialect, OpenAIModel
 from agent.models.scripted import Script, ScriptedModel
+from agent.models.settings import ModelConfig
 from agent.prompt import PromptInput
 from agent.turn import presentable_text
-from gateway.config.models import LlmConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
 from gateway.core.tool_spec import Image, ToolCall
@@ -57,6 +57,7 @@ from tests.kits.models import (
     client_of,
     end,
     make,
+    parse_provider,
     request,
     text,
     user,
@@ -169,9 +170,7 @@ def test_who_sees(
     provider: dict[str, str], name: str | None, told: bool | None, expected: bool
 ) -> None:
     models = {"main": ModelConfig(provider="p", name=name, sees=told)}
-    providers: dict[str, ProviderConfig] = LlmConfig.model_validate(
-        {"providers": {"p": provider}, "models": {}}
-    ).providers
+    providers = {"p": parse_provider(provider)}
     assert build_model("main", models, providers, ManualClock()).takes_images is expected
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from agent.models.base import (
     CacheBreakpoint,
@@ -20,7 +20,8 @@ from agent.models.base import (
     RequestRefused,
     ToolResult,
 )
-from agent.models.config import ModelConfig, ProviderConfig, build_model, takes_breakpoints
+from agent.models.config import build_model
+from agent.models.settings import ModelConfig
 from agent.models.vertex import (
     ServiceAccount,
     VertexModel,
@@ -33,11 +34,10 @@ from gateway.core.tool_spec import ToolCall
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import Answer, failure
 from reverie.testing.servers.vertex_api import VertexApi, google_error
-from tests.kits.models import TOOL, ask, assistant, end, request, text, user
+from tests.kits.models import TOOL, ask, assistant, end, parse_provider, request, text, user
 
 MODEL = "claude-sonnet-4-5@20250929"
 PATH = f"/v1/projects/a-project/locations/europe-west1/publishers/anthropic/models/{MODEL}"
-PROVIDER = TypeAdapter[ProviderConfig](ProviderConfig)
 
 
 def vertex(api: VertexApi, clock: ManualClock, account: ServiceAccount | None) -> VertexModel:
@@ -255,13 +255,13 @@ async def test_a_token_endpoint_that_is_busy_is_asked_again_later() -> None:
 )
 def test_each_region_has_its_endpoint(region: str, host: str) -> None:
     assert find_base_url(region) == f"https://{host}/v1"
-    provider = PROVIDER.validate_python({"kind": "vertex", "project": "p", "region": region})
+    provider = parse_provider({"kind": "vertex", "project": "p", "region": region})
     entry = ModelConfig(provider="v", name="claude-sonnet-5-5")
     model = build_model("main", {"main": entry}, {"v": provider}, ManualClock())
     assert (model.label, model.family) == (f"claude-sonnet-5-5 at {host}", "anthropic")
     assert (model.context_tokens, model.max_output_tokens) == (200_000, 16_384)
     assert model.takes_images
-    assert takes_breakpoints(entry, provider)
+    assert provider.traits("claude-sonnet-5-5").caching == "marks"
 
 
 def test_an_hour_may_be_asked_for() -> None:
@@ -281,7 +281,7 @@ def test_an_hour_may_be_asked_for() -> None:
 )
 def test_wrong_settings_are_refused_without_showing_a_secret(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as caught:
-        PROVIDER.validate_python({"kind": "vertex"} | wrong)
+        parse_provider({"kind": "vertex"} | wrong)
     assert not any("sk-secret" in one["msg"] for one in caught.value.errors())
 
 
@@ -290,7 +290,7 @@ async def test_a_configured_key_gives_the_tokens() -> None:
     async with VertexApi(clock=clock) as api:
         written = {"kind": "vertex", "project": api.project, "region": api.region}
         written |= {"base_url": api.url, "credentials": api.credentials()}
-        provider = PROVIDER.validate_python(written)
+        provider = parse_provider(written)
         assert "BEGIN" not in repr(provider)
         entry = ModelConfig(provider="v", name=MODEL)
         async with aclosing(build_model("main", {"main": entry}, {"v": provider}, clock)) as model:

