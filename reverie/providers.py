@@ -1,13 +1,15 @@
-"""What a client of a model API needs: `Model`, requests and chunks, errors, and an HTTP client.
+"""What a provider of models needs: its settings, `Model`, requests and chunks, errors, and an HTTP
+client.
 
-A client translates a `ModelRequest` at the call, and yields text, tool calls and one `StreamEnd`;
-its errors say what the caller does next. It does not retry. Its checks:
-`reverie.testing.providers`.
+A `ProviderSettings` declares the provider, and makes its clients. A client translates a
+`ModelRequest` at the call, and yields text, tool calls and one `StreamEnd`; its errors say what the
+caller does next. It does not retry. The checks of both: `reverie.testing.providers`.
 """
 
 from agent.models.adapt import (
     append_suffix as append_suffix,
     find_tool_loop_start as find_tool_loop_start,
+    parse_tool_input as parse_tool_input,
 )
 from agent.models.base import (
     EMPTY_USER_TEXT as EMPTY_USER_TEXT,
@@ -17,6 +19,7 @@ from agent.models.base import (
     MAX_IMAGES_BYTES as MAX_IMAGES_BYTES,
     AnswerUnreadable as AnswerUnreadable,
     CacheBreakpoint as CacheBreakpoint,
+    Effort as Effort,
     FailureCause as FailureCause,
     MessagePart as MessagePart,
     Model as Model,
@@ -34,6 +37,7 @@ from agent.models.base import (
     SystemBlock as SystemBlock,
     TextPart as TextPart,
     ThinkingDelta as ThinkingDelta,
+    ThinkingMode as ThinkingMode,
     ToolResult as ToolResult,
 )
 from agent.models.http import (
@@ -50,6 +54,23 @@ from agent.models.http import (
     parse_event as parse_event,
     report_unread as report_unread,
     sanitize_reason as sanitize_reason,
+)
+from agent.models.settings import (
+    Caching as Caching,
+    Connection as Connection,
+    KeyedSettings as KeyedSettings,
+    ModelConfig as ModelConfig,
+    ModelOptions as ModelOptions,
+    ModelTraits as ModelTraits,
+    ProviderKey as ProviderKey,
+    ProviderSettings as ProviderSettings,
+    ProviderUrl as ProviderUrl,
+    RemoteSettings as RemoteSettings,
+    SetupChoice as SetupChoice,
+)
+from gateway.core.clock import (
+    Clock as Clock,
+    SystemClock as SystemClock,
 )
 from gateway.core.events import (
     CacheTtl as CacheTtl,

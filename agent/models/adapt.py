@@ -1,11 +1,15 @@
 """Requests in the form that a model or its API can take. Pure."""
 
+import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from agent.models.base import MessagePart, Model, ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.tokens.counter import measure_prompt
 from gateway.core.tool_spec import Image, ToolCall
+
+Json = dict[str, object]
 
 
 def adapt_request(request: ModelRequest, model: Model) -> ModelRequest:
@@ -80,3 +84,28 @@ def find_tool_loop_start(conversation: Sequence[ModelMessage]) -> int:
     while start > 1 and any(isinstance(part, ToolResult) for part in conversation[start - 1].parts):
         start -= 2
     return start
+
+
+def parse_tool_input(arguments: str) -> Json:
+    """Parse a call's arguments for sending them back: the API takes objects only, but the model may
+    write anything.
+    """
+    try:
+        value: object = json.loads(
+            arguments or "{}", parse_constant=_reject_constant, parse_float=_parse_finite
+        )
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {"malformed_arguments": arguments}
+
+
+def _reject_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _parse_finite(written: str) -> float:
+    if math.isinf(
+        number := float(written)
+    ):  # 1e999: Python would write it as Infinity, which is not JSON
+        raise ValueError(f"{written} is too large for a number")
+    return number

@@ -16,10 +16,10 @@ from typing import Literal
 
 from pydantic import BaseModel, SecretStr
 
+from agent.models.adapt import Json, parse_tool_input
 from agent.models.anthropic_wire import (
     THINKING_TYPES,
     AnthropicRequest,
-    Json,
     ThinkingAnswer,
     ThinkingStore,
     build_anthropic_request,
@@ -27,7 +27,6 @@ from agent.models.anthropic_wire import (
     build_options,
     find_capabilities,
     find_known_capabilities,
-    parse_tool_input,
     write_thinking,
 )
 from agent.models.base import (

@@ -19,14 +19,13 @@ Obeys platform.claude.com/docs/en:
 import base64
 import hashlib
 import json
-import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from agent.models.adapt import find_tool_loop_start
+from agent.models.adapt import Json, find_tool_loop_start, parse_tool_input
 from agent.models.base import (
     EMPTY_USER_TEXT,
     CacheBreakpoint,
@@ -39,8 +38,6 @@ from agent.models.base import (
     ToolResult,
 )
 from gateway.core.tool_spec import Image, ToolCall
-
-Json = dict[str, object]
 
 _MAX_ANSWERS = 256
 """Answers with thinking that are kept: a loop has tens at most, a gateway runs a few at a time."""
@@ -372,31 +369,6 @@ def _remaining_suffix(text: str, restored: str) -> str:
         if restored and f"{text}\n".startswith(f"{restored}\n")
         else text
     )
-
-
-def parse_tool_input(arguments: str) -> Json:
-    """Parse a call's arguments for sending them back: the API takes objects only, but the model may
-    write anything.
-    """
-    try:
-        value: object = json.loads(
-            arguments or "{}", parse_constant=_reject_constant, parse_float=_parse_finite
-        )
-    except (ValueError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {"malformed_arguments": arguments}
-
-
-def _reject_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _parse_finite(written: str) -> float:
-    if math.isinf(
-        number := float(written)
-    ):  # 1e999: Python would write it as Infinity, which is not JSON
-        raise ValueError(f"{written} is too large for a number")
-    return number
 
 
 def _merge_roles(conversation: Iterable[ModelMessage]) -> list[tuple[str, _IndexedParts]]:

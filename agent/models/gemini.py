@@ -27,8 +27,7 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic.alias_generators import to_camel
 
-from agent.models.adapt import append_suffix
-from agent.models.anthropic_wire import Json, parse_tool_input
+from agent.models.adapt import Json, append_suffix, parse_tool_input
 from agent.models.base import (
     EMPTY_USER_TEXT,
     ModelBusy,

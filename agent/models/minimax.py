@@ -25,7 +25,7 @@ from typing import ClassVar, Literal
 
 from pydantic import SecretStr
 
-from agent.models.anthropic_wire import Json
+from agent.models.adapt import Json
 from agent.models.base import ModelError, ModelRequest
 from agent.models.http import DEFAULT_TIMEOUT_S, ModelHttpClient, SseEvent
 from agent.models.openai import ChatCompletionChunk, ChatCompletionResponse, OpenAIModel

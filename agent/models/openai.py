@@ -26,8 +26,7 @@ from typing import ClassVar, Literal
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, SecretStr
 
-from agent.models.adapt import append_suffix, find_tool_loop_start
-from agent.models.anthropic_wire import Json, parse_tool_input
+from agent.models.adapt import Json, append_suffix, find_tool_loop_start, parse_tool_input
 from agent.models.base import (
     EMPTY_USER_TEXT,
     ModelBusy,

@@ -290,10 +290,14 @@ class KeyedSettings(RemoteSettings):
         return "" if written.lower() == "none" else written
 
     @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers of a request."""
+        return {"authorization": f"Bearer {self.secret}"} if self.secret else {}
+
+    @property
     def connection(self) -> Connection:
         """What a client needs to reach it."""
         return Connection(base_url=self.base_url, api_key=self.secret, proxy=self.proxy)
 
     def list_request(self) -> tuple[str, Mapping[str, str]] | None:
-        headers = {"authorization": f"Bearer {self.secret}"} if self.secret else {}
-        return join_endpoint(self.base_url, "/models"), headers
+        return join_endpoint(self.base_url, "/models"), self.headers

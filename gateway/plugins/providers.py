@@ -70,9 +70,12 @@ class AnthropicConfig(_ClaudeSettings, KeyedSettings):
     def is_at(cls, url: SplitResult) -> bool:
         return url.hostname == "api.anthropic.com"
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return anthropic_headers(self.secret)
+
     def list_request(self) -> tuple[str, Mapping[str, str]]:
-        url = join_endpoint(self.base_url, "/models")
-        return f"{url}?limit=1000", anthropic_headers(self.secret)
+        return f"{join_endpoint(self.base_url, '/models')}?limit=1000", self.headers
 
     def make(self, options: ModelOptions, *, config: ModelConfig, **_: object) -> Model:
         from agent.models.anthropic import AnthropicModel  # noqa: PLC0415 - only what is configured is loaded
@@ -223,9 +226,12 @@ class GeminiConfig(KeyedSettings):
     def is_at(cls, url: SplitResult) -> bool:
         return url.hostname == "generativelanguage.googleapis.com" and "/openai" not in url.path
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return gemini_headers(self.secret)
+
     def list_request(self) -> tuple[str, Mapping[str, str]]:
-        url = join_endpoint(self.base_url, "/models")
-        return f"{url}?pageSize=1000", gemini_headers(self.secret)
+        return f"{join_endpoint(self.base_url, '/models')}?pageSize=1000", self.headers
 
     def listed_models(self, answer: object) -> Sequence[object]:
         return [

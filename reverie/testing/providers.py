@@ -6,8 +6,8 @@ tests:
     from reverie.testing.providers import ModelApiKit, ProviderConformance
 
     class MineKit(ModelApiKit):
-        def make(self, timeout_s: float = 10.0) -> Model:
-            return MineModel(name="main", base_url=self.api.url, api_key="...", timeout_s=timeout_s)
+        def settings(self, timeout_s: float = 10.0) -> ProviderSettings:
+            return MineSettings(kind="mine", base_url=self.api.url, timeout=timeout_s, ...)
 
     class TestMine(ProviderConformance):
         kit = MineKit
@@ -25,15 +25,18 @@ import pytest
 from reverie.providers import (
     Model,
     ModelBusy,
+    ModelConfig,
     ModelError,
     ModelMessage,
     ModelRequest,
     ModelUnusable,
     PromptTooLong,
+    ProviderSettings,
     RequestRefused,
     StreamChunk,
     StreamEnd,
     SystemBlock,
+    SystemClock,
     TextPart,
     ToolCall,
     ToolResult,
@@ -61,14 +64,25 @@ class ProviderKit(ABC):
     """Checks that do not apply, by name, and why."""
     patience_s: float = 10.0
     """How long `hung_up` waits."""
+    model: ClassVar[str] = "m-1"
+    """The provider's name of the model."""
 
     @abstractmethod
     def connection(self) -> contextlib.AbstractAsyncContextManager[object]:
         """The fake, for as long as it is entered."""
 
     @abstractmethod
-    def make(self, timeout_s: float = 10.0) -> Model:
-        """A new client of the fake. `timeout_s`: after so long a silence it gives up."""
+    def settings(self, timeout_s: float = 10.0) -> ProviderSettings:
+        """The provider's settings for the fake. `timeout_s`: after so long a silence a client gives
+        up.
+        """
+
+    def make(self, timeout_s: float = 10.0, **written: Any) -> Model:
+        """A new client of the fake. `written`: further keys of its section in `llm.models`."""
+        provider = self.settings(timeout_s)
+        config = ModelConfig(provider="p", name=self.model, **written)
+        options = provider.options("main", config)
+        return provider.make(options, config=config, clock=SystemClock())
 
     @abstractmethod
     def answer(
@@ -370,6 +384,24 @@ async def what_it_says_of_itself_holds_no_secret(kit: ProviderKit, model: Model)
     assert kit.secret() not in f"{model!r} {model.name} {model.label}"
 
 
+async def it_is_as_its_provider_and_the_configuration_say(kit: ProviderKit, model: Model) -> None:
+    provider = kit.settings()
+    said = provider.options("main", ModelConfig(provider="p", name=kit.model))
+    assert model.name == "main"
+    assert (
+        model.context_tokens == said["context_tokens"] == provider.traits(kit.model).context_tokens
+    )
+    assert model.max_output_tokens == said["max_output_tokens"]
+    assert model.takes_images is said["takes_images"]
+    assert model.family == provider.family
+    written = {"context_tokens": 7_000, "max_output_tokens": 70, "sees": True, "leaks": True}
+    async with contextlib.aclosing(kit.make(**written)) as other:
+        assert (other.context_tokens, other.max_output_tokens) == (7_000, 70)
+        assert other.takes_images
+        kit.answer("hi")
+        assert (await ended(other)).may_leak_calls
+
+
 CHECKS: Final[Mapping[str, Check]] = {
     check.__name__: check
     for check in (
@@ -386,6 +418,7 @@ CHECKS: Final[Mapping[str, Check]] = {
         a_status_says_what_to_do_and_no_secret,
         a_hint_when_to_ask_again_is_passed_on,
         what_it_says_of_itself_holds_no_secret,
+        it_is_as_its_provider_and_the_configuration_say,
     )
 }
 """The checks by name, for `ProviderKit.lacks`."""

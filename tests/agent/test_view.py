@@ -7,7 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent import turn_context, view
-from agent.models.anthropic_wire import build_anthropic_request, parse_tool_input
+from agent.models.adapt import parse_tool_input
+from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import ModelRequest, TextPart, ToolResult
 from agent.prompt import (
     PromptInput,

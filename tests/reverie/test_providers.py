@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from agent.models.base import (
     Model,
@@ -22,13 +23,16 @@ from agent.models.base import (
 )
 from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.providers import OpenAIConfig
 from reverie.testing.providers import CHECKS, ModelApiKit, run_check
-from tests.kits.models import KEY, make
+from tests.kits.models import KEY
 
 
 class OpenAiKit(ModelApiKit):
-    def make(self, timeout_s: float = 10.0) -> Model:
-        return make("openai", self.api.url, timeout_s)
+    def settings(self, timeout_s: float = 10.0) -> OpenAIConfig:
+        return OpenAIConfig(
+            kind="openai", base_url=self.api.url, api_key=SecretStr(KEY), timeout=timeout_s
+        )
 
 
 class Twin:
@@ -153,6 +157,10 @@ class HasTheKeyInItsLabel(Twin):
     label = f"m at {KEY}"
 
 
+class HasAnotherWindow(Twin):
+    context_tokens = 4_096
+
+
 @pytest.mark.parametrize(
     ("twin", "check"),
     [
@@ -171,6 +179,7 @@ class HasTheKeyInItsLabel(Twin):
         (TellsTheKey, "a_status_says_what_to_do_and_no_secret"),
         (CallsAllBusy, "a_hint_when_to_ask_again_is_passed_on"),
         (HasTheKeyInItsLabel, "what_it_says_of_itself_holds_no_secret"),
+        (HasAnotherWindow, "it_is_as_its_provider_and_the_configuration_say"),
     ],
 )
 async def test_a_client_that_breaks_a_rule_is_found_out(twin: type[Twin], check: str) -> None:

@@ -27,7 +27,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reverie.testing.servers.model_api import Answer, ModelApi, Reply, Seen, Violation, echo
+from reverie.testing.servers.model_api import Answer, ModelApi, Reply, Seen, echo
 
 Json = dict[str, Any]
 UNSIGNED = "skip_thought_signature_validator"
@@ -360,20 +360,18 @@ class GeminiApi(ModelApi):
         self.signs = self.gives_ids = True
         self.default = lambda body: echo_contents(body) if "contents" in body else echo(body)
 
-    def _reply(self, seen: Seen, size: int) -> Reply:
+    def reply(self, seen: Seen) -> Reply:
         if "x-goog-api-key" in seen.headers and (listed := _LIST.fullmatch(seen.path)):
             return self._listed(seen.headers, int(listed[2] or 50))
         if not (asked := _PATH.fullmatch(seen.path)):
-            return super()._reply(seen, size)
+            return super().reply(seen)
         if (refused := self._entry(seen.headers, asked[1])) is not None:
             return Reply(answer=refused, events=[])
         seen.body = _in_camel_case(seen.body)
         if self.strict and (wrong := check(seen.body, asked[1])):
-            self.violations.append(
-                Violation(status=400, complaint=wrong, path=seen.path, body=seen.body)
-            )
+            self.violated(seen, wrong)
             return Reply(answer=error(400, "INVALID_ARGUMENT", wrong), events=[])
-        answer = self._script.popleft() if self._script else self.default(seen.body)
+        answer = self.take(seen.body)
         chunks = list(self._chunks(answer, seen.body, asked[1]))
         if asked[2].startswith("stream"):
             return Reply(answer=answer, events=_events(answer, chunks))

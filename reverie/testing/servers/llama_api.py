@@ -48,12 +48,12 @@ class LlamaApi(ModelApi):
     def completions(self) -> list[Seen]:
         return [seen for seen in self.seen if seen.path.endswith("/chat/completions")]
 
-    def _reply(self, seen: Seen, size: int) -> Reply:
+    def reply(self, seen: Seen) -> Reply:
         body = seen.body
         if seen.path == "/props":
             return _told({"total_slots": self.slots})
         if not seen.path.endswith("/chat/completions"):
-            return super()._reply(seen, size)
+            return super().reply(seen)
         if len(prompt := rendered(body)) > self.window:
             text = (
                 f"request ({len(prompt)} tokens) exceeds the available context size "
@@ -63,7 +63,7 @@ class LlamaApi(ModelApi):
             return Reply(
                 answer=Answer(status=400, body=json.dumps({"error": error}).encode()), events=[]
             )
-        reply = super()._reply(seen, size)
+        reply = super().reply(seen)
         return reply if reply.answer.status != 200 else self._evaluated(reply.answer, body, prompt)
 
     def _evaluated(self, answer: Answer, body: Json, prompt: list[str]) -> Reply:

@@ -25,7 +25,6 @@ from reverie.testing.servers.model_api import (
     ModelApi,
     Reply,
     Seen,
-    Violation,
     completions,
     pieces,
 )
@@ -105,20 +104,18 @@ class MiniMaxApi(ModelApi):
         self._thought: dict[str, list[Json]] = {}
         """What was sent as thinking, by the id of each call behind it."""
 
-    def _reply(self, seen: Seen, size: int) -> Reply:
+    def reply(self, seen: Seen) -> Reply:
         shown = seen.headers.get("authorization", "")
         if not shown.startswith("Bearer ") or (self.key and shown != f"Bearer {self.key}"):
             told = "login fail: Please carry the API secret key in the 'Authorization' field"
             return Reply(answer=error_object(401, 1004, told), events=[])
         if seen.path != "/v1/chat/completions":
-            return super()._reply(seen, size)
+            return super().reply(seen)
         wrong = next(self._wrong(seen.body), None) or openai(_plain(seen.body))
         if wrong is not None:
-            self.violations.append(
-                Violation(status=400, complaint=wrong, path=seen.path, body=seen.body)
-            )
+            self.violated(seen, wrong)
             return Reply(answer=error_object(400, 2013, f"invalid params, {wrong}"), events=[])
-        answer = self._script.popleft() if self._script else self.default(seen.body)
+        answer = self.take(seen.body)
         if answer.status != 200:
             return Reply(answer=answer, events=[])
         if answer.headers.get("content-type") == "application/json":

@@ -497,7 +497,7 @@ class ModelApi(LoopbackServer):
             raw=raw,
         )
         self.seen.append(seen)
-        reply = self._reply(seen, len(raw))
+        reply = self.reply(seen)
         seen.message, seen.ticket = reply.message, reply.ticket
         gone = asyncio.create_task(
             reader.read(1)
@@ -517,7 +517,20 @@ class ModelApi(LoopbackServer):
             await asyncio.gather(gone, sending, return_exceptions=True)
             seen.finished.set()
 
-    def _reply(self, seen: Seen, size: int) -> Reply:
+    def take(self, body: Json) -> Answer:
+        """Return the next answer of the script, or the default one."""
+        return self._script.popleft() if self._script else self.default(body)
+
+    def violated(self, seen: Seen, complaint: str, status: int = 400) -> None:
+        """Keep that a request broke the rules."""
+        self.violations.append(
+            Violation(status=status, complaint=complaint, path=seen.path, body=seen.body)
+        )
+
+    def reply(self, seen: Seen) -> Reply:
+        """Return what is sent for a request. A fake of another API overrides it: it looks at key,
+        path and body, and has the events of `take` in its own words.
+        """
         path, body = seen.path, seen.body
         native = path.endswith(("/messages", COUNT))
         if (door := self._door(seen)) is not None:
@@ -526,10 +539,8 @@ class ModelApi(LoopbackServer):
             return Reply(
                 answer=Answer(status=404, body=b'{"error": {"message": "no such path"}}'), events=[]
             )
-        if self.strict and (wrong := self._refused(native, seen, size)):
-            self.violations.append(
-                Violation(status=wrong.status, complaint=wrong.message, path=path, body=body)
-            )
+        if self.strict and (wrong := self._refused(native, seen)):
+            self.violated(seen, wrong.message, wrong.status)
             return self._messages.refusal(wrong)
         if path.endswith(COUNT):
             return self._messages.count(body)
@@ -540,7 +551,7 @@ class ModelApi(LoopbackServer):
         ):
             answer = Answer()
         else:
-            answer = self._script.popleft() if self._script else self.default(body)
+            answer = self.take(body)
         if native:
             return self._messages.reply(answer, seen.headers, body)
         return Reply(answer=answer, events=completions(answer, body))
@@ -571,9 +582,9 @@ class ModelApi(LoopbackServer):
             return Reply(answer=Answer(status=404, body=json.dumps(body).encode()), events=[])
         return None
 
-    def _refused(self, native: bool, seen: Seen, size: int) -> Complaint | None:
+    def _refused(self, native: bool, seen: Seen) -> Complaint | None:
         if native:
-            return self._messages.refuse(seen.path, seen.headers, seen.body, size)
+            return self._messages.refuse(seen.path, seen.headers, seen.body, len(seen.raw))
         complaint = openai(seen.body) or self.rule(seen.body)
         return Complaint(complaint) if complaint else None
 

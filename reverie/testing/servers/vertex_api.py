@@ -96,7 +96,7 @@ class VertexApi(ModelApi):
         """Let no token in that is out."""
         self._good_until_s.clear()
 
-    def _reply(self, seen: Seen, size: int) -> Reply:
+    def reply(self, seen: Seen) -> Reply:
         if seen.path in ("/token", _METADATA):
             self.seen.remove(seen)
             self.token_requests.append(seen)
@@ -116,7 +116,7 @@ class VertexApi(ModelApi):
         if (project, region) != (self.project, self.region):
             told = f"Permission 'aiplatform.endpoints.predict' denied on {project} ({region})"
             return Reply(answer=google_error(403, "PERMISSION_DENIED", told), events=[])
-        if size > _MAX_BYTES:
+        if len(seen.raw) > _MAX_BYTES:
             told = "Request payload size exceeds the limit"
             return Reply(answer=google_error(413, "INVALID_ARGUMENT", told), events=[])
         return self._predict(seen, model, streams=method == "streamRawPredict")
@@ -143,7 +143,7 @@ class VertexApi(ModelApi):
             return self._messages.refusal(wrong)
         answer = Answer()
         if body["max_tokens"]:
-            answer = self._script.popleft() if self._script else self.default(body)
+            answer = self.take(body)
         return self._messages.reply(answer, {"x-api-key": self.project}, body)
 
     def _exchange(self, seen: Seen) -> Reply:

@@ -10,17 +10,15 @@ from typing import Any, get_args
 
 import pytest
 
-from agent.models.adapt import append_suffix
+from agent.models.adapt import Json, append_suffix, parse_tool_input
 from agent.models.anthropic import AnthropicModel
 from agent.models.anthropic_wire import (
-    Json,
     RequestSuffix,
     ThinkingAnswer,
     build_anthropic_request,
     build_options,
     find_capabilities,
     find_unsupported_setting,
-    parse_tool_input,
 )
 from agent.models.base import (
     AnswerUnreadable,

@@ -2,24 +2,36 @@
 
 from typing import Any
 
-from agent.models.base import Model
+from pydantic import SecretStr
+
+from agent.models.settings import ProviderSettings
+from gateway.plugins.providers import (
+    AnthropicConfig,
+    GeminiConfig,
+    MiniMaxConfig,
+    OpenAIConfig,
+)
 from reverie.testing.providers import ModelApiKit, ProviderConformance
 from reverie.testing.servers.gemini_api import GeminiApi
 from reverie.testing.servers.minimax_api import MiniMaxApi
 from reverie.testing.servers.vertex_api import VertexApi
-from tests.kits.models import make
+from tests.kits.models import KEY, parse_provider
 
 
 class OpenAiKit(ModelApiKit):
-    def make(self, timeout_s: float = 10.0) -> Model:
-        return make("openai", self.api.url, timeout_s)
+    def settings(self, timeout_s: float = 10.0) -> ProviderSettings:
+        return OpenAIConfig(
+            kind="openai", base_url=self.api.url, api_key=SecretStr(KEY), timeout=timeout_s
+        )
 
 
 class AnthropicKit(ModelApiKit):
     length_stop = "max_tokens"
 
-    def make(self, timeout_s: float = 10.0) -> Model:
-        return make("anthropic", self.api.url, timeout_s)
+    def settings(self, timeout_s: float = 10.0) -> ProviderSettings:
+        return AnthropicConfig(
+            kind="anthropic", base_url=self.api.url, api_key=SecretStr(KEY), timeout=timeout_s
+        )
 
     def usage(self, prompt: int, output: int) -> dict[str, Any]:
         return {"input_tokens": prompt, "output_tokens": output}
@@ -28,23 +40,33 @@ class AnthropicKit(ModelApiKit):
 class MiniMaxKit(ModelApiKit):
     server = MiniMaxApi
 
-    def make(self, timeout_s: float = 10.0) -> Model:
-        return make("minimax", self.api.url, timeout_s)
+    model = "MiniMax-M3"
+
+    def settings(self, timeout_s: float = 10.0) -> ProviderSettings:
+        return MiniMaxConfig(
+            kind="minimax", base_url=self.api.url, api_key=SecretStr(KEY), timeout=timeout_s
+        )
 
 
 class VertexKit(AnthropicKit):
     server = VertexApi
 
-    def make(self, timeout_s: float = 10.0) -> Model:
-        return make("vertex", self.api.url, timeout_s)
+    def settings(self, timeout_s: float = 10.0) -> ProviderSettings:
+        written = {"kind": "vertex", "project": "a-project", "region": "europe-west1"}
+        urls = dict.fromkeys(("base_url", "metadata_url"), self.api.url)
+        return parse_provider({**written, **urls, "timeout": timeout_s})
 
 
 class GeminiKit(ModelApiKit):
     server = GeminiApi
     length_stop = "MAX_TOKENS"
 
-    def make(self, timeout_s: float = 10.0) -> Model:
-        return make("gemini", self.api.url, timeout_s)
+    model = "gemini-3.8-flash"
+
+    def settings(self, timeout_s: float = 10.0) -> ProviderSettings:
+        return GeminiConfig(
+            kind="gemini", base_url=self.api.url, api_key=SecretStr(KEY), timeout=timeout_s
+        )
 
     def usage(self, prompt: int, output: int) -> dict[str, Any]:
         return {"promptTokenCount": prompt, "candidatesTokenCount": output}

@@ -34,7 +34,8 @@ def run_module(at: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "kind", ["plugin", pytest.param("platform", marks=pytest.mark.integration)]
+    "kind",
+    ["plugin", "provider", pytest.param("platform", marks=pytest.mark.integration)],
 )
 def test_the_tests_of_a_skeleton_pass_and_its_plugin_is_found(kind: str, tmp_path: Path) -> None:
     assert main(["new", kind, NAME, "--to", str(tmp_path)]) == 0
@@ -71,12 +72,28 @@ def test_a_directory_that_exists_is_left_alone(
     assert list((tmp_path / "reverie-box").iterdir()) == []
 
 
+BLOCKS = re.findall(
+    r"```python\n(.*?)```",
+    (Path(__file__).resolve().parents[3] / "docs" / "plugins.md").read_text("utf-8"),
+    re.DOTALL,
+)
+
+
 def test_the_first_plugin_of_the_page_passes_the_tests_of_the_page(tmp_path: Path) -> None:
-    page = Path(__file__).resolve().parents[3] / "docs" / "plugins.md"
     assert main(["new", "plugin", "dice", "--to", str(tmp_path)]) == 0
     at = tmp_path / "reverie-dice"
-    code, tests = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+    code, tests, _ = BLOCKS
     (at / "src" / "reverie_dice" / "__init__.py").write_text(code)
     (at / "tests" / "test_dice.py").write_text(tests)
+    tested = run_module(at, "pytest", "-p", "no:cacheprovider")
+    assert tested.returncode == 0, tested.stdout
+
+
+def test_the_provider_of_the_page_passes_the_tests_of_the_skeleton(tmp_path: Path) -> None:
+    assert main(["new", "provider", "parrot", "--to", str(tmp_path)]) == 0
+    at = tmp_path / "reverie-parrot"
+    package = at / "src" / "reverie_parrot"
+    (package / "__init__.py").rename(package / "client.py")
+    (package / "__init__.py").write_text(BLOCKS[2])
     tested = run_module(at, "pytest", "-p", "no:cacheprovider")
     assert tested.returncode == 0, tested.stdout
