@@ -44,6 +44,7 @@ from agent.models.http import (
     DEFAULT_TIMEOUT_S as DEFAULT_TIMEOUT_S,
     HalfJoiner as HalfJoiner,
     ModelHttpClient as ModelHttpClient,
+    RemoteModel as RemoteModel,
     SseEvent as SseEvent,
     StreamText as StreamText,
     encode_body as encode_body,

@@ -46,6 +46,7 @@ from agent.models.http import (
     DEFAULT_TIMEOUT_S,
     HalfJoiner,
     ModelHttpClient,
+    RemoteModel,
     SseEvent,
     StreamText,
     anthropic_headers,
@@ -339,7 +340,7 @@ cannot be returned.
 logger = logging.getLogger(__name__)
 
 
-class AnthropicModel:
+class AnthropicModel(RemoteModel):
     """One Claude model.
 
     Cache breakpoints come from `ModelRequest.breakpoints` alone. What holds for one request only is
@@ -361,6 +362,8 @@ class AnthropicModel:
     stopped by the output limit, which leaves the last one incomplete.
     """
 
+    family = "anthropic"
+
     def __init__(
         self,
         *,
@@ -378,35 +381,34 @@ class AnthropicModel:
         proxy: SecretStr | None = None,
         api: ModelHttpClient | None = None,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `effort` None: the model's default.
+        """`api_key` empty: none is sent. `effort` None: the model's default.
 
         `may_leak_calls`: as in `StreamEnd`. `api`: sends the requests, in place of one for
         `base_url` and `api_key`.
 
         Raises ValueError for a bad URL or key, and for settings that the model is known to refuse.
         """
-        secret = "" if api_key.lower() == "none" else api_key
-        self._api = api or ModelHttpClient(
-            url=join_endpoint(base_url, "/messages"),
-            headers=anthropic_headers(secret),
-            secret=secret,
-            timeout_s=timeout_s,
-            proxy=proxy,
+        super().__init__(
+            api
+            or ModelHttpClient(
+                url=join_endpoint(base_url, "/messages"),
+                headers=anthropic_headers(api_key),
+                secret=api_key,
+                timeout_s=timeout_s,
+                proxy=proxy,
+            ),
+            name=name,
+            model=model,
+            context_tokens=context_tokens,
+            max_output_tokens=max_output_tokens,
+            takes_images=takes_images,
+            may_leak_calls=may_leak_calls,
         )
-        self._model = model
         self._options = build_options(model, effort, thinking)
         self._takes_system_messages = find_capabilities(model).takes_system_messages
         self._takes_breakpoints = True
         self._wants_thinking = False
-        self._may_leak_calls = may_leak_calls
         self._thinking_store = ThinkingStore()
-        self.name = name
-        self.label = f"{model} at {self._api.host}"
-        self.context_tokens = context_tokens
-        self.max_output_tokens = max_output_tokens
-        self.family = "anthropic"
-        self.takes_tools = True
-        self.takes_images = takes_images
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:  # noqa: C901 - in their order
         while True:
@@ -463,12 +465,6 @@ class AnthropicModel:
             for call in answer.tool_calls():
                 yield call
         yield end
-
-    async def start(self) -> None:
-        self._api.open()
-
-    async def aclose(self) -> None:
-        await self._api.aclose()
 
     async def _stream_text(  # noqa: C901 - in their order
         self, wire: AnthropicRequest, answer: AnthropicResponse, most: int

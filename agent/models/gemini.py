@@ -45,10 +45,10 @@ from agent.models.http import (
     DEFAULT_TIMEOUT_S,
     HalfJoiner,
     ModelHttpClient,
+    RemoteModel,
     SseEvent,
     StreamText,
     encode_json,
-    error_from_stream,
     gemini_headers,
     join_endpoint,
     parse_event,
@@ -389,7 +389,7 @@ class _Answer:
         )
 
 
-class GeminiModel:
+class GeminiModel(RemoteModel):
     """One Gemini model.
 
     Signatures are kept with the calls (`ToolCall.extra`) and with the text in front of calls
@@ -403,6 +403,8 @@ class GeminiModel:
     itself could not read `ModelBusy`. With `max_output_tokens` 0 nothing is sent: the API has no
     such request.
     """
+
+    family = "gemini"
 
     def __init__(
         self,
@@ -418,32 +420,30 @@ class GeminiModel:
         may_leak_calls: bool = False,
         proxy: SecretStr | None = None,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `may_leak_calls`: as in `StreamEnd`.
+        """`api_key` empty: none is sent. `may_leak_calls`: as in `StreamEnd`.
 
         Raises ValueError for a bad URL or key.
         """
-        secret = "" if api_key.lower() == "none" else api_key
         path = quote(model if "/" in model else f"models/{model}")
         url = join_endpoint(base_url, f"/{path}:streamGenerateContent")
-        self._api = ModelHttpClient(
-            url=f"{url}{'&' if '?' in url else '?'}alt=sse",
-            headers=gemini_headers(secret),
-            secret=secret,
-            timeout_s=timeout_s,
-            proxy=proxy,
+        super().__init__(
+            ModelHttpClient(
+                url=f"{url}{'&' if '?' in url else '?'}alt=sse",
+                headers=gemini_headers(api_key),
+                secret=api_key,
+                timeout_s=timeout_s,
+                proxy=proxy,
+            ),
+            name=name,
+            model=model,
+            context_tokens=context_tokens,
+            max_output_tokens=max_output_tokens,
+            takes_images=takes_images,
+            may_leak_calls=may_leak_calls,
         )
-        self._secret = secret
-        self._model = model
-        self._may_leak_calls = may_leak_calls
+        self._secret = api_key
         self._takes_thinking_config = True
         self._refused_signatures: frozenset[str] = frozenset()
-        self.name = name
-        self.label = f"{model} at {self._api.host}"
-        self.context_tokens = context_tokens
-        self.max_output_tokens = max_output_tokens
-        self.family = "gemini"
-        self.takes_tools = True
-        self.takes_images = takes_images
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:  # noqa: C901, PLR0912 - in their order
         if not request.max_output_tokens:
@@ -465,9 +465,7 @@ class GeminiModel:
                             unread += 1
                             continue
                         if chunk.error is not None:
-                            raise error_from_stream(
-                                event.data, where=self._api.host, secret=self._secret
-                            )
+                            raise self._api.read_stream_error(event.data)
                         text, thinking = answer.add_chunk(chunk)
                         if not has_begun:
                             has_begun = True
@@ -525,12 +523,6 @@ class GeminiModel:
             self._takes_thinking_config = False
             return True
         return False
-
-    async def start(self) -> None:
-        self._api.open()
-
-    async def aclose(self) -> None:
-        await self._api.aclose()
 
 
 def _all_parts(contents: bytes) -> list[dict[str, str]]:

@@ -647,6 +647,43 @@ class ModelHttpClient:
         return ModelBusy(f"{self.host} cut the connection")
 
 
+class RemoteModel:
+    """What all clients of remote models share: the facts of `agent.models.base.Model`, and the HTTP
+    client that all requests go through.
+    """
+
+    family = ""
+    takes_tools = True
+
+    def __init__(
+        self,
+        api: ModelHttpClient,
+        *,
+        name: str,
+        model: str,
+        context_tokens: int,
+        max_output_tokens: int,
+        takes_images: bool,
+        may_leak_calls: bool,
+        **_: object,
+    ) -> None:
+        """`model`: the provider's name of it. `may_leak_calls`: as in `StreamEnd`. Others are left
+        out, so that it takes all of `agent.models.settings.ModelOptions`.
+        """
+        self._api, self._model, self._may_leak_calls = api, model, may_leak_calls
+        self.name = name
+        self.label = f"{model} at {api.host}"
+        self.context_tokens = context_tokens
+        self.max_output_tokens = max_output_tokens
+        self.takes_images = takes_images
+
+    async def start(self) -> None:
+        self._api.open()
+
+    async def aclose(self) -> None:
+        await self._api.aclose()
+
+
 def join_endpoint(base_url: str, path: str) -> str:
     """Join a user's base URL and an API path such as `/chat/completions`, with `/v1` between if it
     is missing.

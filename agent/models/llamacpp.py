@@ -105,7 +105,6 @@ class LlamaCppModel:
             context_tokens=context_tokens,
             max_output_tokens=max_output_tokens,
             timeout_s=timeout_s,
-            family="llamacpp",
             sampling=sampling,
             reuse=False,  # llama.cpp may close a connection just when it is used again (measured)
             takes_images=takes_images,
@@ -113,11 +112,10 @@ class LlamaCppModel:
             may_leak_calls=may_leak_calls,
             proxy=proxy,
         )
-        secret = "" if api_key.lower() == "none" else api_key
         self._api = ModelHttpClient(
             url=f"{strip_version(base_url)}/props",
-            headers={"authorization": f"Bearer {secret}"} if secret else {},
-            secret=secret,
+            headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+            secret=api_key,
             timeout_s=timeout_s,
             reuse=False,
             proxy=proxy,

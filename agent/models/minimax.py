@@ -20,14 +20,11 @@ import json
 import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
-from typing import ClassVar, Literal
-
-from pydantic import SecretStr
+from typing import ClassVar
 
 from agent.models.adapt import Json
 from agent.models.base import ModelError, ModelRequest
-from agent.models.http import DEFAULT_TIMEOUT_S, ModelHttpClient, SseEvent
+from agent.models.http import ModelHttpClient, SseEvent
 from agent.models.openai import ChatCompletionChunk, ChatCompletionResponse, OpenAIModel
 
 _STATUS_BY_CODE = {
@@ -175,40 +172,10 @@ class MiniMaxResponse(ChatCompletionResponse):
 class MiniMaxModel(OpenAIModel):
     """One of MiniMax's models: an `OpenAIModel` whose thinking comes apart from the text."""
 
+    family = "minimax"
+    takes_max_completion_tokens: ClassVar[bool] = True
     client_type: ClassVar[type[ModelHttpClient]] = MiniMaxClient
     response_type: ClassVar[type[ChatCompletionResponse]] = MiniMaxResponse
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        model: str,
-        base_url: str = "https://api.minimax.io/v1",
-        api_key: str = "",
-        context_tokens: int = 204_800,
-        max_output_tokens: int = 4096,
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        takes_images: bool = False,
-        identity_in: Literal["system", "user"] = "system",
-        may_leak_calls: bool = False,
-        proxy: SecretStr | None = None,
-    ) -> None:
-        """As `OpenAIModel`. Raises ValueError."""
-        super().__init__(
-            name=name,
-            model=model,
-            base_url=base_url,
-            api_key=api_key,
-            context_tokens=context_tokens,
-            max_output_tokens=max_output_tokens,
-            timeout_s=timeout_s,
-            family="minimax",
-            takes_images=takes_images,
-            identity_in=identity_in,
-            may_leak_calls=may_leak_calls,
-            proxy=proxy,
-        )
-        self._dialect = replace(self._dialect, takes_max_completion_tokens=True)
 
     def build_body(self, request: ModelRequest) -> Json:
         body = super().build_body(request)

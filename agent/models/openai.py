@@ -46,6 +46,7 @@ from agent.models.http import (
     DEFAULT_TIMEOUT_S,
     HalfJoiner,
     ModelHttpClient,
+    RemoteModel,
     SseEvent,
     StreamText,
     encode_json,
@@ -673,7 +674,7 @@ _CUT_ENDING = (SseEvent(name="", data='{"choices": [{"finish_reason": "length"}]
 """End of an answer that was broken off because it went on behind its limit."""
 
 
-class OpenAIModel:
+class OpenAIModel(RemoteModel):
     """One model behind `/v1/chat/completions`.
 
     Only the answer is yielded as text, never the thinking, in a field of its own or marked in the
@@ -687,6 +688,9 @@ class OpenAIModel:
     answer nothing.
     """
 
+    family = "openai"
+    takes_max_completion_tokens: ClassVar[bool] = False
+    """True: its servers take `max_completion_tokens`, whatever their address."""
     client_type: ClassVar[type[ModelHttpClient]] = ModelHttpClient
     response_type: ClassVar[type[ChatCompletionResponse]] = ChatCompletionResponse
 
@@ -700,7 +704,6 @@ class OpenAIModel:
         context_tokens: int = 128_000,
         max_output_tokens: int = 4096,
         timeout_s: float = DEFAULT_TIMEOUT_S,
-        family: str = "openai",
         sampling: Mapping[str, float] | None = None,
         reuse: bool = True,
         takes_images: bool = False,
@@ -708,30 +711,33 @@ class OpenAIModel:
         may_leak_calls: bool = False,
         proxy: SecretStr | None = None,
     ) -> None:
-        """`api_key` empty or `none`: none is sent. `sampling` goes into every request.
+        """`api_key` empty: none is sent. `sampling` goes into every request.
 
         `may_leak_calls`: as in `StreamEnd`. `reuse` False: a new connection for every request, for
         llama.cpp, which may close a connection just when it is used again (measured).
 
         Raises ValueError.
         """
-        secret = "" if api_key.lower() == "none" else api_key
-        headers = {"authorization": f"Bearer {secret}"} if secret else {}
-        url = join_endpoint(base_url, "/chat/completions")
-        self._api = self.client_type(
-            url=url, headers=headers, secret=secret, timeout_s=timeout_s, reuse=reuse, proxy=proxy
+        super().__init__(
+            self.client_type(
+                url=join_endpoint(base_url, "/chat/completions"),
+                headers={"authorization": f"Bearer {api_key}"} if api_key else {},
+                secret=api_key,
+                timeout_s=timeout_s,
+                reuse=reuse,
+                proxy=proxy,
+            ),
+            name=name,
+            model=model,
+            context_tokens=context_tokens,
+            max_output_tokens=max_output_tokens,
+            takes_images=takes_images,
+            may_leak_calls=may_leak_calls,
         )
         self._dialect = find_dialect(self._api.host, model, identity_in=identity_in)
-        self._model = model
-        self._may_leak_calls = may_leak_calls
+        if self.takes_max_completion_tokens:
+            self._dialect = replace(self._dialect, takes_max_completion_tokens=True)
         self._sampling = dict(sampling or {})
-        self.name = name
-        self.label = f"{model} at {self._api.host}"
-        self.context_tokens = context_tokens
-        self.max_output_tokens = max_output_tokens
-        self.family = family
-        self.takes_tools = True
-        self.takes_images = takes_images
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if not request.max_output_tokens:
@@ -829,9 +835,3 @@ class OpenAIModel:
             for field, value in body.items()
             if field not in self._dialect.dropped_fields
         }
-
-    async def start(self) -> None:
-        self._api.open()
-
-    async def aclose(self) -> None:
-        await self._api.aclose()

@@ -72,12 +72,11 @@ class EndpointCounter:
         `write`: builds the body of a request to this model. `capacity`: limit of counts remembered;
         0: none.
         """
-        secret = "" if api_key.lower() == "none" else api_key
         url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
         self._api = ModelHttpClient(
             url=url,
-            headers=anthropic_headers(secret),
-            secret=secret,
+            headers=anthropic_headers(api_key),
+            secret=api_key,
             timeout_s=timeout_s,
             proxy=proxy,
         )

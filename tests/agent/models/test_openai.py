@@ -19,6 +19,7 @@ from agent.models.base import (
     ThinkingDelta,
     ToolResult,
 )
+from agent.models.config import build_model
 from agent.models.http import encode_body
 from agent.models.openai import (
     ChatCompletionChunk,
@@ -28,9 +29,11 @@ from agent.models.openai import (
     build_chat_request,
     find_dialect,
 )
+from agent.models.settings import ModelConfig
+from gateway.core.clock import ManualClock
 from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
-from reverie.testing.servers.model_api import Answer
+from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.models import (
     BLOCKS,
     TOOL,
@@ -40,6 +43,7 @@ from tests.kits.models import (
     chat_body,
     end,
     make,
+    parse_provider,
     request,
     text,
     user,
@@ -153,10 +157,11 @@ async def test_regional_hosts_are_openai_itself(
 
 @pytest.mark.parametrize("key", ["", "none"])
 async def test_no_key_is_sent_if_there_is_none(key: str) -> None:
-    async with against(
-        lambda url: OpenAIModel(name="m", model="m", base_url=url + "/v1", api_key=key)
-    ) as (api, model):
-        await ask(model)
+    async with ModelApi() as api:
+        provider = parse_provider({"kind": "openai", "base_url": f"{api.url}/v1", "api_key": key})
+        models = {"main": ModelConfig(provider="p", name="m")}
+        async with aclosing(build_model("main", models, {"p": provider}, ManualClock())) as model:
+            await ask(model)
         assert "authorization" not in api.seen[0].headers
 
 

@@ -28,6 +28,7 @@ from reverie.providers import (
     ModelRequest,
     ModelTraits,
     ProviderUrl,
+    RemoteModel,
     SetupChoice,
     StreamChunk,
     StreamEnd,
@@ -239,27 +240,21 @@ class _Answer:
         return None
 
 
-class CohereModel:
+class CohereModel(RemoteModel):
     """One model. Fulfils `reverie.Model`; see its contract for each method."""
 
+    family = "cohere"
+
     def __init__(self, options: ModelOptions, settings: CohereSettings) -> None:
-        self._api = ModelHttpClient(
+        api = ModelHttpClient(
             url=join_endpoint(f"{settings.root}/v2", "/chat"),
             headers=settings.headers,
             secret=settings.secret,
             timeout_s=options["timeout_s"],
             proxy=settings.proxy,
         )
+        super().__init__(api, **options)
         self._secret = settings.secret
-        self._model = options["model"]
-        self._may_leak_calls = options["may_leak_calls"]
-        self.name = options["name"]
-        self.label = f"{self._model} at {self._api.host}"
-        self.context_tokens = options["context_tokens"]
-        self.max_output_tokens = options["max_output_tokens"]
-        self.family = "cohere"
-        self.takes_tools = True
-        self.takes_images = options["takes_images"]
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if not request.max_output_tokens:  # there is no request that only fills a cache
@@ -296,12 +291,6 @@ class CohereModel:
             may_leak_calls=self._may_leak_calls,
             thinking=f"{_PLAN}{answer.plan}" if answer.plan and stop == "tools" else "",
         )
-
-    async def start(self) -> None:
-        self._api.open()
-
-    async def aclose(self) -> None:
-        await self._api.aclose()
 
 
 class CoherePlugin(Plugin):

@@ -27,6 +27,7 @@ from reverie.providers import (
     ModelRequest,
     ModelTraits,
     ProviderUrl,
+    RemoteModel,
     StreamChunk,
     StreamEnd,
     StreamText,
@@ -108,27 +109,21 @@ _STOP_REASONS: dict[str, Literal["end", "tools", "length"]] = {
 }
 
 
-class AcmeModel:
+class AcmeModel(RemoteModel):
     """One model. Fulfils `reverie.Model`; see its contract for each method."""
+
+    family = "acme"
 
     def __init__(self, options: ModelOptions, settings: AcmeSettings) -> None:
         # It raises a ModelError for each failure of the way and each status but 200.
-        self._api = ModelHttpClient(
+        api = ModelHttpClient(
             url=join_endpoint(settings.base_url, "/answer"),
             headers=settings.headers,
             secret=settings.secret,
             timeout_s=options["timeout_s"],
             proxy=settings.proxy,
         )
-        self._model = options["model"]
-        self._may_leak_calls = options["may_leak_calls"]
-        self.name = options["name"]
-        self.label = f"{self._model} at {self._api.host}"
-        self.context_tokens = options["context_tokens"]
-        self.max_output_tokens = options["max_output_tokens"]
-        self.family = "acme"
-        self.takes_tools = True
-        self.takes_images = options["takes_images"]
+        super().__init__(api, **options)
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if not request.max_output_tokens:  # there is no request that only fills a cache
@@ -160,12 +155,6 @@ class AcmeModel:
             model=self._model,
             may_leak_calls=self._may_leak_calls,
         )
-
-    async def start(self) -> None:
-        self._api.open()
-
-    async def aclose(self) -> None:
-        await self._api.aclose()
 
 
 class AcmePlugin(Plugin):
