@@ -51,8 +51,8 @@ class CohereApi(ModelApi):
             content: Json = {"type": "text", "text": ""}
             yield "content-start", {"index": 0, "delta": {"message": {"content": content}}}
             for piece in pieces(answer.text):
-                told = {"message": {"content": {"text": piece}}}
-                yield "content-delta", {"index": 0, "delta": told}
+                text = {"message": {"content": {"text": piece}}}
+                yield "content-delta", {"index": 0, "delta": text}
             yield "content-end", {"index": 0}
         for index, (ident, name, arguments) in enumerate(answer.calls):
             function = {"name": name, "arguments": ""}
