@@ -4,6 +4,7 @@ import asyncio
 from typing import Any, Protocol
 
 from agent.signals import DmnPolicy, DmnState
+from gateway.config.models import AgentConfig
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks, ConversationReader
 from gateway.context.digest import DigestBuilder
@@ -33,7 +34,7 @@ def digests_of(
     locks: ConversationLocks | None = None,
 ) -> DigestBuilder:
     """Return the digests of an agent to which all rooms belong that are not bound elsewhere."""
-    live = live_settings(agents=[parts_of(id=agent, context_optimization=None)])
+    live = live_settings(agents=[AgentConfig(id=agent)])
     return DigestBuilder(
         agent,
         handle_of(store, clock, live=live, places=places, people=reader.access_policy),

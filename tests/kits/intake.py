@@ -16,6 +16,7 @@ from gateway.hooks import Plugins
 from gateway.ingest.intake import Intake
 from gateway.plugins.pairing import Pairing
 from gateway.plugins.reminders import Reminders
+from gateway.plugins.usage import UsageReports
 from gateway.runtime.rewind import Rewinder
 from gateway.store import Store
 from gateway.stream.internal import InternalIntake
@@ -65,9 +66,8 @@ def emits(
         plugins=plugins,
     )
     internal = InternalIntake(store, clock, attention, bindings)
-    made = plugins_of(
-        Reminders, Pairing, gateway=context.gateway, internal=internal, attention=attention
-    )
+    kinds = Reminders, Pairing, UsageReports
+    made = plugins_of(*kinds, gateway=context.gateway, internal=internal, attention=attention)
     context = replace(context, plugins=Plugins(*context.plugins.all, *made.all))
     people = people or People(live, store, clock, there, roster=EmptyRoster())
     intake = Intake(

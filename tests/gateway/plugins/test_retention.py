@@ -399,8 +399,6 @@ def test_old_months_are_in_a_backup_and_printed_as_the_log_is(
     assert "use zgrep" in capsys.readouterr().err
     assert main(["log", "show", str(one.store.path)]) == 2
     assert "no file of the log" in capsys.readouterr().err
-    assert main(["log", "show"]) == 2
-    assert "name the log" in capsys.readouterr().err
     assert main(["log", "show", "--store", str(other.store.path)]) == 0
     assert (
         "the log is whole since 2026-04-01; older months: reverie log show"
