@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from agent.workspace.persona import DEFAULT_WORKSPACE
+from gateway.command_line import default_config
 from gateway.config.source import format_key, value_at
 from gateway.core.redaction import Redactor
 from gateway.ops.health import find_gateway_state
@@ -102,7 +103,9 @@ def _run_setup(
         "",
     )
     question = "Directory of the configuration"
-    directory = directory or Path(person.ask("", question, default="./reverie")).expanduser()
+    free = "~/.config/reverie" if Path("reverie").exists() else "./reverie"
+    default = str(default_config() or free)
+    directory = directory or Path(person.ask("", question, default=default)).expanduser()
     if not is_writable(directory):
         raise SetupStopped(
             f"{directory} cannot be written: name another directory, or look who owns it",

@@ -932,6 +932,12 @@ async def test_input_that_ends_says_how_to_do_without(tmp_path: Path) -> None:
         )
 
 
+async def test_a_directory_of_the_proposed_name_is_left_to_whom_it_belongs(tmp_path: Path) -> None:
+    """A checkout has one: the package of the public interface."""
+    code, out, _ = await piped(HOME=str(tmp_path))
+    assert (code, "[~/.config/reverie]" in out) == (2, True)
+
+
 @pytest.mark.parametrize(
     "question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.system) for one in (1, 2, 4, 5))]
 )
