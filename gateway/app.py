@@ -909,7 +909,8 @@ class GatewayServices:
     def _tell_plugin_failed(self, problem: PluginProblem) -> None:
         what, now = f"{PROBLEM_PREFIX}{problem.plugin}", self.handle.clock.now()
         self.platforms.stats.report_problem(what, str(problem), now, partial=True)
-        self.handle.notices.tell(what, lambda _: _plugin_notice(problem), "begins")
+        if problem.hook != "notify":  # it would fail with that, too
+            self.handle.notices.tell(what, lambda _: _plugin_notice(problem), "begins")
 
     async def load(self) -> None:
         """Load from the log what commands and decisions need. Raises StoreError."""
@@ -945,9 +946,6 @@ class GatewayServices:
                 self.model_services.keep_warm.run(self.agent_stats.count_request),
             ),
         )
-        if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
-            emit = partial(self.intake.accept, OPERATOR_CHANNEL)
-            background.append(start(operator.run(emit)))
         if (end := self.store.lost_end) is not None:
             logger.error(
                 "the end of the log is lost: it had come to %d at %s, and comes to %d now; "
@@ -960,6 +958,9 @@ class GatewayServices:
             )
         await self.recover_knowledge()
         await self.plugins.start()
+        if isinstance(operator := self.channels.get(OPERATOR_CHANNEL), OperatorChannel):
+            emit = partial(self.intake.accept, OPERATOR_CHANNEL)
+            background.append(start(operator.run(emit)))
         await self.store.follow()  # subscribers need what was loaded
         # it takes leases, with what was left under them, now or later than all of this has begun
         await self.cluster.start(self, self._find_leases(self.live.settings))
@@ -990,6 +991,7 @@ class GatewayServices:
             return
         if lease == EVERYTHING:
             await self.delivery.outbox.open()
+        await self.store.follow()  # with what the holder before has recorded
         await self.plugins.on_lease(lease)
         if lease.startswith(CHANNEL_PREFIX) and self._follows_channels:
             await self.platforms.supervisor.on_lease_acquired(lease)

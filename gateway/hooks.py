@@ -44,7 +44,7 @@ from gateway.plugin import (
     Refuse,
     TurnView,
 )
-from gateway.store import LogEntry, StoreError
+from gateway.store import LogEntry, StoreClosed, StoreError
 from gateway.store.effects import Decision
 from gateway.store.types import StatementRefused
 from gateway.stream.notices import Notice
@@ -72,6 +72,8 @@ class PluginProblem:
     """Name of the plugin."""
     text: str
     """What is wrong."""
+    hook: str = ""
+    """The hook that has failed. Empty: the plugin is not loaded."""
     origin: str = ""
     """Its distribution and version. Empty: it is Reverie's own, or fails at run time."""
 
@@ -271,8 +273,10 @@ class Plugins:
         ]
 
     def on_waiting(self, channel: object, place: ConversationId, *, waits: bool) -> None:
-        """Tell whether the turn of a place of this channel has to wait."""
-        for hook in self._hooks_at("on_waiting", channel):
+        """Tell whether the turn of a place of this channel has to wait. None: the channel is gone,
+        and what was begun there ends.
+        """
+        for hook in self._hooks_at("on_waiting", channel) if waits else self.hooks["on_waiting"]:
             with self.guard(hook.plugin.name, hook.name):
                 hook(place=place, waits=waits)
 
@@ -285,8 +289,11 @@ class Plugins:
             hook(turn=turn, news=news)
 
     async def before_post(self, channel: object, turn: RunningTurn, post: Post) -> Post:
-        """Return the post of a running turn as plugins have it. Raises StoreError."""
-        for hook in self._hooks_at("before_post", channel):
+        """Return the post of a running turn as plugins have it. `channel`: None where it is gone,
+        also since the turn began. Raises StoreError.
+        """
+        named = "before_post"
+        for hook in self.hooks[named] if channel is None else self._hooks_at(named, channel):
             async with self._limited(hook):
                 post = await hook(turn=turn, post=post) or post
         return post
@@ -328,10 +335,16 @@ class Plugins:
         return [self._run(one, "upkeep", one.upkeep) for one in found]
 
     async def stop(self) -> None:
-        """Stop them, the last first. Raises StoreError."""
+        """Stop them all, the last first. Raises StoreError."""
+        closed = list[StoreClosed]()
         for one in reversed(self.all):
-            with self.guard(one.name, "stop"):
-                await one.stop()
+            try:
+                with self.guard(one.name, "stop"):
+                    await one.stop()
+            except StoreClosed as error:
+                closed.append(error)
+        if closed:
+            raise closed[0]
 
     async def _run(self, plugin: Plugin, name: str, work: Callable[[], Awaitable[None]]) -> None:
         with self.guard(plugin.name, name):
@@ -371,9 +384,8 @@ class Plugins:
         """Count a failure that was logged, and tell it."""
         self._failures.labels(plugin, hook).inc()
         text = f"{hook} has failed: {type(error).__name__}; the log of the gateway says more"
-        self.problems[plugin] = PluginProblem(plugin=plugin, text=text)
-        if hook != "notify":  # it would fail with that, too
-            self.on_problem(self.problems[plugin])
+        self.problems[plugin] = PluginProblem(plugin=plugin, text=text, hook=hook)
+        self.on_problem(self.problems[plugin])
 
 
 def _check_part(part: object) -> None:

@@ -256,9 +256,10 @@ class Previews(Plugin):
         """Return the previews of earlier processes, those of a place in their order: later ids of a
         platform are greater numbers.
         """
+        known = {*self._known}  # one that is read as open may be recorded as ended meanwhile
         found = [(Address.parse(place), one) for place, one in await self._store.open_previews()]
         found.sort(key=lambda one: (is_provisional(one[1]), len(one[1]), one[1]))
-        return [one for one in found if one not in self._known]
+        return [one for one in found if one not in known | self._known]
 
     def leave(self, at: Address, message: MessageId) -> None:
         """Leave a preview to the next turn there. It is deleted if none begins soon."""
@@ -317,6 +318,12 @@ class Previews(Plugin):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _clear_later(self, at: Address, message: MessageId) -> None:
+        try:
+            await self._try_to_clear(at, message)
+        finally:  # what stays is found again when its channel is back
+            self._known.discard((at, message))
+
+    async def _try_to_clear(self, at: Address, message: MessageId) -> None:
         wait_s = FIRST_TRY_S
         # Without its channel it stays in the store until that is back.
         while isinstance(self.channels.get(at.channel), CanPreview):

@@ -337,13 +337,50 @@ async def test_a_plugin_that_fails_everywhere_costs_nobody_an_answer_and_is_told
     assert [one.where for one in report.findings if one.code == "plugin.failed"] == ["broken"]
 
 
-async def test_failure_to_tell_owners_is_not_told_to_them(store: Any) -> None:
-    plugins, told = plugins_of(Broken, gateway=handle_of(store, ManualClock())), list[object]()
-    plugins.on_problem = told.append
-    notice = Notice(key="a:b", text=lambda _to: "x", state="once", beside=None, buttons=tuple)
-    await plugins.notify(notice)
-    assert told == []
-    assert "notify" in str(plugins.problems["broken"])
+class Speechless(Plugin):
+    """Fails once a turn ends, and fails to tell anybody."""
+
+    name = "speechless"
+
+    @hook
+    async def after_turn(self) -> Iterable[Fact]:
+        raise RuntimeError("after_turn")
+
+    @hook
+    async def notify(self) -> None:
+        raise RuntimeError("notify")
+
+
+async def test_failure_to_tell_owners_is_ready_to_see_and_not_told_to_them(tmp_path: Path) -> None:
+    (tmp_path / "reverie.yaml").write_text(json.dumps(WRITTEN | {"access": {"dm": "open"}}))
+    Pager.paged.clear()
+    with use_plugins(Speechless, Pager):
+        async with Gateway(read_config(tmp_path, {}).settings, Script()) as gateway:
+            await gateway.say("hello")
+            await gateway.until(lambda: bool(Pager.paged))
+            state = await find_gateway_state(gateway.path)
+    assert state.snapshot is not None
+    [problem] = [one for one in state.snapshot.problems if one.what == "plugin:speechless"]
+    assert "notify" in problem.reason
+    [told] = [one for one in Pager.paged if "speechless" in one]
+    assert "after_turn" in told
+
+
+async def test_a_gone_channel_keeps_no_plugin_from_ending_what_it_began(store: Any) -> None:
+    class Waiting(Plugin):
+        name = "waiting"
+        abilities = (str,)
+        told: ClassVar[list[bool]] = []
+
+        @hook
+        def on_waiting(self, waits: bool) -> None:
+            self.told.append(waits)
+
+    plugins = plugins_of(Waiting, gateway=handle_of(store, ManualClock()))
+    place = Address(channel=CONSOLE, room=RoomId("ann")).conversation
+    for channel, waits in (("a channel that can", True), (7, True), (None, True), (None, False)):
+        plugins.on_waiting(channel, place, waits=waits)
+    assert Waiting.told == [True, False]
 
 
 class Lucky(Plugin):

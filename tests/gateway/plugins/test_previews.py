@@ -23,16 +23,27 @@ from channels.console import ConsoleChannel
 from channels.split import split_text
 from gateway import app
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, MessageId, Post, Usage
+from gateway.core.events import (
+    Address,
+    ConnectionChanged,
+    EventId,
+    MessageId,
+    Post,
+    RoomId,
+    Usage,
+)
 from gateway.core.facts import PreviewEnded, PreviewShown, TurnRecord
 from gateway.core.tool import permits_of
 from gateway.core.tool_spec import ToolCall
 from gateway.plugins import find_plugins
-from gateway.plugins.previews import _TOOL_STATUSES, describe_tool_call
+from gateway.plugins.previews import _TOOL_STATUSES, Previews, describe_tool_call
 from gateway.runtime.turn_record import SLOW_TEXT
-from gateway.store import Store, rebuild
+from gateway.store import NewEntry, Store, rebuild
 from reverie.testing.gateway import CONSOLE, Held, running
 from reverie.testing.waiting import until
+from tests.kits.handle import handle_of
+from tests.kits.places import PlayedChannels
+from tests.kits.plugins import plugins_of
 from tests.kits.scripted_turn import Played
 
 LONG = Script(
@@ -352,6 +363,27 @@ async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
         assert again.of("finished") == [first]
     async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
         assert await reader.open_previews() == []
+
+
+async def test_a_preview_whose_channel_was_gone_is_deleted_once_it_is_back(store: Store) -> None:
+    clock, console, channels = ManualClock(), Showing(), PlayedChannels()
+    plugins = plugins_of(Previews, gateway=handle_of(store, clock, channels=channels))
+    previews, at = plugins.get(Previews), Address(channel=CONSOLE, room=RoomId("ann"))
+    assert previews is not None
+    await previews.record(PreviewShown(at=at, message=MessageId("p1")))
+    previews.clear_later(at, MessageId("p1"))  # there is no channel
+    await asyncio.sleep(0)
+    channels[CONSOLE] = console
+    up = ConnectionChanged(id=EventId("u"), channel=CONSOLE, up=True, reason="", sent=clock.now())
+    await store.append([NewEntry(fact=up, at=clock.now())])
+
+    async def is_gone() -> bool:
+        clock.advance(1.0)
+        return await store.open_previews() == []
+
+    await until(is_gone)
+    assert console.of("unpreview") == ["p1"]
+    await plugins.stop()
 
 
 async def test_nothing_of_a_tool_call_is_shown(tmp_path: Path) -> None:
