@@ -31,9 +31,9 @@ from gateway.store import (
 )
 
 BAD_USAGE = 2
+"""Exit code: bad usage or configuration; nothing was done."""
 _USAGE = FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError
 """What whoever called names: a path that is not there, is taken, or is not theirs."""
-"""Exit code: bad usage or configuration; nothing was done."""
 
 
 Where = Literal["config", "maybe config", "config or store", "config, store or file"]
@@ -118,9 +118,11 @@ def default_config() -> Path | None:
     """Return the configuration directory where none is named: see `find_config`."""
     if chosen := os.environ.get("REVERIE_CONFIG"):
         return Path(chosen)
-    for place in (Path("reverie"), Path("~/.config/reverie").expanduser()):
-        if place.is_dir() and any(map(is_config_file, place.iterdir())):
-            return place
+    for name in ("reverie", "~/.config/reverie"):
+        with contextlib.suppress(OSError, RuntimeError):  # it may not be read; there is no home
+            place = Path(name).expanduser()
+            if place.is_dir() and any(map(is_config_file, place.iterdir())):
+                return place
     return None
 
 

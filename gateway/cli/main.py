@@ -1,6 +1,6 @@
 """The `reverie` command: its argument parser, and `run`, `check-config`, `health` and `demo`.
 
-The other commands are in `log`, `operate` and `ctl`.
+The other commands are in the modules of `_COMMAND_GROUPS`, in `ctl`, and in plugins.
 """
 
 import argparse
@@ -201,6 +201,9 @@ def _add_commands(commands: Any, called: str, modules: Collection[str]) -> None:
         import_module(module).add_commands(commands)
     for plugin in () if modules else find_plugins().classes:
         for name, (text, arguments) in plugin.subcommands.items():
+            if name in commands.choices:
+                print(f"plugin {plugin.name}: there is a command {name} already", file=sys.stderr)
+                continue
             parser = commands.add_parser(name, help=text, description=text)
             if called in (name, "completion"):
                 module, _, function = arguments.partition(":")

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -22,6 +23,8 @@ from gateway.command_line import dashboard_url
 from gateway.config.models import OpsConfig
 from gateway.core.control_socket import socket_path
 from gateway.core.removed import find_removed
+from gateway.plugin import Plugin
+from gateway.plugins import use_plugins
 from reverie.testing.servers.ports import free_port
 
 
@@ -466,6 +469,32 @@ def test_the_configuration_is_found_where_none_is_named(
             monkeypatch.setenv("REVERIE_CONFIG", str(place))
         _, out, error = said(capsys, "check-config")
         assert f"in {'reverie' if place.parent == here else place} is good" in out, error
+
+
+def test_a_place_that_cannot_be_looked_at_has_no_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("REVERIE_CONFIG", raising=False)
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    code, _, error = said(capsys, "doctor")
+    assert (code, "$REVERIE_CONFIG" in error) == (2, True)
+
+
+def no_home(_: Path) -> Path:
+    """Stands for `Path.expanduser` of a user without a home."""
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_plugin_takes_no_command_of_the_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    class Thief(Plugin):
+        name = "thief"
+        subcommands: ClassVar = {"run": ("run something else", "nowhere:nothing")}
+
+    with use_plugins(Thief):
+        code, out, error = said(capsys, "help")
+    assert (code, "run the gateway" in out, "run something else" in out) == (0, True, False)
+    assert "plugin thief: there is a command run already" in error
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
