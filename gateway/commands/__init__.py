@@ -1,7 +1,7 @@
 """Commands to the gateway itself, answered without the model.
 
 - `definition`: `@command` says of a handler what the command is called, takes and needs.
-- `info`, `people`, `rooms`, `agent`, `notifications`: the handlers.
+- `info`, `people`, `rooms`, `agent`, `model`, `notifications`, `records`: the handlers.
 - `table`: what they declare: the source of help, native slash commands, menus and parsing.
 - `parser`: finds a command in a message, and parses its arguments (pure).
 - `dispatcher`: checks who may use it, calls its handler, and builds the reply post and the audit

@@ -405,7 +405,7 @@ class CommandDispatcher:
             reference = answer_key(call.command)[:8]
             of = f" of plugin {handling.plugin}" if handling.plugin else ""
             logger.exception("command %s%s broke (reference %s)", row.name, of, reference)
-            if handling.plugin and not isinstance(error, StoreError):
+            if handling.plugin and not isinstance(error, StoreError | TimeoutError):
                 what = f"command {row.name}"
                 self._context.plugins.record_failure(handling.plugin, what, error)
             text = _(

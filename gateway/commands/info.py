@@ -18,11 +18,19 @@ from gateway.commands.context import (
     CommandCall,
     CommandContext,
     find_hidden,
+    sees_everything,
 )
 from gateway.commands.definition import command, find_available, make_arg
 from gateway.commands.parser import InvalidArguments, escape_code, find_nearest, quote_code
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
-from gateway.core.facts import LimitReached, NoteWritten, PostQueued, fact_kinds
+from gateway.core.facts import (
+    LimitReached,
+    NoteWritten,
+    PluginFact,
+    PostQueued,
+    fact_kinds,
+    is_inner,
+)
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
@@ -322,7 +330,8 @@ LOG = command(
 async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the newest entries, oldest first.
 
-    To admins, entries of other people's private places are only counted.
+    To admins, entries of other people's private places are only counted, and so are those of
+    plugins in an agent's inner conversation.
     """
     wanted = int(call.arguments.get("n", DEFAULT_LOG_ENTRIES))
     found = await context.gateway.store.newest_entries(
@@ -337,6 +346,7 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
         shorten(format_entry(entry, context.gateway.redactor).strip(), MAX_LOG_ENTRY_CHARS)
         for entry in found
         if not hidden.intersection(find_entry_places(entry))
+        and (sees_everything(call) or not _is_inner_of_plugin(entry))
     ]
     text = escape_code("\n".join(shown))
     hidden_count = len(found) - len(shown)
@@ -349,6 +359,12 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
         )
         lines.append(text.format(count=hidden_count))
     return done("\n".join(lines) or _("Nothing has happened yet."))
+
+
+def _is_inner_of_plugin(entry: LogEntry) -> bool:
+    """Return whether a plugin wrote it for an agent by itself, e.g. an intention."""
+    place = entry.conversation
+    return isinstance(entry.fact, PluginFact) and place is not None and is_inner(place)
 
 
 def find_entry_places(entry: LogEntry) -> list[ConversationId]:

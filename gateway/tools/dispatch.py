@@ -419,6 +419,8 @@ class ToolDispatcher:
             else ()
         ):
             spec = tool.spec
+            if spec.name in kept:  # the first of a name is called, so it is the one described
+                continue
             size = estimate_tokens(spec.name + spec.description + spec.schema)
             if tokens + size <= self._max_dynamic_tokens:
                 kept[spec.name] = tool

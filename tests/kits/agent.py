@@ -11,6 +11,7 @@ from gateway.context.digest import DigestBuilder
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.core.facts import inner_conversation
+from gateway.hooks import Plugins
 from gateway.runtime.agent import Agent
 from gateway.runtime.models import AgentModel
 from gateway.runtime.turn import TurnRunner
@@ -75,10 +76,9 @@ class DrivenAgent(Agent):
     ) -> None:
         live = LiveSettings(settings(store.path.parent, agents=[{"id": agent}]))
         nothing = parts_of()
-        previews = parts_of(show_heard=lambda _: None, hide_heard=lambda _: None)
         running = parts_of(tracker=None)
         services = parts_of(
-            previews=previews,
+            plugins=Plugins(),
             presence=parts_of(level="present"),
             limits=parts_of(spent_today_usd=lambda _: 0.0),
             media=None,

@@ -136,8 +136,8 @@ class ReminderSet(PluginFact):
     asked_by: str
     """Their display name. Untrusted."""
     schedule: str
-    """Schedule in the form of `gateway.core.moments`. Empty: it has no time, and ends at
-    `due`."""
+    """Schedule in the form of `gateway.plugins.reminders.schedule`. Empty: it has no time, and ends
+    at `due`."""
     due: Time
     """First occurrence; of a pending reminder, the next one."""
     turn: TurnId | None = None

@@ -109,6 +109,11 @@ async def test_facts_of_plugins_are_told_as_well(store: Store) -> None:
     [current] = await store.current_facts("mcp_tool_approved")
     assert current.fact == fact
     assert "mcp_files_read of the MCP server" in await (await counter(store, ROOM)).says("log tail")
+    await store.append([NewEntry(fact=fact, at=NOW, conversation=inner_conversation("a"))])
+    told = await (await counter(store, ROOM)).says("log tail")
+    assert (told.count("mcp_files_read"), "1 more entry" in told) == (1, True)
+    told = await (await counter(store, ALONE, role="owner")).says("log tail")
+    assert told.count("mcp_files_read") == 2
 
 
 # `why` about other places shows no more than the sender may see
