@@ -151,13 +151,18 @@ def get_str(source: object, key: str) -> str:
     return clean_text(get_raw_str(source, key))
 
 
-def get_datetime(source: object, key: str) -> datetime | None:
-    """Return the time at `key`, Unix time or ISO 8601, in UTC; None if there is none."""
+def get_datetime(source: object, key: str, *, needs_zone: bool = False) -> datetime | None:
+    """Return the time at `key`, Unix time or ISO 8601, in UTC; None if there is none.
+
+    A text without a zone is in UTC, or with `needs_zone` no time.
+    """
     seconds = get_int(source, key)
     try:
         if seconds is not None:
             return datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
         found = datetime.fromisoformat(get_raw_str(source, key))
+        if needs_zone and found.tzinfo is None:
+            return None
         return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
     except (OverflowError, OSError, ValueError):
         return None

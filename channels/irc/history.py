@@ -51,7 +51,9 @@ class LastingState:
         """Share of the configured pace that is used: each kill for flooding halves it."""
         self.rights = RoomSignals()
         """Notified with a room, in lower case, when what we may do there may have changed."""
-        self._newest = self.complete_until = get_datetime({"cursor": cursor}, "cursor")
+        self._newest = self.complete_until = get_datetime(
+            {"cursor": cursor}, "cursor", needs_zone=True
+        )
         """Time up to which all messages are emitted; None: unknown."""
         self.has_gap = False
         """Some messages sent while we were away are not emitted yet."""

@@ -342,4 +342,4 @@ def sent_at(line: IrcLine, now: datetime) -> datetime:
     """Return the server's time of the line (https://ircv3.net/specs/extensions/server-time), else
     `now`.
     """
-    return get_datetime(line.tags, "time") or now
+    return get_datetime(line.tags, "time", needs_zone=True) or now

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from channels.irc.channel import IrcChannel
+from channels.irc.history import LastingState
 from gateway.core.clock import ManualClock, SystemClock
 from reverie.testing.servers.ircd import MODERN, Ircd, Options
 from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
@@ -171,6 +172,11 @@ async def test_nothing_is_asked_without_a_cursor_or_a_history() -> None:
             assert (_asked(ircd), _texts(run)) == ([], ["live"])
             assert bool(run.cursors) == ("chathistory" in caps)
             await _ended(run)
+
+
+def test_a_cursor_without_a_zone_counts_as_none() -> None:
+    assert LastingState("2026-01-01T00:00:00+00:00").complete_until is not None
+    assert LastingState("2026-01-01T00:00:00").complete_until is None
 
 
 async def test_a_refused_question_does_not_hold_the_room_back() -> None:

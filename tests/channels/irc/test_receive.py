@@ -36,6 +36,11 @@ async def test_people_and_rooms_are_told_apart() -> None:
             (":alice!a@h PRIVMSG #room :\x01ACTION pokes reverie\x01", "mention", "#Room"),
             (":alice!a@h PRIVMSG #room :\x01ACTION waves", "room", "#Room"),
             ("@time=nonsense :alice!a@h PRIVMSG #room hi", "room", "#Room"),
+            (
+                "@time=2020-01-01T00:00:00 :a!a@h PRIVMSG #room :reverie: no zone",
+                "mention",
+                "#Room",
+            ),
         ]
         for line, _, _ in lines:
             bot.send(line)
@@ -43,9 +48,9 @@ async def test_people_and_rooms_are_told_apart() -> None:
         assert [(m.kind, m.at.room) for m in run.messages] == [
             (kind, room) for _, kind, room in lines
         ]
-        assert [m.at.thread for m in run.messages] == [None] * 3 + ["@"] + [None] * 6
+        assert [m.at.thread for m in run.messages] == [None] * 3 + ["@"] + [None] * 7
         assert [m.sender.id for m in run.messages[:2]] == ["account:al", "mask:alice!a@h"]
-        assert [m.sender.is_bot for m in run.messages] == [False] * 6 + [True] + [False] * 3
+        assert [m.sender.is_bot for m in run.messages] == [False] * 6 + [True] + [False] * 4
         assert [m.text for m in run.messages[7:9]] == ["/me pokes reverie", "/me waves"]
         assert len({m.id for m in run.messages}) == len(lines)
 
