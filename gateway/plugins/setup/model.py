@@ -7,7 +7,13 @@ from urllib.parse import urlsplit
 
 from agent.cache.prices import PriceTable
 from agent.models.http import join_endpoint
-from agent.models.settings import KeyedSettings, ModelConfig, ProviderSettings, SetupChoice
+from agent.models.settings import (
+    KeyedSettings,
+    ModelConfig,
+    ProviderSettings,
+    RemoteSettings,
+    SetupChoice,
+)
 from gateway.config.model_check import ModelListing, list_models, probe_model
 from gateway.config.secrets import PriceTableError, load_price_table
 from gateway.config.source import value_at
@@ -104,23 +110,27 @@ def _ask_provider(
     choices = {choice.name: (kind, choice) for kind, choice in _find_choices()}
     own = [one.name for kind, one in choices.values() if kind == before.get("kind")]
     if url := before.get("base_url") or "":
-        usual = urlsplit(find_providers()[before["kind"]].model_fields["base_url"].default)
-        own = own if str(usual.hostname) in url else own[::-1]
+        field = find_providers()[before["kind"]].model_fields["base_url"]
+        is_usual = field.is_required() or str(urlsplit(field.default).hostname) in url
+        own = own if is_usual else own[::-1]
     known = next(iter(own or choices))
     choice = person.ask("model.provider", default=known, parse=partial(parse_choice, (*choices,)))
     kind, (_, _, address) = choices[choice]
     kept = bool(before) and choice == known
     provider = dict(before) if kept else {"kind": kind}
     name = name if kept else choice.replace("llama.cpp", "llamacpp")
-    if not issubclass(find_providers()[kind], KeyedSettings):
-        return name, {"kind": kind}, kept
+    settings = find_providers()[kind]
+    if not issubclass(settings, RemoteSettings):
+        return name, provider, kept
     url = person.ask(
         "model.url",
-        default=provider.get("base_url") or address,
+        default=provider.get("base_url") or address or None,
         parse=_parse_url,
-        optional=not address,
+        optional=not (address or settings.model_fields["base_url"].is_required()),
     )
     provider |= {"base_url": url} if url else {}
+    if not issubclass(settings, KeyedSettings):
+        return name, provider, kept
     key = person.know(provider.pop("api_key", None))
     if address:
         wants = keyed or key or person.has_secret("model.key")

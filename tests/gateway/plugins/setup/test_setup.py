@@ -14,10 +14,13 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Literal, Self
 
 import pytest
 
+from agent.models.base import Model
+from agent.models.settings import ModelOptions, RemoteSettings, SetupChoice
+from gateway.plugin import Plugin
 from reverie.testing.servers.bot_api import BotApi
 from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.discord_api_rest import Options
@@ -25,6 +28,7 @@ from reverie.testing.servers.ircd import CAPS, LOCALHOST, Ircd, server_context
 from reverie.testing.servers.ircd import Options as IrcOptions
 from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.channels.irc.test_real_servers import Raw, _register, network
+from tests.gateway.plugins.test_providers import Oracle
 from tests.kits.gateway_process import CHECKOUT, MAIN
 
 WAIT_S = 30.0
@@ -792,6 +796,55 @@ async def test_without_anybody_to_ask_flags_answer(tmp_path: Path) -> None:
         assert api.token not in text + out
         again, out, _ = await piped(*given, *more, KEY=KEY)
         assert (again, json.loads(out)["written"]) == (0, [])
+
+
+class DelphiConfig(RemoteSettings):
+    """A server without a key, and without a usual address."""
+
+    names_models: ClassVar = False
+    choices: ClassVar = (SetupChoice("delphi", "an oracle"),)
+
+    kind: Literal["delphi"]
+
+    def make(self, options: ModelOptions, **_: object) -> Model:
+        return Oracle("know thyself", options)
+
+
+class DelphiPlugin(Plugin):
+    name = "delphi"
+    providers: ClassVar = {"delphi": DelphiConfig}
+
+
+WITH_DELPHI = f"""\
+from gateway.plugins import use_plugins
+from tests.gateway.plugins.setup.test_setup import DelphiPlugin
+with use_plugins(DelphiPlugin):
+    {MAIN}
+"""
+
+
+async def test_a_provider_without_a_key_is_asked_for_its_address_and_keeps_its_section(
+    tmp_path: Path,
+) -> None:
+    async with world() as (api, fake):
+        given = [*flags(tmp_path / "bot", api, fake)[:5], "--telegram-token-env", "TG", "--json"]
+        given += ["--model-provider", "delphi", "--yes"]
+        code, out, err = await piped(*given, code=WITH_DELPHI, TG=api.token)
+        assert (code, "--model-url is missing" in out) == (2, True), (out, err)
+        directory = tmp_path / "bot"
+        text = by_hand(directory, api, fake).replace(
+            'kind: anthropic, base_url: "', 'kind: delphi, proxy: none, base_url: "'
+        )
+        text = text.replace(', api_key: "${KEY}"', "").replace(", name: claude-haiku-5-5", "")
+        (directory / "reverie.yaml").write_text(text)
+        code, out, err = await piped(*given, code=WITH_DELPHI, TG=api.token)
+        assert code == 0, (out, err)
+        kept = f'{{kind: delphi, proxy: none, base_url: "{fake.url}"}}'
+        assert kept in (directory / "reverie.yaml").read_text()
+        other = "http://127.0.0.1:9/v1"
+        code, out, err = await piped(*given, "--model-url", other, code=WITH_DELPHI, TG=api.token)
+        assert code == 0, (out, err)
+        assert other in (directory / "reverie.yaml").read_text()
 
 
 async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(
