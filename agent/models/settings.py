@@ -168,6 +168,10 @@ class ProviderSettings(ConfigSection):
             raise ValueError("a timeout of 0 lets no answer through; leave it out for 120 s")
         return self
 
+    def __hash__(self) -> int:
+        """Leave out what may not be hashable: fields of a provider may be lists."""
+        return hash((type(self), self.kind))
+
     @classmethod
     def is_at(cls, url: SplitResult) -> bool:
         """Return whether an address without a `kind` is meant to be of this one."""
@@ -230,7 +234,8 @@ class ProviderSettings(ConfigSection):
 
     def make(self, options: ModelOptions, *, config: ModelConfig, clock: Clock) -> Model:
         """Return the client of a model, without IO. Heavy libraries are imported there, and not
-        before. `config`: its section. What is not needed is `**_: object`. Raises ValueError.
+        before. `config`: its section. What is not needed is `**_: object`. Raises ValueError or
+        ImportError, which the operator is told at the model's section.
         """
         raise NotImplementedError
 

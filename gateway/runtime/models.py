@@ -29,8 +29,10 @@ from agent.models.settings import ModelConfig, ProviderSettings
 from agent.tokens.counter import OfflineCounter, RequestMeter, TokenEstimate, TokenMeter
 from agent.tokens.endpoint import EndpointCounter
 from agent.workspace.cache import WorkspaceCache
+from gateway.config.loader import ConfigError
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
+from gateway.config.source import ConfigProblem, format_key
 from gateway.core.clock import Clock
 from gateway.core.facts import TurnRecord
 from gateway.store import StoreReader
@@ -90,8 +92,8 @@ class ModelPool:
         *,
         override: Model | None = None,
     ) -> None:
-        """`make_cache`: see `build_model`. `warmer` keeps the caches of models warm as long as
-        these are used.
+        """Raises ConfigError. `make_cache`: see `build_model`. `warmer` keeps the caches of models
+        warm as long as these are used.
 
         `override`: model of every agent, in place of the configured one.
         """
@@ -120,7 +122,7 @@ class ModelPool:
 
     def get(self, agent: str, name: str) -> AgentModel:
         """Return an agent's model by its key in `llm.models`. It is built on first use, without
-        IO.
+        IO. Raises ConfigError.
         """
         if (agent, name) not in self._agent_models:
             self._agent_models[agent, name] = self._build_agent_model(
@@ -129,7 +131,7 @@ class ModelPool:
         return self._agent_models[agent, name]
 
     def prepare(self, new: Settings) -> Callable[[], None]:
-        """Prepare new settings, as a `gateway.config.reload.ChangeListener`.
+        """Prepare new settings, as a `gateway.config.reload.ChangeListener`. Raises ConfigError.
 
         From then on `get` returns new models where the configuration differs.
         """
@@ -229,21 +231,27 @@ class ModelPool:
         )
 
     def _build_chain(self, settings: Settings, name: str) -> tuple[Model, Sequence[Candidate]]:
-        """Return the model with its fallbacks, and the list of these."""
+        """Return the model with its fallbacks, and the list of these. Raises ConfigError for a
+        model that its provider cannot make.
+        """
         llm = settings.llm
         names = fallback_chain(name, llm.models)
         keys = {key: _model_key(settings, key) for key in names}
         built = {
             key: self._pool[model_key] for key, model_key in keys.items() if model_key in self._pool
         }
-        model = build_model(
-            name,
-            llm.models,
-            llm.providers,
-            self._clock,
-            made=built,
-            cache=self._make_cache,
-        )
+        try:
+            model = build_model(
+                name,
+                llm.models,
+                llm.providers,
+                self._clock,
+                made=built,
+                cache=self._make_cache,
+            )
+        except (ImportError, ValueError) as error:
+            key = format_key(("llm", "models", next(one for one in names if one not in built)))
+            raise ConfigError((ConfigProblem("", 0, key, str(error)),)) from error
         self._pool |= {model_key: built[key] for key, model_key in keys.items()}
         return model, [built[key] for key in names]
 
@@ -430,7 +438,8 @@ class ModelServices:
 async def open_model_services(
     live: LiveSettings, clock: Clock, *, model: Model | None
 ) -> AsyncIterator[ModelServices]:
-    """Open the models and their services, and close them at the end. Raises PriceTableError.
+    """Open the models and their services, and close them at the end. Raises PriceTableError,
+    and ConfigError for a model that its provider cannot make.
 
     `model`: for all agents, in place of the configured ones. Later changes of the settings apply.
     """

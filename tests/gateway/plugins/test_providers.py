@@ -1,21 +1,26 @@
 """A provider of models of somebody else's: from its settings to an answer, and what it declares."""
 
+import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import SplitResult
 
 import pytest
+from pydantic import Field
 
 from agent.models.base import Model, ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.settings import KeyedSettings, ModelOptions, ModelTraits
 from gateway.cli.demo import build_demo_settings
-from gateway.config.loader import ConfigError
+from gateway.config.loader import ConfigError, read_config
 from gateway.config.model_check import list_models
+from gateway.config.reload import LiveSettings
+from gateway.core.clock import ManualClock
 from gateway.core.events import Usage
 from gateway.plugin import Plugin
 from gateway.plugins import UnusablePlugin, find_providers, use_plugins
 from gateway.runtime.agent import LANES_OF_OWN_MODEL, build_dmn_policy
+from gateway.runtime.models import open_model_services
 from reverie.testing.gateway import Gateway, settings
 from reverie.testing.servers.model_api import ModelApi
 from tests.kits.models import parse_provider
@@ -32,12 +37,17 @@ class OracleConfig(KeyedSettings):
     kind: Literal["oracle"]
     base_url: str = "http://oracle.example"
     saying: str = "know thyself"
+    omens: dict[str, int] = Field(default_factory=dict)
 
     @classmethod
     def is_at(cls, url: SplitResult) -> bool:
         return url.hostname == "oracle.example"
 
     def make(self, options: ModelOptions, **_: object) -> Model:
+        if not self.saying:
+            raise ValueError("an oracle says something")
+        if self.saying == "the library":
+            raise ImportError("there is no library for oracles")
         return Oracle(self.saying, options)
 
 
@@ -124,6 +134,38 @@ def test_provider_that_is_not_there_is_named(
         configured(tmp_path, off=off, **provider)
     [problem] = raised.value.problems
     assert problem.key == key
+
+
+@pytest.mark.parametrize(("saying", "why"), [("", "says something"), ("the library", "no library")])
+async def test_model_that_its_provider_cannot_make_is_told_at_its_section(
+    tmp_path: Path, saying: str, why: str
+) -> None:
+    def write(saying: str) -> LiveSettings:
+        written = {
+            "channels": {"console": {"platform": "console"}},
+            "agents": [{"id": "reverie"}],
+            "llm": {
+                "providers": {"o": {"kind": "oracle"}, "p": {"kind": "oracle", "saying": saying}},
+                "models": {
+                    "main": {"provider": "o", "fallbacks": ["second"]},
+                    "second": {"provider": "p"},
+                },
+            },
+        }
+        (tmp_path / "reverie.yaml").write_text(json.dumps(written, indent=1))
+        (tmp_path / "reverie.yaml").chmod(0o600)
+        return LiveSettings(read_config(tmp_path, {}).settings, tmp_path, {})
+
+    with use_plugins(OraclePlugin):
+        live = write("know thyself")
+        async with open_model_services(live, ManualClock(), model=None):
+            broken = write(saying)
+            [problem] = (await live.reload()).problems
+        with pytest.raises(ConfigError, match=f"llm.models.second: .*{why}"):
+            async with open_model_services(broken, ManualClock(), model=None):
+                pass
+    assert (problem.key, problem.line > 0) == ("llm.models.second", True)
+    assert why in problem.message
 
 
 def test_built_in_provider_that_is_off_is_refused(tmp_path: Path) -> None:
