@@ -278,6 +278,18 @@ async def an_answer_that_the_limit_cut_is_told(kit: ProviderKit, model: Model) -
     assert (await ended(model)).stop_reason == "length"
 
 
+async def calls_that_the_limit_cut_arrive(kit: ProviderKit, model: Model) -> None:
+    first = ToolCall(id="call1", name="look_up", arguments='{"word": "naïve"}')
+    cut = ToolCall(id="call2", name="look_up", arguments='{"word": "cred')
+    kit.answer("Let me see.", calls=(first, cut), stop="length")
+    chunks = await ask(model, ask_for(tools=(TOOL,)))
+    calls = [chunk for chunk in chunks if isinstance(chunk, ToolCall)]
+    assert [call.name for call in calls] == ["look_up", "look_up"]
+    assert json.loads(calls[0].arguments) == {"word": "naïve"}
+    assert isinstance(chunks[-1], StreamEnd)
+    assert chunks[-1].stop_reason == "length"
+
+
 async def begin(kit: ProviderKit, model: Model) -> "asyncio.Task[None]":
     """Ask, and return the reader once it has a chunk of an answer that does not go on."""
     kit.answer("a longer answer in several pieces", silent_after=5)
@@ -410,6 +422,7 @@ CHECKS: Final[Mapping[str, Check]] = {
         a_tool_call_arrives_whole_and_its_result_goes_back,
         usage_is_reported,
         an_answer_that_the_limit_cut_is_told,
+        calls_that_the_limit_cut_arrive,
         cancelling_closes_the_connection,
         closing_the_stream_closes_the_connection,
         closing_the_model_ends_its_streams,

@@ -77,6 +77,15 @@ class AlwaysEnds(Twin):
         return replace(chunk, stop_reason="end") if isinstance(chunk, StreamEnd) else chunk
 
 
+class DropsCallsAtTheLimit(Twin):
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        chunks = [chunk async for chunk in self.real.stream(request)]
+        is_cut = isinstance(chunks[-1], StreamEnd) and chunks[-1].stop_reason == "length"
+        for chunk in chunks:
+            if not (is_cut and isinstance(chunk, ToolCall)):
+                yield chunk
+
+
 class LeavesOutWhatIsAsked(Twin):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         async for chunk in self.real.stream(replace(request, blocks=())):
@@ -170,6 +179,7 @@ class HasAnotherWindow(Twin):
         (LeavesOutResults, "a_tool_call_arrives_whole_and_its_result_goes_back"),
         (CountsNothing, "usage_is_reported"),
         (AlwaysEnds, "an_answer_that_the_limit_cut_is_told"),
+        (DropsCallsAtTheLimit, "calls_that_the_limit_cut_arrive"),
         (ReadsInATaskOfItsOwn, "cancelling_closes_the_connection"),
         (ReadsInATaskOfItsOwn, "closing_the_stream_closes_the_connection"),
         (TakesACutForTheEnd, "an_answer_that_is_cut_off_is_busy"),

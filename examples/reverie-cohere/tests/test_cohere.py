@@ -4,6 +4,7 @@ import json
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from cohere_server import CohereApi
@@ -69,6 +70,19 @@ async def test_a_plan_goes_back_with_its_calls_and_is_shown_as_thinking() -> Non
         await ask(model, ask_for(user(TextPart(text="hi")), said, result, tools=(TOOL,)))
         assert kit.api.seen[-1].body["messages"][-2]["tool_plan"] == kit.api.plan
         assert not kit.api.violations
+
+
+def test_only_addresses_of_this_api_are_taken_for_it_and_a_broken_list_has_no_models() -> None:
+    for url, is_ours in (
+        ("https://api.cohere.com/v2", True),
+        ("https://api.cohere.com/compatibility/v1", False),
+        ("https://api.cohere.com.example/v2", False),
+    ):
+        assert CohereSettings.is_at(urlsplit(url)) is is_ours
+    settings = CohereSettings(kind="cohere")
+    broken: list[object] = [{"models": 5}, {"models": [5]}, [], None]
+    for answer in broken:
+        assert list(settings.listed_models(answer)) == []
 
 
 async def test_images_go_to_models_that_see_and_an_empty_conversation_is_said_to_be_so() -> None:

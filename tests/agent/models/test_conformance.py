@@ -1,6 +1,6 @@
 """Every remote provider is a model: the checks of `reverie.testing.providers` hold for it."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import SecretStr
 
@@ -60,6 +60,7 @@ class VertexKit(AnthropicKit):
 class GeminiKit(ModelApiKit):
     server = GeminiApi
     length_stop = "MAX_TOKENS"
+    lacks: ClassVar = {"calls_that_the_limit_cut_arrive": "the API sends whole calls only"}
 
     model = "gemini-3.8-flash"
 

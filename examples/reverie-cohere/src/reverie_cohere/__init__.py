@@ -63,7 +63,9 @@ class CohereSettings(KeyedSettings):
 
     @classmethod
     def is_at(cls, url: SplitResult) -> bool:
-        return url.hostname == "api.cohere.com"
+        """`/compatibility` there is OpenAI's API."""
+        is_own = not url.path.startswith("/compatibility")
+        return url.hostname == "api.cohere.com" and is_own
 
     @property
     def root(self) -> str:
@@ -79,7 +81,9 @@ class CohereSettings(KeyedSettings):
 
     def listed_models(self, answer: object) -> Sequence[object]:
         rows = answer.get("models") if isinstance(answer, dict) else None
-        return [{**row, "id": row.get("name")} for row in rows or () if isinstance(row, dict)]
+        if not isinstance(rows, list):
+            return ()
+        return [{**row, "id": row.get("name")} for row in rows if isinstance(row, dict)]
 
     def make(self, options: ModelOptions, **_: object) -> Model:
         return CohereModel(options, self)
@@ -278,7 +282,8 @@ class CohereModel(RemoteModel):
             yield TextPart(text=rest)
         if unread:
             report_unread(unread, where=self.label, has_content=not answer.is_empty)
-        for call in answer.calls if stop == "tools" else ():
+        calls = answer.calls if stop in ("tools", "length") else []
+        for call in calls:
             written = call.function.arguments or "{}"
             yield ToolCall(id=call.id, name=call.function.name, arguments=written)
         tokens = end.usage.tokens
@@ -289,7 +294,7 @@ class CohereModel(RemoteModel):
             ),
             model=self._model,
             may_leak_calls=self._may_leak_calls,
-            thinking=f"{_PLAN}{answer.plan}" if answer.plan and stop == "tools" else "",
+            thinking=f"{_PLAN}{answer.plan}" if answer.plan and calls else "",
         )
 
 
