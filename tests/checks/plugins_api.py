@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import cache
+from inspect import cleandoc
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,28 +70,63 @@ def rows(module: str) -> list[tuple[str, str]]:
     ]
 
 
-def hooks() -> Iterator[str]:
-    """The hooks, each with its signature and its contract."""
-    hooks_class, plugin_class = (
-        next(one for one in parsed("gateway.plugin").body if getattr(one, "name", "") == name)
-        for name in ("Hooks", "Plugin")
+def methods(of: ast.ClassDef) -> Iterator[str]:
+    """The public methods of a class, each with its signature and its contract."""
+    for node in of.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        docstring = ast.get_docstring(node)
+        is_private = node.name.startswith("_") and node.name != "__init__"
+        if docstring is None or is_private:  # without one: as in the base class
+            continue
+        keywords = [one.arg for one in node.args.kwonlyargs]
+        names = [one.arg for one in node.args.args[1:]] + (["*", *keywords] if keywords else [])
+        marks = [ast.unparse(one) for one in node.decorator_list]
+        arguments = "" if "property" in marks else f"({', '.join(names)})"
+        answer = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
+        begin = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+        begin = "classmethod " if "classmethod" in marks else begin
+        yield described(f"{begin}{node.name}{arguments}{answer}", docstring)
+
+
+def fields(of: ast.ClassDef) -> Iterator[str]:
+    """The declarations and fields of a class, each with its default and its docstring."""
+    for node, after in zip(of.body, [*of.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign):
+            told = ""
+            if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+                told = str(after.value.value)
+            yield described(ast.unparse(node), cleandoc(told))
+
+
+def described(signature: str, docstring: str) -> str:
+    """A signature with its docstring, if there is one, as a quotation."""
+    told = "\n".join(f"> {line}".rstrip() for line in docstring.split("\n") if docstring)
+    return f"\n`{signature}`\n" + (f"\n{told}\n" if told else "")
+
+
+def class_of(module: str, name: str) -> ast.ClassDef:
+    return next(
+        one for one in parsed(module).body if isinstance(one, ast.ClassDef) and one.name == name
     )
-    for of, about in ((hooks_class, "## Hooks"), (plugin_class, "## Methods of a plugin")):
-        yield f"\n{about}\n"
-        for node in ast.iter_child_nodes(of):
-            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            names = ", ".join(one.arg for one in node.args.args[1:])
-            answer = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
-            begin = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
-            lines = (ast.get_docstring(node) or "").split("\n")
-            told = "\n".join(f"> {line}".rstrip() for line in lines)
-            yield f"\n`{begin}{node.name}({names}){answer}`\n\n{told}\n"
+
+
+def members() -> Iterator[str]:
+    """The hooks, the methods of a plugin, and what a provider of models declares."""
+    for name, about in (("Hooks", "Hooks"), ("Plugin", "Methods of a plugin")):
+        yield f"\n## {about}\n"
+        yield from methods(class_of("gateway.plugin", name))
+    yield "\n## Settings of a provider of models\n"
+    for name in ("ProviderSettings", "RemoteSettings", "KeyedSettings", "ModelTraits"):
+        of = class_of("agent.models.settings", name)
+        yield f"\n### {name}\n\n{ast.get_docstring(of)}\n"
+        yield from fields(of)
+        yield from methods(of)
 
 
 def text() -> str:
     """The page."""
-    parts = [HEAD, *hooks()]
+    parts = [HEAD, *members()]
     for module in EXPORTING:
         about = (ast.get_docstring(parsed(module)) or "").split("\n\n")[0]
         parts.append(f"\n## {module}\n\n{about}\n\n| name | |\n|---|---|\n")
