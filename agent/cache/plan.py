@@ -1,9 +1,13 @@
 """Plan of the prompt cache for one request: segments, and their expected reads and writes. Pure.
 
-In the order of this file: `plan_automatic` (the plan of a request without breakpoints),
-`segment_prompt` (the segments of a request), `plan_cache` (where breakpoints stand, and for how
-long), `PlannedRequest` and `explain_cache_miss` (the plan against the bill) and `CacheProfile`
-(properties of a provider). `agent.cache.idle` plans what is done for idle conversations.
+In the order of this file: the types of a plan, `plan_automatic` (the plan of a request without
+breakpoints) and `account_blocks` (what it reads and writes of each block), `segment_prompt` (the
+segments of a request), `describe_difference` (where two requests part), `is_hour_cheaper`,
+`MeasuredPrompt`, `choose_breakpoints` and `fixed_breakpoints` (where breakpoints stand, and for how
+long), `plan_cache` (the plan of a request with them), `segments_before_messages` (the request
+whose messages are not read), `PlannedRequest`, `is_read_enough`, `find_cache_miss` and
+`explain_cache_miss` (the plan against the bill) and `CacheProfile` (properties of a provider).
+`agent.cache.idle` plans what is done for idle conversations.
 
 Breakpoints (platform.claude.com/docs/en/build-with-claude/prompt-caching): a request has at most
 four. A lifetime of an hour stands in front of one of 5 minutes. Only a prefix that ends at a

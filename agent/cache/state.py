@@ -396,6 +396,12 @@ class CacheState:
             self._segments.pop(digest, None)
 
     def _trim(self, at_s: float) -> None:
+        """Remove expired segments, and the oldest beyond three quarters of the capacity.
+
+        The front of a chain stands before its rear, so the cut may leave a rear without its front.
+        `find` does not return it then: it counts as not cached, and is planned to be written again,
+        until a request writes the front again.
+        """
         alive = {
             digest: segment
             for digest, segment in self._segments.items()
