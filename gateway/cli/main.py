@@ -311,7 +311,7 @@ async def _serve(
     settled = asyncio.create_task(_freeze_garbage())
     try:
         await app.run(settings, stop, live=live, redactor=redactor, stays=args.stay, name=name)
-    except (ChannelUnavailable, PriceTableError) as error:
+    except (ChannelUnavailable, ConfigError, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return BAD_USAGE
     except StoreError as error:
