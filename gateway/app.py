@@ -832,12 +832,7 @@ class GatewayServices:
         )
         self.dispatcher = CommandDispatcher(self.command_context, limits)
         self.intake = Intake(
-            store,
-            clock,
-            live,
-            places=gateway.places,
-            bindings=gateway.places.bindings,
-            access_policy=gateway.people,
+            gateway,
             dispatcher=self.dispatcher,
             attention=self.attention,
             loops=LoopGuard(store, clock, live, gateway.notices),

@@ -17,8 +17,6 @@ from gateway.access.policy import UNBOUND, ConversationBinding, Routed, route
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.parser import narrow_mention, parse_command, read_link_payload
 from gateway.config.models import Settings
-from gateway.config.reload import LiveSettings
-from gateway.core.clock import Clock
 from gateway.core.events import (
     ChannelName,
     Command,
@@ -42,14 +40,14 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.core.i18n import use_language
-from gateway.core.identity import AccessPolicy, identify
+from gateway.core.identity import identify
 from gateway.core.logging import log_context
 from gateway.hooks import Judging
-from gateway.store import AppendResult, NewEntry, Store
+from gateway.store import AppendResult, NewEntry
 from gateway.store.effects import Decision
 from gateway.stream.attention import LiveAttention, format_event_type
+from gateway.stream.handle import GatewayHandle
 from gateway.stream.loops import LoopGuard
-from gateway.stream.routing import Bindings, PrivacyCache
 
 logger = logging.getLogger("reverie.judging")
 
@@ -83,13 +81,8 @@ class Intake:
 
     def __init__(
         self,
-        store: Store,
-        clock: Clock,
-        live: LiveSettings,
+        gateway: GatewayHandle,
         *,
-        places: PrivacyCache,
-        bindings: Bindings,
-        access_policy: AccessPolicy,
         dispatcher: CommandDispatcher,
         attention: LiveAttention,
         loops: LoopGuard,
@@ -97,8 +90,8 @@ class Intake:
         plugins: Sequence[Judging] = (),
     ) -> None:
         """`plugins`: judges of plugins, in their order."""
-        self._store, self._clock = store, clock
-        self._places, self._bindings, self._access_policy = places, bindings, access_policy
+        self._store, self._clock, self._places = gateway.store, gateway.clock, gateway.places
+        self._bindings, self._access_policy = gateway.places.bindings, gateway.people
         self._dispatcher, self._limits = dispatcher, limits
         commands = ("command",)
         self.judges: Final = (
@@ -110,7 +103,7 @@ class Intake:
             Judging(commands, _ANY, dispatcher.explain),
         )
         """All judges, in their order."""
-        live.follow(self._use)
+        gateway.live.follow(self._use)
 
     def _use(self, settings: Settings) -> None:
         self._prefix = settings.commands.prefix

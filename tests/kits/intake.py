@@ -71,12 +71,7 @@ def emits(
     context = replace(context, plugins=Plugins(*context.plugins.all, *made.all))
     people = people or People(live, store, clock, there, roster=EmptyRoster())
     intake = Intake(
-        store,
-        clock,
-        live,
-        places=places,
-        bindings=bindings,
-        access_policy=access_policy,
+        context.gateway,
         dispatcher=dispatcher_of(context),
         attention=attention,
         loops=LoopGuard(store, clock, live, context.gateway.notices),
