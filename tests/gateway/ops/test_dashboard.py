@@ -236,13 +236,15 @@ def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None
         page.keyboard.press("Escape")
         expect(page.locator("#opened")).to_contain_text("Open a conversation")
         assert page.evaluate("document.activeElement.dataset.id") == names[1]
-        page.locator("#share .plot").focus()
+        plot = page.locator("#share .plot")
+        plot.focus()
         page.keyboard.press("ArrowLeft")
         expect(page.locator("#share .tip")).to_be_visible()
-        assert re.search(
-            r"\d\d:\d\d–\d\d:\d\d: .*%",
-            page.locator("#share .plot").get_attribute("aria-label") or "",
-        )
+        if "nothing was asked" in (
+            plot.get_attribute("aria-label") or ""
+        ):  # an hour has just begun
+            page.keyboard.press("ArrowLeft")
+        expect(plot).to_have_attribute("aria-label", re.compile(r"\d\d:\d\d–\d\d:\d\d: .*%"))
 
 
 CONTRAST = """() => {
