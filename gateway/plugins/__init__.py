@@ -53,7 +53,7 @@ BUILT_IN: Final = (
     "gateway.plugins.retention:Retention",
     "gateway.plugins.pairing:Pairing",
     "gateway.plugins.owners:Owners",
-    "gateway.plugins.menus:CommandMenus",
+    "gateway.plugins.menus:RoleMenus",
     "gateway.plugins.budgets:Budgets",
     "gateway.plugins.usage:UsageReports",
     "gateway.plugins.platforms:Irc",

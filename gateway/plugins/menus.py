@@ -17,7 +17,7 @@ from gateway.store import LogEntry
 PersonWithRole = tuple[Sender, Literal["owner", "admin", "member"]]
 
 
-class CommandMenus(Plugin):
+class RoleMenus(Plugin):
     """Publishes the command menus of people with a role, on all channels of this process that
     can.
     """

@@ -13,7 +13,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.facts import Fact, IdentityLinked, RoleAssigned
 from gateway.core.identity import AccessPolicy, Role
-from gateway.plugins.menus import CommandMenus, PersonWithRole
+from gateway.plugins.menus import PersonWithRole, RoleMenus
 from gateway.store import NewEntry, Store
 from tests.kits.cluster import ManualCluster
 from tests.kits.handle import handle_of
@@ -32,9 +32,9 @@ ROLES: Mapping[str, Role] = {
 
 def menus_of(
     store: Store, clock: ManualClock, policy: AccessPolicy, channels: Channels
-) -> CommandMenus:
+) -> RoleMenus:
     gateway = handle_of(store, clock, people=policy, channels=channels)
-    return subscribed_plugin(CommandMenus, gateway=gateway)
+    return subscribed_plugin(RoleMenus, gateway=gateway)
 
 
 class Menus(ConsoleChannel):
