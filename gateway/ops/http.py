@@ -146,7 +146,7 @@ def has_token(authorization: str, token: str) -> bool:
 def load_assets() -> Mapping[str, Response]:
     """Return the dashboard's files by path (`/` and `/page/...`)."""
     found = dict[str, Response]()
-    for file in files("gateway.ops").joinpath("page").iterdir():
+    for file in files("gateway.plugins.dashboard").joinpath("page").iterdir():
         kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
         if kind is not None:
             path = "/" if file.name == INDEX_FILE else f"/page/{file.name}"

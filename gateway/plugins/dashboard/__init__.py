@@ -1,0 +1,1 @@
+"""Dashboard of the operator: the files of its page."""
