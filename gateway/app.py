@@ -81,7 +81,6 @@ from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.model_choice import ModelSelector, load_chosen_models
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.recovery import take_over
-from gateway.runtime.rewind import Rewinder
 from gateway.runtime.turn import TurnRunner
 from gateway.runtime.turn_input import TurnServices
 from gateway.store import (
@@ -592,19 +591,6 @@ def _build_agent_stats(store: Store, agents: Agents, models: ModelServices) -> A
     return stats
 
 
-def _build_runtime(
-    gateway: GatewayHandle, agents: Agents, models: ModelSelector, locks: ConversationLocks
-) -> RuntimeServices:
-    rewinder = Rewinder(
-        store=gateway.store,
-        clock=gateway.clock,
-        room_locks=locks,
-        agents=agents,
-        tasks=gateway.tasks,
-    )
-    return RuntimeServices(agents=agents, rewinder=rewinder, models=models)
-
-
 class _Platforms(NamedTuple):
     """The connections of this process."""
 
@@ -814,7 +800,7 @@ class GatewayServices:
         )
         self.agent_stats = _build_agent_stats(store, self.agents, model_services)
         selector = ModelSelector(gateway, self.agents, model_services, chosen)
-        runtime = _build_runtime(gateway, self.agents, selector, known.locks)
+        runtime = RuntimeServices(agents=self.agents, models=selector)
 
         # The platforms, commands, and what comes in.
         self.platforms = platforms = _build_platforms(
@@ -1039,7 +1025,6 @@ class GatewayServices:
         for step in (
             self.inbox.close,
             lambda: asyncio.gather(self.cluster.drain(), self.agents.stop(TURN_GRACE_S)),
-            self.command_context.runtime.rewinder.close,
             self.command_context.runtime.models.close,
             self.plugins.stop,
             lambda: self.delivery.outbox.drain(SEND_GRACE_S),

@@ -1,7 +1,6 @@
-"""Commands about agents and the running gateway: `dmn`, `stop`,
-`rewind`, `reload` and others.
-"""
+"""Commands about agents and the running gateway: `dmn`, `stop`, `compact`, `reload` and others."""
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -22,11 +21,11 @@ from gateway.commands.context import (
 from gateway.commands.definition import command, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.config.reload import ReloadResult
+from gateway.context.conversation import TURN_RUNNING
 from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import (
     ChannelName,
     ConversationId,
-    MessageId,
     PresenceLevel,
 )
 from gateway.core.facts import (
@@ -45,7 +44,6 @@ from gateway.runtime.dmn_admin import (
     parse_until,
     snapshot_dmn,
 )
-from gateway.runtime.rewind import MOST_EXCHANGES, RewindAction, RewindRequest
 from gateway.runtime.stop import plan_stop
 from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
@@ -63,6 +61,8 @@ SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
 FROM told CROSS JOIN log WHERE log.seq = (SELECT min(seq) FROM log WHERE seq >= told.oldest)
 ORDER BY highest DESC, oldest
 """
+COMPACT_TIMEOUT_S: Final = 8.0
+"""Longest wait of an operator for a result; less than `gateway.core.control_socket.ANSWER_S`."""
 MAX_CONVERSATIONS: Final = 20
 """Conversations in one answer."""
 _URGENCY_LEVELS: Final = ("urgent", "normal", "low", "ambient")
@@ -395,41 +395,6 @@ def _format_keys(keys: tuple[str, ...]) -> str:
 
 
 @command(
-    "new",
-    "Start over: I no longer see what was said here before.",
-    group="this conversation",
-    role="admin",
-    allowed_in_own_chat=True,
-)
-async def begin_afresh(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _change_view("new", call, context)
-
-
-@command(
-    "retry",
-    "Answer the last question here again.",
-    group="this conversation",
-    role="admin",
-    allowed_in_own_chat=True,
-    asks_model=True,
-)
-async def retry_answer(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _change_view("retry", call, context)
-
-
-@command(
-    "rewind",
-    "Take back the last exchange here, or the last few.",
-    group="this conversation",
-    args=(make_arg("n", "How many exchanges.", most=MOST_EXCHANGES),),
-    role="admin",
-    allowed_in_own_chat=True,
-)
-async def rewind_exchanges(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await _change_view("rewind", call, context, int(call.arguments.get("n", 1)))
-
-
-@command(
     "compact",
     "Shorten what I see of this conversation, now.",
     group="this conversation",
@@ -440,25 +405,26 @@ async def rewind_exchanges(call: CommandCall, context: CommandContext) -> Comman
 )
 async def compact_view(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Compact the view. The result is posted later; the operator waits for it."""
+    agents, place = context.runtime.agents, call.command.at.conversation
+    if not agents.holds(place):
+        return refuse(_(HELD_ELSEWHERE))
+    if agents.room_locks.lock_for(place).locked():
+        return refuse(_(TURN_RUNNING))
     if call.is_operator:
-        return done(await context.runtime.rewinder.compact_now(call.command.at.conversation))
-    return await _change_view("compact", call, context)
+        task = agents.compact(place)
+        await asyncio.wait({task}, timeout=COMPACT_TIMEOUT_S)
+        if task.done() and not task.cancelled():
+            return done(task.result())
+        return done(_("I am still working on it. The log will show the result."))
 
+    async def follow_up(cause: Seq) -> None:
+        text = await agents.compact(place)
+        await send_follow_up(context.gateway, call, cause, text, private=False)
 
-async def _change_view(
-    what: RewindAction, call: CommandCall, context: CommandContext, count: int = 1
-) -> CommandEffect:
-    command = call.command
-    request = RewindRequest(
-        action=what,
-        at=command.at,
-        by=call.author,
-        count=count,
-        is_direct=command.direct,
-        is_trusted=call.role in ("owner", "admin"),
-        reply_to=MessageId(command.id) if command.origin == "text" else None,
+    return done(
+        _("I am shortening what I see of this conversation. I tell you the result here."),
+        then=lambda cause: context.gateway.tasks.create_task(follow_up(cause)),
     )
-    return await context.runtime.rewinder.plan(request)
 
 
 @command(

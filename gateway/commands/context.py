@@ -26,7 +26,6 @@ from gateway.core.tool import ToolContext
 from gateway.hooks import Plugins
 from gateway.runtime.agents import Agents
 from gateway.runtime.model_choice import ModelSelector
-from gateway.runtime.rewind import Rewinder
 from gateway.store import NewEntry
 from gateway.stream.attention import LiveAttention
 from gateway.stream.handle import GatewayHandle
@@ -43,7 +42,6 @@ class RuntimeServices:
     """What commands about agents work with."""
 
     agents: Agents
-    rewinder: Rewinder
     models: ModelSelector
 
 

@@ -55,6 +55,7 @@ from gateway.core.facts import (
     TurnRecord,
     dedup_key,
 )
+from gateway.core.i18n import N_
 from gateway.core.identity import ADMIN_ROLES, Role, identify, proven_role, text_role
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, label_of_work
 from gateway.core.media_types import is_document
@@ -874,6 +875,7 @@ def _format_time(at: datetime, now: datetime) -> str:
     return f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
 
 
+TURN_RUNNING: Final = N_("I am just answering here. Send the command again when I have finished.")
 LOCK_TIMEOUT_S: Final = 0.1
 """Time to acquire a lock: a free one is acquired at once, unless an earlier waiter has not taken it
 yet."""

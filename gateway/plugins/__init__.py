@@ -49,6 +49,7 @@ BUILT_IN: Final = (
     "gateway.plugins.files:Files",
     "gateway.plugins.shell:Shell",
     "gateway.plugins.web:Web",
+    "gateway.plugins.rewind:Rewind",
     "gateway.plugins.trace:Trace",
     "gateway.plugins.retention:Retention",
     "gateway.plugins.pairing:Pairing",

@@ -7,7 +7,6 @@
 - `turn.py`: a turn from top to bottom. `turn_input.py`: what it needs, and what is new to it.
   `turn_record.py`: its record and post.
 - `models.py`: models and counters. `model_choice.py`: `/model`.
-- `rewind.py`: `/new`, `/rewind`, `/retry` and `/compact`.
 
 Rules: one turn at a time runs in a conversation, under its lock (`ConversationLocks`). A turn is
 durable as one transaction, its record and its post; until then its input is unread, and is read

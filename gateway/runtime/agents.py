@@ -10,11 +10,8 @@ from dataclasses import replace
 
 from agent.dmn import load_state
 from agent.models.base import ModelError
-from gateway.cluster.cluster import (
-    HELD_ELSEWHERE,
-    LeaseName,
-    lease_of,
-)
+from channels.aio import cancel_and_wait
+from gateway.cluster.cluster import LeaseName, lease_of
 from gateway.config.models import Settings
 from gateway.context.conversation import ConversationLocks
 from gateway.context.requesters import BLOCKED_REASON, are_blocked
@@ -45,7 +42,7 @@ from gateway.runtime.dmn_admin import (
     read_presence_order,
     snapshot_dmn,
 )
-from gateway.store import LogEntry
+from gateway.store import LogEntry, StoreError
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.presence import PresenceTracker
@@ -75,6 +72,7 @@ class Agents:
         self.by_id = {one.id: one for one in agents}
         self.room_locks, self.registry = locks, registry
         self._inbox, self._presence = inbox, presence
+        self._compacting, self._stopped = set[asyncio.Task[str]](), False
         store, live = gateway.store, gateway.live
         store.subscribe(self._on_saved_elsewhere, DmnStateSaved, own=False)
         store.subscribe(self._on_directed, DmnDirective)
@@ -112,11 +110,25 @@ class Agents:
             *(one.leave(lambda place: lease_of(place) == lease, grace_s) for one in self.agents)
         )
 
-    async def compact(self, conversation: ConversationId) -> str:
-        """Fold the view of a place, while no turn runs there. Return the result in words."""
-        if not self.holds(conversation):
-            return _(HELD_ELSEWHERE)
-        return await self.agent_for(conversation).compact(conversation)
+    def compact(self, conversation: ConversationId) -> asyncio.Task[str]:
+        """Begin to fold the view of a place that this process holds, once no turn runs there. The
+        task returns the result in words; a stop cancels it.
+        """
+        task = self._gateway.tasks.create_task(self._compact(conversation))
+        self._compacting.add(task)
+        task.add_done_callback(self._compacting.discard)
+        if self._stopped:  # commands still arrive while the gateway stops
+            task.cancel()
+        return task
+
+    async def _compact(self, conversation: ConversationId) -> str:
+        try:
+            return await self.agent_for(conversation).compact(conversation)
+        except StoreError:
+            raise  # without its log the gateway cannot go on
+        except Exception:  # a bug: who asked gets an answer, and everything else goes on
+            logger.exception("folding %s broke", conversation)
+            return _("That did not work. My operator can find the reason in the log.")
 
     @property
     def mode_label(self) -> str:
@@ -142,6 +154,8 @@ class Agents:
 
     async def stop(self, grace_s: float) -> None:
         """Stop all agents and their turns at once, see `Agent.stop`."""
+        self._stopped = True
+        await cancel_and_wait(*self._compacting)
         await asyncio.gather(*(agent.stop(grace_s) for agent in self.agents))
 
     def notice(self, arrival: ReadyConversation) -> None:

@@ -32,7 +32,7 @@ CHAT_FILES = (
     *(
         "plugins/previews.py",
         "stream/rooms.py",
-        "runtime/rewind.py",
+        "plugins/rewind.py",
         "runtime/model_choice.py",
         "plugins/mcp/__init__.py",
         "plugins/pairing",

@@ -36,7 +36,6 @@ from tests.kits.owners import NotedNotices
 from tests.kits.places import privacy
 from tests.kits.plugins import plugins_of
 from tests.kits.policies import bindings_of, policy_of
-from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
 
@@ -134,7 +133,6 @@ class House:
             self.consoles,
             access_policy=who,
             bindings=bindings,
-            rewinds=rewinds(store, clock, Views()),
             plugins=plugins,
         )
 

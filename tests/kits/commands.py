@@ -36,7 +36,6 @@ def command_context(
     people: AccessPolicy = NOBODY,
     attention: Any = None,
     agents: Any = None,
-    rewinder: Any = None,
     plugins: Plugins | None = None,
     membership: Any = None,
     **parts: Any,
@@ -46,9 +45,7 @@ def command_context(
     return CommandContext(
         gateway=handle_of(store, clock, people=people, **parts),
         attention=attention,
-        runtime=RuntimeServices(
-            agents=agents or agents_of(), rewinder=rewinder, models=cast("Any", None)
-        ),
+        runtime=RuntimeServices(agents=agents or agents_of(), models=cast("Any", None)),
         platforms=PlatformServices(membership=membership, supervisor=cast("Any", None)),
         plugins=plugins or Plugins(),
         commands=TABLE,

@@ -8,6 +8,7 @@ from channels.base import Channel, Emit
 from gateway.access.channels import Channels
 from gateway.access.place_names import PlaceTitles
 from gateway.config.reload import LiveSettings
+from gateway.context.conversation import ConversationLocks
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, PlaceRenamed
 from gateway.core.identity import AccessPolicy
@@ -16,8 +17,8 @@ from gateway.hooks import Plugins
 from gateway.ingest.intake import Intake
 from gateway.plugins.pairing import Pairing
 from gateway.plugins.reminders import Reminders
+from gateway.plugins.rewind import Rewind
 from gateway.plugins.usage import UsageReports
-from gateway.runtime.rewind import Rewinder
 from gateway.store import Store
 from gateway.stream.internal import InternalIntake
 from gateway.stream.loops import LoopGuard
@@ -37,9 +38,9 @@ def emits(
     *,
     access_policy: AccessPolicy,
     bindings: Bindings,
-    rewinds: Rewinder,
     people: People | None = None,
     presence: PresenceTracker | None = None,
+    locks: ConversationLocks | None = None,
     plugins: Plugins | None = None,
 ) -> dict[ChannelName, Emit]:
     """Return the `emit` of each channel, of one intake."""
@@ -62,12 +63,16 @@ def emits(
         places=places,
         attention=attention,
         agents=agents_of(describe_tools=describe_tools, agents=[], bindings=bindings),
-        rewinder=rewinds,
         plugins=plugins,
     )
     internal = InternalIntake(store, clock, attention, bindings)
-    kinds = Reminders, Pairing, UsageReports
-    made = plugins_of(*kinds, gateway=context.gateway, internal=internal, attention=attention)
+    made = plugins_of(
+        *(Reminders, Pairing, UsageReports, Rewind),
+        gateway=context.gateway,
+        internal=internal,
+        attention=attention,
+        locks=locks or ConversationLocks(),
+    )
     context = replace(context, plugins=Plugins(*context.plugins.all, *made.all))
     people = people or People(live, store, clock, there, roster=EmptyRoster())
     intake = Intake(

@@ -230,7 +230,7 @@ class Home:
             tasks=self._tasks,
         )
         minds = gateway.agents
-        self.rewinder, self.places = gateway.command_context.runtime.rewinder, gateway.handle.places
+        self.places = gateway.handle.places
         for mind in minds.by_id.values():
             self._give(mind)
         return minds

@@ -54,7 +54,6 @@ from reverie.testing.waiting import until
 from tests.kits.commands import agents_of, answer_of, command_context
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.policies import PlayedPolicy
-from tests.kits.rewind import Views
 from tests.kits.store import NOW
 from tests.kits.supervisor import EmitIntake, supervise
 from tests.kits.tasks import LooseTasks
@@ -100,7 +99,6 @@ class House:
     outbox: Outbox
     travels: RoomMembership
     doors: ConversationLocks
-    views: Views
     world: CommandContext
     tasks: LooseTasks = field(default_factory=LooseTasks)
     count: int = 0
@@ -224,7 +222,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         )
         outbox = Outbox(store, made, clock, tasks, redactor=Redactor())
         travels = RoomMembership(store, PlayedChannels(made), tasks, outbox, who)
-        views, doors = Views(), ConversationLocks()
+        doors = ConversationLocks()
         world = command_context(
             store,
             clock,
@@ -245,7 +243,7 @@ async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator
         for channel in made.values():
             outbox.set_link_up(channel.name, up=True)
         await asyncio.sleep(0)
-        it = House(store, clock, made, shown, outbox, travels, doors, views, world, tasks)
+        it = House(store, clock, made, shown, outbox, travels, doors, world, tasks)
         try:
             yield it
         finally:

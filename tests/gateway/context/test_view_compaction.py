@@ -29,8 +29,7 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.plugins.evidence import EvidenceReader
-from gateway.runtime import rewind
-from gateway.runtime.rewind import TurnInView
+from gateway.plugins.rewind import TurnInView, find_overheard_upto, plan_new
 from gateway.store import NewEntry, rebuild
 from tests.kits.plugins import plugin_of
 from tests.kits.scripted_turn import Drawer, Say
@@ -480,11 +479,10 @@ def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_ans
             if isinstance(one.fact, TurnRecord)
         ]
         unread = await desk.store.unread_entries(place, most=50)
-        back = rewind.plan_new(
-            view, None, "ann", overheard=rewind.find_overheard_upto(unread.messages, unread.upto)
-        )
+        overheard = find_overheard_upto(unread.messages, unread.upto)
+        back = plan_new(view, None, "ann", overheard=overheard)
         await desk.store.append(
-            [NewEntry(fact=fact, at=desk.clock.now(), conversation=place) for fact in back.facts]
+            [NewEntry(fact=one.fact, at=desk.clock.now(), conversation=place) for one in back.facts]
         )
         await desk.take()
         assert "overheard before" not in desk.told()

@@ -54,7 +54,6 @@ from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.intake import emits
 from tests.kits.people import People
 from tests.kits.policies import FixedPresence, attention_of, bindings_of, policy_of
-from tests.kits.rewind import Views, rewinds
 from tests.kits.store import posts_of, turn
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
@@ -83,7 +82,7 @@ class House:
         self.arrived: list[ReadyConversation] = []
         self.links: list[bool] = []
         self.posts = posts_of(store)
-        self.rooms, self.views = ConversationLocks(), Views()
+        self.rooms = ConversationLocks()
         made, clock = settings(tmp, **more), ManualClock(NOW)
         bindings = bindings_of(made)
         who = policy_of(made)
@@ -96,7 +95,7 @@ class House:
             {CONSOLE: ConsoleChannel(CONSOLE, lambda _: None)},
             access_policy=who,
             bindings=bindings,
-            rewinds=rewinds(store, clock, self.views, doors=self.rooms),
+            locks=self.rooms,
             presence=self.presence,
         )[CONSOLE]
         self.inward = InternalIntake(
@@ -421,7 +420,6 @@ class LimitsHouse:
             channels,
             access_policy=self.people.policy,
             bindings=bindings_of(made),
-            rewinds=rewinds(store, clock, Views()),
             people=self.people,
         )[CONSOLE]
 

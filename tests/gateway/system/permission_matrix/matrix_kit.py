@@ -64,7 +64,6 @@ from tests.kits.commands import TABLE
 from tests.kits.intake import emits
 from tests.kits.people import People
 from tests.kits.policies import bindings_of
-from tests.kits.rewind import Views, rewinds
 from tests.kits.tasks import LooseTasks
 
 BETWEEN_S: Final = 9_000.0
@@ -326,7 +325,6 @@ class House:
             self.channels,
             access_policy=people_.policy,
             bindings=bindings,
-            rewinds=rewinds(self.store, self.clock, Views()),
             people=people_,
         )
 

@@ -15,24 +15,23 @@ from hypothesis import strategies as st
 
 from agent.models.base import TextPart
 from agent.models.scripted import Script, ScriptRule
-from gateway.context.conversation import ConversationLocks
-from gateway.core.clock import ManualClock
+from gateway.context.conversation import TURN_RUNNING
 from gateway.core.events import Address, Command, EventId, RoomId, Sender, SenderId, Usage
 from gateway.core.facts import (
     ConversationRewound,
+    Fact,
     Seq,
     TurnId,
     TurnRecord,
     ViewFolded,
     inner_conversation,
 )
+from gateway.plugins import rewind
+from gateway.plugins.rewind import TurnInView
 from gateway.plugins.trace import explain_event
-from gateway.runtime import rewind
-from gateway.runtime.rewind import RewindRequest, TurnInView
-from gateway.store import AppendResult, Store, rebuild
-from reverie.testing.gateway import CONSOLE, Gateway, running
-from tests.kits.rewind import Views, rewinds
-from tests.kits.store import turn
+from gateway.store import Store, rebuild
+from gateway.store.effects import CommandEffect
+from reverie.testing.gateway import CONSOLE, Gateway, Held, running
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -50,6 +49,10 @@ def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
         asyncio.run(bounded())
 
     return run
+
+
+def facts_of(planned: CommandEffect) -> list[Fact]:
+    return [one.fact for one in planned.facts]
 
 
 SORTS = "aswif"
@@ -114,9 +117,9 @@ def test_exchanges_are_taken_back_from_the_newest(
 ) -> None:
     view = seen(sorts)
     back = rewind.plan_rewind(view, count, "ops")
-    assert back.facts == (ConversationRewound(first=Seq(first), last=view[-1].seq, by="ops"),)
-    assert back.text.startswith(said)
-    assert not back.is_retry
+    assert facts_of(back) == [ConversationRewound(first=Seq(first), last=view[-1].seq, by="ops")]
+    assert back.answer.startswith(said)
+    assert not rewind.is_retry(back)
 
 
 @pytest.mark.parametrize(
@@ -136,14 +139,14 @@ def test_what_was_answered_last_is_answered_again(
     sorts: str, first: int, last: int, again: tuple[Seq, ...]
 ) -> None:
     back = rewind.plan_retry(seen(sorts), "ops", PLACE)
-    assert back.facts == (
-        ConversationRewound(first=Seq(first), last=Seq(last), by="ops", again=again),
-    )
-    assert back.is_retry
+    assert facts_of(back) == [
+        ConversationRewound(first=Seq(first), last=Seq(last), by="ops", again=again)
+    ]
+    assert rewind.is_retry(back)
 
 
 def test_the_words_of_a_retry_tell_how_much_it_is() -> None:
-    one, two = (rewind.plan_retry(seen(sorts), "ops", PLACE).text for sorts in ("a", "ias"))
+    one, two = (rewind.plan_retry(seen(sorts), "ops", PLACE).answer for sorts in ("a", "ias"))
     assert one == "I take back my last answer and answer 1 message again."
     assert two == "I take back my last answer and answer 2 messages again."
 
@@ -159,21 +162,22 @@ def test_where_nothing_is_in_view_nothing_is_taken_back() -> None:
         rewind.plan_new([], None, "ops"),
         rewind.plan_new([], ViewFolded(start=Seq(9), reason=""), "ops"),
     ):
-        assert (back.fact, back.is_retry) == (None, False)
-        assert back.text.startswith("I see no ")
+        assert (facts_of(back), back.ok) == ([], False)
+        assert back.answer.startswith("I see no ")
 
 
 def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
     back = rewind.plan_new(seen("aa"), None, "ops")
-    assert back.facts == (
-        ViewFolded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",)),
-    )
-    assert back.text == "I started over: I no longer see 2 earlier turns. The log keeps them."
+    assert facts_of(back) == [
+        ViewFolded(start=Seq(21), reason="ops asked for a fresh view", kinds=("new",))
+    ]
+    assert back.answer == "I started over: I no longer see 2 earlier turns. The log keeps them."
     head = rewind.plan_new([], ViewFolded(start=Seq(40), reason="", head="so far"), "ops")
-    assert isinstance(head.fact, ViewFolded)
-    assert (head.fact.start, head.fact.head) == (40, "")  # what was folded away does not come back
+    (fresh,) = facts_of(head)
+    assert isinstance(fresh, ViewFolded)
+    assert (fresh.start, fresh.head) == (40, "")  # what was folded away does not come back
     assert (
-        head.text
+        head.answer
         == "I started over: I no longer see the summary of earlier turns. The log keeps everything."
     )
 
@@ -182,8 +186,11 @@ def test_a_fresh_view_begins_behind_all_that_is_in_it() -> None:
 def test_what_is_taken_back_is_the_end_of_the_view(sorts: str, count: int) -> None:
     view = seen(sorts)
     rewound, again = (
-        rewind.plan_rewind(view, count, "ops").fact,
-        rewind.plan_retry(view, "ops", PLACE).fact,
+        next(iter(facts_of(planned)), None)
+        for planned in (
+            rewind.plan_rewind(view, count, "ops"),
+            rewind.plan_retry(view, "ops", PLACE),
+        )
     )
     assert (rewound is None) == (not view)
     if isinstance(rewound, ConversationRewound):
@@ -203,10 +210,6 @@ def test_what_is_taken_back_is_the_end_of_the_view(sorts: str, count: int) -> No
         assert all(one.fact.within is not None for one in view if one.seq > again.last)
 
 
-def wish(what: rewind.RewindAction, count: int = 1) -> RewindRequest:
-    return RewindRequest(action=what, at=AT, by="ops", count=count)
-
-
 def _command(number: int = 1) -> Command:
     return Command(
         id=EventId(str(number)),
@@ -221,16 +224,16 @@ def _command(number: int = 1) -> Command:
 
 @story
 async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None:
-    async with await Store.open(tmp_path / "s.db", ManualClock(NOW)) as store:
-        await store.append([turn(PLACE)])
-        doors, views = ConversationLocks(), Views()
-        asked = rewinds(store, ManualClock(NOW), views, doors=doors)
-        async with doors.lock_for(PLACE):
-            for what in ("new", "rewind", "retry", "compact"):
-                change = await asked.plan(wish(what))
-                assert (change.answer, change.facts) == (rewind.TURN_RUNNING, ())
-                change.settle(AppendResult(Seq(1), is_new=True))
-        assert (views.noticed, views.folded) == ([], [])
+    model = Held()
+    async with running(tmp_path, model) as gateway:
+        model.go.clear()
+        await gateway.console.receive_message("wait", sender="ann")
+        await gateway.asked(1)
+        for count, words in enumerate(["!new", "!rewind", "!retry", "!compact"], start=1):
+            assert await _say(gateway, words, count=count) == TURN_RUNNING
+        assert not await gateway.facts("rewound", "folded")
+        model.go.set()
+        await gateway.screen.until(5)
 
 
 async def _say(gateway: Gateway, words: str, *, count: int, sender: str = "ann") -> str:
