@@ -67,11 +67,7 @@ def fill_command(
     The parsed namespace carries the handler as `handler(args) -> int`. Where it needs a
     configuration, `args.config` is set when the handler is called.
     """
-    if where == "maybe config":
-        parser.add_argument(
-            "--config", type=Path, metavar="DIR", help="the configuration directory"
-        )
-    elif where == "config":
+    if where in ("config", "maybe config"):
         add_config(parser)
     else:
         either = parser.add_mutually_exclusive_group()

@@ -4,7 +4,7 @@ import argparse
 import sys
 from typing import Any
 
-from gateway.command_line import BAD_USAGE, add_command, load_settings
+from gateway.command_line import BAD_USAGE, add_command, default_config, load_settings
 from gateway.hooks import find_hooks
 from gateway.plugins import find_plugins
 
@@ -29,7 +29,8 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has n
 
 def _list(args: argparse.Namespace) -> int:
     found = find_plugins()
-    off = {*args.off, *(load_settings(args.config).plugins.off if args.config else ())}
+    directory = args.config or default_config()
+    off = {*args.off, *(load_settings(directory).plugins.off if directory else ())}
     if unknown := sorted(off - {one.name for one in found.classes}):
         print(f"there is no plugin {', '.join(unknown)}", file=sys.stderr)
         return BAD_USAGE

@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 from gateway.config.models import Settings
 from gateway.config.secrets import walk_values
 from gateway.config.source import (
+    STAND_IN,
     ConfigProblem,
     ConfigSource,
     Keys,
@@ -369,14 +370,18 @@ def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = 
         if needs is None or keys[0] in needs:
             source.add_problem(keys, message)
     settings, errors = _try_validate(source.data, base)
-    if settings is None and _reread_numbers(source, errors):
+    if settings is None and (
+        _reread_numbers(source, errors)
+        | (needs is not None and _leave_out_unresolved(source, errors))
+    ):
         settings, errors = _try_validate(source.data, base)
     is_incomplete = (
         () in source.damaged_keys
     )  # a missing value may be in the file that could not be read
     for keys, message in errors:
         damaged = any(keys[:length] in source.damaged_keys for length in range(1, len(keys) + 1))
-        if not damaged and not (is_incomplete and message == REQUIRED_MESSAGE):
+        is_told = damaged or STAND_IN.search(message) is not None
+        if not is_told and not (is_incomplete and message == REQUIRED_MESSAGE):
             above = (keys[:length] for length in range(1, len(keys) + 1))
             source.add_problem(
                 keys,
@@ -386,7 +391,8 @@ def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = 
             )
     if settings is not None and not source.problems:
         for keys, message in (*cross_check(settings), *_check_plugins(settings)):
-            source.add_problem(keys, message)
+            if needs is None or not any(_touches(one, keys) for one in source.unresolved):
+                source.add_problem(keys, message)
     if settings is None or source.problems:
         raise ConfigError(
             tuple(sorted(set(source.problems))), frozenset(source.referenced_files)
@@ -450,6 +456,25 @@ def _reread_numbers(source: ConfigSource, errors: list[tuple[Keys, str]]) -> boo
         changed = True
         parent[key] = value  # type: ignore[index]  # `key` was found in it
     return changed
+
+
+def _leave_out_unresolved(source: ConfigSource, errors: list[tuple[Keys, str]]) -> bool:
+    """Remove the values without which a command can do, and whose stand-ins do not fit: their
+    defaults hold. Return whether there was one. The last item of a list goes first.
+    """
+    wrong = [
+        keys
+        for keys in sorted(source.unresolved, reverse=True)
+        if any(_touches(keys, at) for at, _ in errors)
+    ]
+    for *above, key in wrong:
+        del value_at(source.data, *above)[key]  # type: ignore[arg-type,union-attr]  # `key` was read there
+    return bool(wrong)
+
+
+def _touches(one: Keys, other: Keys) -> bool:
+    """Return whether one of two values is the other, or a part of it."""
+    return all(a == b for a, b in zip(one, other, strict=False))
 
 
 def _readable_secrets(settings: Settings, source: ConfigSource) -> Iterator[ConfigProblem]:

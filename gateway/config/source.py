@@ -30,6 +30,8 @@ _MAX_CHARS = 1_000_000
 """Length of one file. A running gateway is slowed down while it reads the files."""
 _REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
 _QUOTED_PATTERN = re.compile(r"""(["'])[^"'\n]*\1""")
+STAND_IN = re.compile(r"unresolved[a-p]{8}")
+"""What stands for a reference that could not be resolved."""
 _UNRESOLVED_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _RESOLVERS = {

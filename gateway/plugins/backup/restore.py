@@ -24,7 +24,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
 
-from gateway.command_line import current_user, fill_command, load_settings, report_failure
+from gateway.command_line import (
+    current_user,
+    fill_command,
+    find_config,
+    load_settings,
+    report_failure,
+)
 from gateway.config.models import Settings
 from gateway.core.clock import Clock, SystemClock, new_id
 from gateway.core.control_messages import OPERATOR, OPERATOR_EVIDENCE
@@ -482,11 +488,7 @@ def _run(args: argparse.Namespace) -> int:
             made, store = verify_backup(args.file)
             print(f"it can be restored: {describe_store(store)}, made {made:%Y-%m-%d %H:%M:%S} UTC")
             return 0
-        if args.config is None:
-            return report_failure(
-                "restore", ValueError("say where to restore it: --config DIR (or --verify)")
-            )
-        settings = load_settings(args.config)
+        settings = load_settings(find_config(args.config))
         report = restore_backup(
             args.file, settings, datetime.now(UTC), exact=args.nothing_since, by=current_user()
         )

@@ -27,6 +27,7 @@ from gateway.command_line import (
     current_user,
     dashboard_url,
     fill_command,
+    find_config,
     load_settings,
     report_failure,
 )
@@ -252,9 +253,7 @@ def _run(args: argparse.Namespace) -> int:
             "console", ValueError("it needs a terminal; `reverie log tail -f` can be piped")
         )
     if args.config is None and not args.url:
-        return report_failure(
-            "console", ValueError("name a configuration with --config, or a gateway with --url")
-        )
+        args.config = find_config(None)
     settings = (
         load_settings(args.config, needs=("store", "ops")) if args.config is not None else None
     )

@@ -337,7 +337,8 @@ def test_the_command_line_says_what_was_done(
         "it can be restored: 2 log entries up to 2, integrity checked, made 20"
         in capsys.readouterr().out
     )
-    assert main(["restore", str(out)]) == 2
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["restore", str(out)])
     assert "--config DIR" in capsys.readouterr().err
     assert main(["restore", str(out), "--config", str(config)]) == 2
     assert "move it away" in capsys.readouterr().err
