@@ -1,7 +1,8 @@
 """Contract between a platform adapter and the gateway.
 
-An adapter turns platform events into `Notification`s and `Part`s into platform messages. It decides
-nothing about people, attention or answers, stores nothing on disk, and knows no other adapter.
+An adapter turns platform events into `Notification`s and `PostPart`s into platform messages. It
+decides nothing about people, attention or answers, stores nothing on disk, and knows no other
+adapter.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
@@ -101,17 +102,17 @@ class Capabilities:
     formatting: str
     """One sentence for the model: which Markdown survives."""
     replies: bool = False
-    """True: `Part.reply_to` is honoured. False: it is dropped silently."""
+    """True: `PostPart.reply_to` is honoured. False: it is dropped silently."""
     threads: bool = False
     """True: an answer may open a thread (`Message.opens_thread`)."""
     resend_window_s: float = 0.0
     """Seconds after the first hand-over of a part during which sending it again with the same key
     cannot show it twice (Discord's enforced nonce). 0: never; an uncertain part stays uncertain."""
     max_file_bytes: int = 0
-    """Largest `Part.file` in bytes. 0: files are not accepted."""
+    """Largest `PostPart.file` in bytes. 0: files are not accepted."""
     buttons: bool = False
-    """True: `Part.buttons` are shown, and a tap is emitted as a `Command` with the origin `button`,
-    which waits for a post that replies to it. `Part.replaces` is honoured, too."""
+    """True: `PostPart.buttons` are shown, and a tap is emitted as a `Command` with the origin
+    `button`, which waits for a post that replies to it. `PostPart.replaces` is honoured, too."""
     defers_commands: bool = False
     """The platform shows a native command as pending until it is answered, so each one must get an
     answer."""
@@ -146,7 +147,7 @@ class OutgoingFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class PostPart:
     """One platform message: a rendered piece of a post."""
 
     key: str
@@ -270,7 +271,7 @@ class Channel(Protocol):
         At least one body; nothing but white space is lost; no body is blank.
         """
 
-    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         """Return once the platform has certainly accepted the part, else raise a `SendError`.
 
         `before_send` is awaited once, when only the hand-over itself is left. If it raises, its
@@ -326,7 +327,7 @@ async def no_announcement(_: MessageId) -> None:
 
 @runtime_checkable
 class CanPreview(Protocol):
-    """Channel that shows an answer while it is generated. Its `send` honours `Part.finishes`."""
+    """Channel that shows an answer while it is generated: `send` honours `PostPart.finishes`."""
 
     preview_interval_s: float
     """Shortest time in seconds between two previews of one answer."""
@@ -346,9 +347,9 @@ class CanPreview(Protocol):
 
         `is_full`: the answer goes on in the next message, so this one stays visible. Without it,
         None may be returned: nothing remains visible. An id: a message that becomes the part
-        (`Part.finishes`), or must be deleted with `delete_preview`. `reply_to`: what the message
-        replies to. `announce` is awaited immediately before such a message is sent. Best effort:
-        raises `SendError` if it was not shown, `Uncertain` if it may have been.
+        (`PostPart.finishes`), or must be deleted with `delete_preview`. `reply_to`: what the
+        message replies to. `announce` is awaited immediately before such a message is sent. Best
+        effort: raises `SendError` if it was not shown, `Uncertain` if it may have been.
         """
 
     async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
@@ -530,7 +531,7 @@ class CanDirectMessage(Protocol):
 @runtime_checkable
 class FindsSent(Protocol):
     """Channel that can find out whether a message of its own is there. Its `send` honours
-    `Part.maybe_sent_after`.
+    `PostPart.maybe_sent_after`.
 
     Its `Uncertain` is final, and its `Unsettled` is not.
     """
@@ -795,5 +796,5 @@ class Uncertain(SendError):
 
 class Unsettled(Uncertain):
     """Perhaps sent, and not looked for yet: hand the part over again with
-    `Part.maybe_sent_after`.
+    `PostPart.maybe_sent_after`.
     """

@@ -12,7 +12,7 @@ from channels.base import (
     Capabilities,
     ChannelConfig,
     Emit,
-    Part,
+    PostPart,
     Rejected,
     Unreachable,
     no_before_send,
@@ -56,7 +56,7 @@ class ConsoleChannel:
     def __init__(
         self,
         name: ChannelName,
-        show: Callable[[Part], None],
+        show: Callable[[PostPart], None],
         *,
         nick: str = "reverie",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -222,7 +222,7 @@ class ConsoleChannel:
         if not self._is_open:
             raise Unreachable("the console is not open")
 
-    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         self._require_open()

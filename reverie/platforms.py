@@ -1,7 +1,8 @@
 """What an adapter of a chat platform needs: `Channel`, its abilities and errors, and events.
 
-An adapter turns events of its platform into `Notification`s and `Part`s into messages. It fulfils
-`Channel`, and one `Can...`, `Has...` or `Knows...` for each thing that its platform can do besides.
+An adapter turns events of its platform into `Notification`s and `PostPart`s into messages. It
+fulfils `Channel`, and one `Can...`, `Has...` or `Knows...` for each thing that its platform can do
+besides.
 Its checks: `reverie.testing.platforms`.
 """
 
@@ -62,7 +63,7 @@ from channels.base import (
     MayNotPost as MayNotPost,
     Membership as Membership,
     OutgoingFile as OutgoingFile,
-    Part as Part,
+    PostPart as PostPart,
     RateLimited as RateLimited,
     RecipientAway as RecipientAway,
     Rejected as Rejected,

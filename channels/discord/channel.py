@@ -15,7 +15,7 @@ from channels.base import (
     CommandCompleter,
     CommandSpec,
     Emit,
-    Part,
+    PostPart,
     Rejected,
     SendError,
     is_provisional,
@@ -164,7 +164,7 @@ class DiscordChannel(DiscordActions):
         text = mention_notified(post.text, post.notify) if in_room else post.text
         return render_bodies(text) or ("\u2026",)  # only empty fences: show a placeholder
 
-    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         session = self._connected

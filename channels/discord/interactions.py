@@ -24,7 +24,7 @@ from channels.base import (
     CommandCompletion,
     CommandSpec,
     Denied,
-    Part,
+    PostPart,
     RateLimited,
     Rejected,
     SendError,
@@ -345,7 +345,7 @@ class InteractionResponder:
             await cancel_and_wait(*running)
 
     async def send(
-        self, part: Part, content: dict[str, object], before_send: BeforeSend
+        self, part: PostPart, content: dict[str, object], before_send: BeforeSend
     ) -> Receipt | None:
         """Answer the command that `part` answers; None: there is none, or it is too late, so send
         it as a message.
@@ -378,7 +378,7 @@ class InteractionResponder:
             pending.expires_s = 0.0  # the token is no longer valid: the rest goes to the room
             return None
 
-    def _find_pending(self, part: Part, stem: str) -> _PendingInteraction | None:
+    def _find_pending(self, part: PostPart, stem: str) -> _PendingInteraction | None:
         if part.reply_to is not None:
             is_native = part.reply_to.startswith(INTERACTION_PREFIX)
             return (
@@ -392,7 +392,7 @@ class InteractionResponder:
 
     async def _answer(
         self,
-        part: Part,
+        part: PostPart,
         pending: _PendingInteraction,
         content: dict[str, object],
         before_send: BeforeSend,

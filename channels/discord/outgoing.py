@@ -25,7 +25,7 @@ from channels.base import (
     Denied,
     MayNotPost,
     OutgoingFile,
-    Part,
+    PostPart,
     Rejected,
     Uncertain,
     Unreachable,
@@ -262,7 +262,7 @@ class DiscordOutgoing:
         self,
         api: "DiscordRestClient",
         interactions: "InteractionResponder",
-        part: Part,
+        part: PostPart,
         before_send: BeforeSend,
     ) -> Receipt:
         channel = parse_channel_id(part.to, self._directory)
@@ -286,7 +286,7 @@ class DiscordOutgoing:
         self,
         api: "DiscordRestClient",
         interactions: "InteractionResponder",
-        part: Part,
+        part: PostPart,
         before_send: BeforeSend,
     ) -> Receipt:
         content = message_content(part.body, part.notify)
@@ -381,7 +381,7 @@ class DiscordOutgoing:
         raise Uncertain("Discord: an answer without the id of the message")
 
     async def _edit(
-        self, api: "DiscordRestClient", part: Part, message: MessageId, before_send: BeforeSend
+        self, api: "DiscordRestClient", part: PostPart, message: MessageId, before_send: BeforeSend
     ) -> Receipt:
         return build_receipt(
             await api.call(

@@ -22,7 +22,7 @@ from channels.base import (
     Emit,
     MayNotPost,
     Membership,
-    Part,
+    PostPart,
     Rejected,
     RoomMembers,
     Uncertain,
@@ -147,7 +147,7 @@ class IrcChannel:
         session = self._session
         return session is not None and is_room_name(at.room) and session.outgoing.is_free()
 
-    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         session, target = self._require_target(part.to)

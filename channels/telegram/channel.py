@@ -21,7 +21,7 @@ from channels.base import (
     CommandSpec,
     Denied,
     Emit,
-    Part,
+    PostPart,
     Rejected,
     is_provisional,
     no_before_send,
@@ -142,7 +142,7 @@ class TelegramChannel(TelegramActions):
             for text in render(post.text, first=MAX_CAPTION_UNITS if post.file else None)
         )
 
-    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         if not parse_body(part.body).text.strip():
             raise ValueError("a part needs text")
         if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:

@@ -25,7 +25,7 @@ from channels.base import (
     Announce,
     BeforeSend,
     Denied,
-    Part,
+    PostPart,
     RateLimited,
     Rejected,
     Uncertain,
@@ -115,7 +115,7 @@ class TelegramOutgoing:
         """Return the lock that keeps the messages and edits of a room in order."""
         return self._locks.setdefault(at.room, asyncio.Lock())
 
-    async def send(self, part: Part, before_send: BeforeSend) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend) -> Receipt:
         message = HandOver(before_send)
         try:
             if part.reply_to is not None and part.reply_to.startswith(TAP_PREFIX):
@@ -132,7 +132,7 @@ class TelegramOutgoing:
                 raise Unreachable(verdict.reason) from None
             raise verdict from None
 
-    async def _send_or_find(self, part: Part, message: HandOver) -> MessageId:
+    async def _send_or_find(self, part: PostPart, message: HandOver) -> MessageId:
         if (finished := await self._finish(part, message)) is not None:
             return finished
         if part.maybe_sent_after is not None:
@@ -154,7 +154,7 @@ class TelegramOutgoing:
                     "the position in this chat is not known", retry_after_s=PREVIEW_RETRY_S
                 )
             message = HandOver(partial(announce, provisional_id(position)), is_preview=True)
-            part = Part(key="", to=at, body="", reply_to=reply_to)
+            part = PostPart(key="", to=at, body="", reply_to=reply_to)
             self._open_count += 1
             try:
                 sent = await self._call_send(
@@ -187,7 +187,7 @@ class TelegramOutgoing:
         except Uncertain as error:
             raise Rejected(error.reason) from None
 
-    async def _finish(self, part: Part, message: HandOver) -> MessageId | None:
+    async def _finish(self, part: PostPart, message: HandOver) -> MessageId | None:
         """Make the preview the part. None: there is none. Raises `Unsettled` where this is to be
         repeated.
         """
@@ -239,13 +239,13 @@ class TelegramOutgoing:
 
     def position(self, at: Address) -> str:
         """Return the newest message known where `at` counts its messages, as
-        `Part.maybe_sent_after`.
+        `PostPart.maybe_sent_after`.
         """
         chat = self.chat_id(at)
         newest = self.numbers.newest(chat)
         return "" if newest is None else f"{sequence_of(chat)}:{newest}"
 
-    async def _answer_tap(self, part: Part, query: str, message: HandOver) -> Receipt:
+    async def _answer_tap(self, part: PostPart, query: str, message: HandOver) -> Receipt:
         """Show the text to the person who tapped: it is no message, so it waits for none and counts
         for no limit.
         """
@@ -257,7 +257,7 @@ class TelegramOutgoing:
         )
         return Receipt()
 
-    async def _send_in_some_form(self, part: Part, message: HandOver) -> MessageId:
+    async def _send_in_some_form(self, part: PostPart, message: HandOver) -> MessageId:
         text = parse_body(part.body)
         for _ in range(_MAX_TRIES):
             chat = self.chat_id(part.to)
@@ -289,7 +289,7 @@ class TelegramOutgoing:
                     raise
         raise Rejected("Telegram refuses this message in every form")
 
-    def _reply_number(self, part: Part, chat: int) -> int | None:
+    def _reply_number(self, part: PostPart, chat: int) -> int | None:
         """Return the message to quote, which the part replies to: in a private chat only if more
         was said there since.
         """
@@ -300,7 +300,7 @@ class TelegramOutgoing:
         return parse_message_number(part.reply_to, str(chat), part.to.room)
 
     async def _replace(
-        self, part: Part, old: MessageId, chat: int, text: TelegramText, message: HandOver
+        self, part: PostPart, old: MessageId, chat: int, text: TelegramText, message: HandOver
     ) -> None:
         """Give a message of ours this text and these buttons: without any, Telegram takes away
         those that it has.
@@ -323,7 +323,7 @@ class TelegramOutgoing:
                 raise
 
     async def _send_once(
-        self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver
+        self, part: PostPart, chat: int, text: TelegramText, reply: int | None, message: HandOver
     ) -> int:
         """Return the id of the message that was sent, also if its answer got lost."""
         newest = self.numbers.newest(chat)
@@ -473,7 +473,7 @@ class TelegramOutgoing:
         return "ours"
 
     async def _call_send(
-        self, part: Part, chat: int, text: TelegramText, reply: int | None, message: HandOver
+        self, part: PostPart, chat: int, text: TelegramText, reply: int | None, message: HandOver
     ) -> Message:
         bot, marks = self.api.bot, to_entities(text.spans)
         more: dict[str, Any] = {

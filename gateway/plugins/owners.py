@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from math import inf
 from typing import Final
 
-from channels.base import Part, SendError
+from channels.base import PostPart, SendError
 from gateway.core.clock import new_id
 from gateway.core.events import Address, ChannelName, Command, Message, Post, PostKey
 from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, is_direct_line
@@ -236,7 +236,7 @@ class Owners(Plugin):
             post = Post(key=PostKey(new_id(self._clock.now())), to=to, text=words, style="notice")
             for index, body in enumerate(channel.split(post)):
                 await channel.send(
-                    Part(key=f"{post.key}#{index}", to=to, body=body, style="notice")
+                    PostPart(key=f"{post.key}#{index}", to=to, body=body, style="notice")
                 )
         except (SendError, StoreError) as error:
             logger.warning("owners could not be told: %s", error)

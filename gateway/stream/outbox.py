@@ -27,7 +27,7 @@ from channels.base import (
     KnowsPostingRights,
     KnowsRecipients,
     MayNotPost,
-    Part,
+    PostPart,
     RecipientAway,
     Rejected,
     SendError,
@@ -262,7 +262,7 @@ class Delivery:
             return [error]
         sends = [
             channel.send(
-                Part(
+                PostPart(
                     key=f"{post.key}#{part.index}",
                     to=post.to,
                     body=part.body,

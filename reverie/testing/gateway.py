@@ -11,7 +11,7 @@ from agent.models.base import Model, ModelRequest, StreamChunk
 from agent.models.scripted import Script as Script
 from agent.models.scripted import ScriptedModel
 from agent.models.scripted import ScriptRule as ScriptRule
-from channels.base import Capabilities, Channel, Part
+from channels.base import Capabilities, Channel, PostPart
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
@@ -97,10 +97,10 @@ class Screen:
     """What consoles have shown."""
 
     def __init__(self) -> None:
-        self.parts: list[Part] = []
+        self.parts: list[PostPart] = []
         self._news = asyncio.Event()
 
-    def show(self, part: Part) -> None:
+    def show(self, part: PostPart) -> None:
         self.parts.append(part)
         self._news.set()
 

@@ -25,7 +25,7 @@ import pytest
 
 from agent.models.adapt import append_suffix
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
-from channels.base import Capabilities, Part, RoomMembers
+from channels.base import Capabilities, PostPart, RoomMembers
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
@@ -228,7 +228,7 @@ class Street(ConsoleChannel):
         platform="Street", formatting="Markdown.", replies=True, max_file_bytes=5_000_000
     )
 
-    def __init__(self, show: Callable[[Part], None]) -> None:
+    def __init__(self, show: Callable[[PostPart], None]) -> None:
         super().__init__(STREET, show)
         self.done: list[tuple[str, ...]] = []
         """What was done besides sending: what, room, message or words."""
@@ -294,7 +294,7 @@ class Town:
     """Who has connected to the one behind the second answer of a DNS."""
     secrets: dict[str, str]
     """Planted words, by name."""
-    shown: list[Part]
+    shown: list[PostPart]
     reader: StoreReader | None = None
     again: Callable[[], Awaitable[None]] | None = None
     """Ends the gateway and begins it anew on the same store."""
@@ -658,7 +658,7 @@ async def town(
         inside.pages = {
             path: Page(b"INNERMOST", {"content-type": "text/plain"}) for path in ("/", "/again")
         }
-        shown: list[Part] = []
+        shown: list[PostPart] = []
         street = Street(shown.append)
         settings = configure(folder, made, site, mind=mind or {}, **tools)
         puppet = Puppet(lambda text: [name for name, secret in made.items() if secret in text])

@@ -16,7 +16,7 @@ import pytest
 
 from agent.models.base import ModelRequest, ModelUnusable, TextPart
 from agent.models.scripted import Script, ScriptedModel
-from channels.base import Denied, Emit, Part
+from channels.base import Denied, Emit, PostPart
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.app import ChannelUnavailable
@@ -50,7 +50,7 @@ class Refused(ConsoleChannel):
         raise Denied(f"the password is wrong ({bool(emit)})")
 
 
-def nothing(part: Part) -> None:
+def nothing(part: PostPart) -> None:
     raise AssertionError(part)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, Self
 
 from agent.models.base import ToolResult
-from channels.base import Part, Rejected
+from channels.base import PostPart, Rejected
 from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import EVERYTHING, Cluster
@@ -76,8 +76,8 @@ class House:
     ) -> None:
         self.store, self.clock = store, clock
         self.ran: list[str] = []
-        self.shown: list[Part] = []
-        self.refuses: Callable[[Part], bool] = lambda _: False
+        self.shown: list[PostPart] = []
+        self.refuses: Callable[[PostPart], bool] = lambda _: False
         """What the platform does not take."""
         self._news = asyncio.Event()
         self._tasks = LooseTasks()
@@ -238,7 +238,7 @@ class House:
         while sum(not woken.done() for _, _, woken in self.clock._sleepers) < count:
             await asyncio.sleep(0)
 
-    def _show(self, part: Part) -> None:
+    def _show(self, part: PostPart) -> None:
         if self.refuses(part):
             raise Rejected("it does not take that")
         self.shown.append(part)

@@ -24,7 +24,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from pydantic import SecretStr
 
-from channels.base import Part
+from channels.base import PostPart
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.models import Settings
@@ -47,7 +47,7 @@ expect.set_options(timeout=WAIT_S * 1_000)
 class Town(ConsoleChannel):
     """One platform."""
 
-    def __init__(self, name: str, show: Callable[[Part], None]) -> None:
+    def __init__(self, name: str, show: Callable[[PostPart], None]) -> None:
         super().__init__(ChannelName(name), show)
         self.capabilities = PLATFORMS[name]
 
@@ -72,8 +72,8 @@ class House:
     token: str | None = TOKEN
     port: int = field(default_factory=free_port)
     towns: dict[str, Town] = field(default_factory=dict)
-    shown: list[Part] = field(default_factory=list)
-    show: Callable[[Part], None] = lambda _: None
+    shown: list[PostPart] = field(default_factory=list)
+    show: Callable[[PostPart], None] = lambda _: None
     """Is told each part; what it raises is what its platform says."""
 
     def __post_init__(self) -> None:
@@ -162,7 +162,7 @@ class House:
             answer.raise_for_status()
             return answer.json()
 
-    def _shows(self, part: Part) -> None:
+    def _shows(self, part: PostPart) -> None:
         self.show(part)
         self.shown.append(part)
 

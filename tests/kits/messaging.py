@@ -13,7 +13,7 @@ from channels.base import (
     BeforeSend,
     Capabilities,
     Emit,
-    Part,
+    PostPart,
     RoomMembers,
     SendError,
     no_before_send,
@@ -102,7 +102,7 @@ class Stage:
         self.capabilities = Capabilities(platform="Stage", formatting="", max_file_bytes=file_bytes)
         self.done: list[tuple[str, ...]] = []
         """What was done besides sending."""
-        self.sent: list[Part] = []
+        self.sent: list[PostPart] = []
         self.fails: SendError | None = None
         self.hold: asyncio.Event | None = None
         """What is done waits for it."""
@@ -114,7 +114,7 @@ class Stage:
     def split(self, post: Post) -> tuple[str, ...]:
         return tuple(post.text.split("|"))
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         await going()
         self.sent.append(part)
         return Receipt(ids=(MessageId(f"p{len(self.sent)}"),))
@@ -156,7 +156,7 @@ class Deaf:
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         await going()
         return Receipt(ids=(MessageId(part.key),))
 

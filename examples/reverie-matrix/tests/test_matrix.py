@@ -16,7 +16,7 @@ from reverie.platforms import (
     MembershipChanged,
     MessageDeleted,
     MessageEdited,
-    Part,
+    PostPart,
     RateLimited,
     ReactionChanged,
     Rejected,
@@ -60,8 +60,8 @@ class World:
         finally:
             await run.end()
 
-    def part(self, body: str, key: str = "k#0", **more: object) -> Part:
-        return Part(**{"key": key, "to": self.at, "body": body} | more)  # type: ignore[arg-type]  # as given
+    def part(self, body: str, key: str = "k#0", **more: object) -> PostPart:
+        return PostPart(**{"key": key, "to": self.at, "body": body} | more)  # type: ignore[arg-type]  # as given
 
     def shown(self) -> list[str]:
         """What alice sees of the bot's messages."""

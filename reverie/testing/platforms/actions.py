@@ -16,7 +16,7 @@ from channels.base import (
     CanSetTopic,
     FindsSent,
     OutgoingFile,
-    Part,
+    PostPart,
     Rejected,
     SendError,
     Uncertain,
@@ -183,7 +183,7 @@ async def it_sends_files(bench: Bench) -> None:
     assert isinstance(caught.value, Uncertain), f"it may have been seen: {caught.value!r}"
 
 
-def _with(bench: Bench, text: str, along: PostFile, file: OutgoingFile) -> list[Part]:
+def _with(bench: Bench, text: str, along: PostFile, file: OutgoingFile) -> list[PostPart]:
     """As the outbox makes them: the file goes with the first."""
     first, *more = bench.parts(replace(bench.post(text), file=along))
     return [replace(first, file=file), *more]

@@ -14,7 +14,7 @@ from channels.base import (
     ChannelConfig,
     CommandArg,
     CommandSpec,
-    Part,
+    PostPart,
     no_before_send,
 )
 from gateway.core.events import (
@@ -281,9 +281,9 @@ class Bench:
         self._posts += 1
         return Post(key=PostKey(f"post{self._posts}"), to=at or self.kit.address("room"), text=text)
 
-    def parts(self, post: Post) -> list[Part]:
+    def parts(self, post: Post) -> list[PostPart]:
         return [
-            Part(
+            PostPart(
                 key=f"{post.key}#{index}",
                 to=post.to,
                 body=body,

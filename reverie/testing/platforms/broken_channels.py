@@ -18,7 +18,7 @@ from channels.base import (
     CommandCompletion,
     Denied,
     Emit,
-    Part,
+    PostPart,
     RateLimited,
     Rejected,
     RoomMembers,
@@ -79,7 +79,7 @@ class Twin:
     def split(self, post: Post) -> tuple[str, ...]:
         return self._real.split(post)
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         return await self._real.send(part, going)
 
 
@@ -133,7 +133,7 @@ class DropsOrder(Twin):
 
 
 class EchoesItself(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         receipt = await super().send(part, going)
         assert self._emit is not None
         now = datetime.now(UTC)
@@ -154,7 +154,7 @@ class EchoesItself(Twin):
 
 
 class SendsTwice(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         await super().send(part, going)
         return await super().send(replace(part, key=f"{part.key}'"))
 
@@ -176,7 +176,7 @@ class BlankBodies(Twin):
 
 
 class NeverGoes(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         del going
         return await super().send(part)
 
@@ -184,7 +184,7 @@ class NeverGoes(Twin):
 def swallowing(name: str, swallowed: type[Exception]) -> type[Twin]:
     """A twin that takes an error of `send` for a success."""
 
-    async def send(twin: Twin, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(twin: Twin, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         try:
             return await Twin.send(twin, part, going)
         except swallowed:
@@ -201,7 +201,7 @@ TakesBlankText = swallowing("TakesBlankText", ValueError)
 
 
 class TakesCutForUnsent(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         try:
             return await super().send(part, going)
         except Uncertain as error:
@@ -306,7 +306,7 @@ class EditsBySaying(Twin):
     async def edit(self, at: Address, message: MessageId, text: str) -> None:
         del message
         for body in self.split(Post(key=PostKey("e"), to=at, text=text)):
-            await self.send(Part(key="e#0", to=at, body=body))
+            await self.send(PostPart(key="e#0", to=at, body=body))
 
 
 class SwallowsRefusedEdits(Twin):
@@ -335,7 +335,7 @@ class ListsOthers(Twin):
 
 
 class RenamesFiles(Twin):
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         file = replace(part.file, name="etc_passwd") if part.file else None
         return await super().send(replace(part, file=file), going)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from channels.base import Denied, Part, RateLimited, Rejected, SendError, Uncertain, Unreachable
+from channels.base import Denied, PostPart, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from gateway.core.events import ConnectionChanged, Post, PostKey
 from reverie.testing.platforms.base import Bench
 
@@ -96,7 +96,7 @@ async def blank_text_is_an_error_before_any_io(bench: Bench) -> None:
         Post(key=PostKey("blank"), to=bench.kit.address("room"), text=" \n ")
     for body in ("", " "):
         with pytest.raises(ValueError):  # noqa: PT011 - the contract names no words
-            await bench.channel.send(Part(key="blank", to=bench.kit.address("room"), body=body))
+            await bench.channel.send(PostPart(key="blank", to=bench.kit.address("room"), body=body))
     await bench.tell("seen")
     assert [bench.kit.plain(seen) for seen in await bench.kit.seen("room")] == ["seen"]
 

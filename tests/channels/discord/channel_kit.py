@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from channels.base import CommandSpec, Part
+from channels.base import CommandSpec, PostPart
 from channels.discord.channel import DiscordChannel, DiscordPreviewChannel
 from channels.discord.config import DiscordConfig
 from gateway.core.clock import Clock, SystemClock
@@ -34,10 +34,10 @@ def place(room: str, thread: str | None = None) -> Address:
 
 def part(
     body: str, room: str, key: str = "post#0", *, thread: str | None = None, **more: Any
-) -> Part:
+) -> PostPart:
     if "reply_to" in more:
         more["reply_to"] = MessageId(more["reply_to"])
-    return Part(key=key, to=place(room, thread), body=body, **more)
+    return PostPart(key=key, to=place(room, thread), body=body, **more)
 
 
 class Running(Run[DiscordChannel]):

@@ -13,7 +13,7 @@ from channels.base import (
     CommandSpec,
     HasSpaces,
     OutgoingFile,
-    Part,
+    PostPart,
     Rejected,
     Uncertain,
 )
@@ -152,7 +152,7 @@ async def test_a_preview_becomes_the_answer_by_an_edit_that_may_be_repeated() ->
         shown = await channel.preview(place(api.room), "I thi", None)
         assert shown is not None
         (body,) = channel.split(Post(key=PostKey("k"), to=place(api.room), text="I think so."))
-        part = Part(key="k#0", to=place(api.room), body=body, finishes=shown)
+        part = PostPart(key="k#0", to=place(api.room), body=body, finishes=shown)
         for _ in range(2):
             assert (await channel.send(part)).ids == (shown,)
         assert api.texts(api.room) == ["I think so."]

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from channels.base import Part
+from channels.base import PostPart
 from channels.irc.channel import IrcChannel
 from channels.irc.config import IrcConfig
 from channels.irc.state import Changes, IrcState
@@ -47,8 +47,8 @@ def hear(state: IrcState, raw: str) -> Changes:
     return told
 
 
-def part(body: str, room: str = "#room", key: str = "k", **more: Any) -> Part:
-    return Part(key=key, to=Address(channel=NAME, room=RoomId(room)), body=body, **more)
+def part(body: str, room: str = "#room", key: str = "k", **more: Any) -> PostPart:
+    return PostPart(key=key, to=Address(channel=NAME, room=RoomId(room)), body=body, **more)
 
 
 async def settled(bot: Client, token: str) -> None:
@@ -57,7 +57,7 @@ async def settled(bot: Client, token: str) -> None:
     await bot.ircd.received(f"PONG :{token}")
 
 
-async def sent_together(run: Running, parts: Sequence[Part]) -> list[Receipt | BaseException]:
+async def sent_together(run: Running, parts: Sequence[PostPart]) -> list[Receipt | BaseException]:
     """What became of `parts`, sent without waiting for each other."""
     return await asyncio.gather(*(run.channel.send(part) for part in parts), return_exceptions=True)
 

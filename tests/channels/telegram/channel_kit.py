@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from telegram import Update
 
-from channels.base import CommandSpec, Part
+from channels.base import CommandSpec, PostPart
 from channels.telegram.channel import TelegramChannel
 from channels.telegram.config import TelegramConfig
 from channels.telegram.wire import parse_updates
@@ -61,13 +61,14 @@ class Running(Run[TelegramChannel]):
         await self.one(kind, count)
         return self.all(kind)[:count]
 
-    def parts(self, text: str, to: Address, **more: Any) -> list[Part]:
+    def parts(self, text: str, to: Address, **more: Any) -> list[PostPart]:
         """As the outbox makes them."""
         bodies = self.channel.split(
             Post(key=PostKey("k"), to=to, text=text, reply_to=more.get("reply_to"))
         )
         return [
-            Part(key=f"k#{index}", to=to, body=body, **more) for index, body in enumerate(bodies)
+            PostPart(key=f"k#{index}", to=to, body=body, **more)
+            for index, body in enumerate(bodies)
         ]
 
     async def tell(self, text: str, to: Address, **more: Any) -> list[str]:

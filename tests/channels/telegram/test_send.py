@@ -17,7 +17,7 @@ from channels.base import (
     CommandSpec,
     MayNotPost,
     OutgoingFile,
-    Part,
+    PostPart,
     RateLimited,
     Rejected,
     SendError,
@@ -354,14 +354,14 @@ async def test_a_file_that_says_it_is_smaller_is_cut_off_at_the_limit(
 DATA = bytes(range(256)) * 8
 
 
-def parts(run: Running, text: str, to: Address, file: OutgoingFile) -> list[Part]:
+def parts(run: Running, text: str, to: Address, file: OutgoingFile) -> list[PostPart]:
     """As the outbox makes them."""
     along = PostFile(
         name=file.name, content_type=file.content_type, sha256="0" * 64, size_bytes=len(file.data)
     )
     bodies = run.channel.split(Post(key=PostKey("k"), to=to, text=text, file=along))
     return [
-        Part(key=f"k#{index}", to=to, body=body, file=file if index == 0 else None)
+        PostPart(key=f"k#{index}", to=to, body=body, file=file if index == 0 else None)
         for index, body in enumerate(bodies)
     ]
 
@@ -374,14 +374,16 @@ async def test_a_file_is_a_document_with_a_caption() -> None:
         await run.up()
         to = at(forum, thread)
         file = OutgoingFile(name="a b.pdf", content_type="application/pdf", data=DATA)
-        part = Part(
+        part = PostPart(
             key="k#0",
             to=to,
             body=run.channel.split(Post(key=PostKey("k"), to=to, text="**here**"))[0],
             file=file,
         )
         receipt = await run.channel.send(part)
-        replying = Part(key="k#1", to=to, body=part.body, file=file, reply_to=MessageId(str(asked)))
+        replying = PostPart(
+            key="k#1", to=to, body=part.body, file=file, reply_to=MessageId(str(asked))
+        )
         await run.channel.send(replying)
         first, second = api.shown(forum)[-2:]
         assert receipt.ids == (str(first.id),)
@@ -441,7 +443,7 @@ async def test_no_name_becomes_a_header(api: BotApi, run: Running) -> None:
     file = OutgoingFile(
         name='a"; name="chat_id"\r\n\r\n5.txt', content_type="text/plain\r\nX-Bad: 1", data=DATA
     )
-    await run.channel.send(Part(key="k", to=at(chat), body="x", file=file))
+    await run.channel.send(PostPart(key="k", to=at(chat), body="x", file=file))
     told = api.shown(chat)[-1].body["document"]
     assert told["mime_type"] == "application/octet-stream"
     assert api.asked("sendDocument")[-1].parameters.keys() == {"chat_id", "caption"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
-from channels.base import Part, Unreachable
+from channels.base import PostPart, Unreachable
 from channels.console import ConsoleChannel
 from gateway.commands import dispatcher
 from gateway.commands.context import CommandCall, CommandContext
@@ -808,7 +808,7 @@ async def test_an_answer_that_was_not_sent_is_sent_by_the_next_process(tmp_path:
     """It is durable with its command."""
     tried = asyncio.Event()
 
-    def away(_part: Part) -> None:
+    def away(_part: PostPart) -> None:
         tried.set()
         raise Unreachable("the wire is cut")
 

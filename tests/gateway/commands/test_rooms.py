@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from channels.base import Denied, Emit, Part, Rejected
+from channels.base import Denied, Emit, PostPart, Rejected
 from channels.console import ConsoleChannel
 from gateway.access.policy import ConversationBinding
 from gateway.access.roster import ROSTER_FACTS, Roster
@@ -95,7 +95,7 @@ class House:
     store: Store
     clock: ManualClock
     channels: dict[ChannelName, ConsoleChannel]
-    shown: list[Part]
+    shown: list[PostPart]
     outbox: Outbox
     travels: RoomMembership
     doors: ConversationLocks
@@ -186,7 +186,7 @@ class House:
 @contextlib.asynccontextmanager
 async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator[House]:
     """Start with all channels up."""
-    clock, shown = ManualClock(NOW + timedelta(hours=1)), list[Part]()
+    clock, shown = ManualClock(NOW + timedelta(hours=1)), list[PostPart]()
     tasks = LooseTasks()
     made: dict[ChannelName, ConsoleChannel] = {
         HERE: ConsoleChannel(HERE, shown.append),

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from channels.base import Part, Uncertain
+from channels.base import PostPart, Uncertain
 from reverie.testing.servers.model_api import Answer
 from tests.kits.dashboard import DISCORD, IRC, TOKEN, House, chromium, house, tab
 
@@ -392,7 +392,7 @@ def test_a_conversation_whose_load_failed_is_loaded_again(gateway: House, browse
 
 @pytest.mark.system
 def test_what_nobody_knows_the_end_of_stands_out(gateway: House, browser: Browser) -> None:
-    def lost(_: Part) -> None:
+    def lost(_: PostPart) -> None:
         raise Uncertain("the line was cut behind it")
 
     with tab(browser) as it:

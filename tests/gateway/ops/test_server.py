@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from agent.models.scripted import Script
 from channels.aio import cancel_and_wait
-from channels.base import Denied, Emit, Part
+from channels.base import Denied, Emit, PostPart
 from channels.console import ConsoleChannel
 from gateway.config.models import OpsConfig
 from gateway.core.clock import ManualClock, SystemClock
@@ -285,7 +285,7 @@ class Refused(ConsoleChannel):
         raise Denied(f"the token is wrong ({bool(emit)})")
 
 
-def nothing(part: Part) -> None:
+def nothing(part: PostPart) -> None:
     raise AssertionError(part)
 
 

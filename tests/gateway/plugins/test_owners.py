@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from channels.aio import cancel_and_wait
-from channels.base import Part
+from channels.base import PostPart
 from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import UPKEEP, Cluster
@@ -540,7 +540,7 @@ async def test_what_cannot_be_recorded_is_told_by_the_process_that_holds_the_cha
 ) -> None:
     live = live_settings(access=AccessConfig(tell="irc.test/#owners"))
     shown, tasks, clock, name = (
-        list[Part](),
+        list[PostPart](),
         LooseTasks(),
         ManualClock(NOON),
         ChannelName("irc.test"),

@@ -13,7 +13,7 @@ from channels.base import (
     Capabilities,
     ChannelConfig,
     Emit,
-    Part,
+    PostPart,
     no_before_send,
 )
 from channels.irc.config import IrcConfig
@@ -85,7 +85,7 @@ class MailChannel:
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
 
-    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         await before_send()
         self.sent.append(part.body)
         self.news.set()

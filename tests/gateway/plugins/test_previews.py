@@ -11,7 +11,7 @@ from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.scripted import Script, ScriptRule
 from channels.base import (
     Announce,
-    Part,
+    PostPart,
     RateLimited,
     Rejected,
     SendError,
@@ -83,7 +83,7 @@ class Showing(ConsoleChannel):
         """Previews wait for it before they are shown."""
         self._busy = False
 
-    def _sent(self, part: Part) -> None:
+    def _sent(self, part: PostPart) -> None:
         if part.finishes is not None:
             self.seen.append(("finished", part.finishes))
             self.standing.pop(part.finishes, None)

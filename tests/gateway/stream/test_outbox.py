@@ -20,7 +20,7 @@ from channels.base import (
     Denied,
     Emit,
     OutgoingFile,
-    Part,
+    PostPart,
     RateLimited,
     RecipientAway,
     Rejected,
@@ -116,7 +116,7 @@ class Postman:
     def split(self, post: Post) -> tuple[str, ...]:
         return tuple(post.text.splitlines())
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         self.attempts.append(part.key)
         hold = self.hold
         if self.paced is not None:
@@ -254,7 +254,7 @@ class Buggy(Postman):
             raise KeyError("a bug")
         return super().split(post)
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         if "early" in part.body:
             raise KeyError("a bug")
         receipt = await super().send(part, going)
@@ -580,7 +580,7 @@ class Doorman(Postman):
         self.there = False
         self.sign = asyncio.Event()
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         if not self.there and "!" in part.to.room:
             self.attempts.append(part.key)
             raise RecipientAway("boss is not there; it waits until that account is seen")
@@ -741,7 +741,7 @@ class Carrier(Postman):
         self.capabilities = replace(self.capabilities, max_file_bytes=file_bytes)
         self.files: list[tuple[str, OutgoingFile | None]] = []
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         receipt = await super().send(part, going)
         self.files.append((part.body, part.file))
         return receipt
@@ -1060,7 +1060,7 @@ async def test_what_did_not_go_well_is_unread_where_a_turn_said_it(  # noqa: PLR
 class Deaf(Screen):
     """Cannot show the first answer."""
 
-    def show(self, part: Part) -> None:
+    def show(self, part: PostPart) -> None:
         super().show(part)
         if len(self.parts) == 1:
             raise Rejected("no such nick")
@@ -1106,7 +1106,7 @@ class Doubtful(ConsoleChannel):
         )
         self.cuts, self.seen, self.tried = cuts, seen, list[str]()
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         self.tried.append(part.body)
         if self.cuts:
             self.cuts -= 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from channels.aio import run_to_completion
-from channels.base import BeforeSend, Capabilities, Channel, Denied, Emit, Part, no_before_send
+from channels.base import BeforeSend, Capabilities, Channel, Denied, Emit, PostPart, no_before_send
 from channels.console import ConsoleChannel
 from channels.discord.channel import DiscordChannel
 from channels.irc.config import IrcConfig
@@ -476,7 +476,7 @@ class Told:
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         await going()
         return Receipt(ids=(part.body,))  # type: ignore[arg-type] # never used
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import pytest
 
-from channels.base import BeforeSend, Capabilities, Channel, Emit, Part, no_before_send
+from channels.base import BeforeSend, Capabilities, Channel, Emit, PostPart, no_before_send
 from channels.discord.channel import DiscordChannel
 from gateway.cluster.cluster import channel_lease
 from gateway.config.loader import parse_config
@@ -78,7 +78,7 @@ class StandIn:
     def split(self, post: Post) -> tuple[str, ...]:
         return (post.text,)
 
-    async def send(self, part: Part, going: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
         raise AssertionError(f"{self.name} sends {part} by {going}")
 
 
@@ -128,7 +128,7 @@ class Edge:
             )
         send = channel.send
 
-        async def hang(part: Part, going: BeforeSend = no_before_send) -> Receipt:
+        async def hang(part: PostPart, going: BeforeSend = no_before_send) -> Receipt:
             if self.hung == "before":
                 await going()
             result: Receipt = Receipt() if self.hung == "before" else await send(part, going)

@@ -30,9 +30,9 @@ from reverie.platforms import (
     Membership,
     MessageId,
     OutgoingFile,
-    Part,
     PlaceNames,
     Post,
+    PostPart,
     Receipt,
     Rejected,
     RoomId,
@@ -145,7 +145,7 @@ class MatrixActions:
     def split(self, post: Post) -> tuple[str, ...]:
         return split_markdown(clean_outgoing(post.text), MAX_BODY_UNITS) or ("\ufffd",)
 
-    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:
@@ -431,7 +431,7 @@ def text_content(text: str) -> dict[str, object]:
     return content
 
 
-def message_content(part: Part, uri: str) -> dict[str, object]:
+def message_content(part: PostPart, uri: str) -> dict[str, object]:
     """Return the content of a part; `uri`: the address of its file.
 
     It notifies only those whom it is for (https://spec.matrix.org/latest/client-server-api/#user-and-room-mentions).

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import ClassVar, Literal
 
-from channels.base import Channel, Part, RateLimited, Rejected, Uncertain
+from channels.base import Channel, PostPart, RateLimited, Rejected, Uncertain
 from channels.console import ConsoleChannel
 from gateway.core.events import Address, ChannelName, RoomId
 from reverie.testing.platforms.base import Kit, Where
@@ -55,7 +55,7 @@ class ConsoleKit(Kit):
     def __init__(self) -> None:
         self.name = ChannelName("console.test")
         self.nowhere = RoomId("nowhere")
-        self._shown: list[Part] = []
+        self._shown: list[PostPart] = []
         self._fail: Exception | None = None
         self._refused = False
         self._channel: ConsoleChannel | None = None
@@ -72,7 +72,7 @@ class ConsoleKit(Kit):
     def address(self, where: Literal["room", "other"]) -> Address:
         return Address(channel=self.name, room=RoomId(f"#{where}"))
 
-    def _show(self, part: Part) -> None:
+    def _show(self, part: PostPart) -> None:
         if self._refused and part.to == self.address("other"):
             raise Rejected("not here")
         error, self._fail = self._fail, None

@@ -31,8 +31,8 @@ from reverie.platforms import (
     Json,
     Message,
     MessageId,
-    Part,
     Post,
+    PostPart,
     RateLimited,
     Receipt,
     Rejected,
@@ -163,7 +163,7 @@ class AcmeChannel:
     def split(self, post: Post) -> tuple[str, ...]:
         return split_markdown(clean_outgoing(post.text), TEXT_LIMIT) or ("(nothing to show)",)
 
-    async def send(self, part: Part, before_send: BeforeSend = no_before_send) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
         asked = {"do": "post", "room": part.to.room, "text": clean_outgoing(part.body)}
