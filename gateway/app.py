@@ -465,7 +465,7 @@ def _build_handle(
         channels=channels,
         people=LiveAccessPolicy(live, roster, channels, bindings),
         roster=roster,
-        notices=Notices(tasks),
+        notices=Notices(tasks, clock),
         places=places,
         redactor=redactor,
     )

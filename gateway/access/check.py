@@ -20,10 +20,9 @@ async def check_owners(context: CheckContext) -> Sequence[Finding]:
         "nobody is an owner: nobody can approve requests, administer the bot, or get notices "
         "about problems"
     )
-    fix = (
-        "add yourself to access.roles.owner, or run `reverie ctl pair seed CHANNEL:ID owner "
-        "--config DIR`"
-    )
+    fix = "add yourself to access.roles.owner"
+    if "pairing" not in context.settings.plugins.off:
+        fix += ", or run `reverie ctl pair seed CHANNEL:ID owner --config DIR`"
     return [warning("config.owner", what, fix, "access.roles.owner")]
 
 

@@ -140,25 +140,27 @@ async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffe
     needs_gateway=True,
 )
 async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect:
-    prefix = call.prefix
     at = await _resolve(context, call.arguments["room"], call)
     if isinstance(at, CommandEffect):
         return at
     name = inline_code(at.conversation, PLACE_CHARS)
+    approve, can_approve = f"{call.prefix}room approve", "room" in context.commands.people
     if not context.gateway.channels.holds(at.channel):
         return refuse(_(HELD_ELSEWHERE))
     if not context.platforms.membership.can_join(at.channel):
-        text = _(
-            "On this platform, people add me to rooms. Add me to the room, then write `{command}` "
-            "there."
-        ).format(command=f"{prefix}room approve")
+        text = _("On this platform, people add me to rooms.")
+        if can_approve:
+            then = _("Add me to the room, then write `{command}` there.")
+            text = f"{text} {then.format(command=approve)}"
         return refuse(text)
     if not is_room_allowed(context.gateway.people, at):
-        text = _(
-            "{room} is not approved. An admin can write `{command}` there, or the operator can add "
-            "it to the configuration."
-        ).format(room=name, command=f"{prefix}room approve")
-        return refuse(text)
+        text = _("{room} is not approved. The operator can add it to the configuration.")
+        if can_approve:
+            text = _(
+                "{room} is not approved. An admin can write `{command}` there, or the operator can "
+                "add it to the configuration."
+            )
+        return refuse(text.format(room=name, command=approve))
     membership = context.platforms.membership
     if membership.is_inside(at) and not membership.was_sent_out(at):
         return done(_("I am already in {room}.").format(room=name))

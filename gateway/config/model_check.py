@@ -231,8 +231,8 @@ _UNREAD_FAMILIES: Final = re.compile(r"kimi|deepseek|glm|gpt[-_]oss", re.IGNOREC
 async def _ask(
     config: ModelConfig, provider: ProviderSettings, keys: tuple[str, str], text: str
 ) -> Usage:
-    """Ask for one token, and return the bill. Raises ModelError, and ValueError for a bad
-    configuration.
+    """Ask for one token, and return the bill. Raises ModelError, ValueError for a bad
+    configuration, and ImportError for a library that is missing.
     """
     key, source = keys[0] or "model", keys[1] or "provider"
     single = config.model_copy(update={"provider": source, "fallbacks": ()})
@@ -263,7 +263,7 @@ async def _ask_one_token(
     name = config.name or provider.kind
     try:
         await _ask(config, provider, keys, "Say OK.")
-    except ValueError as error:
+    except (ImportError, ValueError) as error:
         found.bad("model.answer", str(error), "correct the entry")
     except ModelError as error:
         await _explain_failure(error, name, provider, found, listed)

@@ -63,7 +63,7 @@ from gateway.core.text_safety import NameWarning, check_name
 from gateway.store import StoreReader, UnreadEntries
 from gateway.stream.again import TURN_KINDS
 from gateway.stream.handle import GatewayHandle
-from gateway.stream.media import DescribedAttachment, MediaStore, describe_unread, is_image
+from gateway.stream.media import DescribedAttachment, MediaStore, is_image
 
 SystemEvent = (
     Alarm
@@ -176,10 +176,12 @@ class ConversationReader:
     def __init__(
         self,
         gateway: GatewayHandle,
-        media: MediaStore | None = None,
+        media: MediaStore,
+        *,
+        fetches: bool = True,
     ) -> None:
-        """`media` None: attachments are only described."""
-        self._store, self._media = gateway.store, media
+        """`fetches` False: attachments are only described."""
+        self._store, self._media, self._fetches = gateway.store, media, fetches
         self.access_policy, self.redactor = gateway.people, gateway.redactor
 
     async def read_current(self, unread: UnreadEntries) -> tuple[CurrentMessage, ...]:
@@ -514,11 +516,11 @@ class ConversationReader:
     async def _describe_attachments(
         self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
     ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        if self._media is not None:
+        if self._fetches:
             return await self._media.describe_attachments(messages, sees=sees)
         return {
             seq: tuple(
-                DescribedAttachment(describe_unread(seq, message, place))
+                DescribedAttachment(self._media.describe_unread(seq, message, place))
                 for place in range(len(message.attachments))
             )
             for seq, message in messages
@@ -551,7 +553,9 @@ class ConversationReader:
         quoted = message.quoted.attachments if message.quoted is not None else ()
         if not is_shown or len(files) != len(quoted):
             return ()
-        told = (describe_unread(stored.seq, first, place) for place in range(len(files)))
+        told = [
+            self._media.describe_unread(stored.seq, first, place) for place in range(len(files))
+        ]
         return tuple(f"(with the message replied to, shown above:) {text}" for text in told)
 
     def _text_label(self, seq: Seq | None, message: Message, role: Role | None = None) -> Label:

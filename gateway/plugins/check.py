@@ -32,6 +32,9 @@ def check_plugins(context: CheckContext) -> Iterator[Finding]:
             fix = f"look into the log of the gateway, or write plugins: {{off: [{name}]}}"
             yield warning("plugin.failed", one.reason, fix, name)
     used = found.without(settings.off)
+    if context.settings.tools.mcp and "mcp" not in {one.name for one in used}:
+        what = "these servers are not started: the plugin mcp is off"
+        yield warning("plugin.off", what, "remove them, or mcp from plugins.off", "tools.mcp")
     others = [f"{name} ({origin})" for name, origin in found.origins.items()]
     names = ", ".join(others) or "none of other distributions"
     yield ok("plugin.list", f"{len(used)} of {len(found.classes)} plugins are used; {names}")

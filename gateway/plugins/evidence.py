@@ -90,6 +90,9 @@ class EvidenceReader(Plugin):
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)
         self._store, self._places = context.gateway.store, context.gateway.places
+        self._documents: Media | None = None
+        if isinstance(documents := context.plugins.get(Media.name), Media):
+            self._documents, context.media.reads_documents = documents, True
 
     @tool(
         "Read in full what you were shown only in part: a tool result, a document that somebody "
@@ -265,11 +268,10 @@ class EvidenceReader(Plugin):
         ):
             return None
         attachment = message.shown_attachments[number - 1]
-        documents = self.context.plugins.get(Media.name)
-        if not isinstance(documents, Media) or not is_document(attachment):
+        if self._documents is None or not is_document(attachment):
             raise ToolCallRefused("This attachment is no document that can be read as text.")
         try:
-            found = await documents.read_document(message, number - 1)
+            found = await self._documents.read_document(message, number - 1)
         except AttachmentNotFetched as error:
             raise ToolCallRefused(f"This document cannot be read: {error}.") from None
         origin = to_single_line(

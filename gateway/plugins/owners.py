@@ -2,8 +2,8 @@
 
 The path and plugins tell what owners should know (`gateway.stream.notices`): limits that were
 reached, codes that wait for an admin, channels that do not work. It is posted to `access.tell`, or
-in the direct chat that a verified owner used last: each once a UTC day, and few of one kind. Each
-text is also logged by the process; where no owner is known, only there.
+in the direct chat that a verified owner used last: each once a UTC day, and few of one kind. Where
+no owner is known, the texts are only in the log of the process.
 """
 
 import asyncio
@@ -21,7 +21,6 @@ from gateway.core.events import Address, ChannelName, Command, Message, Post, Po
 from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, is_direct_line
 from gateway.core.format import format_duration
 from gateway.core.i18n import N_, _, current_language, language_for, use_language
-from gateway.core.ratelimit import LruDict
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.store import LogEntry, NewEntry, StoreError
 from gateway.store.effects import build_notice_end
@@ -79,8 +78,6 @@ class Owners(Plugin):
         self._post_counts: dict[str, int] = {}
         """Posts of that day in the log, by kind, so that many of one kind do not suppress
         another."""
-        self._logged = LruDict[str, None]()
-        """Keys of the texts that the process has logged, with their days."""
         self._troubles = dict[str, _Trouble]()
         """By cause, what is wrong now."""
         self._store.subscribe(self._on_chat, Message, Command, where=is_direct_line)
@@ -176,10 +173,6 @@ class Owners(Plugin):
         kind = key.partition(":")[0]
         if kind not in self._post_counts:
             self._post_counts[kind] = await self._count_posts(day, kind)
-        if f"{day}:{key}" not in self._logged:
-            self._logged.put(f"{day}:{key}", None)
-            with use_language(None):
-                logger.warning("for owners: %s", text(None))
         to, tag = await self._find_address(notice.beside)
         if to is None or self._post_counts[kind] > max_posts:
             return False

@@ -122,8 +122,8 @@ class RoomReader(Plugin):
         gateway = context.gateway
         self._store, self._people = gateway.store, gateway.people
         self._places, self._channels = gateway.places, gateway.channels
-        # Without media: an old line does not have its attachments fetched.
-        self._conversation = ConversationReader(gateway)
+        # An old line does not have its attachments fetched.
+        self._conversation = ConversationReader(gateway, context.media, fetches=False)
 
     @tool(
         "Read what was said in this room earlier, or in another place. Each message has a handle.",

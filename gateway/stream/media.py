@@ -87,6 +87,8 @@ class MediaStore:
             AttachmentReader(lambda _, one, sees: sees and is_image(one), MAX_IMAGES, self._show)
         ]
         """The first that takes an attachment reads it."""
+        self.reads_documents = False
+        """`fetch_evidence` reads documents, as plugins say that bring both."""
 
     @property
     def _config(self) -> MediaConfig:
@@ -126,13 +128,22 @@ class MediaStore:
                     message,
                     place,
                     done.get((seq, place))
-                    or DescribedAttachment(describe_unread(seq, message, place)),
+                    or DescribedAttachment(self.describe_unread(seq, message, place)),
                 )
                 for place in range(len(message.shown_attachments))
             )
             for seq, message in messages
             if message.shown_attachments
         }
+
+    def describe_unread(self, seq: Seq, message: Message, place: int) -> str:
+        """Describe an attachment that was not fetched, with the handle that reads it if it is a
+        document, and something reads these.
+        """
+        attachment, note = message.shown_attachments[place], ""
+        if self.reads_documents and is_document(attachment):
+            note = f'fetch_evidence("{document_handle(seq, place)}") reads it'
+        return describe_attachment(attachment, note=note)
 
     async def load_images(self, refs: Sequence[MediaRef | ToolImage]) -> tuple[Image, ...]:
         """Return the images as they were shown, without those that are gone."""
@@ -362,19 +373,6 @@ def document_handle(seq: Seq, place: int) -> str:
     from 0.
     """
     return f"a{seq}.{place + 1}"
-
-
-def describe_unread(seq: Seq, message: Message, place: int) -> str:
-    """Describe an attachment that was not fetched, with the handle that reads it if it is a
-    document.
-    """
-    attachment = message.shown_attachments[place]
-    handle = (
-        f'fetch_evidence("{document_handle(seq, place)}") reads it'
-        if is_document(attachment)
-        else ""
-    )
-    return describe_attachment(attachment, note=handle)
 
 
 def _mark_quoted(

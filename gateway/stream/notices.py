@@ -3,11 +3,17 @@
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, PostButton
+from gateway.core.i18n import use_language
+from gateway.core.ratelimit import LruDict
+
+logger = logging.getLogger("reverie.notices")
 
 NoticeText = Callable[[Address | None], str]
 """Makes the text for the place of the post and in its language: Markdown, not blank. The place is
@@ -34,10 +40,12 @@ class Notice:
 
 
 class Notices:
-    """Hands notices to whoever listens, one after the other."""
+    """Logs notices, and hands them to whoever listens, one after the other."""
 
-    def __init__(self, tasks: asyncio.TaskGroup) -> None:
-        self._tasks = tasks
+    def __init__(self, tasks: asyncio.TaskGroup, clock: Clock) -> None:
+        self._tasks, self._clock = tasks, clock
+        self._logged = LruDict[str, None]()
+        """Keys of the texts that the process has logged, with their days."""
         self.listeners = list[Callable[[Notice], Awaitable[None]]]()
 
     def tell(
@@ -52,6 +60,11 @@ class Notices:
         """Tell owners something, see `Notice`. Returns at once; the task ends once it was told, or
         could not be.
         """
+        day_key = f"{self._clock.now().date()}:{key}"
+        if state in {"once", "begins"} and day_key not in self._logged:
+            self._logged.put(day_key, None)
+            with use_language(None):
+                logger.warning("for owners: %s", text(None))
         notice = Notice(key=key, text=text, state=state, beside=beside, buttons=buttons)
         return self._tasks.create_task(self._hand_on(notice))
 

@@ -44,7 +44,7 @@ def handle_of(
         channels=channels,
         people=people,
         roster=roster or EmptyRoster(),
-        notices=notices or Notices(tasks),
+        notices=notices or Notices(tasks, clock),
         places=places or privacy(store, bindings or LiveBindings(live), channels),
         redactor=redactor or Redactor(),
     )

@@ -56,6 +56,7 @@ from gateway.plugins.messaging import MessageActions, Messaging
 from gateway.plugins.read_room import RoomReader
 from gateway.store import NewEntry, Store
 from gateway.stream.internal import InternalIntake
+from gateway.stream.media import MediaStore
 from gateway.stream.outbox import Outbox
 from gateway.stream.outgoing_files import OutgoingFiles
 from gateway.stream.presence import PresenceTracker
@@ -321,7 +322,8 @@ async def stagehands(tmp: Path, stage: Stage | Deaf | None = None) -> AsyncItera
         await attention.load()
         internal = InternalIntake(store, clock, attention, bindings)
         locks = ConversationLocks()
-        reader = ConversationReader(handle_of(store, clock, people=WHO))
+        media = MediaStore(live_settings(), Path("/nonexistent"), {}, clock)
+        reader = ConversationReader(handle_of(store, clock, people=WHO), media)
         digests = digests_of(
             "reverie", reader, store=store, clock=clock, places=places, locks=locks
         )

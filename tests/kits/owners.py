@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from gateway.core.clock import ManualClock
 from gateway.core.events import ChannelName, PostButton
 from gateway.stream.notices import Notices, NoticeState, NoticeText
 from tests.kits.tasks import LooseTasks
@@ -13,7 +14,7 @@ class NotedNotices(Notices):
 
     def __init__(self, texts: list[str] | None = None) -> None:
         """`texts`: where the texts are noted, too."""
-        super().__init__(LooseTasks())
+        super().__init__(LooseTasks(), ManualClock())
         self.told: list[tuple[str, str]] = []
         self.texts = list[str]() if texts is None else texts
         self.buttons: list[tuple[PostButton, ...]] = []

@@ -768,3 +768,29 @@ def test_a_panel_of_a_plugin_shows_its_rows_in_the_dashboard(tmp_path: Path) -> 
                 expect(panel.locator("tbody tr").first).to_contain_text("<b>ann</b>")
         finally:
             made.close()
+
+
+async def test_without_a_plugin_nothing_names_what_it_brings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    off = {"off": ["media", "pairing", "owners", "mcp"]}
+    access = {"dm": "open", "roles": {"admin": ["console:ann"]}}
+    tools = {"mcp": {"box": {"command": ["there-is-no-such-program"]}}}
+    given = WRITTEN | {"plugins": off, "access": access, "tools": tools}
+    (tmp_path / "reverie.yaml").write_text(json.dumps(given))
+    with use_plugins(Broken):
+        async with Gateway(read_config(tmp_path, {}).settings, Script()) as gateway:
+            file = gateway.console.add_attachment(b"a line", "file", name="a.log")
+            await gateway.console.receive_message("look", sender="ann", attachments=(file,))
+            await gateway.screen.until(1)
+            assert "a.log" in gateway.screen.parts[0].body
+            assert "fetch_evidence" not in gateway.screen.parts[0].body
+            await gateway.say("!join #closed", sender="ann")
+            await gateway.screen.until(2)
+            assert "is not approved" in gateway.screen.parts[1].body
+            assert "!room approve" not in gateway.screen.parts[1].body
+            report = await examine(CheckEnvironment(directory=tmp_path, env={}, offline=True))
+    found = {one.where: one for one in report.findings}
+    assert found["tools.mcp"].code == "plugin.off"
+    assert "pair seed" not in found["access.roles.owner"].fix
+    assert any("for owners: " in one and "broken" in one for one in caplog.messages)

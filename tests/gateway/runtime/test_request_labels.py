@@ -363,7 +363,7 @@ class World(NoApprovals):
         self.memory = memory
         await memory.recover("ana")
         services = replace(services_of(gateway, desk.means.history.media), plugins=self.plugins)
-        evidence = plugin_of(EvidenceReader, gateway=gateway)
+        evidence = plugin_of(EvidenceReader, gateway=gateway, plugins={})
         reader = services.reader
         locks = ConversationLocks()
         digests = digests_of("ana", reader, store=store, clock=clock, places=places, locks=locks)
