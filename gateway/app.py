@@ -3,12 +3,10 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from prometheus_client.registry import Collector
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -28,11 +26,13 @@ from gateway.cluster.cluster import (
     agent_lease,
     channel_lease,
 )
+from gateway.cluster.monitor import ProcessMonitor
 from gateway.commands.context import CommandContext, PlatformServices, RuntimeServices
 from gateway.commands.dispatcher import CommandDispatcher
+from gateway.commands.services import Services, TakesServices
 from gateway.commands.table import CommandTable, build_table
 from gateway.config.models import Settings
-from gateway.config.reload import LiveSettings, watch_config
+from gateway.config.reload import LiveSettings, ReloadResult, watch_config
 from gateway.config.secrets import collect_secrets
 from gateway.config.source import format_key
 from gateway.config.validation import find_unrunnable
@@ -43,6 +43,7 @@ from gateway.context.observer import TurnTracker
 from gateway.context.workspace_fs import AgentFiles
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
+from gateway.core.control_socket import ControlServer, socket_path
 from gateway.core.events import ChannelName, Command, ConnectionChanged, Message, PlaceRenamed
 from gateway.core.facts import (
     NOTIFICATION_CLASSES,
@@ -56,7 +57,7 @@ from gateway.core.facts import (
 )
 from gateway.core.i18n import _
 from gateway.core.logging import set_title_lookup
-from gateway.core.metrics import EventCounts, GatewayStats
+from gateway.core.metrics import GatewayStats
 from gateway.core.process_files import (
     ProcessNameInUse,
     default_process_name,
@@ -66,14 +67,10 @@ from gateway.core.process_files import (
 from gateway.core.redaction import Redactor
 from gateway.hooks import PROBLEM_PREFIX, PluginProblem, Plugins
 from gateway.ingest.intake import Intake
-from gateway.ops.api_views import ApiBackend
-from gateway.ops.health import OutageMonitor
-from gateway.ops.live_events import EventBroadcaster
-from gateway.ops.metrics import AgentStats
-from gateway.ops.processes import ProcessMonitor
-from gateway.ops.server import OpsService
 from gateway.plugin import PluginContext
 from gateway.plugins import find_platforms, find_plugins
+from gateway.plugins.health import Health, list_routes
+from gateway.plugins.http import OpsServer
 from gateway.plugins.memory import Memory
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
@@ -96,6 +93,7 @@ from gateway.store import (
 )
 from gateway.store.shared import SharedStore
 from gateway.stream.attention import LiveAttention
+from gateway.stream.channel_stats import follow_log
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
@@ -109,6 +107,7 @@ from gateway.stream.outgoing_files import OutgoingFiles
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import LiveAccessPolicy, LiveBindings, PrivacyCache
+from gateway.stream.store_outages import StoreOutages
 from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor, find_ranked_rooms
 from gateway.tools.dispatch import PermissionGate, RunningCalls
 from gateway.tools.metrics import ToolStats
@@ -291,7 +290,7 @@ async def _open_store(
                     stats = GatewayStats(platforms, since)
                     stats.report_problem("store", str(error), since)
                     ops_task = asyncio.create_task(
-                        OpsService(settings.ops, process, clock, stats, redactor).run()
+                        _tell_starting(settings, process, clock, stats, redactor)
                     )
             age_s, limit_s = (clock.now() - since).total_seconds(), settings.store.exit_after
             if limit_s is not None and age_s >= limit_s:
@@ -305,6 +304,23 @@ async def _open_store(
         if ops_task is not None:
             ops_task.cancel()
             await asyncio.wait([ops_task])
+
+
+async def _refuse_starting(_: CommandRequest) -> ControlResponse:
+    return ControlResponse(ok=False, lines=("the gateway starts, and waits for its store",))
+
+
+async def _tell_starting(
+    settings: Settings, process: Path, clock: Clock, stats: GatewayStats, redactor: Redactor
+) -> None:
+    """Tell whoever asks that the gateway waits for its store, until cancelled."""
+    server = OpsServer(settings.ops, clock, [partial(list_routes, stats, redactor)])
+    try:
+        if Health in find_plugins().without(settings.plugins.off):
+            await server.start()
+        await ControlServer(socket_path(process), _refuse_starting, stats.snapshot).run()
+    finally:
+        await server.close()
 
 
 def make_channel(
@@ -457,6 +473,11 @@ def _build_handle(
     store.subscribe(roster.on_appended, *ROSTER_FACTS)
     places = PrivacyCache(store, bindings, channels, titles)
     store.subscribe(places.on_appended, AudienceReported)
+    # with several processes, each channel runs where its lease is held
+    held = {} if channels.cluster.is_shared else _find_platforms(channels)
+    names = {name: channel.capabilities.platform for name, channel in held.items()}
+    stats = GatewayStats(names, clock.now())
+    follow_log(stats, store)
     return GatewayHandle(
         store=store,
         clock=clock,
@@ -468,6 +489,7 @@ def _build_handle(
         notices=Notices(tasks, clock),
         places=places,
         redactor=redactor,
+        stats=stats,
     )
 
 
@@ -584,130 +606,42 @@ def _build_agents(
     )
 
 
-def _build_agent_stats(store: Store, agents: Agents, models: ModelServices) -> AgentStats:
-    stats = AgentStats(models.workspaces.counts.by_path, agents.dmn_status)
-    counted = Judgement, TurnRecord, *NOTIFICATION_CLASSES
-    store.subscribe(stats.on_appended, *counted, own=True)
-    return stats
+def _build_processes(gateway: GatewayHandle) -> ProcessMonitor | None:
+    """Return what sees the processes that share the store. None: this is the only process."""
+    channels = gateway.channels
+    if not channels.cluster.is_shared:
+        return None
+    processes = ProcessMonitor(
+        channels.cluster,
+        gateway.store,
+        gateway.clock,
+        lambda: {
+            name: one.capabilities.platform for name, one in _find_platforms(channels).items()
+        },
+    )
+    gateway.stats.look_elsewhere = processes.look
+    gateway.store.subscribe(processes.on_appended, ConnectionChanged)
+    return processes
 
 
-class _Platforms(NamedTuple):
-    """The connections of this process."""
-
-    supervisor: ChannelSupervisor
-    processes: ProcessMonitor | None
-    """None: this is the only process."""
-    stats: GatewayStats
-
-
-class _Operators(NamedTuple):
-    """What operators see."""
-
-    outages: OutageMonitor
-    events: EventBroadcaster
-    server: OpsService
-
-
-def _build_platforms(
-    gateway: GatewayHandle,
-    delivery: _Delivery,
-    events: EventCounts,
-    make: AdapterFactory | None,
-) -> _Platforms:
-    store, clock, live, channels = gateway.store, gateway.clock, gateway.live, gateway.channels
-    is_shared = channels.cluster.is_shared
-    held = {} if is_shared else _find_platforms(channels)  # each runs where its lease is held
-    names = {name: channel.capabilities.platform for name, channel in held.items()}
-    stats = GatewayStats(names, clock.now(), events)
-    processes = None
-    if is_shared:
-        processes = ProcessMonitor(
-            channels.cluster,
-            store,
-            clock,
-            lambda: {
-                name: one.capabilities.platform for name, one in _find_platforms(channels).items()
-            },
-        )
-        stats.look_elsewhere = processes.look
-        store.subscribe(processes.on_appended, ConnectionChanged)
+def _build_supervisor(
+    gateway: GatewayHandle, delivery: _Delivery, make: AdapterFactory | None
+) -> ChannelSupervisor:
     supervisor = ChannelSupervisor(
-        channels,
-        live.settings,
-        clock=clock,
-        stats=stats,
+        gateway.channels,
+        gateway.live.settings,
+        clock=gateway.clock,
+        stats=gateway.stats,
         outbox=delivery.outbox,
         notices=gateway.notices,
         membership=delivery.membership,
         tasks=gateway.tasks,
         make=make,
-        is_shared=is_shared,
+        is_shared=gateway.channels.cluster.is_shared,
     )
     if make is not None:
-        live.on_change(supervisor.prepare)
-    return _Platforms(supervisor, processes, stats)
-
-
-def _build_operators(
-    gateway: GatewayHandle,
-    platforms: _Platforms,
-    delivery: _Delivery,
-    *,
-    agents: Agents,
-    agent_stats: AgentStats,
-    dispatcher: CommandDispatcher,
-    models: ModelServices,
-    tracker: TurnTracker,
-    plugins: Plugins,
-    sources: Iterable[Collector],
-    process: Path,
-) -> _Operators:
-    live, clock, stats, cluster = (
-        gateway.live,
-        gateway.clock,
-        platforms.stats,
-        gateway.channels.cluster,
-    )
-    outages = OutageMonitor(
-        live,
-        gateway.channels,
-        stats,
-        clock,
-        outbox=delivery.outbox,
-        notices=gateway.notices,
-        titles=gateway.places.titles,
-        mute=delivery.mute,
-        store=gateway.store,
-        room_language=gateway.places.bindings.language,
-        pool=models.pool,
-        cluster=cluster,
-    )
-    backend = ApiBackend(
-        gateway,
-        stats,
-        tracker,
-        agents=agents,
-        dispatcher=dispatcher,
-        plugins=plugins,
-        processes=platforms.processes,
-    )
-    events = EventBroadcaster(backend)
-    others = [platforms.processes] if platforms.processes is not None else []
-    server = OpsService(
-        live.settings.ops,
-        process,
-        clock,
-        stats,
-        gateway.redactor,
-        sources=(agent_stats.metrics, *sources, *others),
-        outages=outages,
-        stream=events if live.settings.ops.token is not None else None,
-        handler=dispatcher.carry_out,
-        cluster=cluster,
-    )
-    live.add_reload_listener(outages.on_reloaded)
-    live.add_reload_listener(events.on_reloaded)
-    return _Operators(outages, events, server)
+        gateway.live.on_change(supervisor.prepare)
+    return supervisor
 
 
 def _find_platforms(channels: Channels) -> dict[ChannelName, Channel]:
@@ -798,21 +732,17 @@ class GatewayServices:
             states=states,
             plugins=plugins,
         )
-        self.agent_stats = _build_agent_stats(store, self.agents, model_services)
         selector = ModelSelector(gateway, self.agents, model_services, chosen)
         runtime = RuntimeServices(agents=self.agents, models=selector)
 
         # The platforms, commands, and what comes in.
-        self.platforms = platforms = _build_platforms(
-            gateway, delivery, self.agent_stats.events, make
-        )
+        self.processes = _build_processes(gateway)
+        self.supervisor = _build_supervisor(gateway, delivery, make)
         self.command_context = CommandContext(
             gateway=gateway,
             attention=self.attention,
             runtime=runtime,
-            platforms=PlatformServices(
-                membership=delivery.membership, supervisor=platforms.supervisor
-            ),
+            platforms=PlatformServices(membership=delivery.membership, supervisor=self.supervisor),
             plugins=plugins,
             commands=commands,
         )
@@ -825,24 +755,35 @@ class GatewayServices:
             limits=limits,
             plugins=plugins.judgings(),
         )
-        sources = compactions, running.stats, limits, plugins
-        collectors = [one.metrics for one in plugins.all if one.metrics is not None]
         plugins.on_problem = self._tell_plugin_failed
         for problem in (*find_plugins().problems, *plugins.problems.values()):
             logger.error("%s", problem)
             self._tell_plugin_failed(problem)
-        self.operators = _build_operators(
-            gateway,
-            platforms,
-            delivery,
+        self.outages = StoreOutages(gateway)
+        live.add_reload_listener(self._on_reloaded)
+        counted = [self.processes] if self.processes is not None else []
+        sources = compactions, running.stats, limits, plugins
+        services = Services(
             agents=self.agents,
-            agent_stats=self.agent_stats,
-            dispatcher=self.dispatcher,
             models=model_services,
-            tracker=running.tracker,
+            dispatcher=self.dispatcher,
             plugins=plugins,
-            sources=[*(one.metrics for one in sources), *collectors],
-            process=process or store.path,
+            tracker=running.tracker,
+            outbox=delivery.outbox,
+            mute=delivery.mute,
+            processes=self.processes,
+            collectors=(
+                *counted,
+                *(one.metrics for one in sources),
+                *(one.metrics for one in plugins.all if one.metrics is not None),
+            ),
+        )
+        for one in plugins.all:
+            if isinstance(one, TakesServices):
+                with plugins.guard(one.name, "on_built"):
+                    one.on_built(services)
+        self._control = ControlServer(
+            socket_path(process or store.path), self.dispatcher.carry_out, gateway.stats.snapshot
         )
 
     async def serve(
@@ -863,13 +804,13 @@ class GatewayServices:
         )
         background = [
             self.tasks.create_task(self._give_up_store(stop, OUTAGE_GRACE_S)),
-            self.tasks.create_task(self._give_up_store(self.operators.outages.store_given_up, 0.0)),
+            self.tasks.create_task(self._give_up_store(self.outages.given_up, 0.0)),
         ]
         try:
             await self._start(background, stays=stays)
             await self._wait_until_stopped(stop, failure)
             if not failure.cancel():  # what fails from now on ends all at once
-                await self.operators.outages.tell_store_failed(failure.result())
+                await self.outages.tell_failed(failure.result())
                 raise failure.result()
         except StoreClosed:
             if not self.store.given_up:
@@ -880,16 +821,21 @@ class GatewayServices:
         await self._stop(background)
         if self.cluster.fenced.is_set():
             raise ProcessRemoved(REMOVED_TEXT)
-        if self.operators.outages.store_given_up.is_set():
+        if self.outages.given_up.is_set():
             raise StoreGivenUp("the log could not be written for too long (store.exit_after)")
         if not stop.is_set():
             raise NoChannelsLeft(
                 "every channel was refused by its platform; the reasons are logged above"
             )
 
+    def _on_reloaded(self, result: ReloadResult) -> None:
+        is_broken = bool(result.problems or result.read_error)
+        now = self.handle.clock.now()
+        self.handle.stats.record_reload(result.after_restart, now, broken=is_broken)
+
     def _tell_plugin_failed(self, problem: PluginProblem) -> None:
         what, now = f"{PROBLEM_PREFIX}{problem.plugin}", self.handle.clock.now()
-        self.platforms.stats.report_problem(what, str(problem), now, partial=True)
+        self.handle.stats.report_problem(what, str(problem), now, partial=True)
         if problem.hook != "notify":  # it would fail with that, too
             self.handle.notices.tell(what, lambda _: _plugin_notice(problem), "begins")
 
@@ -907,24 +853,25 @@ class GatewayServices:
         await self.delivery.mute.load()
 
     async def _start(self, background: list[asyncio.Task[None]], *, stays: bool) -> None:
-        self.store.add_outage_listener(self.operators.outages.on_store_outage)
+        self.store.add_outage_listener(self.outages.on_outage)
         await self.load()
         start = self.tasks.create_task
         background += map(
             start,
             (
-                self.operators.server.run(),
+                self._control.run(),
+                self.outages.run(),
                 watch_config(self.live, self.handle.clock),
             ),
         )
-        if self.platforms.processes is not None:
-            background.append(start(self.platforms.processes.run()))
+        if self.processes is not None:
+            background.append(start(self.processes.run()))
         background += map(
             start,
             (
                 self.agents.warm_up(),
                 self.model_services.restore_cadences(self.store),
-                self.model_services.keep_warm.run(self.agent_stats.count_request),
+                self.model_services.keep_warm.run(),
             ),
         )
         if (end := self.store.lost_end) is not None:
@@ -947,7 +894,7 @@ class GatewayServices:
         await self.cluster.start(self, self._find_leases(self.live.settings))
         self.agents.start()
         background += map(start, self.plugins.works())
-        self.platforms.supervisor.start(self.intake, stays=stays)
+        self.supervisor.start(self.intake, stays=stays)
         self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
 
     def _start_upkeep(self) -> None:
@@ -975,7 +922,7 @@ class GatewayServices:
         await self.store.follow()  # with what the holder before has recorded
         await self.plugins.on_lease(lease)
         if lease.startswith(CHANNEL_PREFIX) and self._follows_channels:
-            await self.platforms.supervisor.on_lease_acquired(lease)
+            await self.supervisor.on_lease_acquired(lease)
         await take_over(self.handle, self.agents, self.inbox, lease)
 
     async def on_lease_ending(self, lease: LeaseName) -> None:
@@ -985,7 +932,7 @@ class GatewayServices:
             return
         await self.agents.on_lease_ending(lease, TURN_GRACE_S)
         if self._follows_channels and not lease.startswith(AGENT_PREFIX):
-            await self.platforms.supervisor.on_lease_ending(lease)
+            await self.supervisor.on_lease_ending(lease)
 
     async def _wait_until_stopped(
         self, stop: asyncio.Event, failure: asyncio.Future[StoreError]
@@ -993,9 +940,9 @@ class GatewayServices:
         """Return once it is set, no channel is left, or the log is given up or cannot be used."""
         ends: list[Coroutine[None, None, object]] = [
             stop.wait(),
-            self.operators.outages.store_given_up.wait(),
+            self.outages.given_up.wait(),
             self.cluster.fenced.wait(),
-            self.platforms.supervisor.wait_until_all_refused(),
+            self.supervisor.wait_until_all_refused(),
         ]
         waits: list[asyncio.Future[Any]] = [asyncio.create_task(one) for one in ends]
         try:
@@ -1028,7 +975,7 @@ class GatewayServices:
             self.command_context.runtime.models.close,
             self.plugins.stop,
             lambda: self.delivery.outbox.drain(SEND_GRACE_S),
-            self.platforms.supervisor.close,
+            self.supervisor.close,
             settle,
             self.delivery.outbox.close,
         ):

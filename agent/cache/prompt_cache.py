@@ -513,6 +513,8 @@ class CacheWarmer:
         self._dropped: set[tuple[PromptCache, str]] = set()
         """Models that an agent does not use any more."""
         self._changed = asyncio.Event()
+        self.listeners = list[Callable[[str, RequestUsage], None]]()
+        """Called with the agent and the account of each refresh."""
 
     def replace_caches(
         self, agent: str, before: Collection[PromptCache], after: Collection[PromptCache]
@@ -543,10 +545,8 @@ class CacheWarmer:
         self._schedule(_IdleKey(model, agent, place))
         self._changed.set()
 
-    async def run(self, on_refresh: Callable[[str, RequestUsage], None]) -> None:
-        """Keep caches warm until cancelled. `on_refresh` is called with the agent and the account
-        of each refresh.
-        """
+    async def run(self) -> None:
+        """Keep caches warm until cancelled."""
         while True:
             self._changed.clear()
             free = [
@@ -568,7 +568,7 @@ class CacheWarmer:
                 and due.at_s <= self._clock.now().timestamp()
                 and not first.model.pending_requests
             ):
-                await self._refresh(first, due, on_refresh)
+                await self._refresh(first, due)
 
     def _schedule(self, key: _IdleKey) -> CacheRefresh | None:
         """Decide anew when to refresh a conversation.
@@ -585,9 +585,7 @@ class CacheWarmer:
             self._refresh_times[key] = due.at_s
         return due
 
-    async def _refresh(
-        self, key: _IdleKey, due: CacheRefresh, on_refresh: Callable[[str, RequestUsage], None]
-    ) -> None:
+    async def _refresh(self, key: _IdleKey, due: CacheRefresh) -> None:
         del self._refresh_times[key]
         # Until the cost is known: a refresh that breaks off may be billed as a whole.
         day = key.agent, self._clock.now().date()
@@ -605,7 +603,8 @@ class CacheWarmer:
             logger.info(
                 "%s is kept warm: %d tokens were read again for $%.6f", key.place, read, cost_usd
             )
-            on_refresh(key.agent, account)
+            for listener in self.listeners:
+                listener(key.agent, account)
             self.refreshed_at.put((key.agent, key.place), self._clock.now())
         self._schedule(key)
 

@@ -1,4 +1,4 @@
-"""The `reverie` command: its argument parser, and `run`, `check-config`, `health` and `demo`.
+"""The `reverie` command: its argument parser, and `run`, `check-config` and `demo`.
 
 The other commands are in the modules of `_COMMAND_GROUPS`, in `ctl`, and in plugins.
 """
@@ -14,7 +14,6 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
@@ -34,7 +33,6 @@ from gateway.command_line import (
 )
 from gateway.config.loader import ConfigError, ConfigFiles, read_config
 from gateway.config.models import BudgetsConfig, Settings
-from gateway.core.events import ChannelName
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
 from gateway.core.name_clash import find_name_clashes
 from gateway.core.process_files import default_process_name
@@ -107,15 +105,11 @@ def _build_parser() -> tuple[argparse.ArgumentParser, Any]:
     for name, help_text, handler in (
         ("run", "run the gateway", _run),
         ("check-config", "check the configuration and list all mistakes", _check_config),
-        ("health", "show whether the gateway runs and is connected", _health),
     ):
         add_command(commands, name, help_text, handler, where="config")
     add_process_name(
         commands.choices["run"],
         "name of this process among those that share the store (default: host and process id)",
-    )
-    add_process_name(
-        commands.choices["health"], "one process of several (default: all on this host)"
     )
     commands.choices["run"].add_argument(
         "--ops-port",
@@ -368,16 +362,6 @@ async def _freeze_garbage() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def _health(args: argparse.Namespace) -> int:
-    from gateway.ops.health import judge_gateway  # noqa: PLC0415 - only here
-
-    settings = load_settings(args.config)
-    channels, location = [*map(ChannelName, settings.channels)], store_location(settings.store)
-    is_well, findings = asyncio.run(judge_gateway(location, channels, datetime.now(UTC), args.name))
-    print("\n".join(map(build_redactor(args.config), findings)))
-    return DONE if is_well else FAILED
 
 
 def _demo(args: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """State and counters of the channels and of health problems. No IO, no clock: times are passed in.
 
-They start with the process and live in memory. `gateway.ops.metrics` shows them to Prometheus.
+They start with the process and live in memory. `gateway.plugins.metrics` shows them to Prometheus.
 """
 
 from collections import Counter
@@ -113,7 +113,7 @@ SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """Notifications that were taken in, as `gateway.ops.metrics` counts them."""
+    """Notifications that were taken in, as `gateway.stream.channel_stats` counts them."""
 
     by_fate: Counter[tuple[ChannelName, str, str]] = field(default_factory=Counter)
     """Their number, by channel, kind and what was decided about them."""
@@ -138,11 +138,8 @@ class GatewayStats:
         self,
         platforms: Mapping[ChannelName, str],
         started: datetime,
-        events: "EventCounts | None" = None,
     ) -> None:
-        """`platforms`: every channel and the name of its platform. `events`: what somebody else
-        counts. None: nobody does.
-        """
+        """`platforms`: every channel and the name of its platform."""
         self._started = started
         self._read: datetime | None = None
         self._later: tuple[str, ...] = ()
@@ -153,12 +150,16 @@ class GatewayStats:
         }
         self._was_up: set[ChannelName] = set()
         self._problems: dict[str, HealthProblem] = {}
-        self._events = events or EventCounts()
-        self.on_change: Callable[[], None] = lambda: None
+        self.events = EventCounts()
+        self.listeners = list[Callable[[], None]]()
         """Called after each change of a state."""
         self.look_elsewhere: Callable[[], Elsewhere] | None = None
         """Returns the channels that this process does not hold, and its problems among the other
         processes. None: there are none."""
+
+    def _tell(self) -> None:
+        for listener in self.listeners:
+            listener()
 
     def add_channel(self, channel: ChannelName, platform: str, now: datetime) -> None:
         """Add a channel, or replace the one of that name."""
@@ -166,20 +167,20 @@ class GatewayStats:
         if (before := self._channels.get(channel)) is not None:
             new = replace(before, platform=platform, state="connecting", since=now, reason="")
         self._channels[channel] = new
-        self.on_change()
+        self._tell()
 
     def remove_channel(self, channel: ChannelName) -> None:
         """Remove a channel."""
         self._channels.pop(channel, None)
         self._was_up.discard(channel)
-        self.on_change()
+        self._tell()
 
     def record_reload(self, later: Iterable[str], now: datetime, *, broken: bool) -> None:
         """Record a reload. `broken`: it could not be applied; then `later` has no meaning."""
         self._broken = broken
         if not broken:
             self._read, self._later = now, tuple(later)
-        self.on_change()
+        self._tell()
 
     def report_problem(
         self, what: str, reason: str, since: datetime, *, partial: bool = False
@@ -194,14 +195,14 @@ class GatewayStats:
         )
         self._problems[what] = now
         if now != before:
-            self.on_change()
+            self._tell()
         return before is None
 
     def clear_problem(self, what: str) -> bool:
         """Remove a problem. Return whether there was one."""
         if self._problems.pop(what, None) is None:
             return False
-        self.on_change()
+        self._tell()
         return True
 
     def problem_names(self, prefixes: tuple[str, ...]) -> list[str]:
@@ -232,7 +233,7 @@ class GatewayStats:
             reason=reason,
             since=before.since if before.state == state else now,
         )
-        self.on_change()
+        self._tell()
 
     def _set(self, channel: ChannelName, **news: object) -> None:
         self._channels[channel] = replace(self._channels[channel], **news)  # type: ignore[arg-type]
@@ -242,8 +243,8 @@ class GatewayStats:
         channels = tuple(
             replace(
                 one,
-                last_event=self._events.last.get(name),
-                events=self._events.count_by_kind(name),
+                last_event=self.events.last.get(name),
+                events=self.events.count_by_kind(name),
             )
             for name, one in self._channels.items()
         )

@@ -8,6 +8,7 @@ from gateway.access.roster import Roster
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.identity import AccessPolicy
+from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import Store
 from gateway.stream.notices import Notices
@@ -36,3 +37,5 @@ class GatewayHandle:
     places: PrivacyCache
     """Who can read a place; its bindings (`places.bindings`) and names (`places.titles`)."""
     redactor: Redactor
+    stats: GatewayStats
+    """State of the channels, and what is wrong: `/ready` and `reverie health` show it."""

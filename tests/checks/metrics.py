@@ -14,8 +14,8 @@ import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.cluster.cluster import Cluster
+from gateway.cluster.monitor import ProcessMonitor
 from gateway.core.clock import SystemClock
-from gateway.ops.processes import ProcessMonitor
 from gateway.store import Store
 from reverie.testing.gateway import running
 

@@ -24,7 +24,8 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.control_socket import socket_path
 from gateway.core.events import ChannelName
 from gateway.core.facts import DmnStateSaved
-from gateway.ops import health
+from gateway.core.gateway_state import HUNG_REMEDY
+from gateway.plugins.health.program import judge_gateway
 from gateway.store import NewEntry, Store, StoreInUse
 from reverie.testing.channels import story
 from reverie.testing.gateway import CONSOLE, Screen, running, settings
@@ -157,7 +158,7 @@ async def test_services_that_are_away_at_the_start_do_not_end_a_gateway_that_is_
                 await asyncio.sleep(0.001)
 
         await until(lambda: "irc.test is refused: " in caplog.text, 0)
-        is_well, findings = await health.judge_gateway(
+        is_well, findings = await judge_gateway(
             made.store.path, [ChannelName("irc.test")], clock.now()
         )
         assert not is_well
@@ -295,7 +296,7 @@ async def test_health_of_a_running_a_stopped_a_killed_and_a_hung_gateway(tmp_pat
 
     async def judge(*channels: str) -> tuple[bool, list[str]]:
         names = [ChannelName(name) for name in channels]
-        return await health.judge_gateway(store, names, datetime.now(UTC))
+        return await judge_gateway(store, names, datetime.now(UTC))
 
     assert not (await judge(CONSOLE))[0]
     async with running(tmp_path) as gateway:
@@ -310,7 +311,7 @@ async def test_health_of_a_running_a_stopped_a_killed_and_a_hung_gateway(tmp_pat
         killed = f"no gateway is running with the store {store}: the last one was killed or crashed"
         assert await judge(CONSOLE) == (False, [killed])
         left.listen()
-        hung = f"the gateway on {socket_path(store)} did not answer in 5 s: {health.HUNG_REMEDY}"
+        hung = f"the gateway on {socket_path(store)} did not answer in 5 s: {HUNG_REMEDY}"
         assert await judge(CONSOLE) == (False, [hung])
 
 

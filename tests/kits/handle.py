@@ -7,6 +7,7 @@ from gateway.access.roster import Roster
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.identity import AccessPolicy
+from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.store import Store
 from gateway.stream.handle import GatewayHandle
@@ -31,6 +32,7 @@ def handle_of(
     roster: Roster | None = None,
     notices: Notices | None = None,
     redactor: Redactor | None = None,
+    stats: GatewayStats | None = None,
 ) -> GatewayHandle:
     """Return a handle of these parts; what is None is empty. `bindings`: of the places, unless
     these are given; None: those of the settings."""
@@ -47,4 +49,5 @@ def handle_of(
         notices=notices or Notices(tasks, clock),
         places=places or privacy(store, bindings or LiveBindings(live), channels),
         redactor=redactor or Redactor(),
+        stats=stats or GatewayStats({}, clock.now()),
     )

@@ -22,7 +22,7 @@ from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.events import ChannelName
 from gateway.core.redaction import Redactor
-from gateway.ops.metrics import RedactedMetrics
+from gateway.plugins.metrics import RedactedMetrics
 from reverie.testing.gateway import UNHURRIED, Gateway
 
 TOKEN = "an-operators-token-0123456789"

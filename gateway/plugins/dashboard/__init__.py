@@ -1,1 +1,66 @@
-"""Dashboard of the operator: the files of its page."""
+"""Dashboard of the operator: a page for browsers, the HTTP API that it uses, and live events.
+
+`gateway.core.api_models` has the models of queries, answers and events, which the console reads as
+well. `api_views` has the functions that answer, `live_events` has `/api/events` (server-sent
+events), `api` has all paths. `page/` holds the files of the page.
+
+Rules: what a client receives is redacted and cut in one place, where it becomes JSON
+(`serialize_answer`, `SseEncoder`), not where it is made. A request never changes state without a
+token.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gateway.plugin import Plugin, PluginContext
+from gateway.plugins.http import Http, HttpRoute
+
+if TYPE_CHECKING:
+    from gateway.commands.services import Services
+    from gateway.plugins.dashboard.live_events import EventBroadcaster
+
+
+class Dashboard(Plugin):
+    """Serves the page and the API."""
+
+    name = "dashboard"
+    summary = "the operator's page in a browser, and the HTTP API"
+    requires = ("http",)
+
+    def __init__(self, context: PluginContext) -> None:
+        super().__init__(context)
+        self._services: Services | None = None
+        self._events: EventBroadcaster | None = None
+        """None: nobody came yet."""
+        context.get(Http).add(self._list_routes)
+
+    def on_built(self, services: "Services") -> None:
+        """Take the services that are shown and steered."""
+        self._services = services
+
+    def _list_routes(self) -> Iterable[HttpRoute]:
+        from gateway.plugins.dashboard.api import list_routes  # noqa: PLC0415 - most gateways are never asked
+
+        return list_routes(self.open())
+
+    def open(self) -> "EventBroadcaster":
+        """Return the live events, with what the API reads; they are built at the first call."""
+        from gateway.plugins.dashboard.api_views import ApiBackend  # noqa: PLC0415 - as above
+        from gateway.plugins.dashboard.live_events import EventBroadcaster  # noqa: PLC0415 - as above
+
+        if self._events is None:
+            assert self._services is not None
+            gateway = self.context.gateway
+            self._events = EventBroadcaster(ApiBackend(gateway, self._services))
+            gateway.live.add_reload_listener(self._events.on_reloaded)
+            gateway.stats.listeners.append(self._events.on_status_changed)
+        return self._events
+
+    async def run(self) -> None:
+        """Serve until cancelled: to the end of the gateway's stop."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self._events is not None:
+                await self._events.close()

@@ -28,9 +28,9 @@ from gateway.config.secrets import collect_secrets
 from gateway.config.settings_check import judge_problems
 from gateway.config.source import ConfigProblem
 from gateway.core.findings import Finding, Severity, bad, ok, run_in_thread
+from gateway.core.gateway_state import find_gateway_state
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.ops.health import find_gateway_state
 from gateway.plugins import find_plugins
 
 AREAS: Final = {
@@ -193,7 +193,6 @@ CHECK_MODULES: Final = (
     "gateway.access.check",
     "gateway.cli.openings",
     "gateway.plugins.check",
-    "gateway.ops.check",
 )
 """Modules that register checks."""
 

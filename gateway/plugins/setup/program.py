@@ -19,8 +19,8 @@ from typing import Any, Final
 from agent.workspace.persona import DEFAULT_WORKSPACE
 from gateway.command_line import default_config
 from gateway.config.source import format_key, value_at
+from gateway.core.gateway_state import find_gateway_state
 from gateway.core.redaction import Redactor
-from gateway.ops.health import find_gateway_state
 from gateway.plugins.setup.config_edit import (
     MAIN_FILE,
     SECRETS,

@@ -100,9 +100,8 @@ async def bench() -> AsyncIterator[Bench]:
             [Candidate(provider, made.cache)], clock=clock, random=lambda: 0.0, attempts=1
         )
         async with aclosing(provider):
-            running = asyncio.create_task(
-                made.warmer.run(lambda agent, account: made.told.append((agent, account)))
-            )
+            made.warmer.listeners.append(lambda agent, account: made.told.append((agent, account)))
+            running = asyncio.create_task(made.warmer.run())
             try:
                 yield made
             finally:

@@ -5,6 +5,7 @@ import contextlib
 import socket
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -15,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from channels.aio import cancel_and_wait
 from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, MemberStatus, channel_lease
 from gateway.cluster.database import DatabaseCluster, read_processes
+from gateway.cluster.monitor import ProcessMonitor
 from gateway.cluster.status import build_process_report, render_process_report
 from gateway.config.models import OpsConfig
 from gateway.core.clock import SystemClock
@@ -22,8 +24,10 @@ from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.metrics import GatewayStats
 from gateway.core.process_files import hold_process_files
 from gateway.core.redaction import Redactor
-from gateway.ops.processes import ProcessMonitor
-from gateway.ops.server import OpsService
+from gateway.plugins.health import list_routes as list_health_routes
+from gateway.plugins.http import OpsServer
+from gateway.plugins.metrics import RedactedMetrics
+from gateway.plugins.metrics import list_routes as list_metrics_routes
 from gateway.store import NewEntry, ServerStore, Store
 from reverie.testing.waiting import until
 from tests.kits.store import NOW, open_shared
@@ -184,18 +188,18 @@ async def test_each_process_tells_the_others_where_its_metrics_are(
         other = await opened(stack, url, tmp_path, "process-2")
         assert [status.ops for status in other.cluster.describe()[0]] == ["", ""]
         for process, host in ((one, "127.0.0.1"), (other, "0.0.0.0")):
-            config, path = OpsConfig(host=host, port=0), tmp_path / f"{process.cluster.number}"
-            sources = [process.monitor]
-            service = OpsService(
-                config,
-                path,
-                SystemClock(),
-                process.stats,
-                Redactor(),
-                sources=sources,
-                cluster=process.cluster,
+            config, metrics = (
+                OpsConfig(host=host, port=0),
+                RedactedMetrics((process.monitor,), Redactor()),
             )
-            stack.push_async_callback(cancel_and_wait, asyncio.create_task(service.run()))
+            sites = (
+                partial(list_health_routes, process.stats, Redactor()),
+                partial(list_metrics_routes, metrics, config),
+            )
+            server = OpsServer(config, SystemClock(), sites)
+            assert await server.start()
+            stack.push_async_callback(server.close)
+            process.cluster.ops = server.address
         for process in (one, other):
             await process.cluster.start(Services(), [])
         await until(

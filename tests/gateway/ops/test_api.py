@@ -14,8 +14,8 @@ from pydantic import TypeAdapter
 
 from agent.models.scripted import Script, ScriptRule
 from gateway.core.api_models import EVENT_MODELS
-from gateway.ops.api_views import COMMANDS, PAGES
-from gateway.ops.http import EVENTS_PATH
+from gateway.plugins.dashboard.api import EVENTS_PATH
+from gateway.plugins.dashboard.api_views import COMMANDS, PAGES
 from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.ops import TOKEN, Operated, operated
 
@@ -135,7 +135,7 @@ async def test_pages_go_back_to_the_beginning_and_forward_again(tmp_path: Path) 
 async def test_nobody_gets_anything_without_the_token(
     gateway: Operated, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.ops.http.DENIAL_DELAY_S", 0.01)
+    monkeypatch.setattr("gateway.plugins.http.site.DENIAL_DELAY_S", 0.01)
     wrong = (
         {},
         *({"Authorization": one} for one in ("Bearer x", f"Bearer {TOKEN}x", TOKEN, "Basic eDp4")),

@@ -20,9 +20,9 @@ from gateway.core.api_models import ToolEvent
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import TurnId
-from gateway.ops import http, live_events
-from gateway.ops.api_views import ApiBackend, build_running_turn
-from gateway.ops.live_events import AnswerGrown, GatewayEvent, SseEncoder
+from gateway.plugins.dashboard import Dashboard, api, live_events
+from gateway.plugins.dashboard.api_views import ApiBackend, build_running_turn
+from gateway.plugins.dashboard.live_events import AnswerGrown, GatewayEvent, SseEncoder
 from reverie.testing.waiting import until
 from tests.kits.model_gateway import Home, settings
 from tests.kits.ops import TOKEN, Operated, operated
@@ -71,7 +71,7 @@ async def test_whoever_has_the_newest_notification_missed_nothing(gateway: Opera
 async def test_of_a_long_past_the_newest_is_told_and_how_much_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.ops.live_events.MAX_BACKLOG_EVENTS", 5)
+    monkeypatch.setattr("gateway.plugins.dashboard.live_events.MAX_BACKLOG_EVENTS", 5)
     async with operated(tmp_path, agents=SILENT) as gateway:
         await chatter(gateway, 12)
         async with gateway.listening(after=0) as told:
@@ -117,7 +117,7 @@ async def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
 async def test_a_listener_that_takes_nothing_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "STALLED_READER_S", 0.2)
+    monkeypatch.setattr(api, "STALLED_READER_S", 0.2)
     async with operated(tmp_path, agents=SILENT) as gateway:
         stuck = socket.socket()
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
@@ -146,7 +146,7 @@ async def test_a_listener_that_takes_nothing_is_dropped(
 async def test_listeners_are_bounded_and_each_leaves_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "MAX_STREAMS", 2)
+    monkeypatch.setattr(api, "MAX_STREAMS", 2)
     async with operated(tmp_path) as gateway:
         async with gateway.listening(), gateway.listening():
             answer = await gateway.client.get("/api/events")
@@ -163,7 +163,7 @@ async def test_listeners_do_not_count_as_requests_and_live_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("REQUEST_TIMEOUT_S", "RESPONSE_TIMEOUT_S"):
-        monkeypatch.setattr(http, name, 0.5)
+        monkeypatch.setattr(api, name, 0.5)
     async with operated(tmp_path, agents=SILENT) as gateway, gateway.listening() as told:
         await asyncio.sleep(0.8)
         await chatter(gateway, 1)
@@ -265,9 +265,11 @@ async def house(tmp_path: Path) -> AsyncIterator[ApiBackend]:
     home = Home(settings(tmp_path), ManualClock(NOW), None, str)
     await home.begin()
     gateway = home._gateway
-    gateway.operators.events.backend.gateway.redactor.add_secrets([SECRET])
+    gateway.handle.redactor.add_secrets([SECRET])
+    dashboard = gateway.plugins.get(Dashboard)
+    assert dashboard is not None
     try:
-        yield gateway.operators.events.backend
+        yield dashboard.open().backend
     finally:
         await home.end()
 

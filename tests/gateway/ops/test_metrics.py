@@ -10,6 +10,7 @@ import pytest
 
 from agent.signals import DmnMode, DmnPolicy, DmnState, PendingTurn
 from gateway.context.compaction import COMPACTION_OUTCOMES, CompactionStats
+from gateway.core.clock import ManualClock
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import (
     BlockUsage,
@@ -21,9 +22,10 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Judgement, TurnId, TurnRecord, inner_conversation
 from gateway.core.metrics import GatewayStats
-from gateway.ops.metrics import MAX_MODELS, AgentStats, WorkspaceCounts
+from gateway.plugins.metrics import MAX_MODELS, AgentStats, ChannelMetrics, WorkspaceCounts
 from gateway.runtime.dmn_admin import snapshot_dmn
 from gateway.store import NewEntry
+from gateway.stream.channel_stats import follow_log
 from tests.kits.commands import parts_of
 from tests.kits.ops import rendered_metrics
 from tests.kits.store import account, delivered, judged, opened, place, said, turn
@@ -40,7 +42,6 @@ NAMES = {
     "reverie_dmn_autonomous_turns_today": "gauge",
     "reverie_dmn_autonomous_cost_usd_today": "gauge",
     "reverie_turns_total": "counter",
-    "reverie_notifications_total": "counter",
     "llm_requests_total": "counter",
     "llm_cost_usd_total": "counter",
     "llm_cache_read_tokens_total": "counter",
@@ -54,7 +55,7 @@ NAMES = {
     "workspace_cache_misses_total": "counter",
     "workspace_cache_invalidations_total": "counter",
 }
-MINE = ("llm_", "workspace_", "reverie_dmn", "reverie_turns", "reverie_notifications")
+MINE = ("llm_", "workspace_", "reverie_dmn", "reverie_turns")
 ME = 'agent="ana",model="m",provider="anthropic"'
 
 
@@ -258,7 +259,7 @@ def test_networks_are_asked_at_each_scrape() -> None:
 
 
 async def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
-    stats = AgentStats()
+    agents, stats = AgentStats(), GatewayStats({ChannelName("irc.test"): "IRC"}, NOW)
     link = NewEntry(
         fact=ConnectionChanged(
             id=EventId("l"), channel=ChannelName("irc.test"), up=True, reason="", sent=NOW
@@ -278,18 +279,22 @@ async def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
         return NewEntry(fact=fact, at=NOW, cause=event)
 
     async with await opened(tmp_path / "s.db") as store:
-        store.subscribe(stats.on_appended)
+        store.subscribe(agents.on_appended)
+        follow_log(stats, store)
         for _ in range(2):  # the second time it is known
             message = said(1, kind="mention")
             await store.append([message, judged(message, 3, "due")])
         await store.append([link, verdict(link), done, verdict(done), delivered("p")])
         await store.append([ended, within])
-    assert scraped(stats)[1] == {
-        'reverie_turns_total{agent="",cause="addressed",outcome="replied"}': 1,
-        'reverie_notifications_total{channel="agent",fate="noted",kind="finished"}': 1,
-        'reverie_notifications_total{channel="irc.test",fate="noted",kind="link"}': 1,
-        'reverie_notifications_total{channel="irc.test",fate="due",kind="mention"}': 1,
+    assert scraped(agents)[1] == {
+        'reverie_turns_total{agent="",cause="addressed",outcome="replied"}': 1
     }
-    channels = GatewayStats({ChannelName("irc.test"): "IRC"}, NOW, stats.events)
-    assert channels.snapshot().channels[0].events == {"link": 1, "mention": 1}
-    assert channels.snapshot().channels[0].last_event is not None
+    told = rendered_metrics(ChannelMetrics(stats, ManualClock(NOW), "1"))
+    assert [line for line in told.splitlines() if line.startswith("reverie_notifications")] == [
+        'reverie_notifications_total{channel="irc.test",fate="due",kind="mention"} 1.0',
+        'reverie_notifications_total{channel="irc.test",fate="noted",kind="link"} 1.0',
+        'reverie_notifications_total{channel="agent",fate="noted",kind="finished"} 1.0',
+    ]
+    (channel,) = stats.snapshot().channels
+    assert channel.events == {"link": 1, "mention": 1}
+    assert channel.last_event is not None

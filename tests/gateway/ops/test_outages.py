@@ -20,7 +20,8 @@ from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
-from gateway.ops.health import FAILURE_REMEDIES, judge_gateway
+from gateway.plugins.health import FAILURE_REMEDIES
+from gateway.plugins.health.program import judge_gateway
 from gateway.runtime.turn_record import CUT_TEXT
 from reverie.testing.gateway import Screen
 from reverie.testing.servers.bot_api import BotApi

@@ -8,11 +8,12 @@ import socket
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
-from prometheus_client import Metric
+from prometheus_client import Metric, ProcessCollector
 from prometheus_client.registry import Collector
 from pydantic import SecretStr
 
@@ -30,14 +31,17 @@ from gateway.core.events import (
     EventId,
 )
 from gateway.core.format import format_duration
-from gateway.core.metrics import EventCounts, GatewayStats
+from gateway.core.gateway_state import HUNG_REMEDY, find_gateway_state
+from gateway.core.metrics import GatewayStats
 from gateway.core.process_files import hold_process_files, process_path
 from gateway.core.redaction import Redactor
-from gateway.ops import http
-from gateway.ops.health import HUNG_REMEDY, find_gateway_state, judge_gateway
-from gateway.ops.http import ASSET_CSP, MAX_CONNECTIONS, load_assets
-from gateway.ops.metrics import ChannelMetrics
-from gateway.ops.server import OpsServer
+from gateway.plugins.dashboard.api import ASSET_CSP, load_assets
+from gateway.plugins.health import list_routes as list_health_routes
+from gateway.plugins.health.program import judge_gateway
+from gateway.plugins.http import OpsServer, site
+from gateway.plugins.http.site import MAX_CONNECTIONS
+from gateway.plugins.metrics import ChannelMetrics, RedactedMetrics
+from gateway.plugins.metrics import list_routes as list_metrics_routes
 from reverie.testing.gateway import CONSOLE, Screen, running
 from reverie.testing.servers.ircd import Ircd
 from reverie.testing.waiting import until
@@ -58,11 +62,10 @@ def after(seconds: float) -> datetime:
 
 def sample_stats() -> GatewayStats:
     """A minute of two channels: one comes, breaks and comes again; the other is refused."""
-    events = EventCounts()
-    events.by_fate.update({(IRC, "room", "context"): 1, (IRC, "room", "due"): 1})
-    events.by_fate.update({(IRC, "link", "noted"): 5, (IRC, "alarm", "due"): 1})
-    events.last[IRC] = after(2)
-    stats = GatewayStats({IRC: "IRC", TELEGRAM: "Telegram"}, START, events)
+    stats = GatewayStats({IRC: "IRC", TELEGRAM: "Telegram"}, START)
+    stats.events.by_fate.update({(IRC, "room", "context"): 1, (IRC, "room", "due"): 1})
+    stats.events.by_fate.update({(IRC, "link", "noted"): 5, (IRC, "alarm", "due"): 1})
+    stats.events.last[IRC] = after(2)
     stats.record_link(link(True), after(1))
     stats.record_link(link(False, 'lost "it"\n'), after(3))
     stats.record_link(link(False, "still away"), after(4))
@@ -75,7 +78,7 @@ def sample_stats() -> GatewayStats:
 def test_states_follow_what_happens() -> None:
     stats = GatewayStats({IRC: "IRC"}, START)
     changes: list[str] = []
-    stats.on_change = lambda: changes.append(stats.snapshot().channels[0].state)
+    stats.listeners.append(lambda: changes.append(stats.snapshot().channels[0].state))
     first = stats.snapshot()
     assert (first.channels[0].state, first.is_ready) == ("connecting", False)
     stats.record_link(link(True), after(1))
@@ -112,6 +115,10 @@ def test_metrics_as_they_are_scraped() -> None:
         'reverie_channel_reconnects_total{channel="telegram.x"}': "0.0",
         'reverie_channel_events_total{channel="irc.x",kind="link"}': "5.0",
         'reverie_channel_events_total{channel="irc.x",kind="room"}': "2.0",
+        'reverie_notifications_total{channel="irc.x",fate="context",kind="room"}': "1.0",
+        'reverie_notifications_total{channel="irc.x",fate="due",kind="room"}': "1.0",
+        'reverie_notifications_total{channel="irc.x",fate="noted",kind="link"}': "5.0",
+        'reverie_notifications_total{channel="irc.x",fate="due",kind="alarm"}': "1.0",
     }
     assert text.endswith("\n")
     for name in {re.split(r"[{ ]", line)[0] for line in samples}:
@@ -132,8 +139,21 @@ def test_spans(seconds: float, text: str) -> None:
 
 
 async def opened(stats: GatewayStats | None = None, sources: Sequence[Collector] = ()) -> OpsServer:
+    return await serve(OpsConfig(port=0), stats or sample_stats(), sources)
+
+
+async def serve(
+    config: OpsConfig, stats: GatewayStats, sources: Sequence[Collector] = ()
+) -> OpsServer:
+    """Start a server of health and metrics."""
     clock = ManualClock(after(62))
-    made = OpsServer(OpsConfig(port=0), clock, stats or sample_stats(), Redactor(), sources=sources)
+    own = ProcessCollector(registry=None), ChannelMetrics(stats, clock, "1")
+    metrics = RedactedMetrics((*own, *sources), Redactor())
+    sites = (
+        partial(list_health_routes, stats, Redactor()),
+        partial(list_metrics_routes, metrics, config),
+    )
+    made = OpsServer(config, clock, sites)
     assert await made.start()
     return made
 
@@ -428,7 +448,7 @@ async def test_the_command_shows_the_channels(tmp_path: Path) -> None:
     ],
 )
 def test_names_that_are_ours(said: str, host: str, known: bool) -> None:
-    assert http.is_known_host(said, host, {"panel.example.org"}) is known
+    assert site.is_known_host(said, host, {"panel.example.org"}) is known
 
 
 @pytest.mark.parametrize(
@@ -446,7 +466,7 @@ def test_names_that_are_ours(said: str, host: str, known: bool) -> None:
     ],
 )
 def test_who_bears_the_token(said: str, bears: bool) -> None:
-    assert http.has_token(said, TOKEN) is bears
+    assert site.has_token(said, TOKEN) is bears
 
 
 async def test_a_page_elsewhere_that_has_made_its_name_mean_this_machine_gets_nothing(
@@ -474,12 +494,12 @@ async def test_a_page_elsewhere_that_has_made_its_name_mean_this_machine_gets_no
 async def test_whoever_guesses_is_slowed_and_counted_and_what_they_guess_is_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(http, "MAX_DENIALS", 3)
-    monkeypatch.setattr(http, "DENIAL_DELAY_S", 77.0)
+    monkeypatch.setattr(site, "MAX_DENIALS", 3)
+    monkeypatch.setattr(site, "DENIAL_DELAY_S", 77.0)
     delays, ends = list[float](), asyncio.Event()
 
     async def sleep(_: SystemClock, delay_s: float) -> None:
-        if delay_s == http.DENIAL_DELAY_S:
+        if delay_s == site.DENIAL_DELAY_S:
             delays.append(delay_s)
             await ends.wait()
         else:
@@ -567,7 +587,7 @@ async def send_raw(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
 async def test_whoever_sends_a_body_letter_by_letter_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(site, "REQUEST_TIMEOUT_S", 0.3)
     async with operated(tmp_path) as gateway:
         head = (
             f"POST /api/say HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
@@ -593,11 +613,8 @@ async def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(
 async def open_server() -> OpsServer:
     """Start a server that is not sure that nobody else can reach it: only a resolver knows what
     `127.1` is."""
-    clock = ManualClock()
     config = OpsConfig(host="127.1", port=0, token=SecretStr(TOKEN))
-    made = OpsServer(config, clock, GatewayStats({}, clock.now()), Redactor())
-    assert await made.start()
-    return made
+    return await serve(config, GatewayStats({}, START))
 
 
 async def test_metrics_need_the_token_where_others_reach_them() -> None:

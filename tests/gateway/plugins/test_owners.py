@@ -39,23 +39,20 @@ from gateway.core.facts import (
 )
 from gateway.core.i18n import _, use_language
 from gateway.core.identity import RoleGrant, RosterState
-from gateway.core.metrics import GatewayStats
-from gateway.core.redaction import Redactor
-from gateway.ops.health import STORE_OUTAGE_TOLD_S, OutageMonitor
 from gateway.plugins.budgets import Budgets
+from gateway.plugins.health import Health
+from gateway.plugins.http import Http
 from gateway.plugins.owners import LASTING_S, MAX_POSTS_PER_KIND, MORE_TEXT, Owners
 from gateway.plugins.pairing import Pairing
 from gateway.store import NewEntry, Store, StoreOutage, rebuild
-from gateway.stream.inbox import ConversationInbox
-from gateway.stream.mute import MutePlaces
 from gateway.stream.notices import NoticeState, NoticeText
-from gateway.stream.outbox import Outbox
 from gateway.stream.routing import Bindings
+from gateway.stream.store_outages import STORE_OUTAGE_TOLD_S, StoreOutages
 from reverie.testing.waiting import until
 from tests.gateway.access.limits_kit import CHANNEL, NOON, most, said
 from tests.kits.cluster import ManualCluster
 from tests.kits.handle import handle_of
-from tests.kits.places import PlayedChannels, titles
+from tests.kits.places import PlayedChannels
 from tests.kits.plugins import plugins_of
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings
@@ -219,30 +216,22 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
             list[ManualCluster](),
             [told, Told(told.store, told.clock, told.tasks, HERE)],
         )
-        monitors = [
-            OutageMonitor(
-                most(),
-                PlayedChannels(),
-                GatewayStats({}, NOON),
+        handles = [
+            handle_of(
+                told.store,
                 told.clock,
-                outbox=Outbox(told.store, {}, told.clock, told.tasks, redactor=Redactor()),
-                notices=one.notices,
-                titles=titles(told.store),
-                mute=MutePlaces(
-                    told.store,
-                    told.clock,
-                    PlayedChannels(),
-                    told.tasks,
-                    notices=one.notices,
-                    titles=titles(told.store),
-                    inbox=ConversationInbox(told.clock, most()),
+                live=most(),
+                tasks=told.tasks,
+                channels=Channels(
+                    most(), {}, ManualCluster(peers, *([UPKEEP] if one is told else []))
                 ),
-                store=told.store,
-                room_language=lambda _at: None,
-                cluster=ManualCluster(peers, *([UPKEEP] if one is told else [])),
+                notices=one.notices,
             )
             for one in processes
         ]
+        outages = [StoreOutages(one) for one in handles]
+        for one in handles:
+            plugins_of(Http, Health, gateway=one)
 
         async def ends(failure: str, outcome: Literal["failed", "replied"]) -> None:
             made = turn(HERE.conversation, upto=1)
@@ -275,12 +264,12 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
         assert [one.split(".")[0] for one in (await said_after(6))[1:]] == [
             "A model answers ana again"
         ]
-        for monitor in monitors:
-            monitor.on_store_outage(StoreOutage(told.clock.now(), "the disk is full"))
-            await monitor.check_store()
+        for outage in outages:
+            outage.on_outage(StoreOutage(told.clock.now(), "the disk is full"))
+            outage.check()
             told.clock.advance(STORE_OUTAGE_TOLD_S)
-            await monitor.check_store()
-            monitor.on_store_outage(None)
+            outage.check()
+            outage.on_outage(None)
         assert len(await said_after(9)) == 3, "one of the store"
 
 

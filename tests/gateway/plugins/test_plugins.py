@@ -23,12 +23,12 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, Message, Post, PostKey, RoomId
 from gateway.core.facts import Fact, Judgement, PluginFact, PostQueued, ToolRefused, TurnRecord
 from gateway.core.fields import ConfigSection
+from gateway.core.gateway_state import find_gateway_state
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.permissions import OWN
 from gateway.core.route import route
 from gateway.core.tool import Tool, ToolContext, build_tool, tool
 from gateway.hooks import SKILLS_SHOWN_S
-from gateway.ops.health import find_gateway_state
 from gateway.plugin import Ask, Part, Plugin, Refuse, hook
 from gateway.plugins import UnusablePlugin, find_plugins, use_plugins
 from gateway.plugins.doctor.examine import examine

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.core.events import ChannelName, ConversationId
-from gateway.ops.health import judge_gateway
+from gateway.plugins.health.program import judge_gateway
 from gateway.plugins.trace import explain_event
 from gateway.store import Store
 from reverie.testing.channels import story

@@ -16,9 +16,10 @@ from agent.models.scripted import Script, ScriptRule
 from gateway import app
 from gateway.core.clock import ManualClock
 from gateway.core.facts import PostQueued
-from gateway.ops import health
-from gateway.ops.health import find_gateway_state, judge_gateway
+from gateway.core.gateway_state import find_gateway_state
+from gateway.plugins.health.program import judge_gateway
 from gateway.store import Store, StoreError, StoreOutage
+from gateway.stream import store_outages
 from reverie.testing.gateway import CONSOLE, Gateway, Held, running
 from reverie.testing.waiting import until
 from tests.kits.store import NOW, heard, in_writer
@@ -241,7 +242,7 @@ async def test_an_answer_that_was_paid_waits_for_the_disk_and_is_not_asked_for_a
 async def test_an_outage_that_lasts_is_told_to_an_owner_while_it_lasts(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "STORE_OUTAGE_TOLD_S", 0.0)
+    monkeypatch.setattr(store_outages, "STORE_OUTAGE_TOLD_S", 0.0)
 
     async with running(tmp_path, **OWNED) as gateway:
         await gateway.say("hello", sender="ann")

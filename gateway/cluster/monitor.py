@@ -4,8 +4,10 @@ channels, metrics.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,7 +16,7 @@ from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, MemberStatus
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged
 from gateway.core.metrics import ChannelState, ChannelStats, HealthProblem
-from gateway.ops.health import find_unseen
+from gateway.core.process_files import lock_file, process_path
 from gateway.store import LogEntry, Store
 
 logger = logging.getLogger("reverie.ops")
@@ -24,6 +26,31 @@ FREE_S: Final = 15.0
 """Seconds without a holder after which a lease is a problem: longer than any take-over."""
 SILENT_S: Final = 10.0
 """Seconds without a sign of life in the database after which a process says so itself."""
+
+UNSEEN_S: Final = 120.0
+"""Seconds after its start in which the lock of a process is seen: a network file system may show a
+new file a minute late."""
+
+
+def find_unseen(statuses: Iterable[MemberStatus], store: Path, now: datetime) -> str:
+    """Say which processes are connected to the database, and have no lock beside the store.
+
+    The remedy stands behind a semicolon. Empty: none. Blocks for a system call each.
+    """
+    found = [
+        f"{one.member.name} on {one.host}"
+        for one in statuses
+        if one.has_session
+        and (now - one.member.started).total_seconds() > UNSEEN_S
+        and not os.path.lexists(lock_file(process_path(store, one.member.name)))
+    ]
+    if not found:
+        return ""
+    return (
+        f"{store.parent} has no lock of {', '.join(found)}: another directory is used there; let "
+        "every process see one "
+        "writable directory there, e.g. a volume that all machines mount"
+    )
 
 
 class ProcessMonitor:

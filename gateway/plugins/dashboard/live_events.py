@@ -38,7 +38,7 @@ from gateway.core.control_messages import DmnStatus
 from gateway.core.events import DeliveryReport
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord
 from gateway.core.metrics import ChannelStats
-from gateway.ops.api_views import (
+from gateway.plugins.dashboard.api_views import (
     ApiBackend,
     add_titles,
     build_notification,

@@ -1,24 +1,41 @@
-"""Metrics of a gateway for Prometheus: of the process, its channels, its agents and their
-models.
+"""Metrics of a gateway for Prometheus, `/metrics`: of the process, its channels, its agents and
+their models.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agent.signals import DmnMode
+from gateway.config.models import OpsConfig
+from gateway.core.addresses import is_loopback_host
 from gateway.core.clock import Clock
 from gateway.core.control_messages import DmnStatus
-from gateway.core.events import Address, ConnectionChanged, RequestUsage, Usage
-from gateway.core.facts import INNER_CHANNEL, Judgement, TurnRecord
+from gateway.core.events import RequestUsage, Usage
+from gateway.core.facts import TurnRecord
 from gateway.core.format import age_s
-from gateway.core.metrics import OWN_KINDS, ChannelStats, EventCounts, GatewayStats
+from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
+from gateway.plugin import Plugin, PluginContext
+from gateway.plugins.http import Http, HttpRoute, release_version
 from gateway.store import LogEntry
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from gateway.commands.services import Services
 
 disable_created_metrics()  # type: ignore[no-untyped-call] # a further series for each counter and histogram
 
@@ -138,6 +155,13 @@ _CHANNEL_ROWS: Final[tuple[MetricRow, ...]] = (
             for kind, count in one.events.items()
         ],
     ),
+    (
+        CounterMetricFamily,
+        "reverie_notifications",
+        "Notifications that were taken in, by channel, kind, and what was decided about them.",
+        ["channel", "kind", "fate"],
+        lambda own: own.stats.events.by_fate.items(),
+    ),
 )
 
 
@@ -155,7 +179,7 @@ class ChannelMetrics:
 
 
 class AgentStats:
-    """Counters of notifications, turns and model requests, and gauges of the DMN."""
+    """Counters of turns and model requests, and gauges of the DMN."""
 
     def __init__(
         self,
@@ -211,23 +235,12 @@ class AgentStats:
             ["agent", "cause", "outcome"],
             registry=self.metrics,
         )
-        self.events = EventCounts()
         self.metrics.register(self)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Count the turns, their requests, and the judgements among the new entries."""
-        facts = {entry.seq: entry.fact for entry in entries}
+        """Count the turns among the new entries, and their requests."""
         for entry in entries:
-            if isinstance(entry.fact, Judgement) and entry.cause in facts:
-                event = facts[entry.cause]
-                at: Address | None = getattr(event, "at", None)
-                channel = at.channel if at is not None else INNER_CHANNEL
-                if isinstance(event, ConnectionChanged):
-                    channel = event.channel
-                elif event.kind not in OWN_KINDS:
-                    self.events.last[channel] = entry.at
-                self.events.by_fate[channel, event.kind, entry.fact.fate] += 1
-            elif isinstance(entry.fact, TurnRecord):
+            if isinstance(entry.fact, TurnRecord):
                 if entry.fact.within is None:  # a turn within another one is counted with it
                     self._turns.labels(entry.fact.agent, entry.fact.cause, entry.fact.outcome).inc()
                 for account in entry.fact.accounts:
@@ -301,13 +314,6 @@ _WORKSPACE_COUNTERS: Final = (
 
 _AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
     (
-        CounterMetricFamily,
-        "reverie_notifications",
-        "Notifications that were taken in, by channel, kind, and what was decided about them.",
-        ["channel", "kind", "fate"],
-        lambda own: own.events.by_fate.items(),
-    ),
-    (
         GaugeMetricFamily,
         "llm_cache_hit_ratio",
         (
@@ -341,3 +347,53 @@ _AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
         for name, text, value in _DMN_GAUGES
     ),
 )
+
+
+class Metrics(Plugin):
+    """Answers `/metrics`; with the operator's token only where others than this machine can reach
+    it.
+    """
+
+    name = "metrics"
+    summary = "metrics for Prometheus: /metrics"
+    requires = ("http",)
+
+    def __init__(self, context: PluginContext) -> None:
+        super().__init__(context)
+        self._services: Services | None = None
+        self._agents = AgentStats(self._count_workspaces, self._list_minds)
+        context.gateway.store.subscribe(self._agents.on_appended, TurnRecord, own=True)
+        context.get(Http).add(self._list_routes)
+
+    def on_built(self, services: "Services") -> None:
+        """Take the services that are measured."""
+        self._services = services
+        services.models.keep_warm.listeners.append(self._agents.count_request)
+
+    def _count_workspaces(self) -> WorkspaceCounts:
+        assert self._services is not None
+        return self._services.models.workspaces.counts.by_path()
+
+    def _list_minds(self) -> Sequence[DmnStatus]:
+        assert self._services is not None
+        return self._services.agents.dmn_status()
+
+    def _list_routes(self) -> list[HttpRoute]:
+        gateway = self.context.gateway
+        channels = ChannelMetrics(gateway.stats, gateway.clock, release_version())
+        own = ProcessCollector(registry=None), channels, self._agents.metrics
+        others = self._services.collectors if self._services is not None else ()
+        metrics = RedactedMetrics((*own, *others), gateway.redactor)
+        return list_routes(metrics, gateway.live.settings.ops)
+
+
+def list_routes(metrics: RedactedMetrics, ops: OpsConfig) -> list[HttpRoute]:
+    """Return the path of these metrics."""
+    from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - most gateways are never asked
+    from starlette.responses import Response  # noqa: PLC0415 - as above
+
+    async def answer(request: "Request") -> "Response":
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(metrics), headers={"Content-Type": content_type})
+
+    return [HttpRoute("/metrics", answer, "page" if is_loopback_host(ops.host) else "token")]

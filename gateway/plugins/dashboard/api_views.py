@@ -11,8 +11,6 @@ import logging
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cache
-from importlib.metadata import version
 from itertools import groupby
 from typing import Any, Final, Protocol, TypeVar, get_type_hints
 
@@ -24,8 +22,8 @@ from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
 from gateway.access.place_names import PlaceTitles
 from gateway.cluster.status import describe_cluster
-from gateway.commands.dispatcher import CommandDispatcher
-from gateway.context.observer import RunningTurn, TurnTracker
+from gateway.commands.services import Services
+from gateway.context.observer import RunningTurn
 from gateway.core import api_models as models
 from gateway.core.control_messages import CommandRequest, ControlResponse, DmnStatus
 from gateway.core.events import (
@@ -37,14 +35,12 @@ from gateway.core.events import (
     Usage,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
-from gateway.core.metrics import ChannelStats, GatewayStats
+from gateway.core.metrics import ChannelStats
 from gateway.core.redaction import Redactor
 from gateway.core.route import routes_of
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
-from gateway.hooks import Plugins
-from gateway.ops.processes import ProcessMonitor
-from gateway.runtime.agents import Agents
+from gateway.plugins.http import release_version
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.overview import (
     ConversationRow,
@@ -64,21 +60,11 @@ class ApiBackend:
     the first use.
     """
 
-    def __init__(
-        self,
-        gateway: GatewayHandle,
-        stats: GatewayStats,
-        turn_tracker: TurnTracker,
-        *,
-        agents: Agents,
-        dispatcher: CommandDispatcher,
-        plugins: Plugins,
-        processes: ProcessMonitor | None = None,
-    ) -> None:
-        """`processes`: if others share the store. Close it."""
-        self.gateway, self.stats, self.turn_tracker = gateway, stats, turn_tracker
-        self.agents, self.processes = agents, processes
-        self.dispatcher, self.plugins = dispatcher, plugins
+    def __init__(self, gateway: GatewayHandle, services: Services) -> None:
+        """Close it."""
+        self.gateway, self.stats, self.turn_tracker = gateway, gateway.stats, services.tracker
+        self.agents, self.processes = services.agents, services.processes
+        self.dispatcher, self.plugins = services.dispatcher, services.plugins
         self._reader: OverviewReader | None = None
         self._opening = asyncio.Lock()
 
@@ -128,12 +114,6 @@ def build_usage(
     return models.UsageSum(
         key=key, at=at, requests=requests, read_share=share, **models.token_fields(usage, cost_usd)
     )
-
-
-@cache
-def release_version() -> str:
-    """Return the version of the installed gateway."""
-    return version("reverie-gateway")
 
 
 MAX_MODES = 2_000

@@ -1,0 +1,139 @@
+"""Paths of the dashboard and of its API. Imported at the first connection.
+
+The dashboard's files contain no data, so they need no token; their content security policy allows
+nothing from other addresses, and no script or style in the markup.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Send
+
+from gateway.core.api_models import EventsQuery
+from gateway.core.route import Route as PluginRoute
+from gateway.core.route import routes_of
+from gateway.plugins.dashboard.api_views import (
+    COMMANDS,
+    PAGES,
+    PLUGINS_PATH,
+    ApiBackend,
+    View,
+    find_input_type,
+    serialize_answer,
+)
+from gateway.plugins.dashboard.live_events import EventBroadcaster
+from gateway.plugins.http import HttpRoute
+from gateway.plugins.http.site import JSON_TYPE, read_input, validate
+
+RESPONSE_TIMEOUT_S = 20.0
+"""Seconds for the gateway to build a response. Orders wait until they are carried out."""
+STALLED_READER_S = 30.0
+"""Seconds without reading after which the client of a stream is considered gone."""
+MAX_STREAMS = 16
+EVENTS_PATH: Final = "/api/events"
+ASSET_CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
+    "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ASSET_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+INDEX_FILE: Final = "index.html"
+_EVENTS_QUERY: Final = TypeAdapter(EventsQuery)
+
+
+def list_routes(events: EventBroadcaster) -> Iterator[HttpRoute]:
+    """Yield all paths: of the page's files, the views, the plugins, and the live events."""
+    for path in load_assets():
+        yield HttpRoute(path, _send_asset, "page")
+    for path, view in PAGES.items():
+        yield _build_route(events.backend, path, view, "GET")
+    for path, view in COMMANDS.items():
+        yield _build_route(events.backend, path, view, "POST")
+    for plugin in events.backend.plugins.all:
+        for declared in routes_of(plugin):
+            yield _build_plugin_route(events.backend, plugin.name, declared)
+
+    async def listen(request: Request) -> Response:
+        last = request.headers.get("last-event-id")  # as browsers that connect again send it
+        query = {**({"after": last} if last else {}), **request.query_params}
+        after = validate(_EVENTS_QUERY, query).after
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        if events.listener_count >= MAX_STREAMS:
+            raise HTTPException(503, f"{MAX_STREAMS} others listen already: end one of them")
+        return EventResponse(events.subscribe(after), media_type="text/event-stream")
+
+    yield HttpRoute(EVENTS_PATH, listen, "token")
+
+
+@cache
+def load_assets() -> Mapping[str, Response]:
+    """Return the dashboard's files by path (`/` and `/page/...`)."""
+    found = dict[str, Response]()
+    for file in files("gateway.plugins.dashboard").joinpath("page").iterdir():
+        kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
+        if kind is not None:
+            path = "/" if file.name == INDEX_FILE else f"/page/{file.name}"
+            found[path] = Response(
+                file.read_bytes(), media_type=kind, headers={"Content-Security-Policy": ASSET_CSP}
+            )
+    return MappingProxyType(found)
+
+
+async def _send_asset(request: Request) -> Response:
+    return load_assets()[request.url.path]
+
+
+def _build_route(backend: ApiBackend, path: str, view: View, method: str) -> HttpRoute:
+    """Return the route of a view. Its input is the query; of a `POST`, the body."""
+    input_type = find_input_type(view)
+
+    async def answer(request: Request) -> Response:
+        given = await read_input(request, input_type)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+            text = await serialize_answer(backend, await view(backend, given))
+        return Response(text, media_type=JSON_TYPE)
+
+    return HttpRoute(path, answer, "token", method)
+
+
+def _build_plugin_route(backend: ApiBackend, plugin: str, declared: PluginRoute) -> HttpRoute:
+    """Return the route that a plugin answers."""
+    input_type: TypeAdapter[Any] = TypeAdapter(declared.arguments)
+    path = f"{PLUGINS_PATH}/{plugin}/{declared.path}"
+
+    async def answer(request: Request) -> Response:
+        given, text = dict(await read_input(request, input_type)), b""
+        with backend.plugins.guard(plugin, path):
+            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                text = await serialize_answer(backend, await declared.answer(**given))
+        if not text:
+            raise HTTPException(500, f"the plugin {plugin} has failed; the log says more")
+        return Response(text, media_type=JSON_TYPE)
+
+    return HttpRoute(path, answer, "token", declared.method)
+
+
+class EventResponse(StreamingResponse):
+    """A response that continues until the client disconnects, stops reading, or the server
+    closes.
+    """
+
+    body_iterator: AsyncGenerator[bytes]
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_soon(message: Message) -> None:
+            async with asyncio.timeout(STALLED_READER_S):
+                await send(message)
+
+        async with contextlib.aclosing(self.body_iterator):
+            with contextlib.suppress(TimeoutError):
+                await super().stream_response(send_soon)
