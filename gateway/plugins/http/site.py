@@ -111,6 +111,7 @@ class OpsSite:
         self._clock = clock
         self._denied, self._waiting_denials = 0, 0
         self._paths = ", ".join(dict.fromkeys(one.path for one in routes))
+        self._public = frozenset(one.path for one in routes if one.needs == "anybody")
         self._app = Starlette(
             routes=[Route(one.path, self._guard(one), methods=[one.method]) for one in routes],
             exception_handlers={
@@ -132,7 +133,14 @@ class OpsSite:
                     headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, receive, send_with_headers)
+        request = Request(scope)
+        answer: ASGIApp = self._app
+        if request.url.path not in self._public and not is_known_host(
+            request.headers.get("host", ""), self._host, self._names
+        ):
+            detail = "that host name is not known here: use 127.0.0.1, or add it to ops.hosts"
+            answer = _problem_response(403, detail)
+        await answer(scope, receive, send_with_headers)
 
     def _guard(self, route: HttpRoute) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -144,12 +152,6 @@ class OpsSite:
 
     async def _check(self, request: Request, route: HttpRoute) -> None:
         """Raise HTTPException for a request that is refused whatever its body."""
-        if route.needs == "anybody":
-            return
-        if not is_known_host(request.headers.get("host", ""), self._host, self._names):
-            raise HTTPException(
-                403, "that host name is not known here: use 127.0.0.1, or add it to ops.hosts"
-            )
         if route.needs == "token":
             await self._check_token(request)
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()

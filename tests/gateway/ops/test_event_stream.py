@@ -23,6 +23,7 @@ from gateway.core.facts import TurnId
 from gateway.plugins.dashboard import Dashboard, api, live_events
 from gateway.plugins.dashboard.api_views import ApiBackend, build_running_turn
 from gateway.plugins.dashboard.live_events import AnswerGrown, GatewayEvent, SseEncoder
+from gateway.plugins.http import site
 from reverie.testing.waiting import until
 from tests.kits.model_gateway import Home, settings
 from tests.kits.ops import TOKEN, Operated, operated
@@ -162,8 +163,8 @@ async def test_listeners_are_bounded_and_each_leaves_room_again(
 async def test_listeners_do_not_count_as_requests_and_live_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("REQUEST_TIMEOUT_S", "RESPONSE_TIMEOUT_S"):
-        monkeypatch.setattr(api, name, 0.5)
+    monkeypatch.setattr(site, "REQUEST_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(api, "RESPONSE_TIMEOUT_S", 0.5)
     async with operated(tmp_path, agents=SILENT) as gateway, gateway.listening() as told:
         await asyncio.sleep(0.8)
         await chatter(gateway, 1)

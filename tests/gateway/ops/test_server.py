@@ -693,3 +693,24 @@ def test_every_id_that_the_page_looks_for_is_in_its_markup() -> None:
     assert asked <= ids, asked - ids
     named = re.findall(r'(?:aria-labelledby|for)="([\w-]+)"', markup)
     assert set(named) <= ids, set(named) - ids
+
+
+@pytest.mark.parametrize(
+    ("off", "gone", "there"),
+    [
+        (
+            ["dashboard"],
+            ["/", "/page/main.js", "/api/status", "/api/events"],
+            ["/health", "/metrics"],
+        ),
+        (["health", "metrics"], ["/health", "/ready", "/metrics"], ["/", "/api/status"]),
+    ],
+)
+async def test_what_is_off_is_not_served(
+    off: list[str], gone: list[str], there: list[str], tmp_path: Path
+) -> None:
+    async with operated(tmp_path, plugins={"off": off}) as gateway:
+        for path in gone:
+            assert (await gateway.client.get(path)).status_code == 404
+        for path in there:
+            assert (await gateway.client.get(path)).is_success
