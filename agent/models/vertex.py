@@ -29,6 +29,7 @@ from agent.models.http import (
     strip_version,
 )
 from gateway.core.clock import Clock
+from gateway.core.installing import install_command
 
 if TYPE_CHECKING:
     import httpx
@@ -84,7 +85,7 @@ def sign_claim(account: ServiceAccount, now_s: int) -> str:
         from cryptography.hazmat.primitives.asymmetric import padding, rsa  # noqa: PLC0415 - as above
     except ImportError:
         raise ModelUnusable(
-            "keys of service accounts need the extra vertex: pip install 'reverie-gateway[vertex]'"
+            f"keys of service accounts need the extra vertex: {install_command('vertex')}"
         ) from None
     try:
         pem = account.private_key.get_secret_value().encode()

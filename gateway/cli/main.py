@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+from gateway import __version__
 from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import operator_commands, run_ctl
 from gateway.command_line import (
@@ -98,9 +98,7 @@ def _describe_unknown(called: str, names: list[str]) -> str:
 def _build_parser() -> tuple[argparse.ArgumentParser, Any]:
     """Return the parser, and what commands are added to."""
     parser = argparse.ArgumentParser(prog="reverie", description="A chat-platform bot gateway.")
-    parser.add_argument(
-        "--version", action="version", version=f"reverie {version('reverie-gateway')}"
-    )
+    parser.add_argument("--version", action="version", version=f"reverie {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, help_text, handler in (
         ("run", "run the gateway", _run),

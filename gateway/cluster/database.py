@@ -20,7 +20,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from importlib.metadata import version
 from typing import Any, Final, Self, TypeAlias
 
 import psycopg
@@ -29,6 +28,7 @@ from psycopg.types.numeric import Int8Dumper
 from psycopg.types.string import StrDumper
 
 from channels.aio import cancel_and_wait
+from gateway import __version__
 from gateway.cluster.cluster import (
     Cluster,
     LeaseListener,
@@ -264,7 +264,7 @@ class DatabaseCluster(Cluster):
             try:
                 cursor = await connection.execute(
                     _JOIN,
-                    (name, socket.gethostname(), os.getpid(), version("reverie-gateway")),
+                    (name, socket.gethostname(), os.getpid(), __version__),
                 )
                 ((made.number,),) = await cursor.fetchall()
                 await made._read(connection)

@@ -7,10 +7,10 @@ answers for it.
 import re
 from dataclasses import replace
 from datetime import timedelta
-from importlib.metadata import version
 from typing import Final
 
 from channels.base import CanPage, CommandCompletion
+from gateway import __version__
 from gateway.access.texts import render_identity
 from gateway.cluster.status import describe_cluster, render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
@@ -215,7 +215,7 @@ async def handle_channels(_call: CommandCall, context: CommandContext) -> Comman
 
 @command("version", "Show the version of Reverie.", group="me and you")
 async def handle_version(_call: CommandCall, _context: CommandContext) -> CommandEffect:
-    return done(f"Reverie {version('reverie-gateway')}")
+    return done(f"Reverie {__version__}")
 
 
 @command(

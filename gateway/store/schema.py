@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from gateway.core.installing import install_command
 from gateway.store.types import (
     LogError,
     ServerInUse,
@@ -96,7 +97,7 @@ def connect_server(store: ServerStore, role: "Role") -> "PostgresLog":
         from gateway.store.postgres_log import PostgresLog  # noqa: PLC0415 - an extra, and SQLite needs none of it
     except ImportError as error:
         raise StoreUnreadable(
-            f"a store in PostgreSQL needs psycopg ({error}): install reverie-gateway[postgres]"
+            f"a store in PostgreSQL needs psycopg ({error}): {install_command('postgres')}"
         ) from error
     return PostgresLog(store.url, role)
 

@@ -1,6 +1,7 @@
 """requirements/install on machines that lack something. Nothing is fetched here."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,38 @@ def test_an_environment_without_pip_gets_it_where_there_is_no_uv(tmp_path: Path)
         check=False,
     )
     assert "No matching distribution found for uv" in tried.stderr, "pip is there, and asked"
+
+
+ADD_MCP = "from gateway.core.installing import install_command as tell; print(tell('mcp'))"
+
+
+@pytest.mark.parametrize(
+    ("marker", "folder", "starts"),
+    [
+        ("uv-receipt.toml", "reverie-gateway", "uv tool install "),
+        ("pipx_metadata.json", "reverie-gateway", "pipx install --force "),
+        ("pyvenv.cfg", "archive-v0/abc", "uvx --from "),
+        ("pyvenv.cfg", "venv", r"(uv pip --python \S+|\S+ -m pip) install "),
+    ],
+)
+def test_what_installs_an_extra_is_told_as_the_installer_wants_it(
+    tmp_path: Path, marker: str, folder: str, starts: str
+) -> None:
+    """The environments are as those programs leave them: of uv 0.13, and of pipx 1.18."""
+    venv = tmp_path / folder
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
+    (venv / marker).touch()
+    files = [ROOT, *(one for one in sys.path if one.endswith("site-packages"))]
+    done = subprocess.run(
+        [venv / "bin/python", "-c", ADD_MCP],
+        env={"PYTHONPATH": ":".join(map(str, files))},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    assert re.match(starts, done), done
+    assert re.search(r"\[(\w+,)*mcp(,\w+)*\]", done), done
 
 
 def test_the_http_client_comes_without_its_command_line() -> None:

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from email import message_from_bytes
@@ -16,9 +17,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hatchling.build import build_wheel
+from hatchling.build import build_sdist, build_wheel
 from packaging.requirements import Requirement
 
+from gateway import __version__
 from gateway.cli.main import main
 from gateway.config.loader import read_config
 
@@ -268,15 +270,50 @@ def test_what_is_downloaded_is_named_exactly() -> None:
     assert [name for name, bounded in is_bounded.items() if not bounded] == ["tzdata"]
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source distribution, and the wheel made of it."""
+    there, here = tmp_path_factory.mktemp("dist"), Path.cwd()
+    try:
+        os.chdir(ROOT)
+        sdist = there / build_sdist(str(there))
+        with tarfile.open(sdist) as files:
+            files.extractall(there, filter="data")
+        os.chdir(there / sdist.name.removesuffix(".tar.gz"))
+        return sdist, there / build_wheel(str(there))
+    finally:
+        os.chdir(here)
+
+
+def test_what_is_published_is_small_and_has_no_tests(built: tuple[Path, Path]) -> None:
+    sdist, wheel = built
+    assert sdist.stat().st_size < 3_000_000
+    assert wheel.stat().st_size < 3_000_000
+    with tarfile.open(sdist) as files:
+        names = [name.partition("/")[2] for name in files.getnames()]
+    assert {name.partition("/")[0] for name in names} == {
+        *("reverie", "gateway", "channels", "agent", "config"),
+        *("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "SECURITY.md"),
+        *(".gitignore", "PKG-INFO"),
+    }
+    assert f"gateway-{__version__}" in sdist.name
+
+
 def test_the_wheel_brings_typed_packages_and_what_tests_of_plugins_need_without_pytest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    built: tuple[Path, Path],
 ) -> None:
-    monkeypatch.chdir(ROOT)
-    with zipfile.ZipFile(tmp_path / build_wheel(str(tmp_path))) as wheel:
+    with zipfile.ZipFile(built[1]) as wheel:
         names = set(wheel.namelist())
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         told = message_from_bytes(wheel.read(metadata))
     packages = ("reverie", "gateway", "channels", "agent")
+    assert {"gateway/defaults/prices.yaml", "gateway/locale/de/LC_MESSAGES/reverie.mo"} <= names
+    assert told["Version"] == __version__
+    assert set(told.get_all("License-File", [])) == {
+        one.relative_to(ROOT).as_posix()
+        for package in (".", *packages)
+        for one in (ROOT / package).glob("*LICENSE" if package == "." else "**/*LICENSE")
+    }
     assert {f"{name}/py.typed" for name in packages} <= names
     assert "reverie/testing/servers/localhost.test-only.pem" in names
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {*packages}

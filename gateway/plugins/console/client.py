@@ -16,7 +16,6 @@ import shlex
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -242,10 +241,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    if find_spec("textual") is None:
-        return report_failure(
-            "console", ValueError("install it: pip install 'reverie-gateway[console]'")
-        )
     if not (
         sys.stdin.isatty() and sys.stderr.isatty()
     ):  # Textual reads from stdin and draws on stderr

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
+from gateway import __version__
 from gateway.access.place_names import PlaceTitles
 from gateway.cluster.status import describe_cluster
 from gateway.commands.services import Services
@@ -40,7 +41,6 @@ from gateway.core.redaction import Redactor
 from gateway.core.route import routes_of
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
-from gateway.plugins.http import release_version
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.overview import (
     ConversationRow,
@@ -131,7 +131,7 @@ async def get_status(backend: ApiBackend, _query: models.ApiQuery) -> models.Gat
     usage = sum((one.usage for one in spent), Usage())
     lag = backend.processes.lag if backend.processes is not None else None
     return models.GatewayStatus(
-        version=release_version(),
+        version=__version__,
         started=snapshot.started,
         now=now,
         ready=snapshot.is_ready,

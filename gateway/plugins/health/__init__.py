@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from agent.cache.prompt_cache import describe_cut_prompt
 from agent.models.config import fallback_chain
 from channels.base import Channel, KnowsAccountProblem, KnowsJoinRefusals
+from gateway import __version__
 from gateway.cluster.cluster import UPKEEP, channel_lease
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 from gateway.core.facts import REPEATED_TURN, TurnRecord, has_trouble
@@ -25,7 +26,7 @@ from gateway.core.i18n import N_, _
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.plugin import Plugin, PluginContext
-from gateway.plugins.http import Http, HttpRoute, release_version
+from gateway.plugins.http import Http, HttpRoute
 from gateway.store import LogEntry
 
 if TYPE_CHECKING:
@@ -316,7 +317,7 @@ def list_routes(stats: GatewayStats, redactor: Redactor) -> list[HttpRoute]:
     async def health(_request: "Request") -> "Response":
         """The process lives."""
         started = stats.snapshot().started.isoformat()
-        return JSONResponse({"status": "ok", "version": release_version(), "started": started})
+        return JSONResponse({"status": "ok", "version": __version__, "started": started})
 
     async def ready(_request: "Request") -> "Response":
         """The gateway is connected."""

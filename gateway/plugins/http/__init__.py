@@ -8,8 +8,6 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway.config.models import OpsConfig
@@ -38,12 +36,6 @@ class HttpRoute(NamedTuple):
     """Takes a `starlette.requests.Request`, and returns a `Response`."""
     needs: Need
     method: str = "GET"
-
-
-@cache
-def release_version() -> str:
-    """Return the version of the installed gateway."""
-    return version("reverie-gateway")
 
 
 Site = Callable[[], Iterable[HttpRoute]]

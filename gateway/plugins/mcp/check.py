@@ -11,6 +11,7 @@ from channels.aio import cancel_and_wait
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.clock import SystemClock
 from gateway.core.findings import Finding, bad, ok, warning
+from gateway.core.installing import install_command
 from gateway.plugins.mcp.client import START_TIMEOUT_S, McpServerClient
 
 MCP_START_TIMEOUT_S: Final = 8.0
@@ -26,7 +27,7 @@ async def _check_server(name: str, context: CheckContext, where: str) -> Finding
     config = context.settings.tools.mcp[name]
     if importlib.util.find_spec("mcp") is None:
         what = "the package mcp is not installed, so this server has no tools"
-        return bad("mcp.library", what, "pip install 'reverie-gateway[mcp]'", where)
+        return bad("mcp.library", what, install_command("mcp"), where)
     if (
         config.command
         and shutil.which(config.command[0], path=context.environment.env.get("PATH")) is None

@@ -12,6 +12,7 @@ from channels.aio import Backoff, with_timeout
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
 from gateway.core.i18n import _
+from gateway.core.installing import install_command
 from gateway.core.labels import OUTSIDE_LABEL
 from gateway.core.media_types import identify_image
 from gateway.core.permissions import OUT, OWN, Effect, ToolPermit
@@ -43,7 +44,6 @@ START_TIMEOUT_S: Final = 60.0
 DOWN_WAIT_S: Final = 5.0
 """Seconds that a call waits for a server that is down. For one that starts it waits as long as that
 may take."""
-PACKAGE_MISSING: Final = "the package mcp is not installed: pip install 'reverie-gateway[mcp]'"
 MAX_LOGGED_OMISSIONS: Final = 10
 
 
@@ -104,8 +104,9 @@ class McpServerClient:
                 importlib.import_module, "gateway.plugins.mcp.connection"
             )
         except ImportError:
-            self.state, self.reason = "off", PACKAGE_MISSING
-            logger.error("MCP server %s: %s", self.name, PACKAGE_MISSING)  # noqa: TRY400 - the trace says no more
+            self.state = "off"
+            self.reason = f"the package mcp is not installed: {install_command('mcp')}"
+            logger.error("MCP server %s: %s", self.name, self.reason)  # noqa: TRY400 - the trace says no more
             self.settled.set()
             return
         backoff = Backoff(MAX_RESTART_DELAY_S)

@@ -474,10 +474,8 @@ asyncio.run(story())
         [sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True
     )
     assert ran.stdout == "off True\n"
-    assert (
-        ran.stderr
-        == "MCP server raw: the package mcp is not installed: pip install 'reverie-gateway[mcp]'\n"
-    )
+    assert ran.stderr.startswith("MCP server raw: the package mcp is not installed: ")
+    assert "[mcp]" in ran.stderr, "the command that installs it here"
 
 
 def test_who_has_no_servers_does_not_pay_for_them() -> None:

