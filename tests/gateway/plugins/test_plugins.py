@@ -763,7 +763,8 @@ def test_a_panel_of_a_plugin_shows_its_rows_in_the_dashboard(tmp_path: Path) -> 
         try:
             made.begin()
             with chromium() as browser, tab(browser) as it:
-                panel = it.open(made.address).locator("section.panel", has_text="Best scores")
+                page = it.open(made.address, "plugins")
+                panel = page.locator("section.panel", has_text="Best scores")
                 expect(panel.locator("tbody tr")).to_have_count(2)
                 expect(panel.locator("tbody tr").first).to_contain_text("<b>ann</b>")
         finally:

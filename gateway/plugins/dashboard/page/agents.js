@@ -1,11 +1,22 @@
-/** State of each agent's DMN: now, over a day, and what runs. */
+/** State of each agent's DMN: now, over a day, what runs, and buttons that direct it. */
 
-import { get } from "./api.js";
-import { empty, h, placed, s, said, show } from "./dom.js";
+import { button, buttons, order, resultOf } from "./acts.js";
+import { get, may, maybe } from "./api.js";
+import { empty, h, placed, put, s, said, show } from "./dom.js";
 import { day, dollars, hour, now as clock, plural, since, span, time } from "./format.js";
 import { timeTicks } from "./plot.js";
 
-const MODES = ["engaged", "working", "foraging", "dreaming", "resting", "stored", "paused", "off"];
+/** Modes, and what they mean. */
+const MODES = {
+  engaged: "a person talks with it",
+  working: "it works on its own",
+  foraging: "it looks for something to do",
+  dreaming: "it writes down what it learned",
+  resting: "it waits",
+  stored: "asleep until it is woken",
+  paused: "does nothing unless asked",
+  off: "never acts on its own",
+};
 const HOURS = 24;
 const KEPT_CHARS = 400;
 const MOST_STATES = 2_000;
@@ -24,9 +35,8 @@ export function stretches(states, from, to) {
 }
 
 export class Agents {
-  constructor(root) {
-    Object.assign(this, { root, seen: new Map(), states: new Map(), turns: new Map(), read_ms: 0, dirty: false });
-    this.width = 0;
+  constructor(root, running) {
+    Object.assign(this, { root, running, seen: new Map(), states: new Map(), turns: new Map(), models: null, read_ms: 0, width: 0 });
     new ResizeObserver(([entry]) => {
       if (Math.round(entry.contentRect.width) === this.width) return;
       this.width = Math.round(entry.contentRect.width);
@@ -45,6 +55,7 @@ export class Agents {
 
   async history() {
     const { items: states } = await get("/api/dmn/history", { hours: HOURS });
+    this.models = (await maybe("/api/models"))?.items ?? null;
     this.states = new Map();
     for (const one of states) this.remember(one);
     this.paint();
@@ -70,123 +81,111 @@ export class Agents {
       if (type === "text") turn.tail = ((body.begins ? "" : turn.tail) + body.delta).slice(-KEPT_CHARS);
       this.turns.set(body.turn, turn);
     }
-    if (this.dirty) return;
-    this.dirty = true;
-    setTimeout(() => requestAnimationFrame(() => this.paint()), 200);
+    this.timer ??= setTimeout(() => requestAnimationFrame(() => this.paint()), 200);
   }
 
+  /** Return the turn that runs in a conversation, if one does. */
+  turnIn = (id) => [...this.turns.values()].find((one) => one.conversation === id);
+
   paint() {
-    this.dirty = false;
-    if (!this.seen.size) return show(this.root, empty("No agent is configured."));
+    this.timer = null;
+    const turns = [...this.turns.values()];
+    put(this.running, turns.length ? h("ul.running", turns.map((turn) => this.turn(turn))) : empty("No turn runs."));
     const now = clock();
-    show(
-      this.root,
-      [...this.seen.values()].map((one) => this.agent(one, now)),
-    );
+    if (this.root.contains(document.activeElement) && document.activeElement.matches("select, input")) return this.tick();
+    put(this.root, this.seen.size ? [...this.seen.values()].map((one) => this.agent(one, now)) : empty("No agent is configured."));
     this.tick();
   }
 
-  agent(one, now) {
-    const wants = one.wanted.map((wish) => h("li", {}, placed(wish.conversation), ` (${wish.why})`));
-    const until = one.stored_until ?? one.quiet_until;
-    const limits = [
-      [
-        "turns on its own today",
-        `${one.turns_today} of ${one.daily_turns}`,
-        one.daily_turns ? one.turns_today / one.daily_turns : 0,
-      ],
-      [
-        "spent on them",
-        `${dollars(one.spent_today_usd)} of ${dollars(one.daily_cost_usd)}`,
-        one.daily_cost_usd ? one.spent_today_usd / one.daily_cost_usd : 0,
-      ],
-      ["in a row", `${one.in_a_row} of ${one.max_in_a_row}`, one.max_in_a_row ? one.in_a_row / one.max_in_a_row : 0],
-    ];
-    return h(
-      "article",
-      { class: "agent", "data-agent": one.agent, "aria-label": one.agent },
-      h(
-        "h3",
-        {},
-        said(one.agent),
-        h("span", { class: `mode m-${one.mode}` }, one.mode),
-        one.quiet ? h("span", { class: "chip open" }, "quiet") : null,
-        h("span", { class: "spring" }),
-        h(
-          "span",
-          { class: "quiet next", "data-next": one.next_tick_s === null ? null : this.read_ms + one.next_tick_s * 1000 },
-          one.next_tick_s === null ? "no check is planned" : "",
-        ),
-      ),
-      this.band(one.agent, now),
-      h(
-        "div",
-        { class: "limits" },
-        limits.map(([what, value, part]) =>
-          h(
-            "div",
-            { class: part >= 1 ? "limit full" : "limit" },
-            h("span", { class: "what" }, what),
-            h("span", { class: "value" }, value),
-            h("span", { class: "meter", style: { "--part": String(Math.min(1, part)) } }),
-          ),
-        ),
-      ),
-      h(
-        "dl",
-        { class: "facts" },
-        h("dt", {}, "by itself"),
-        h(
-          "dd",
-          {},
-          one.held.length ? one.held.map((why) => h("div", { class: "held" }, said(why))) : "it may start a turn",
-        ),
-        wants.length ? [h("dt", {}, "would look at"), h("dd", {}, h("ul", {}, wants))] : null,
-        one.waiting.length
-          ? [
-              h("dt", {}, "is waiting"),
-              h(
-                "dd",
-                {},
-                one.waiting.map((place) => h("div", {}, placed(place))),
-              ),
-            ]
-          : null,
-        until ? [h("dt", {}, one.mode === "stored" ? "asleep until" : "quiet until"), h("dd", {}, time(until))] : null,
-        one.wake_on.length ? [h("dt", {}, "wakes on"), h("dd", {}, said(one.wake_on.join(", ")))] : null,
-        one.errors ? [h("dt", {}, "failed in a row"), h("dd", { class: "warn" }, String(one.errors))] : null,
-        h("dt", {}, "people are"),
-        h("dd", {}, one.presence),
-      ),
-      this.running(one.agent),
+  turn(turn) {
+    return h("li", h("span", { class: "spin", "aria-hidden": "true" }),
+      placed(turn.conversation),
+      h("span", { class: "quiet", "data-since": turn.at }, since(turn.at)),
+      turn.tool ? h("span.chip.open", said(turn.tool)) : null,
+      h("span.spring"),
+      buttons(`stop ${turn.turn}`, [{ label: "Stop", words: ["stop"], about: { place: turn.conversation } }]),
+      turn.tail ? h("p.tail", said(turn.tail)) : null,
     );
   }
 
-  running(agent) {
-    const turns = [...this.turns.values()].filter((turn) => turn.agent === agent);
-    if (!turns.length) return h("p", { class: "quiet running" }, "no turn runs");
-    return h(
-      "ul",
-      { class: "running" },
-      turns.map((turn) =>
-        h(
-          "li",
-          {},
-          h("span", { class: "spin", "aria-hidden": "true" }),
-          placed(turn.conversation),
-          h("span", { class: "quiet", "data-since": turn.at }, since(turn.at)),
-          turn.tool ? h("span", { class: "chip open" }, said(turn.tool)) : null,
-          turn.tail ? h("p", { class: "tail" }, said(turn.tail)) : null,
-        ),
+  agent(one, now) {
+    const until = one.stored_until ?? one.quiet_until;
+    const limits = [
+      ["turns on its own today", `${one.turns_today} of ${one.daily_turns}`, one.turns_today / (one.daily_turns || Infinity)],
+      ["spent on them", `${dollars(one.spent_today_usd)} of ${dollars(one.daily_cost_usd)}`, one.spent_today_usd / (one.daily_cost_usd || Infinity)],
+      ["in a row", `${one.in_a_row} of ${one.max_in_a_row}`, one.in_a_row / (one.max_in_a_row || Infinity)],
+    ].map(([what, value, part]) =>
+      h(
+        "div",
+        { class: part >= 1 ? "limit full" : "limit" },
+        h("span.what", what),
+        h("span.value", value),
+        h("span", { class: "meter", style: { "--part": Math.min(1, part) } }),
       ),
     );
+    const pair = (name, ...value) => [h("dt", name), h("dd", value)];
+    const each = (places, words) => places.map((place) => h("div", words(place)));
+    return h(
+      "article",
+      { class: "agent", "data-agent": one.agent, "aria-label": one.agent },
+      h("h3", said(one.agent),
+        h("span", { class: `mode m-${one.mode}`, title: MODES[one.mode] ?? "" }, one.mode),
+        one.quiet ? h("span.chip.open", "quiet") : null,
+        h("span.quiet", MODES[one.mode] ?? ""),
+        h("span.spring"),
+        h("span", { class: "quiet next", "data-next": one.next_tick_s === null ? null : this.read_ms + one.next_tick_s * 1000 }),
+      ),
+      this.acts(one),
+      this.band(one.agent, now),
+      h("div.limits", limits),
+      h(
+        "dl.facts",
+        pair("on its own", one.held.length ? each(one.held, (why) => h("span.held", said(why))) : "it may start a turn"),
+        one.wanted.length ? pair("would look at", each(one.wanted, (wish) => [placed(wish.conversation), ` (${wish.why})`])) : null,
+        one.waiting.length ? pair("waits for a turn", each(one.waiting, (place) => placed(place))) : null,
+        until ? pair(one.mode === "stored" ? "asleep until" : "quiet until", time(until)) : null,
+        one.wake_on.length ? pair("wakes on", said(one.wake_on.join(", "))) : null,
+        one.errors ? pair("failed in a row", h("b.warn", String(one.errors))) : null,
+        pair("people are", one.presence),
+      ),
+    );
+  }
+
+  /** Buttons that direct an agent. */
+  acts(one) {
+    if (!may("operate")) return null;
+    const [key, about] = [`dmn ${one.agent}`, { agent: one.agent }];
+    const act = (label, words, more) => button({ label, key, words: ["dmn", ...words], about, ...more });
+    const rests = one.quiet || ["paused", "stored"].includes(one.mode);
+    return h(
+      "div.acts",
+      rests ? act("Wake up", ["wake"], { style: "strong", title: "Continue after a pause, a rest or quiet" }) : null,
+      one.mode === "paused" ? null : act("Pause", ["pause"], { title: "Do nothing without being asked, until it is woken" }),
+      one.quiet ? null : act("Quiet for an hour", ["quiet"], { title: "Say nothing without being asked, for an hour" }),
+      act("Turn off", ["off"], { title: "Never act without being asked, also after a restart", confirm: `Turn off what ${one.agent} does on its own, also after a restart?` }),
+      this.model(one.agent, key),
+      resultOf(key),
+    );
+  }
+
+  /** A choice of the agent's model. */
+  model(agent, key) {
+    if (!this.models?.length) return null;
+    const used = this.models.find((one) => one.agents?.includes(agent))?.name;
+    const pick = h("select", { "aria-label": `Model of ${agent}`, "data-key": `model ${agent}` }, this.models.map(({ name }) => h("option", { value: name, selected: name === used }, name)));
+    const run = async () => {
+      const result = await order(["model", "switch", pick.value], { agent });
+      this.models = (await maybe("/api/models").catch(() => null))?.items ?? this.models;
+      return result;
+    };
+    return h("span.pair", pick, button({ label: "Use this model", key, run }));
   }
 
   band(agent, now) {
     const from = now - HOURS * 3_600_000;
     const parts = stretches(this.states.get(agent) ?? [], from, now);
     if (!parts.length) return empty("Its states over the day will appear here.");
-    const wide = Math.max(120, this.width - 24);
+    const wide = Math.max(120, this.width - 32);
     const x = (ms) => ((ms - from) / (now - from)) * wide;
     const total = new Map();
     for (const one of parts) total.set(one.mode, (total.get(one.mode) ?? 0) + one.to - one.from);
@@ -194,48 +193,29 @@ export class Agents {
       s(
         "rect",
         { class: `m-${one.mode}`, x: x(one.from), width: Math.max(0.75, x(one.to) - x(one.from)), y: 0, height: 22 },
-        s(
-          "title",
-          {},
-          `${one.mode}: ${day(one.from)} ${hour(one.from)} to ${hour(one.to)}, ${span((one.to - one.from) / 1000)}`,
-        ),
+        s("title", {}, `${one.mode}: ${day(one.from)} ${hour(one.from)} to ${hour(one.to)}, ${span((one.to - one.from) / 1000)}`),
       ),
     );
     const ticks = timeTicks(from, now, Math.max(2, wide / 70))
       .filter(([at]) => x(at) > 14 && x(at) < wide - 14)
       .map(([at, words]) => s("text", { x: x(at), y: 36, "text-anchor": "middle" }, words));
-    const told = MODES.filter((mode) => total.has(mode)).map((mode) => [mode, span(total.get(mode) / 1000)]);
+    const told = Object.keys(MODES).filter((mode) => total.has(mode)).map((mode) => [mode, span(total.get(mode) / 1000)]);
+    const label = `${agent} in the last ${plural(HOURS, "hour")}: ${told.map((one) => one.join(" ")).join(", ")}`;
     return h(
-      "div",
-      { class: "band" },
-      s(
-        "svg",
-        {
-          width: wide,
-          height: 40,
-          viewBox: `0 0 ${wide} 40`,
-          role: "img",
-          "aria-label": `${agent} in the last ${plural(HOURS, "hour")}: ${told.map((one) => one.join(" ")).join(", ")}`,
-        },
-        rects,
-        ticks,
-      ),
-      h(
-        "ul",
-        { class: "modes" },
-        told.map(([mode, took]) => h("li", {}, h("i", { class: `swatch m-${mode}` }), mode, h("b", {}, took))),
-      ),
+      "div.band",
+      s("svg", { width: wide, height: 40, viewBox: `0 0 ${wide} 40`, role: "img", "aria-label": label }, rects, ticks),
+      h("ul.modes", told.map(([mode, took]) => h("li", { title: MODES[mode] }, h("i", { class: `swatch m-${mode}` }), mode, h("b", took)))),
     );
   }
 
   /** Update the countdowns, once a second. */
   tick() {
     const now = clock();
-    for (const one of this.root.querySelectorAll("[data-next]")) {
+    for (const one of this.root.querySelectorAll(".next")) {
       const left = (Number(one.dataset.next) - now) / 1000;
-      const words = left > 0 ? `checks again in ${span(left)}` : "checks again now";
+      const words = !one.dataset.next ? "no check is planned" : left > 0 ? `checks again in ${span(left)}` : "checks again now";
       if (one.textContent !== words) one.textContent = words;
     }
-    for (const one of this.root.querySelectorAll("[data-since]")) one.textContent = since(one.dataset.since);
+    for (const one of document.querySelectorAll("[data-since]")) one.textContent = since(one.dataset.since);
   }
 }

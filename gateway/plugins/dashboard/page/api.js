@@ -6,23 +6,22 @@
 import { learn } from "./dom.js";
 
 const KEY = "reverie.token";
+const RANKS = ["read", "operate", "own"];
 
 export class ApiError extends Error {
   /** `status`: HTTP status; 0: no answer. `asker`: the token that the request was sent with. */
   constructor(status, message, asker = null) {
     super(message);
-    this.status = status;
-    this.asker = asker;
+    Object.assign(this, { status, asker });
   }
 }
 
 /** Read the token from `#token=...`, if it is there. */
 export function takeToken() {
   const found = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (found) {
-    sessionStorage.setItem(KEY, found);
-    history.replaceState(null, "", location.pathname + location.search);
-  }
+  if (!found) return;
+  sessionStorage.setItem(KEY, found);
+  history.replaceState(null, "", location.pathname + location.search);
 }
 
 export const token = () => sessionStorage.getItem(KEY);
@@ -32,13 +31,24 @@ export const forgetToken = () => sessionStorage.removeItem(KEY);
 /** Return whether a header can carry the text: ASCII only. */
 export const sendable = (said) => /^[\x21-\x7e]+$/.test(said);
 
+let me = { name: "", role: "own" };
+
+/** Load who the token stands for. A gateway without roles has only owners. */
+export async function loadMe() {
+  me = (await maybe("/api/me")) ?? { name: "", role: "own" };
+  return me;
+}
+
+/** Return whether the token may do what needs a role. */
+export const may = (role) => RANKS.indexOf(me.role) >= RANKS.indexOf(role);
+
 /** Send a request and return the response. Throws ApiError unless it succeeded. */
-export async function open(path, { signal, headers = {} } = {}) {
+export async function open(path, { headers = {}, ...options } = {}) {
   const asker = token() ?? "";
   let response;
   try {
     response = await fetch(path, {
-      signal,
+      ...options,
       headers: { ...headers, Authorization: `Bearer ${asker}` },
       cache: "no-store",
     });
@@ -60,15 +70,31 @@ async function problem(response) {
   }
 }
 
-/** Send a request and return its JSON. `query`: values; null and "" are left out. */
-export async function get(path, query = {}) {
-  const asked = new URLSearchParams(
-    Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== ""),
-  );
-  const response = await open(asked.size ? `${path}?${asked}` : path, { signal: AbortSignal.timeout(20_000) });
+async function read(path, options, seconds) {
+  const response = await open(path, { ...options, signal: AbortSignal.timeout(seconds * 1000) });
   try {
     return learn(await response.json());
   } catch {
     throw new ApiError(0, "the connection broke while the gateway answered");
   }
 }
+
+/** Send a request and return its JSON. `query`: values; null and "" are left out. */
+export function get(path, query = {}) {
+  const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => (value ?? "") !== ""));
+  return read(asked.size ? `${path}?${asked}` : path, {}, 20);
+}
+
+/** As `get`. Null: this gateway does not have the path, or the role may not read it. */
+export async function maybe(path, query = {}) {
+  try {
+    return await get(path, query);
+  } catch (error) {
+    if (error.status === 404 || (error.status === 403 && path !== "/api/me")) return null;
+    throw error;
+  }
+}
+
+/** Post a JSON body and return the answer's JSON. */
+export const post = (path, body) =>
+  read(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) }, 60);

@@ -5,16 +5,22 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** Return an element. `properties`: `class`, `on` (listeners by name), `style` (custom properties), and attributes.
- * `children`: nodes, texts, or arrays of them. Properties and children that are null or false are left out. */
-export function h(tag, properties = {}, ...children) {
-  return fill(document.createElement(tag), properties, children);
+/**
+ * Return an element. `name`: its tag, and its classes behind dots. `properties` may be left out: `class`, `on`
+ * (listeners by name), `style` (custom properties), and attributes. `children`: nodes, texts, or arrays of them.
+ * Properties and children that are null or false are left out.
+ */
+export function h(name, ...rest) {
+  const [tag, ...classes] = name.split(".");
+  const element = document.createElement(tag);
+  if (classes.length) element.className = classes.join(" ");
+  return fill(element, rest[0]?.constructor === Object ? rest.shift() : {}, rest);
 }
 
 /** Return an SVG element; see `h`. */
-export function s(tag, properties = {}, ...children) {
-  return fill(document.createElementNS(SVG, tag), properties, children);
-}
+export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
+
+const there = (children) => children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
 
 function fill(element, properties, children) {
   for (const [name, value] of Object.entries(properties)) {
@@ -23,19 +29,28 @@ function fill(element, properties, children) {
     else if (name === "style") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
     else element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
+  element.append(...there(children));
   return element;
 }
 
 /** Replace all children. */
-export function show(element, ...children) {
-  element.replaceChildren(
-    ...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false),
-  );
+export const show = (element, ...children) => element.replaceChildren(...there(children));
+/**
+ * Replace all children of a panel; its scroll position and focus stay. Nothing is done while something is written in
+ * it.
+ */
+export function put(root, ...children) {
+  if (root.querySelector("form.editing")) return;
+  const [top, focused] = [root.scrollTop, root.contains(document.activeElement) ? document.activeElement : null];
+  show(root, ...children);
+  root.scrollTop = top;
+  if (!focused || root.contains(focused)) return;
+  const again = [...root.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused.dataset.key);
+  (again ?? root.closest(".view")?.querySelector("h2"))?.focus({ preventScroll: true });
 }
 
 /** Return the paragraph for an empty panel, which says what will appear there and when. */
-export const empty = (...words) => h("p", { class: "empty" }, ...words);
+export const empty = (...words) => h("p.empty", ...words);
 
 // Control and format characters, default ignorables, private use and lone surrogates; not line feeds and tabs.
 // Exceptions: selectors and joiners within emoji, joiners between letters (Indic and Arabic scripts need them).

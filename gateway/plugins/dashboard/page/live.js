@@ -1,33 +1,72 @@
 /** Live list of notifications with their outcomes, newest first; at most `MOST` are kept. */
 
 import { get } from "./api.js";
-import { h, placedWhole, roving, show, titleOf } from "./dom.js";
-import { channelOf, plural } from "./format.js";
-import { Row } from "./row.js";
+import { h, placed, placedWhole, said, titleOf } from "./dom.js";
+import { channelOf, time } from "./format.js";
+import { chip, urgency } from "./legend.js";
+import { Rows } from "./rows.js";
+import { facts } from "./tables.js";
+import { address } from "./views.js";
 
-export const MOST = 500;
+export const MOST = 10_000;
 const PAGE = 200;
 /** Milliseconds between two updates of the DOM. */
 const EVERY_MS = 100;
+/** Characters to which an event cuts a text. */
+const EVENT_CHARS = 4_000;
+
+/** Columns of a list of notifications. */
+export const COLUMNS = [
+  ["at", "at", ({ at }) => time(at)],
+  ["fate", "state", (one) => chip(one.fate ?? one.kind)],
+  ["place", "place", (one) => (one.conversation ? placed(one.conversation) : said(channelOf(one)))],
+  ["who", "who", ({ who }) => said(who)],
+  ["text", "text", ({ text }) => said(text?.length > 400 ? `${text.slice(0, 400)}…` : text)],
+  ["urgency", "how", (one) => (one.urgency === undefined ? "" : urgency(one.urgency))],
+];
+
+/** Return what an opened notification shows. */
+export function unfolded(one) {
+  const words = h("pre", said(one.text));
+  if (one.text?.length >= EVENT_CHARS)
+    get("/api/notifications", { after: one.seq - 1, limit: 1 }) // an event has only the beginning of a text
+      .then(({ items: [found] }) => found?.seq === one.seq && words.replaceChildren(said(found.text)))
+      .catch(() => {});
+  return [
+    words,
+    facts([
+      ["fate", one.fate],
+      ["rule that decided", one.rule],
+      ["type", one.type],
+      ["kind", one.kind],
+      ["sender", one.who],
+      ["conversation", one.conversation && h("a", { href: address("conversations", one.conversation) }, said(placedWhole(one.conversation)))],
+      ["entry", one.seq],
+      ["at", time(one.at, new Date(one.at).toLocaleString())],
+    ]),
+  ];
+}
+
 export class Live {
   /** `fields`: the elements `{list, count, pause, channel, conversation, fate, text}`. */
   constructor(fields) {
-    Object.assign(this, fields, { rows: new Map(), pending: [], meanwhile: null, paused: false, timer: null, end: false, lost: 0 });
-    this.roving = roving(this.list, "summary, button.more");
-    for (const one of [this.channel, this.conversation, this.fate]) one.addEventListener("change", () => this.filter());
-    this.text.addEventListener("input", () => this.filter());
+    Object.assign(this, fields, { notes: new Map(), pending: [], meanwhile: null, paused: false, timer: null, end: false });
+    this.rows = new Rows(this.list, {
+      label: "Notifications, newest first",
+      none: "Nothing has arrived yet. Messages and events appear here with their outcome and the rule that decided.",
+      columns: COLUMNS,
+      details: unfolded,
+      more: () => this.older(),
+    });
+    for (const one of [this.channel, this.conversation, this.fate]) one.addEventListener("change", () => this.settle());
+    this.text.addEventListener("input", () => this.settle());
     this.text.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
       this.text.value = "";
-      this.filter();
+      this.settle();
       this.text.blur();
     });
     this.pause.addEventListener("click", () => this.hold(!this.paused));
-    this.more = h(
-      "li",
-      { class: "foot" },
-      h("button", { type: "button", class: "more", tabindex: -1, on: { click: () => this.older() } }, "Show older"),
-    );
     this.seen = { channel: new Set(), conversation: new Set(), fate: new Set() };
   }
 
@@ -37,16 +76,15 @@ export class Live {
    */
   async load() {
     const meanwhile = (this.meanwhile = []);
-    const { items: notifications, next } = await get("/api/notifications", { limit: PAGE });
-    this.rows.clear();
-    this.list.replaceChildren();
+    const { items, next } = await get("/api/notifications", { limit: PAGE });
+    this.notes.clear();
     this.pending = meanwhile;
     if (this.meanwhile === meanwhile) this.meanwhile = null;
-    this.end = next === null || next === undefined;
-    this.insert(notifications.map((note) => new Row(note)));
+    this.end = (next ?? null) === null;
+    this.insert(items);
     this.flush();
     this.settle();
-    return this.rows.size ? Math.max(...this.rows.keys()) : null;
+    return this.notes.size ? Math.max(...this.notes.keys()) : null;
   }
 
   /** Handle a new notification. It is shown within `EVERY_MS`. */
@@ -54,7 +92,7 @@ export class Live {
     for (const kept of [this.pending, this.meanwhile]) {
       if (!kept) continue;
       kept.push(note);
-      if (kept.length > 4 * MOST) kept.splice(0, kept.length - 3 * MOST);
+      if (kept.length > 2 * MOST) kept.splice(0, MOST);
     }
     if (this.paused) this.counted();
     else this.timer ??= setTimeout(() => requestAnimationFrame(() => this.flush()), EVERY_MS);
@@ -65,9 +103,7 @@ export class Live {
     if (this.paused) return;
     const pending = this.pending;
     this.pending = [];
-    const fresh = new Map();
-    for (const note of pending) if (!this.rows.has(note.seq)) fresh.set(note.seq, note);
-    this.insert([...fresh.values()].slice(-MOST).map((note) => new Row(note)));
+    this.insert(pending.filter((note) => !this.notes.has(note.seq)));
     this.settle();
   }
 
@@ -75,72 +111,38 @@ export class Live {
   async outcomes() {
     const { items } = await get("/api/notifications", { limit: PAGE });
     for (const { seq, fate, rule } of items) {
-      const row = this.rows.get(seq);
-      if (!row || row.note.fate === fate) continue;
-      Object.assign(row.note, { fate, rule });
-      row.decided();
-      row.element.hidden = !this.fits(row.note);
+      const note = this.notes.get(seq);
+      if (!note || note.fate === fate) continue;
+      this.notes.set(seq, { ...note, fate, rule });
       this.learn("fate", fate);
     }
     this.settle();
   }
 
-  /** Return the rows in the order of the log, newest first. */
-  insert(rows) {
-    if (!rows.length) return;
-    const sorted = rows.sort((a, b) => b.note.seq - a.note.seq);
-    const newest = this.rows.size ? Math.max(...this.rows.keys()) : 0;
-    for (const row of sorted) {
-      this.rows.set(row.note.seq, row);
-      row.element.hidden = !this.fits(row.note);
-      this.learn("channel", channelOf(row.note));
-      this.learn("conversation", row.note.conversation);
-      this.learn("fate", row.note.fate);
+  insert(notes) {
+    for (const note of notes) {
+      this.notes.set(note.seq, note);
+      this.learn("channel", channelOf(note));
+      this.learn("conversation", note.conversation);
+      this.learn("fate", note.fate);
     }
-    const elements = sorted.map((row) => row.element);
-    if (sorted.at(-1).note.seq > newest) this.list.prepend(...elements);
-    else this.list.replaceChildren(...this.ordered().map((row) => row.element));
-    this.cap();
+    if (this.notes.size <= MOST) return;
+    for (const { seq } of this.ordered().slice(MOST)) this.notes.delete(seq);
+    this.end = true; // older ones would be dropped again
   }
 
-  ordered = () => [...this.rows.values()].sort((a, b) => b.note.seq - a.note.seq);
-
-  cap() {
-    if (this.rows.size <= MOST) return;
-    for (const row of this.ordered().slice(MOST)) {
-      row.element.remove();
-      this.rows.delete(row.note.seq);
-    }
-    this.end = false;
-  }
+  ordered = () => [...this.notes.values()].sort((a, b) => b.seq - a.seq);
 
   settle() {
-    const shown = [...this.rows.values()].filter((row) => !row.element.hidden).length;
-    if (!this.rows.size)
-      show(
-        this.list,
-        h(
-          "li",
-          { class: "empty" },
-          "Nothing has arrived yet. Messages and events appear here with their outcome and the rule that decided.",
-        ),
-      );
-    else {
-      this.list.querySelector(":scope > .empty")?.remove();
-      if (!shown)
-        this.list.prepend(
-          h("li", { class: "empty" }, "Nothing matches the filter. New events that match appear here."),
-        );
-      if (this.end) this.more.remove();
-      else this.list.append(this.more);
-    }
-    this.counted(shown);
-    this.roving.settle();
+    const shown = this.ordered().filter((one) => this.fits(one));
+    const none = this.notes.size ? "Nothing matches the filter. New events that match appear here." : undefined;
+    this.rows.set(shown, none);
+    this.counted(shown.length);
   }
 
   counted(shown = null) {
     this.shown = shown ?? this.shown ?? 0;
-    const words = this.shown === this.rows.size ? String(this.rows.size) : `${this.shown} of ${this.rows.size}`;
+    const words = this.shown === this.notes.size ? String(this.notes.size) : `${this.shown} of ${this.notes.size}`;
     this.count.textContent = this.paused ? `${words} · paused, ${this.pending.length} new` : words;
   }
 
@@ -154,7 +156,7 @@ export class Live {
 
   /** Update the choices of the filters. */
   learn(name, value) {
-    if (!value || this.seen[name].has(value) || this.seen[name].size >= MOST) return;
+    if (!value || this.seen[name].has(value) || this.seen[name].size >= 500) return;
     this.seen[name].add(value);
     const option = h("option", { value }, name === "conversation" ? placedWhole(value) : value);
     const field = this[name];
@@ -172,29 +174,14 @@ export class Live {
     );
   }
 
-  filter() {
-    for (const row of this.rows.values()) row.element.hidden = !this.fits(row.note);
-    this.settle();
-  }
-
-  /** Load older notifications. The stream is paused meanwhile, because new ones would push them out again. */
+  /** Load older notifications, unless a filter is set. Return whether there were any. */
   async older() {
-    const before = Math.min(...this.rows.keys());
-    const { items: notifications, next } = await get("/api/notifications", {
-      before,
-      limit: 100,
-      conversation: this.conversation.value,
-    });
-    if (this.rows.size + notifications.length > MOST) {
-      this.hold(true);
-      for (const row of this.ordered().slice(0, this.rows.size + notifications.length - MOST)) {
-        row.element.remove();
-        this.rows.delete(row.note.seq);
-      }
-    }
-    this.end = next === null || next === undefined;
-    this.insert(notifications.map((note) => new Row(note)));
+    if (this.end || !this.notes.size || this.shown !== this.notes.size) return false;
+    const before = Math.min(...this.notes.keys());
+    const { items, next } = await get("/api/notifications", { before, limit: PAGE });
+    this.end = (next ?? null) === null;
+    this.insert(items);
     this.settle();
-    if (!notifications.length) this.count.textContent = `${this.count.textContent} · ${plural(0, "older one")}`;
+    return items.length > 0;
   }
 }

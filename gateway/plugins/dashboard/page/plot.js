@@ -54,7 +54,7 @@ export class Plot {
       this.tip,
     );
     this.box.removeAttribute("aria-describedby");
-    this.legend = h("div", { class: "legend" });
+    this.legend = h("div.legend");
     show(root, this.box, this.legend);
     new ResizeObserver(([entry]) => {
       const width = Math.round(entry.contentRect.width);
@@ -105,21 +105,15 @@ export class Plot {
         h("i", { class: `swatch c${(index % COLOURS) + 1}` }),
         said(one.name),
       );
-      return h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, toggle),
-        one.cells.map((cell) => h("td", {}, cell)),
+      return h("tr", h("th", { scope: "row" }, toggle),
+        one.cells.map((cell) => h("td", cell)),
       );
     });
-    const head = h(
-      "tr",
-      {},
-      h("th", { scope: "col" }, "channel"),
+    const head = h("tr", h("th", { scope: "col" }, "channel"),
       this.columns.map((name) => h("th", { scope: "col" }, name)),
     );
     const kept = this.legend.contains(document.activeElement) ? document.activeElement.dataset.name : null;
-    show(this.legend, h("table", {}, h("thead", {}, head), h("tbody", {}, rows)));
+    show(this.legend, h("table", h("thead", head), h("tbody", rows)));
     if (kept) [...this.legend.querySelectorAll("button")].find((one) => one.dataset.name === kept)?.focus();
   }
 
@@ -143,7 +137,7 @@ export class Plot {
     this.high = this.top ?? (Math.max(...sums, 0) * 1.05 || 1);
     const right = this.width - RIGHT;
     const grid = valueTicks(this.high).map((value) => [
-      s("line", { class: "grid", x1: LEFT, x2: right, y1: this.y(value), y2: this.y(value) }),
+      s("line", { class: "gridline", x1: LEFT, x2: right, y1: this.y(value), y2: this.y(value) }),
       s("text", { x: LEFT - 6, y: this.y(value) + 4, "text-anchor": "end" }, this.format(value)),
     ]);
     const ticks = timeTicks(this.data.from, this.data.to, Math.max(2, this.width / 80)).map(([at, words]) =>
@@ -175,7 +169,7 @@ export class Plot {
     const dots = points
       .filter((point) => point && points.length <= 60)
       .map(([x, y]) => s("circle", { class: `dot c${colour}`, cx: x, cy: y, r: 2.5 }));
-    return [s("path", { class: `line c${colour}`, d: path }), dots];
+    return [s("path", { class: `curve c${colour}`, d: path }), dots];
   }
 
   bars(shown) {
@@ -225,18 +219,15 @@ export class Plot {
     this.cursor.setAttribute("visibility", "visible");
     show(
       this.tip,
-      h("strong", {}, when),
+      h("strong", when),
       values.length
         ? values.map((one) =>
-            h(
-              "div",
-              {},
-              h("i", { class: `swatch c${one.colour}` }),
+            h("div", h("i", { class: `swatch c${one.colour}` }),
               said(one.name),
-              h("b", {}, this.format(one.value)),
+              h("b", this.format(one.value)),
             ),
           )
-        : h("div", { class: "quiet" }, "nothing was asked"),
+        : h("div.quiet", "nothing was asked"),
     );
     this.tip.hidden = false;
     const wide = this.tip.offsetWidth;

@@ -6,216 +6,96 @@ import { dollars, plural, time, tokens } from "./format.js";
 const fresh = (one) => Math.max(0, one.tokens - one.read_tokens - one.written_tokens);
 
 /** Bar of three parts. Their sizes are custom properties that the style sheet draws. */
-const bar = (one) =>
-  h(
-    "span",
-    {
-      class: "bar3",
-      "aria-hidden": "true",
-      style: {
-        "--read": String(one.read_tokens),
-        "--written": String(one.written_tokens),
-        "--fresh": String(fresh(one)),
-      },
-    },
-    h("i", { class: "read" }),
-    h("i", { class: "written" }),
-    h("i", { class: "fresh" }),
-  );
+function bar(one) {
+  const style = { "--read": one.read_tokens, "--written": one.written_tokens, "--fresh": fresh(one) };
+  return h("span", { class: "bar3", "aria-hidden": "true", style }, ["read", "written", "fresh"].map((part) => h("i", { class: part })));
+}
 
-const lifetime = (one) =>
-  h(
-    "span",
-    {
-      class: one.lifetime ? `life l-${one.lifetime}` : "life",
-      title: one.lifetime
-        ? `the cache keeps it for ${one.lifetime === "1h" ? "an hour" : "five minutes"}`
-        : "not marked for the cache",
-    },
-    one.lifetime ?? "–",
-  );
+function lifetime({ lifetime: kept }) {
+  const title = kept ? `the cache keeps it for ${kept === "1h" ? "an hour" : "five minutes"}` : "not marked for the cache";
+  return h("span", { class: kept ? `life l-${kept}` : "life", title }, kept ?? "–");
+}
+
+function copier(text) {
+  const copied = h("button", { type: "button", class: "plain copy" }, "Copy");
+  const tell = (words) => () => show(copied, words);
+  copied.addEventListener("click", () => navigator.clipboard.writeText(text).then(tell("Copied"), tell("Could not copy")));
+  return copied;
+}
 
 function block(one, index, unfolded) {
   const key = `${index} ${one.name}`;
-  const marked = one.marked
-    ? h("span", { class: "mark", title: "a cache mark follows it" }, "◆")
-    : h("span", { class: "mark" });
   const sizes = [
-    ["tokens", one.tokens],
-    ["read", one.read_tokens],
-    ["written", one.written_tokens],
-  ].map(([name, count]) =>
-    h(
-      "span",
-      {
-        class: `size ${name}`,
-        title: `${count} tokens${name === "tokens" ? "" : ` expected to be ${name} ${name === "read" ? "from" : "to"} the cache`}`,
-      },
-      count ? tokens(count) : "–",
-    ),
-  );
+    ["tokens", one.tokens, "tokens"],
+    ["read", one.read_tokens, "tokens expected to be read from the cache"],
+    ["written", one.written_tokens, "tokens expected to be written to the cache"],
+  ].map(([name, count, what]) => h("span", { class: `size ${name}`, title: `${count} ${what}` }, count ? tokens(count) : "–", h("span.unseen", ` ${name}, `)));
+  const mark = h("span", { class: "mark", title: one.marked ? "a cache mark follows it" : null }, one.marked ? "◆" : "");
   const details = h(
     "details",
     { "data-name": key },
-    h(
-      "summary",
-      {
-        "aria-label": `${one.name}: ${one.tokens} tokens, ${one.read_tokens} read, ${one.written_tokens} written, kept ${one.lifetime ?? "not"}${one.marked ? ", marked" : ""}`,
-      },
-      marked,
-      said(one.name, { class: "name" }),
-      lifetime(one),
-      bar(one),
-      sizes,
-    ),
+    h("summary", mark, said(one.name, { class: "name" }), lifetime(one), bar(one), sizes),
   );
   const unfold = () => {
-    if (!details.open || details.querySelector("pre")) return;
-    const copied = h(
-      "button",
-      {
-        type: "button",
-        class: "plain copy",
-        on: {
-          click: async () => {
-            await navigator.clipboard.writeText(one.text).then(
-              () => show(copied, "copied"),
-              () => show(copied, "could not copy"),
-            );
-          },
-        },
-      },
-      "copy",
-    );
-    details.append(
-      h(
-        "div",
-        { class: "exact" },
-        copied,
-        one.text
-          ? h("pre", { tabindex: 0, "aria-label": `Text of ${one.name}` }, visible(one.text))
-          : empty("This block is empty."),
-      ),
-    );
+    if (!details.open || details.querySelector(".exact")) return;
+    const text = h("pre", { tabindex: 0, role: "region", "aria-label": `Text of ${one.name}` }, visible(one.text));
+    details.append(h("div.exact", one.text ? [copier(one.text), text] : empty("This block has no text.")));
   };
   details.addEventListener("toggle", unfold);
   if (unfolded.has(key)) {
     details.open = true;
     unfold();
   }
-  return h("li", {}, details);
+  return h("li", details);
 }
 
 /** Cost of the request; null: not answered yet, or not known. */
 function billed({ bill, missed }) {
-  if (!bill) return h("p", { class: "quiet" }, "its cost is not known yet");
-  return h(
-    "p",
-    { class: "bill" },
-    `billed: ${tokens(bill.read_tokens)} read, ${tokens(bill.written_tokens)} written, ${tokens(bill.input_tokens)} neither, ${tokens(bill.output_tokens)} answered, ${dollars(bill.cost_usd)}`,
-    missed
-      ? [
-          " ",
-          h(
-            "span",
-            { class: "chip bad", title: "the cache was used less than expected" },
-            said(String(missed)),
-          ),
-        ]
-      : null,
-  );
+  if (!bill) return h("p.quiet", "its cost is not known yet");
+  const words = `${dollars(bill.cost_usd)}: ${tokens(bill.read_tokens)} tokens read from the cache, ${tokens(bill.written_tokens)} written to it, ${tokens(bill.input_tokens)} neither, ${tokens(bill.output_tokens)} in the answer`;
+  const miss = missed ? h("span", { class: "chip bad", title: "the cache was used less than expected" }, said(String(missed))) : null;
+  return h("p.bill", words, " ", miss);
 }
 
-/** `said`: `prompt` of `/api/conversation`; null: no request since the start. `unfolded`: expanded blocks. */
+/** `said_`: `prompt` of `/api/conversation`; null: no request since the start. `unfolded`: expanded blocks. */
 export function prompt(said_, unfolded) {
+  const heading = (...more) => h("h4", "Last prompt", more);
   if (!said_)
-    return h(
-      "section",
-      { class: "prompt", "aria-label": "The last prompt" },
-      h("h4", {}, "Last prompt"),
-      empty(
-        "The model was not used in this conversation since the start. The next prompt appears here, block by block.",
-      ),
-    );
+    return [heading(), empty("The model was not used here since the start. The next prompt appears here, block by block.")];
   const sum = (name) => said_.blocks.reduce((all, one) => all + one[name], 0);
-  const whole = sum("tokens");
-  const ribbon = h(
-    "div",
-    {
-      class: "ribbon",
-      role: "img",
-      "aria-label": `${whole} tokens: ${sum("read_tokens")} read, ${sum("written_tokens")} written`,
-    },
-    said_.blocks.map((one) =>
-      h(
-        "span",
-        {
-          class: one.marked ? "part marked" : "part",
-          title: `${one.name}: ${plural(one.tokens, "token")}`,
-          style: { "flex-grow": String(Math.max(one.tokens, whole / 200)) },
-        },
-        bar(one),
-      ),
-    ),
-  );
-  const tools = said_.tools.length
-    ? h(
-        "details",
-        { class: "tools", "data-name": "tools", open: unfolded.has("tools") },
-        h("summary", {}, plural(said_.tools.length, "tool")),
-        h(
-          "p",
-          {},
-          said_.tools.map((name) => h("code", {}, said(name))),
-        ),
-      )
-    : null;
-  return h(
-    "section",
-    { class: "prompt", "aria-label": "The last prompt" },
+  const [whole, read, written] = [sum("tokens"), sum("read_tokens"), sum("written_tokens")];
+  const part = (one) =>
     h(
-      "h4",
-      {},
-      "Last prompt",
-      h(
-        "span",
-        { class: "quiet" },
-        time(said_.at),
-        " · ",
-        said(said_.model),
-        ` · ${tokens(whole)} tokens · ${plural(said_.marks, "mark")}`,
-      ),
-    ),
+      "span",
+      {
+        class: one.marked ? "part marked" : "part",
+        title: `${one.name}: ${plural(one.tokens, "token")}`,
+        style: { "flex-grow": Math.max(one.tokens, whole / 200) },
+      },
+      bar(one),
+    );
+  const key = (kind, words) => [h("i", { class: kind }), words];
+  const names = ["", "block", "kept", "", "tokens", "read", "written"].map((name) => h("span", name));
+  const tools = h(
+    "details",
+    { class: "tools", "data-name": "tools", open: unfolded.has("tools") },
+    h("summary", plural(said_.tools.length, "tool")),
+    h("p", said_.tools.map((name) => h("code", said(name)))),
+  );
+  return [
+    heading(h("span.quiet", time(said_.at), " · ", said(said_.model), ` · ${tokens(whole)} tokens · ${plural(said_.marks, "mark")}`)),
     billed(said_),
-    ribbon,
+    h("div", { class: "ribbon", role: "img", "aria-label": `${whole} tokens: ${read} read, ${written} written` }, said_.blocks.map(part)),
     h(
-      "p",
-      { class: "key3" },
-      h("i", { class: "read" }),
-      `read ${tokens(sum("read_tokens"))}`,
-      h("i", { class: "written" }),
-      `written ${tokens(sum("written_tokens"))}`,
-      h("i", { class: "fresh" }),
-      `neither ${tokens(said_.blocks.reduce((all, one) => all + fresh(one), 0))}`,
-      h("span", { class: "mark" }, "◆"),
-      "mark",
+      "p.key3",
+      key("read", `read from the cache ${tokens(read)}`),
+      key("written", `written to it ${tokens(written)}`),
+      key("fresh", `neither ${tokens(said_.blocks.reduce((all, one) => all + fresh(one), 0))}`),
+      h("span.mark", "◆"),
+      "cache mark",
     ),
-    h(
-      "ol",
-      { class: "blocks" },
-      h(
-        "li",
-        { class: "names", "aria-hidden": "true" },
-        h("span"),
-        h("span", {}, "block"),
-        h("span", {}, "kept"),
-        h("span"),
-        h("span", {}, "tokens"),
-        h("span", {}, "read"),
-        h("span", {}, "written"),
-      ),
-      said_.blocks.map((one, index) => block(one, index, unfolded)),
-    ),
-    tools,
-  );
+    h("p.quiet", "Open a block to read its exact text."),
+    h("ol.blocks", h("li", { class: "names", "aria-hidden": "true" }, names), said_.blocks.map((one, index) => block(one, index, unfolded))),
+    said_.tools.length ? tools : null,
+  ];
 }

@@ -1,87 +1,92 @@
-/** Panels that are tables: turns, audit, warnings. */
+/** Tables, and the lists of turns, acts of administrators, and warnings. */
 
 import { get } from "./api.js";
-import { empty, h, placed, said, show } from "./dom.js";
+import { h, placed, placedWhole, said } from "./dom.js";
 import { dollars, input, span, time, tokens } from "./format.js";
+import { Rows } from "./rows.js";
 
-const MOST_WARNINGS = 200;
+const MOST_WARNINGS = 1_000;
+const PAGE = 200;
 
 /** `columns`: `[heading, class, cell of a row]`. The classes fold a row to two lines on narrow screens. */
 export function table(label, columns, rows) {
-  return h(
-    "table",
-    { "aria-label": label },
-    h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        columns.map(([name, kind]) => h("th", { scope: "col", class: kind }, name)),
-      ),
-    ),
-    h(
-      "tbody",
-      {},
-      rows.map((row) =>
-        h(
-          "tr",
-          { class: row.tone ?? null },
-          columns.map(([name, kind, cell]) => h("td", { class: kind, "data-name": name }, cell(row))),
-        ),
-      ),
-    ),
+  const heads = columns.map(([name, kind]) => h("th", { scope: "col", class: kind }, name));
+  const row = (one) =>
+    h("tr", { class: one.tone ?? null }, columns.map(([name, kind, cell]) => h("td", { class: kind, "data-name": name }, cell(one))));
+  return h("table", { "aria-label": label }, h("thead", h("tr", heads)), h("tbody", rows.map(row)));
+}
+
+/** Return a description list of `[name, value]`; those without a value are left out. */
+export const facts = (pairs) =>
+  h(
+    "dl.facts",
+    pairs
+      .filter(([, value]) => (value ?? "") !== "")
+      .map(([name, value]) => [h("dt", name), h("dd", value instanceof Node ? value : said(value))]),
   );
-}
 
-/** Keep the scroll position of a panel. */
-export function put(root, ...children) {
-  const top = root.scrollTop;
-  show(root, ...children);
-  root.scrollTop = top;
-}
+const both = (iso) => time(iso, new Date(iso).toLocaleString());
 
-const OUTCOMES = { replied: "done", failed: "bad", interrupted: "open" };
-
-export class Turns {
-  constructor(root) {
-    this.root = root;
+/** A list of the log, the newest on top, which goes back as far as it is scrolled. */
+class Log {
+  constructor(path, root, options) {
+    Object.assign(this, { path, items: [], next: null });
+    this.rows = new Rows(root, { ...options, more: () => this.older() });
   }
 
   async refresh() {
-    const { items: turns } = await get("/api/turns", { limit: 100 });
-    if (!turns.length)
-      return show(
-        this.root,
-        empty("There were no turns yet. Each turn appears here with its cause, outcome and cost."),
-      );
-    put(
-      this.root,
-      table(
-        "Turns",
-        [
-          ["at", "at", (one) => time(one.at)],
-          ["conversation", "short", (one) => placed(one.conversation)],
-          ["cause", "short", (one) => one.cause],
-          ["outcome", "short", (one) => h("span", { class: `chip ${OUTCOMES[one.outcome] ?? "calm"}` }, one.outcome)],
-          ["tools", "wide", (one) => (one.tools.length ? said(folded(one.tools)) : "–")],
-          ["requests", "num", (one) => String(one.requests)],
-          ["input", "num", (one) => tokens(input(one))],
-          ["read", "num", (one) => tokens(one.read_tokens)],
-          ["written", "num", (one) => tokens(one.written_tokens)],
-          ["output", "num", (one) => tokens(one.output_tokens)],
-          ["cost", "num", (one) => dollars(one.cost_usd)],
-          [
-            "took",
-            "num",
-            (one) =>
-              one.seconds === null ? "–" : one.seconds < 10 ? `${one.seconds.toFixed(1)} s` : span(one.seconds),
-          ],
-          ["model", "mono short", (one) => said(one.model || "–")],
-        ],
-        turns,
-      ),
-    );
+    const { items, next } = await get(this.path, { limit: PAGE });
+    const oldest = items.at(-1)?.seq ?? 0;
+    const kept = this.items.filter((one) => one.seq < oldest);
+    if (!kept.length) this.next = next;
+    const known = new Map(this.items.map((one) => [one.seq, one]));
+    this.items = [...items.map((one) => known.get(one.seq) ?? one), ...kept];
+    this.rows.set(this.items);
+  }
+
+  async older() {
+    if (!this.next) return false;
+    const { items, next } = await get(this.path, { limit: PAGE, before: this.next });
+    Object.assign(this, { items: [...this.items, ...items], next });
+    this.rows.set(this.items);
+    return items.length > 0;
+  }
+}
+
+const OUTCOMES = { replied: "done", failed: "bad", interrupted: "open" };
+const took = ({ seconds: s }) => (s === null ? "–" : s < 10 ? `${s.toFixed(1)} s` : span(s));
+
+export class Turns extends Log {
+  constructor(root) {
+    super("/api/turns", root, {
+      label: "Turns, newest first",
+      none: "There were no turns yet. Each turn appears here with its cause, outcome and cost.",
+      columns: [
+        ["at", "at", (one) => time(one.at)],
+        ["outcome", "state", (one) => h("span", { class: `chip ${OUTCOMES[one.outcome] ?? "calm"}` }, one.outcome)],
+        ["conversation", "place", (one) => placed(one.conversation)],
+        ["cause", "who cause", (one) => one.cause],
+        ["tools", "text", (one) => said(folded(one.tools) || "–")],
+        ["input", "num", (one) => tokens(input(one))],
+        ["output", "num", (one) => tokens(one.output_tokens)],
+        ["cost", "num", (one) => dollars(one.cost_usd)],
+        ["took", "num", took],
+      ],
+      details: (one) =>
+        facts([
+          ["ended", both(one.at)],
+          ["conversation", placedWhole(one.conversation)],
+          ["agent", one.agent],
+          ["cause", one.autonomous ? `${one.cause} (on its own)` : one.cause],
+          ["tools", folded(one.tools)],
+          ["model", one.model],
+          ["requests", one.requests],
+          ["input", `${input(one)} tokens: ${one.read_tokens} read from the cache, ${one.written_tokens} written to it`],
+          ["output", `${one.output_tokens} tokens`],
+          ["cost", dollars(one.cost_usd)],
+          ["entry", one.seq],
+        ]),
+    });
   }
 }
 
@@ -92,79 +97,58 @@ function folded(names) {
   return [...counts].map(([name, count]) => (count > 1 ? `${name} ×${count}` : name)).join(", ");
 }
 
-export class Audit {
+export class Audit extends Log {
   constructor(root) {
-    this.root = root;
-  }
-
-  async refresh() {
-    const { items: audit } = await get("/api/audit", { limit: 100 });
-    if (!audit.length)
-      return show(
-        this.root,
-        empty("Nobody has used an administrative command yet. Such commands appear here."),
-      );
-    put(
-      this.root,
-      table(
-        "Audit",
-        [
-          ["at", "at", (one) => time(one.at)],
-          ["who", "mono", (one) => said(one.actor)],
-          ["command", "mono", (one) => said([one.command, one.arguments].filter(Boolean).join(" "))],
-          ["where", "short", (one) => (one.place ? placed(one.place) : "–")],
-          [
-            "result",
-            "wide",
-            (one) => [one.ok ? null : h("span", { class: "chip bad" }, "not done"), " ", said(one.result || "–")],
-          ],
-        ],
-        audit,
-      ),
-    );
+    super("/api/audit", root, {
+      label: "Acts of administrators, newest first",
+      none: "Nobody has used an administrative command yet. Such commands appear here with the person and the result.",
+      columns: [
+        ["at", "at", (one) => time(one.at)],
+        ["who", "who", (one) => said(one.actor)],
+        ["command", "mono place", (one) => said(`${one.command} ${one.arguments}`.trim())],
+        ["done", "state", (one) => h("span", { class: one.ok ? "chip done" : "chip bad" }, one.ok ? "done" : "not done")],
+        ["result", "text", (one) => said(one.result || "–")],
+      ],
+      details: (one) => [
+        h("pre", said(one.result)),
+        facts([
+          ["at", both(one.at)],
+          ["who", one.actor],
+          ["command", one.command],
+          ["arguments", one.arguments],
+          ["where", one.place ? placedWhole(one.place) : "command line or API"],
+          ["entry", one.seq],
+        ]),
+      ],
+    });
   }
 }
 
 export class Warnings {
   constructor(root) {
-    Object.assign(this, { root, all: [], timer: null });
-    this.paint();
+    Object.assign(this, { all: [], seq: 0, timer: null });
+    const tone = (level) => (/error|critical/i.test(level) ? "bad" : "open");
+    this.rows = new Rows(root, {
+      label: "Warnings, newest first",
+      none: "No warning since this page was opened. New warnings appear here.",
+      columns: [
+        ["at", "at", (one) => time(one.at)],
+        ["level", "state", (one) => h("span", { class: `chip ${tone(one.level)}` }, String(one.level).toLowerCase())],
+        ["from", "mono place", (one) => said(one.logger)],
+        ["message", "text", (one) => said(one.message)],
+      ],
+      details: (one) => h("pre", said(one.message)),
+    });
+    this.rows.set([]);
   }
 
   /** Add a warning `{at, level, logger, message}`. */
   take(one) {
-    this.all.unshift(one);
+    this.all.unshift({ ...one, seq: (this.seq += 1) });
     this.all.length = Math.min(this.all.length, MOST_WARNINGS);
     this.timer ??= setTimeout(() => {
       this.timer = null;
-      this.paint();
+      this.rows.set([...this.all]);
     }, 300);
-  }
-
-  paint() {
-    if (!this.all.length)
-      return show(this.root, empty("No warning since this page was opened. New warnings appear here."));
-    put(
-      this.root,
-      table(
-        "Warnings",
-        [
-          ["at", "at", (one) => time(one.at)],
-          [
-            "level",
-            "short",
-            (one) =>
-              h(
-                "span",
-                { class: `chip ${/error|critical/i.test(one.level) ? "bad" : "open"}` },
-                String(one.level).toLowerCase(),
-              ),
-          ],
-          ["from", "mono short", (one) => said(one.logger)],
-          ["message", "wide", (one) => said(one.message)],
-        ],
-        this.all,
-      ),
-    );
   }
 }

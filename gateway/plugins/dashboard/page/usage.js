@@ -1,9 +1,10 @@
-/** Usage and costs of models: today's totals, and both plots. */
+/** Usage and costs of models: today's totals, both plots, and sums by day, room, person and model. */
 
-import { get } from "./api.js";
-import { empty, h, show } from "./dom.js";
+import { get, maybe } from "./api.js";
+import { empty, h, put, said, show, titleOf } from "./dom.js";
 import { bytes, dollars, input, now as clock, share, tokens } from "./format.js";
 import { Plot } from "./plot.js";
+import { table } from "./tables.js";
 
 const HOUR = 3_600_000;
 /** Hours up to which the gateway returns hours; beyond, days. */
@@ -11,42 +12,25 @@ const HOURLY_MOST = 72;
 
 /** Rows `[what, value, more]` from `/api/status`. */
 function figures({ today, agents, store }) {
-  const own = agents.reduce((sum, one) => sum + one.turns_today, 0);
-  const may = agents.reduce((sum, one) => sum + one.daily_turns, 0);
-  const spent = agents.reduce((sum, one) => sum + one.spent_today_usd, 0);
-  const budget = agents.reduce((sum, one) => sum + one.daily_cost_usd, 0);
+  const sum = (name) => agents.reduce((all, one) => all + one[name], 0);
+  const full = store.full_on ? `disk full on ${store.full_on}` : "the disk lasts for years";
   return [
-    ["cost", dollars(today.cost_usd), "since midnight UTC"],
-    ["read from cache", share(today.read_share), `${tokens(today.read_tokens)} tokens`],
-    ["requests", String(today.requests), `${tokens(input(today))} tokens in`],
-    ["written to cache", tokens(today.written_tokens), "tokens"],
-    ["answered", tokens(today.output_tokens), "tokens out"],
-    ["turns on its own", `${own}`, `of ${may}`],
-    ["spent on these", dollars(spent), `of ${dollars(budget)}`],
+    ["spent today", dollars(today.cost_usd), "since midnight UTC"],
+    ["read from the cache", share(today.read_share), `${tokens(today.read_tokens)} tokens`],
+    ["requests to models", String(today.requests), `${tokens(input(today))} tokens in, ${tokens(today.output_tokens)} out`],
+    ["turns on its own", `${sum("turns_today")}`, `of ${sum("daily_turns")} a day`],
+    ["spent on these", dollars(sum("spent_today_usd")), `of ${dollars(sum("daily_cost_usd"))}`],
     store.bytes_per_day === null
-      ? ["store", bytes(store.size_bytes), "growth known after a day"]
-      : [
-          `store, +${bytes(store.bytes_per_day)} a day`,
-          bytes(store.size_bytes),
-          `disk ${store.full_on ? `full on ${store.full_on}` : "lasts for years"}`,
-        ],
+      ? ["store", bytes(store.size_bytes), "growth is known after a day"]
+      : ["store", bytes(store.size_bytes), `+${bytes(store.bytes_per_day)} a day; ${full}`],
   ];
 }
 
 /** Row of totals. */
 export function today(root, status) {
-  show(
-    root,
-    figures(status).map(([what, value, more]) =>
-      h(
-        "div",
-        { class: "figure" },
-        h("span", { class: "what" }, what),
-        h("span", { class: "value" }, value),
-        h("span", { class: "more" }, more),
-      ),
-    ),
-  );
+  const figure = ([what, value, more]) =>
+    h("div.figure", h("span.what", what), h("span.value", value), h("span.more", more));
+  show(root, figures(status).map(figure));
 }
 
 /** Convert the answer of `/api/cache` to the data of a plot. */
@@ -60,63 +44,57 @@ export function series(answer, hours, value, cells, now = clock()) {
   // sorted by name, so that each keeps its colour
   const named = [...answer.totals]
     .sort((one, other) => one.key.localeCompare(other.key))
-    .map((total) => ({
-      name: total.key,
-      cells: cells(total),
-      values: times.map((at) => value(by.get(`${total.key}\n${at}`))),
-    }));
+    .map((total) => ({ name: total.key, cells: cells(total), values: times.map((at) => value(by.get(`${total.key}\n${at}`))) }));
   return { from, to: times.at(-1) + width, width, times, series: named };
 }
 
-/** Both plots. */
 export class Usage {
-  constructor(shareRoot, costRoot, choice) {
-    this.choice = choice;
-    this.roots = [shareRoot, costRoot];
-    this.plots = null;
-    choice.addEventListener("change", () => this.refresh());
+  /** `hours`, `by`: fields that choose the span, and what is summed in the table `sums`. */
+  constructor({ share: shareRoot, cost, sums, hours, by }) {
+    Object.assign(this, { roots: [shareRoot, cost], sums, hours, by, plots: null });
+    for (const one of [hours, by]) one.addEventListener("change", () => this.refresh());
   }
 
   async refresh() {
-    const hours = Number(this.choice.value);
-    const answer = await get("/api/cache", { hours, by: "channel" });
-    if (hours !== Number(this.choice.value)) return; // another period was chosen meanwhile
+    const [hours, by] = [Number(this.hours.value), this.by.value];
+    const [answer, found] = await Promise.all([get("/api/cache", { hours, by: "channel" }), this.spending(hours, by)]);
+    if (hours !== Number(this.hours.value) || by !== this.by.value) return; // another choice was made meanwhile
+    this.table(found);
     if (!answer.totals.length) {
       this.plots = null;
-      for (const root of this.roots)
-        show(root, empty("There were no requests to a model in this time."));
+      for (const root of this.roots) show(root, empty("There were no requests to a model in this time."));
       return;
     }
     this.plots ??= [
-      new Plot(this.roots[0], {
-        kind: "line",
-        top: 1,
-        format: share,
-        label: "Share of input tokens that were read from the cache, per channel",
-        columns: ["share", "read", "input"],
-      }),
-      new Plot(this.roots[1], {
-        kind: "bars",
-        format: dollars,
-        label: "Cost per channel",
-        columns: ["cost", "written", "output"],
-      }),
+      new Plot(this.roots[0], { kind: "line", top: 1, format: share, label: "Share of input tokens that was read from the cache, per channel", columns: ["share", "read", "input"] }),
+      new Plot(this.roots[1], { kind: "bars", format: dollars, label: "Cost per channel", columns: ["cost", "written", "output"] }),
     ];
-    this.plots[0].draw(
-      series(
-        answer,
-        hours,
-        (one) => one?.read_share ?? null,
-        (one) => [share(one.read_share), tokens(one.read_tokens), tokens(input(one))],
-      ),
-    );
-    this.plots[1].draw(
-      series(
-        answer,
-        hours,
-        (one) => one?.cost_usd ?? null,
-        (one) => [dollars(one.cost_usd), tokens(one.written_tokens), tokens(one.output_tokens)],
-      ),
-    );
+    const shares = (one) => [share(one.read_share), tokens(one.read_tokens), tokens(input(one))];
+    const costs = (one) => [dollars(one.cost_usd), tokens(one.written_tokens), tokens(one.output_tokens)];
+    this.plots[0].draw(series(answer, hours, (one) => one?.read_share ?? null, shares));
+    this.plots[1].draw(series(answer, hours, (one) => one?.cost_usd ?? null, costs));
+  }
+
+  /** Return the sums; where the gateway does not have them by this key, null. */
+  async spending(hours, by) {
+    const answer = await maybe("/api/spending", { hours, by });
+    if (answer) return answer.items ?? answer;
+    return ["conversation", "model", "agent"].includes(by) ? (await get("/api/cache", { hours, by })).totals : null;
+  }
+
+  table(found) {
+    if (!found?.length) return show(this.sums, empty(found ? "There were no requests to a model in this time." : "This gateway does not sum by this."));
+    const most = Math.max(...found.map((one) => one.cost_usd));
+    const part = (one) => h("span", { class: "meter", "aria-hidden": "true", style: { "--part": most ? one.cost_usd / most : 0 } });
+    const columns = [
+      [this.by.selectedOptions[0].text, "wide", (one) => said(titleOf(one.key) || "–", { title: one.key })],
+      ["share of cost", "share", part],
+      ["cost", "num", (one) => dollars(one.cost_usd)],
+      ["requests", "num", (one) => String(one.requests)],
+      ["input", "num", (one) => tokens(input(one))],
+      ["from cache", "num", (one) => share(one.read_share)],
+      ["output", "num", (one) => tokens(one.output_tokens)],
+    ];
+    put(this.sums, table("Costs", columns, found));
   }
 }
