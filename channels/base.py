@@ -47,11 +47,6 @@ class ChannelConfig(ConfigSection):
     reads_history: ClassVar[bool] = False
     """True: the cursor is a position in a history, which is read from there. False: the platform
     delivers what was not acknowledged."""
-    sender_ids: ClassVar[str] = ".+"
-    """Regular expression of the ids of people, as a whole: whoever writes something else is
-    corrected."""
-    sender_id_example: ClassVar[str] = ""
-    """Id of a person, for that correction."""
     unrunnable: ClassVar[str] = ""
     """Why `reverie run` has no such channel, and what to do. Empty: it has."""
 
@@ -215,6 +210,8 @@ class SubcommandSpec:
     name: str
     summary: str
     args: tuple[CommandArg, ...] = ()
+    private: bool = False
+    """As `CommandSpec.private`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,13 +227,15 @@ class CommandSpec:
     subs: tuple[SubcommandSpec, ...] = ()
     """Subcommands; the first one is the default."""
     private: bool = False
-    """The answer is for the sender alone."""
+    """The answer is for the sender alone. Of a command with subcommands, each has its own."""
     role: Literal["owner", "admin", "member", "guest", "blocked"] = "guest"
     """Lowest role that may use it; it need not be shown to lower ones."""
     direct_only: bool = False
     """Usable only in a direct chat."""
     own: bool = False
     """In a direct chat the person that the object belongs to may use it, too."""
+    aliases: tuple[str, ...] = ()
+    """Other names, which menus do not show."""
 
 
 BeforeSend = Callable[[], Awaitable[None]]
@@ -379,9 +378,6 @@ class CanPage(Protocol):
 
     def page_count(self, post: Post) -> int:
         """Return the number of pages of `post.text`, at least 1. Pure."""
-
-    def line_count(self, post: Post) -> int:
-        """Return the number of lines that people see of this page, at least 1. Pure."""
 
 
 @runtime_checkable

@@ -45,7 +45,7 @@ from channels.discord.wire import (
     find_focused,
     form_target,
 )
-from channels.text import Json, get_int, get_object, get_str, single_line
+from channels.text import Json, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
 from gateway.core.i18n import N_, _, use_language
@@ -204,7 +204,11 @@ class InteractionResponder:
         specs: Sequence[CommandSpec],
     ) -> None:
         self._api, self._clock, self._directory, self.specs = api, clock, directory, specs
-        self._private_commands: AbstractSet[str] = {spec.name for spec in specs if spec.private}
+        self._private_commands: AbstractSet[str] = {
+            *(spec.name for spec in specs if spec.private),
+            *(f"{spec.name} {sub.name}" for spec in specs for sub in spec.subs if sub.private),
+        }
+        """Commands, with their subcommands, whose answers are for the sender alone."""
         self.completer: CommandCompleter | None = None
         """Source of suggestions. None: none are given."""
         self._seen = LruDict[str, None](_MAX_SEEN)
@@ -256,7 +260,10 @@ class InteractionResponder:
 
     def _acknowledge(self, interaction: str, token: str, payload: Json) -> None:
         """Defer the answer to a command. That to a tap is for who tapped alone."""
-        name, now_s = get_str(get_object(payload, "data"), "name").lower(), self._clock.monotonic()
+        command, now_s = get_object(payload, "data"), self._clock.monotonic()
+        options = get_objects(command, "options")
+        subs = [get_str(one, "name") for one in options if get_int(one, "type") == _SUBCOMMAND]
+        name = " ".join([get_str(command, "name"), *subs]).lower()
         private = button_command(payload) is not None or name in self._private_commands
         self._pending = {
             one: pending for one, pending in self._pending.items() if pending.expires_s >= now_s

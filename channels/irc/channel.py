@@ -96,8 +96,8 @@ class IrcChannel:
             platform="IRC",
             formatting=FORMATTING,
             login_command="/msg NickServ IDENTIFY",
-            sender_ids=IrcConfig.sender_ids,
-            sender_id_example=IrcConfig.sender_id_example,
+            sender_ids=r"(?:account|mask|relay|bridge):.+",
+            sender_id_example="account:someone",
             max_in_flight=MAX_IN_FLIGHT,
         )
         self._inbox = IrcNotificationQueue()
@@ -124,10 +124,6 @@ class IrcChannel:
 
     def page_count(self, post: Post) -> int:
         return len(self._paginate(post))
-
-    def line_count(self, post: Post) -> int:
-        pages = self._paginate(post)
-        return len(pages[min(post.page, len(pages)) - 1])
 
     def _paginate(self, post: Post) -> tuple[tuple[str, ...], ...]:
         # A person who is asked to approve something must see all of it.

@@ -77,8 +77,8 @@ class TelegramChannel(TelegramActions):
         max_file_bytes=MAX_FILE_BYTES,
         buttons=True,
         native_commands=True,
-        sender_ids=TelegramConfig.sender_ids,
-        sender_id_example=TelegramConfig.sender_id_example,
+        sender_ids=r"-?\d+",
+        sender_id_example="1001",
         room_title="a Telegram chat",
     )
 
@@ -107,7 +107,9 @@ class TelegramChannel(TelegramActions):
                 own_id=0,
                 username="",
                 rooms=frozenset(config.rooms),
-                commands=frozenset(command.name for command in commands),
+                commands=frozenset(
+                    name for command in commands for name in (command.name, *command.aliases)
+                ),
                 cursor=saved.for_bot(bot),
             ),
             counting=config.webhook is None,

@@ -55,6 +55,9 @@ def give_role(
             )
         )
     before = roster.find_grant(whom.person, at.name)
+    if before is not None and before.role == wants:
+        text = _("{person} is already {role} {where}.")
+        return done(text.format(person=whom.label, role=wants, where=at.label))
     fact = _build_role_fact(whom, wants, by, at.name, "role")
     text = (
         _("{person} is {role} {where} from now on, and was {before} until now.")

@@ -34,7 +34,7 @@ from gateway.core.facts import (
     Seq,
     inner_conversation,
 )
-from gateway.core.i18n import _, ngettext
+from gateway.core.i18n import N_, _, ngettext
 from gateway.core.moments import InvalidTime
 from gateway.core.text_safety import inline_code
 from gateway.runtime.dmn_admin import (
@@ -65,7 +65,12 @@ COMPACT_TIMEOUT_S: Final = 8.0
 """Longest wait of an operator for a result; less than `gateway.core.control_socket.ANSWER_S`."""
 MAX_CONVERSATIONS: Final = 20
 """Conversations in one answer."""
-_URGENCY_LEVELS: Final = ("urgent", "normal", "low", "ambient")
+_UNREAD_TEXTS: Final = {
+    "urgent": N_("urgent"),
+    "normal": N_("normal"),
+    "low": N_("that can wait"),
+    "ambient": N_("overheard"),
+}
 _PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
     **{level: level for level in get_args(PresenceLevel)},
     "auto": None,
@@ -90,7 +95,6 @@ DMN = command(
     group="what I do",
     role="admin",
     needs_global_role=True,
-    private=True,
     aliases=("pause", "quiet"),
 )
 
@@ -184,7 +188,6 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandEff
     group="what I do",
     role="admin",
     needs_global_role=True,
-    private=True,
 )
 async def show_pending(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List unread counts by conversation; private ones are only counted, except for an owner in a
@@ -279,8 +282,8 @@ async def count_pending(reader: StoreReader) -> list[PendingCounts]:
 
 
 def _format_unread(some: Sequence[PendingCounts]) -> str:
-    sums = {level: sum(getattr(one, level) for one in some) for level in _URGENCY_LEVELS}
-    return ", ".join(f"{count} {level}" for level, count in sums.items() if count)
+    sums = {text: sum(getattr(one, level) for one in some) for level, text in _UNREAD_TEXTS.items()}
+    return ", ".join(f"{count} {_(text)}" for text, count in sums.items() if count)
 
 
 MAX_REASON_CHARS = 300
@@ -300,7 +303,6 @@ MAX_REASON_CHARS = 300
     ),
     role="admin",
     needs_global_role=True,
-    private=True,
     needs_gateway=True,
 )
 async def restart_channel(call: CommandCall, context: CommandContext) -> CommandEffect:
@@ -335,7 +337,7 @@ def _begin_restart(
 ) -> None:
     async def on_result(result: RestartResult) -> None:
         if words := _render_restart(name, result):
-            await send_follow_up(context.gateway, call, cause, words, private=True)
+            await send_follow_up(context.gateway, call, cause, words)
 
     context.platforms.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
 
@@ -346,7 +348,6 @@ def _begin_restart(
     group="how I run",
     role="admin",
     needs_global_role=True,
-    private=True,
     needs_gateway=True,
 )
 async def reload_settings(_call: CommandCall, context: CommandContext) -> CommandEffect:
@@ -387,7 +388,7 @@ def _render_reload(result: ReloadResult) -> list[str]:
         return [text.format(keys=_format_keys(result.after_restart))]
     if result.applied:
         return [_("Changed, in force now: {keys}.").format(keys=_format_keys(result.applied))]
-    return [_("The configuration has not changed.")]
+    return [_("I read the configuration again. Nothing in it has changed.")]
 
 
 def _format_keys(keys: tuple[str, ...]) -> str:
@@ -402,6 +403,7 @@ def _format_keys(keys: tuple[str, ...]) -> str:
     allowed_in_own_chat=True,
     needs_gateway=True,
     asks_model=True,
+    private=False,
 )
 async def compact_view(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Compact the view. The result is posted later; the operator waits for it."""
@@ -434,6 +436,7 @@ async def compact_view(call: CommandCall, context: CommandContext) -> CommandEff
     role="admin",
     allowed_in_own_chat=True,
     needs_gateway=True,
+    private=False,
 )
 async def stop_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
     return await plan_stop(context.runtime.agents, call.command.at, call.author)

@@ -156,9 +156,10 @@ def format_place(conversation: ConversationId) -> str:
 
 
 async def send_follow_up(
-    gateway: GatewayHandle, call: CommandCall, cause: Seq, words: str, *, private: bool
+    gateway: GatewayHandle, call: CommandCall, cause: Seq, words: str, *, private: bool = True
 ) -> None:
-    """Post a later result where the command was given, once; to the operator it is only logged.
+    """Post a later result to whoever gave the command, once; to the operator it is only logged.
+    Not `private`: in the room.
 
     `cause`: the command's entry. Raises `StoreError`.
     """
@@ -166,16 +167,23 @@ async def send_follow_up(
     if call.is_operator:
         logger.warning("%s", text)
         return
+    to = command.at
+    if private and not command.direct:
+        to = gateway.channels.private_address(command.at, command.sender)
     post = Post(
         key=follow_up_key(command, "later"),
-        to=command.at,
+        to=to,
         text=text,
-        reply_to=MessageId(command.id),
+        reply_to=MessageId(command.id) if to == command.at else None,
+        style="message" if to == command.at else "notice",
         private=private,
     )
-    now, place = gateway.clock.now(), command.at.conversation
     entry = NewEntry(
-        fact=PostQueued(post=post), at=now, conversation=place, key=f"post:{post.key}", cause=cause
+        fact=PostQueued(post=post),
+        at=gateway.clock.now(),
+        conversation=to.conversation,
+        key=f"post:{post.key}",
+        cause=cause,
     )
     await gateway.store.append([entry])
 

@@ -67,8 +67,10 @@ class CommandDefinition:
     """True: in a direct chat its owner may use it too, whatever their role."""
     direct_only: bool = False
     """True: only in a direct chat."""
-    private: bool = False
-    """True: the answer is shown to the sender alone, where the platform can."""
+    private: bool = True
+    """True: the answer is shown to the sender alone, where the platform can. False: it is said in
+    the room, because it changes what happens there or says who I am. Each subcommand has its own
+    value."""
     aliases: tuple[str, ...] = ()
     """Other names, which are not listed."""
     needs_gateway: bool = False

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from channels.base import CanCompleteCommands, CanPage
+from channels.base import CanCompleteCommands
 from gateway.access.limits import UsageLimiter
 from gateway.access.policy import AccessDecision, Routed, decide
 from gateway.commands import help  # noqa: A004 - the command has this name
@@ -72,9 +72,6 @@ logger = logging.getLogger("reverie.commands")
 
 MAX_OVERHEARD_MORE_AGE = timedelta(minutes=5)
 """Time after a page in which an unaddressed "more" in a room asks for the next one."""
-MAX_ROOM_LINES: Final = 3
-"""Longest answer, in lines, that is said in a room of a platform with pages; a longer one goes to
-whoever asked."""
 MAX_COMMAND_AGE_S = 60.0
 """Seconds in which an acting command is carried out; later, its reason may be gone."""
 ANSWER_TIMEOUT_S = 5.0
@@ -201,29 +198,23 @@ class CommandDispatcher:
                 self._build_record(row, command, answer.answer, ok=answer.ok), key=key
             )
             answer = replace(answer, facts=(*answer.facts, record))
+        meant = row if parsed is None or parsed.sub is None else parsed.sub
         private = (
-            tapped or row is None or (row.private if answer.private is None else answer.private)
+            tapped or meant is None or (meant.private if answer.private is None else answer.private)
         )
-        text, secret = (
-            self._finish_text(answer.answer),
-            private and row is not None and row.is_administrative,
-        )
-        is_long = not answer.repeats and self._is_long(command.at, text)
-        aside = (secret or is_long) and not (command.direct or tapped)
         to = (
             self._gateway.channels.private_address(command.at, command.sender)
-            if aside
+            if private and not (command.direct or tapped)
             else command.at
         )
         post = Post(
             key=answer_key(command),
             to=to,
-            text=text,
+            text=self._finish_text(answer.answer),
             reply_to=MessageId(command.id) if to == command.at else None,
             style="notice" if to != command.at or (tapped and is_changed) else "message",
-            # Not in pages, if only its length sends it there: not everybody may ask for the next
-            # one in a direct chat.
-            private=private and (secret or to == command.at),
+            # In pages only for whoever may ask for the next one in a direct chat.
+            private=private and (to == command.at or trusted),
             page=answer.page,
             buttons=answer.buttons if self._shows_choices(command, to) else (),
             language=current_language(),
@@ -237,12 +228,6 @@ class CommandDispatcher:
                 judged, fate="context", urgency=AMBIENT, rule="they came by a link with a word"
             )
         return Decision(judgement=judged, post=post, effect=answer if answer.changes else None)
-
-    def _is_long(self, at: Address, text: str) -> bool:
-        """Return whether an answer would fill a room where each of its lines is a message."""
-        channel: object = self._gateway.channels.get(at.channel)
-        post = Post(key=PostKey(""), to=at, text=text)
-        return isinstance(channel, CanPage) and channel.line_count(post) > MAX_ROOM_LINES
 
     def _shows_choices(self, command: Command, to: Address) -> bool:
         """Return whether an answer to this command, posted there, may have buttons: they act where

@@ -1,7 +1,7 @@
 """Help texts, built from rows of the command table.
 
-The list has a line for each command. Where long answers have pages (IRC), it is brief: a line for
-each subject.
+The list has a line for each command. Where long answers have pages (IRC), it is one line with all
+names.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,13 @@ from gateway.core.i18n import _
 def render_command_list(
     rows: Sequence[CommandDefinition], prefix: str, *, brief: bool = False
 ) -> str:
-    """Return the list of these commands. `brief`: their names alone, a line for each subject."""
-    lines = []
-    for group in COMMAND_GROUPS:
-        shown = [row for row in rows if row.group == group]
+    """Return the list of these commands. `brief`: their names alone, in one line."""
+    names = " ".join(f"{prefix}{row.name}" for row in rows)
+    lines = [_("Commands: {names}").format(names=names)] if brief else []
+    for group in () if brief else COMMAND_GROUPS:
+        shown = [f"- `{prefix}{row.name}`: {_(row.summary)}" for row in rows if row.group == group]
         title = _(group)
-        title = f"{title[0].upper()}{title[1:]}"
-        if shown and brief:
-            lines.append(f"- {title}: {', '.join(f'`{prefix}{row.name}`' for row in shown)}")
-        elif shown:
-            lines += [
-                f"**{title}**",
-                *(f"- `{prefix}{row.name}`: {_(row.summary)}" for row in shown),
-            ]
+        lines += [f"**{title[0].upper()}{title[1:]}**", *shown] if shown else []
     word = _("command")
     return "\n".join(
         [*lines, _("`{help}` shows how to use one command.").format(help=f"{prefix}help <{word}>")]

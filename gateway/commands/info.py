@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-from channels.base import CanPage, CommandCompletion
+from channels.base import CanPage, CommandCompletion, HasPlaceNames
 from gateway import __version__
 from gateway.access.texts import render_identity
 from gateway.cluster.status import describe_cluster, render_process_report
@@ -18,6 +18,7 @@ from gateway.commands.context import (
     CommandCall,
     CommandContext,
     find_hidden,
+    format_place,
     sees_everything,
 )
 from gateway.commands.definition import command, find_available, make_arg
@@ -34,12 +35,13 @@ from gateway.core.facts import (
 from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
+from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
-from gateway.core.text_safety import shorten
+from gateway.core.text_safety import inline_code
 from gateway.store import LogEntry
 from gateway.store.effects import CommandEffect, done
-from gateway.store.format import format_entry
+from gateway.store.format import describe, describe_contents
 from gateway.stream.again import find_uncertain_posts
 
 MAX_POSTS_SEARCHED = 10
@@ -48,7 +50,9 @@ _MODEL_HOST = re.compile(r" at \S+?(?=,|$)")
 """Host after a model's name, as in `agent.models.base.Model.label`."""
 DEFAULT_LOG_ENTRIES: Final = 10
 MAX_LOG_ENTRIES: Final = 100
-MAX_LOG_ENTRY_CHARS: Final = 300
+MAX_LOG_ENTRY_CHARS: Final = 200
+_STEP_KINDS: Final = frozenset({"judged", "sending", "part", "delivery"})
+"""Steps on the way of an event or a post, which `why` explains."""
 SAVED_STATE_KINDS: Final = frozenset({"dmn", "cursor"})
 """Saved states, which add nothing to the entries that led to them, but name every place."""
 
@@ -78,7 +82,6 @@ async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -
         make_arg("command", "The command to explain.", suggests=_suggest_commands),
         make_arg("sub", "One of its subcommands.", suggests=_suggest_commands),
     ),
-    private=True,
     aliases=("commands",),
 )
 async def handle_help(call: CommandCall, context: CommandContext) -> CommandEffect:
@@ -118,34 +121,41 @@ def answer_unknown_command(call: CommandCall, name: str) -> str:
     group="me and you",
     aliases=("start",),
     needs_gateway=True,
+    private=False,
 )
 async def handle_about(call: CommandCall, context: CommandContext) -> CommandEffect:
-    settings = context.gateway.live.settings
-    channel = settings.channels.get(call.command.at.channel)
-    contact = getattr(channel, "contact", None) or settings.commands.contact
-    lines = [
-        _("I am a bot, not a person: a program that answers with a language model."),
-        _("Model: {model}.").format(model=_format_model(call, context)),
-    ]
-    lines.append(
+    """Say what answers here and who runs it. `start`, which platforms have people give first, is a
+    welcome.
+    """
+    settings, at = context.gateway.live.settings, call.command.at
+    config = settings.channels.get(at.channel)
+    channel: object = context.gateway.channels.get(at.channel)
+    contact = getattr(config, "contact", None) or settings.commands.contact
+    lists = _("`{help}` lists all commands.").format(help=f"{call.prefix}help")
+    if call.command.name == "start":
+        names = channel.place_names(at) if isinstance(channel, HasPlaceNames) else None
+        me = inline_code((names and names.me) or _("my name"))
+        text = _(
+            "Hello! I am a bot that answers with a language model. Just write to me here; in a "
+            "group, begin with {me}."
+        )
+        return done(f"{text.format(me=me)} {lists if call.prefix else ''}".rstrip())
+    text = _("I am a bot, not a person: a program that answers with a language model ({model}).")
+    operator = (
         _("My operator: {contact}").format(contact=contact)
         if contact
         else _("My operator has not given a contact.")
     )
-    if call.prefix:
-        lines.append(_("`{help}` lists all commands.").format(help=f"{call.prefix}help"))
+    lines = [text.format(model=_model_names(context)), operator, *([lists] if call.prefix else [])]
     return done("\n".join(lines))
 
 
-def _format_model(call: CommandCall, context: CommandContext) -> str:
-    """Return the name of the model that answers people, with its host only for admins
-    everywhere.
-    """
-    label = context.runtime.agents.model_labels
-    return label if call.global_role in ADMIN_ROLES else _MODEL_HOST.sub("", label)
+def _model_names(context: CommandContext) -> str:
+    """Return the names of the models that answer people, without their hosts."""
+    return _MODEL_HOST.sub("", context.runtime.agents.model_labels)
 
 
-@command("whoami", "Show your id and your role.", group="me and you", private=True)
+@command("whoami", "Show your id and your role.", group="me and you")
 async def handle_whoami(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the sender's id as the configuration takes it, and their role; to owners and admins also
     its origin."""
@@ -173,7 +183,7 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     running = format_duration((now - snapshot.started).total_seconds())
     lines = [
         _("I have been running for {time}, with {model}. My state: {mode}.").format(
-            time=running, model=_format_model(call, context), mode=context.runtime.agents.mode_label
+            time=running, model=_model_names(context), mode=context.runtime.agents.mode_label
         )
     ]
     under_way = context.runtime.agents.registry.running.describe(call.command.at.conversation)
@@ -202,7 +212,6 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     group="how I run",
     role="admin",
     needs_global_role=True,
-    private=True,
     needs_gateway=True,
 )
 async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandEffect:
@@ -223,7 +232,6 @@ async def handle_version(_call: CommandCall, _context: CommandContext) -> Comman
     "List my tools, and who may ask for them.",
     group="approvals",
     role="member",
-    private=True,
     needs_gateway=True,
 )
 async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
@@ -235,12 +243,13 @@ async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEff
     "Show the next page of my last long answer here.",
     group="me and you",
     needs_gateway=True,
+    private=False,
 )
 async def handle_more(call: CommandCall, context: CommandContext) -> CommandEffect:
     post = await find_next_page(context, call.command)
     if post is None:
         return done(_("There is nothing more to show."))
-    return replace(done(post.text), page=post.page + 1, private=post.private, repeats=True)
+    return replace(done(post.text), page=post.page + 1, private=post.private)
 
 
 @command(
@@ -248,12 +257,13 @@ async def handle_more(call: CommandCall, context: CommandContext) -> CommandEffe
     "Repeat an answer that may not have arrived here.",
     group="me and you",
     needs_gateway=True,
+    private=False,
 )
 async def handle_again(call: CommandCall, context: CommandContext) -> CommandEffect:
     posts = await find_uncertain_posts(context.gateway.store, call.command.at.conversation)
     if not posts:
         return done(_("All my messages here have arrived."))
-    return replace(done("\n\n".join(post.text for post in posts)), repeats=True)
+    return done("\n\n".join(post.text for post in posts))
 
 
 async def find_next_page(
@@ -318,7 +328,6 @@ LOG = command(
     role="admin",
     needs_global_role=True,
     direct_only=True,
-    private=True,
 )
 
 
@@ -335,23 +344,22 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     """
     wanted = int(call.arguments.get("n", DEFAULT_LOG_ENTRIES))
     found = await context.gateway.store.newest_entries(
-        wanted, kinds=sorted(fact_kinds() - SAVED_STATE_KINDS)
+        wanted, kinds=sorted(fact_kinds() - SAVED_STATE_KINDS - _STEP_KINDS)
     )
     hidden = await find_hidden(
         call,
         context.gateway.places,
         [place for entry in found for place in find_entry_places(entry)],
     )
-    shown = [
-        shorten(format_entry(entry, context.gateway.redactor).strip(), MAX_LOG_ENTRY_CHARS)
+    lines = [
+        f"- {entry.seq}, {entry.at:%H:%M:%S}"
+        + (f", {format_place(entry.conversation)}" if entry.conversation is not None else "")
+        + f": {_describe_entry(entry, context.gateway.redactor)}"
         for entry in found
         if not hidden.intersection(find_entry_places(entry))
         and (sees_everything(call) or not _is_inner_of_plugin(entry))
     ]
-    text = escape_code("\n".join(shown))
-    hidden_count = len(found) - len(shown)
-    lines = [f"```\n{text}\n```"] if shown else []
-    if hidden_count:
+    if hidden_count := len(found) - len(lines):
         text = ngettext(
             "{count} more entry is from a private conversation. Only owners can see it.",
             "{count} more entries are from private conversations. Only owners can see them.",
@@ -359,6 +367,16 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
         )
         lines.append(text.format(count=hidden_count))
     return done("\n".join(lines) or _("Nothing has happened yet."))
+
+
+def _describe_entry(entry: LogEntry, redactor: Redactor) -> str:
+    """Return who did what, for people, as code."""
+    text = (
+        _("I said: {text}").format(text=describe_contents(entry.fact))
+        if isinstance(entry.fact, PostQueued)
+        else describe(entry.fact)
+    )
+    return inline_code(quote_code(redactor(text), MAX_LOG_ENTRY_CHARS), MAX_LOG_ENTRY_CHARS)
 
 
 def _is_inner_of_plugin(entry: LogEntry) -> bool:

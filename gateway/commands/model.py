@@ -25,7 +25,6 @@ MODEL = command(
     group="what I do",
     role="admin",
     needs_global_role=True,
-    private=True,
 )
 
 

@@ -62,7 +62,6 @@ NOTIFY = command(
     group="what I do",
     role="admin",
     needs_global_role=True,
-    private=True,
     aliases=("notifications",),
 )
 
@@ -138,5 +137,5 @@ def _describe_threshold(policy: AttentionPolicy, dotted: str) -> str:
 
 def _format_level(lowest: str) -> str:
     if lowest == "ambient":
-        return _("all pass")
-    return _("{urgency} and above pass").format(urgency=lowest)
+        return _("all of them reach me")
+    return _("only {urgency} and above reach me").format(urgency=lowest)

@@ -314,7 +314,9 @@ def _parse_unprefixed(
     row = rows.get(name)
     if message.kind != "direct" and not (us and message.kind == "mention"):
         return None
-    if row is None or row.name != name or [name, *sub] == ["why"]:  # as people begin a question
+    if row is None or [name, *sub] == ["why"]:  # as people begin a question
+        return None
+    if name not in (row.name, *SHORTCUTS):
         return None
     if sub and (len(sub) > 1 or row.find_sub(sub[0]) is None):
         return None
@@ -348,16 +350,17 @@ def expand_shortcut(name: str, args: str) -> tuple[str, str]:
     return command, " ".join([*sub, args]).strip()
 
 
-def read_link_payload(command: Command) -> Command:
-    """Return the command that a link `t.me/BOT?start=CODE` stands for: it hands in a code of
-    `link`.
+def expand_command(command: Command) -> Command:
+    """Return the command that a native one stands for: a shortcut, or a link `t.me/BOT?start=CODE`,
+    which hands in a code of `link`.
 
     A code of somebody else's request approves nothing so: whoever makes the link is not who opens
     it.
     """
-    if command.name != "start" or not is_formatted_code(command.args):
-        return command
-    return replace(command, name="link", args=f"code {command.args}")
+    if command.name == "start" and is_formatted_code(command.args):
+        return replace(command, name="link", args=f"code {command.args}")
+    name, args = expand_shortcut(command.name, command.args)
+    return replace(command, name=name, args=args)
 
 
 def _build_command(message: Message, name: str, args: str) -> Command:

@@ -77,7 +77,6 @@ ROLE = command(
     group="people",
     role="admin",
     needs_global_role=True,
-    private=True,
 )
 
 
@@ -143,7 +142,6 @@ async def list_roles(_call: CommandCall, context: CommandContext) -> CommandEffe
     group="people",
     args=(_WHO_ARG, _WHERE_ARG),
     role="admin",
-    private=True,
 )
 @command(
     "block",
@@ -151,7 +149,6 @@ async def list_roles(_call: CommandCall, context: CommandContext) -> CommandEffe
     group="people",
     args=(_WHO_ARG, _WHERE_ARG),
     role="admin",
-    private=True,
 )
 @command("role clear", "Take back a role that was given by command.", args=(_WHO_ARG, _WHERE_ARG))
 @command(

@@ -17,6 +17,7 @@ from gateway.commands.context import (
     send_follow_up,
 )
 from gateway.commands.definition import command, make_arg
+from gateway.commands.parser import join_or, quote_code
 from gateway.context.conversation import LOCK_TIMEOUT_S
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId, Usage
 from gateway.core.facts import Seq, TurnId, TurnRecord
@@ -53,7 +54,6 @@ _ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", suggests=_suggest_
     ),
     role="admin",
     needs_global_role=True,
-    private=True,
     needs_gateway=True,
 )
 async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandEffect:
@@ -116,7 +116,6 @@ def _build_said_facts(key: PostKey, to: Address, text: str, agent: str) -> tuple
     group="rooms",
     role="admin",
     needs_global_role=True,
-    private=True,
     needs_gateway=True,
 )
 async def list_rooms(_call: CommandCall, context: CommandContext) -> CommandEffect:
@@ -152,6 +151,15 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
         if can_approve:
             then = _("Add me to the room, then write `{command}` there.")
             text = f"{text} {then.format(command=approve)}"
+        written = quote_code(call.arguments["room"])
+        others = [
+            f"`{call.prefix}join {one}/{written}`"
+            for one in context.gateway.channels
+            if context.platforms.membership.can_join(one)
+        ]
+        if others and "/" not in written:
+            hint = _("For a room of another channel, write {commands}.")
+            text = f"{text} {hint.format(commands=join_or(others))}"
         return refuse(text)
     if not is_room_allowed(context.gateway.people, at):
         text = _("{room} is not approved. The operator can add it to the configuration.")
@@ -211,7 +219,7 @@ def _begin_travel(
         words = text.format(
             room=inline_code(at.conversation, PLACE_CHARS), reason=inline_code(reason, PLACE_CHARS)
         )
-        await send_follow_up(context.gateway, call, cause, words, private=False)
+        await send_follow_up(context.gateway, call, cause, words)
 
     context.platforms.membership.start(way, at, on_failure)
 

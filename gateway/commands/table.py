@@ -77,7 +77,10 @@ class CommandTable:
                     args=_localize_args(row.args),
                     subs=tuple(
                         SubcommandSpec(
-                            name=sub.name, summary=_(sub.summary), args=_localize_args(sub.args)
+                            name=sub.name,
+                            summary=_(sub.summary),
+                            args=_localize_args(sub.args),
+                            private=sub.private,
                         )
                         for sub in row.subs
                     ),
@@ -85,6 +88,7 @@ class CommandTable:
                     role=row.role,
                     direct_only=row.direct_only,
                     own=row.allowed_in_own_chat,
+                    aliases=row.aliases,
                 )
                 for row in self.rows
             )
@@ -128,7 +132,10 @@ def _arrange(declared: Iterable[CommandDefinition]) -> dict[str, CommandDefiniti
                 "name": sub,
                 "subs": (),
                 "needs_gateway": row.needs_gateway or one.needs_gateway,
-                **{key: getattr(one, key) for key in ("summary", "args", "example", "handler")},
+                **{
+                    key: getattr(one, key)
+                    for key in ("summary", "args", "example", "handler", "private")
+                },
                 "plugin": one.plugin,
             }
             rows[name] = replace(row, subs=(*row.subs, replace(row, **kept)))

@@ -15,7 +15,7 @@ from channels.base import HasNick
 from gateway.access.limits import UsageLimiter
 from gateway.access.policy import UNBOUND, ConversationBinding, Routed, route
 from gateway.commands.dispatcher import CommandDispatcher
-from gateway.commands.parser import narrow_mention, parse_command, read_link_payload
+from gateway.commands.parser import expand_command, narrow_mention, parse_command
 from gateway.config.models import Settings
 from gateway.core.events import (
     ChannelName,
@@ -142,7 +142,7 @@ class Intake:
         if isinstance(event, Message):
             event, binding = await self._read_message(event, binding)
         if isinstance(event, Command):
-            event = read_link_payload(event)
+            event = expand_command(event)
         return route(self._access_policy, binding, event)
 
     async def _read_message(

@@ -357,6 +357,7 @@ class Approvals(Plugin):
         group="approvals",
         role="admin",
         needs_gateway=True,
+        private=False,
     )
     async def handle_approve(
         self,
@@ -373,6 +374,7 @@ class Approvals(Plugin):
         group="approvals",
         role="admin",
         needs_gateway=True,
+        private=False,
     )
     async def handle_deny(
         self,

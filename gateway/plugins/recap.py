@@ -344,7 +344,6 @@ class Recap(Plugin):
         "recap",
         "Tell what happened since a time: who wrote where, and what I did by myself.",
         group="this conversation",
-        private=True,
     )
     async def recap_command(
         self,

@@ -84,6 +84,7 @@ class Rewind(Plugin):
         group="this conversation",
         role="admin",
         allowed_in_own_chat=True,
+        private=False,
     )
     async def begin_afresh(self, call: CommandCall) -> CommandEffect:
         place, store = call.command.at.conversation, self.context.gateway.store
@@ -102,6 +103,7 @@ class Rewind(Plugin):
         role="admin",
         allowed_in_own_chat=True,
         asks_model=True,
+        private=False,
     )
     async def retry_answer(self, call: CommandCall) -> CommandEffect:
         place = call.command.at.conversation
@@ -118,6 +120,7 @@ class Rewind(Plugin):
         group="this conversation",
         role="admin",
         allowed_in_own_chat=True,
+        private=False,
     )
     async def rewind_exchanges(
         self,

@@ -17,6 +17,10 @@ from gateway.core.events import (
     MessageDeleted,
 )
 from gateway.core.facts import (
+    AMBIENT,
+    LOW,
+    NORMAL,
+    URGENT,
     ConversationRewound,
     OwnerTold,
     PartSendEnded,
@@ -45,6 +49,12 @@ from gateway.store.overview import EventOutcome, NotificationRow, find_notificat
 from gateway.store.queries import COLUMNS, using
 from gateway.store.reader import first_entry
 
+_URGENCIES: Final = {
+    AMBIENT: "overheard",
+    LOW: "it can wait",
+    NORMAL: "to be looked at soon",
+    URGENT: "urgent",
+}
 _MAX_LISTED: Final = 20
 """Entries that are listed."""
 _MAX_ATTEMPTS: Final = 200
@@ -110,7 +120,7 @@ async def explain_event(
         judged = found.row.judged
         article = "an" if judged.role[:1] in "aeiou" else "a"
         story = [
-            f"noticed as {judged.type}, urgency {judged.urgency}, from {article} {judged.role}",
+            f"noticed as {judged.type}, {_URGENCIES[judged.urgency]}, from {article} {judged.role}",
             *await _explain_alarm(reader, entry, sees_everything=sees_everything),
             *await _explain_message(reader, entry),
             *await _explain_judged(reader, found, sees_everything=sees_everything),
@@ -464,7 +474,6 @@ class Trace(Plugin):
         "Explain what happened to a log entry, and which rule decided.",
         group="how I run",
         role="admin",
-        private=True,
     )
     async def why(
         self,

@@ -45,7 +45,6 @@ class UsageReports(Plugin):
         "Show how much of this conversation came from the model's cache, and the last miss.",
         group="this conversation",
         role="admin",
-        private=True,
     )
     async def show_cache(self, call: CommandCall) -> str:
         store, here = self.context.gateway.store, call.command.at.conversation
@@ -76,7 +75,6 @@ class UsageReports(Plugin):
         "Show what this room cost today, in tokens and money.",
         group="this conversation",
         role="member",
-        private=True,
     )
     async def show_usage(self, call: CommandCall) -> str:
         """Show today's cost in this room with its threads; in a direct chat, admins everywhere also

@@ -37,6 +37,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import _
 from gateway.runtime.agent import Agent, build_dmn_policy
 from gateway.runtime.dmn_admin import (
+    MODE_TEXTS,
     PRESENCE_ORDER,
     read_directive,
     read_presence_order,
@@ -133,7 +134,7 @@ class Agents:
     @property
     def mode_label(self) -> str:
         """Modes of the agents, for people."""
-        modes = {agent.id: agent.state.mode.value for agent in self.agents}
+        modes = {agent.id: _(MODE_TEXTS[agent.state.mode]) for agent in self.agents}
         if len(modes) == 1:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())

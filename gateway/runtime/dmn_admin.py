@@ -18,7 +18,7 @@ from gateway.core.control_messages import DmnStatus, WantedTurn
 from gateway.core.events import PresenceLevel
 from gateway.core.facts import DmnDirective, DmnStateSaved
 from gateway.core.format import format_duration
-from gateway.core.i18n import _
+from gateway.core.i18n import N_, _
 from gateway.core.moments import parse_moment
 from gateway.store import StoreReader
 
@@ -37,6 +37,24 @@ _DIRECTIVE_ORDERS: Final[Mapping[str, signals.DmnOrder]] = {
     "quiet": "quiet",
     "rest": "rest",
     "off": "off",
+}
+MODE_TEXTS: Final[Mapping[str, str]] = {
+    "engaged": N_("in a conversation"),
+    "working": N_("at work"),
+    "foraging": N_("awake"),
+    "resting": N_("resting"),
+    "stored": N_("asleep"),
+    "dreaming": N_("sorting notes"),
+    "paused": N_("paused"),
+    "off": N_("off"),
+}
+"""Modes of a Default Mode Network, for people."""
+_PRESENCE_TEXTS: Final[Mapping[str, str]] = {
+    "focused": N_("writing to me"),
+    "present": N_("around"),
+    "idle": N_("quiet for a while"),
+    "away": N_("away"),
+    "sleeping": N_("asleep"),
 }
 _CENT: Final = 0.01
 
@@ -126,7 +144,7 @@ def direct_agents(
         if what in ("sleep", "rest") and agent.state.mode in (DmnMode.PAUSED, DmnMode.OFF):
             lines.append(
                 _("{agent} is {mode}; write `dmn wake` first").format(
-                    agent=agent.id, mode=agent.state.mode
+                    agent=agent.id, mode=_(MODE_TEXTS[agent.state.mode])
                 )
             )
         else:
@@ -134,7 +152,7 @@ def direct_agents(
             saved = DmnStateSaved(state=dmn.dump_state(after), agent=agent.id)
             facts.append((directed, saved))
             lines.append(
-                _("{agent} is {mode}").format(agent=agent.id, mode=one.mode)
+                _("{agent} is {mode}").format(agent=agent.id, mode=_(MODE_TEXTS[one.mode]))
                 + _format_rest(one, now)
             )
         statuses.append(one)
@@ -177,9 +195,8 @@ def snapshot_dmn(agent: "Agent", now: datetime, state: DmnState | None = None) -
 
 def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
     """Return the state of a network, for people; the first line names the agent."""
-    head = _("{agent} is {mode}").format(agent=status.agent, mode=status.mode) + _format_rest(
-        status, now
-    )
+    mode = _(MODE_TEXTS[status.mode])
+    head = _("{agent} is {mode}").format(agent=status.agent, mode=mode) + _format_rest(status, now)
     if status.next_tick_s is not None:
         text = _("it checks again in {time}")
         head = f"{head}; {text.format(time=format_duration(max(0.0, status.next_tick_s)))}"
@@ -214,7 +231,7 @@ def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
         head,
         f"  {unasked}",
         *(f"  {name}: {', '.join(places)}" for name, places in lists if places),
-        f"  {_('people')}: {status.presence}",
+        f"  {_('people')}: {_(_PRESENCE_TEXTS[status.presence])}",
     ]
 
 

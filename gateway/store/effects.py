@@ -78,8 +78,6 @@ class CommandEffect:
     too."""
     private: bool | None = None
     """True: only the sender may see the answer. None: as the command's definition says."""
-    repeats: bool = False
-    """It goes on with an answer, or repeats one, so it stays where that is, however long it is."""
     data: object = None
     """The same for programs: what pydantic can dump to JSON. None: only the text. Shown to the
     operator alone."""

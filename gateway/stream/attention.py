@@ -56,6 +56,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_direct_line,
 )
+from gateway.core.fields import GuardedRegex
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role
 from gateway.core.ratelimit import LruDict
 from gateway.store import DueReason, LogEntry, Store
@@ -100,6 +101,8 @@ class AttentionRule:
     """Text that the event must contain, in any case."""
     role: Role | None = None
     """Lowest role of the person who caused the event: `member` matches admins and owners too."""
+    regex: GuardedRegex | None = None
+    """Expression that must match in the text."""
 
     def match(self, dotted: str, text: str, role: Role | None) -> bool:
         """Return whether this rule applies to such an event. `role`: of its sender; None: it has
@@ -114,9 +117,11 @@ class AttentionRule:
             self.keyword is not None and self.keyword.casefold() not in text.casefold()
         ):
             return False
-        return self.role is None or (
-            role is not None and ROLE_ORDER.index(role) >= ROLE_ORDER.index(self.role)
-        )
+        if self.role is not None and (
+            role is None or ROLE_ORDER.index(role) < ROLE_ORDER.index(self.role)
+        ):
+            return False
+        return self.regex is None or self.regex.find(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -139,6 +144,7 @@ def build_attention_policy(settings: Settings) -> AttentionPolicy:
             urgency=_URGENCIES[rule.urgency],
             keyword=rule.keyword,
             role=rule.role,
+            regex=None if rule.regex is None else GuardedRegex(rule.regex),
         )
         for rule in config.rules
     )
@@ -515,7 +521,7 @@ class LiveAttention:
         is_change, self._links_up[link.channel] = link.up != was_up, link.up
         if judged.fate not in ("due", "context") or (is_change and routed.agent):
             return judged
-        rule = "no agent is bound to this account" if is_change else "it was known"
+        rule = "no agent is bound to this account" if is_change else "nothing had changed"
         return replace(judged, fate="noted", rule=rule)
 
     async def _judge_reaction(self, reaction: ReactionChanged, judged: Judgement) -> Judgement:

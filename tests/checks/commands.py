@@ -32,7 +32,10 @@ page from the command table of the program, which also makes the help, Discord's
 - `!help` lists what you may use where you are. `!help NAME` explains each argument.
 - On IRC a command may be given without the prefix if it is its name alone, or with that of a subcommand, by somebody
   who may give it: `reverie: status` and `reverie: dmn pause` are commands, `reverie: help me with this` is not.
-- An answer that concerns only you is shown only to you, where the platform can do that.
+- What a command changes here, and what I am (`about`), is said in the room. Every other answer is shown only to you:
+  on IRC by a notice, on Discord by itself; in a group of Telegram, which cannot do that, the group sees it.
+- Whoever may not use a command is told so, once a minute, in one sentence: alone on IRC, and where they chose the command
+  from a menu.
 - A command that acts (those of admins, and `link`) is not carried out if it arrives more than a minute after it was
   given, for example from a platform's queue. The person is told so.
 - `<name>` must be given, `[name]` may be left out, `a | b` is a choice.
@@ -69,6 +72,8 @@ TAIL = """\
 ## Notes
 
 - `stop` ends what is under way in this conversation. Lines sent until then are kept as context and are not answered.
+- `pause`, `quiet` and `reminders` stand for `dmn pause`, `dmn quiet` and `remind list`; `start` is a welcome.
+- `why` without a number explains the last answer here in one sentence.
 - `new` begins afresh: the model sees nothing of what was said here before. The log keeps everything.
 - `model switch NAME` applies from the next turn until `model reset`.
 - `approve ID` is for one call. See [tools and sandbox](tools-and-sandbox.md#approvals).

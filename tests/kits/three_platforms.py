@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,15 +80,13 @@ class Town:
         return OnIrc(self.clients[who], {"room": ROOM, "den": DEN, "alone": ""}[where])
 
     def answering(self, seat: Seat, name: str) -> Seat:
-        """Where what a command is answered is read.
-
-        On IRC what is not for the room's eyes is told aside, and what is long may be.
-        """
+        """Where what a command is answered is read: on IRC also aside, where most is told."""
+        name, __, sub = name.partition(" ")
         row = TABLE.people[name]
         if not isinstance(seat, OnIrc) or seat.direct:
             return seat
-        is_secret = row.private and row.is_administrative
-        return self.seat(IRC, seat.name, "alone") if is_secret else replace(seat, aside=True)
+        private = (row.find_sub(sub) or row).private
+        return self.seat(IRC, seat.name, "alone") if private else seat
 
     def room(self, platform: str, where: Where) -> str:
         """A room, as the gateway calls it."""

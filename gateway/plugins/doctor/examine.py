@@ -1,8 +1,9 @@
 """`reverie doctor`: runs the checks of all modules (`gateway.config.check_registry`), and renders
 the report.
 
-Those that only compute run first, then those that wait for disks and networks, each with a time
-bound. A check that breaks, or is not done by then, becomes a finding of its own: unknown.
+They run side by side, those that wait for disks and networks each with a time bound; a busy machine
+makes the others slow. A check that breaks, or is not done by then, becomes a finding of its own:
+unknown.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -195,17 +196,13 @@ CHECK_MODULES: Final = (
 )
 """Modules that register checks."""
 
-CONFIG_CHECKS: Final = ("price table", "place of the store", "operator's port", "sandbox")
-"""Checks that `reverie check-config` makes, too: of this machine, quick, and of nothing that the
-gateway has written."""
-
 NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]], bool]
 """Name for people, the check, and whether it has a time bound. It may raise any exception; that
 becomes a finding."""
 
 
-async def examine(where: CheckEnvironment, names: Container[str] | None = None) -> DoctorReport:
-    """Run the checks with these names, None: all. Raises nothing but CancelledError."""
+async def examine(where: CheckEnvironment) -> DoctorReport:
+    """Run all checks. Raises nothing but CancelledError."""
     began = monotonic()
     findings: list[Finding] = []
     checks: list[NamedCheck] = []
@@ -237,8 +234,7 @@ async def examine(where: CheckEnvironment, names: Container[str] | None = None) 
         findings.append(_crash_finding(subject, error))
     else:
         redactor = Redactor(collect_secrets(found.settings, found.resolved_values))
-        context = CheckContext(environment=where, config=found, gateway_state=state)
-        checks += _list_checks(context, names)
+        checks += _list_checks(CheckContext(environment=where, config=found, gateway_state=state))
     findings += await run_checks(checks, check_s=CHECK_TIMEOUT_S)
     return DoctorReport(
         findings=sort_findings(findings, redactor),
@@ -247,27 +243,26 @@ async def examine(where: CheckEnvironment, names: Container[str] | None = None) 
     )
 
 
-def _list_checks(context: CheckContext, names: Container[str] | None) -> list[NamedCheck]:
+def _list_checks(context: CheckContext) -> list[NamedCheck]:
     used = find_plugins().without(context.settings.plugins.off)
     for module in (*CHECK_MODULES, *(one.checks for one in used if one.checks)):
         import_module(module)
     return [
         (f"{one.name} {each}".strip(), partial(one.run, context, each), one.timed)
         for one in CHECKS
-        if not (one.online and context.offline) and (names is None or one.name in names)
+        if not (one.online and context.offline)
         for each in (one.each(context.settings) if one.each else ("",))
     ]
 
 
 async def run_checks(checks: Sequence[NamedCheck], *, check_s: float) -> list[Finding]:
-    """Return the findings of all checks. `check_s`: bound in seconds for each that has one; those
-    begin when the others, which may keep the processor busy, have ended.
+    """Return the findings of all checks, in their order. `check_s`: bound in seconds for each that
+    has one.
     """
-    found = list[Finding]()
-    for bound_s in (None, check_s):
-        batch = [_run_check(*one[:2], bound_s) for one in checks if one[2] == (bound_s is not None)]
-        found += [finding for some in await asyncio.gather(*batch) for finding in some]
-    return found
+    found = await asyncio.gather(
+        *(_run_check(name, check, check_s if timed else None) for name, check, timed in checks)
+    )
+    return [finding for some in found for finding in some]
 
 
 async def _run_check(

@@ -375,7 +375,6 @@ class Memory(Plugin):
         group="this conversation",
         role="admin",
         allowed_in_own_chat=True,
-        private=True,
     )
     async def show_journal(
         self,
@@ -400,7 +399,6 @@ class Memory(Plugin):
         group="this conversation",
         role="admin",
         allowed_in_own_chat=True,
-        private=True,
     )
 
     @command("memory show", "Show all that I may tell here.")
@@ -548,7 +546,7 @@ class Memory(Plugin):
         if not await self.apply_to_files(agent, trusted=trusted):
             text = _("I could not write my files. Note `{note}` leaves them at my next start.")
             text = text.format(note=f"n{seq}")
-            await send_follow_up(self._gateway, call, cause, text, private=True)
+            await send_follow_up(self._gateway, call, cause, text)
 
     async def _find_notes(
         self, call: CommandCall, where: ToolContext, most: int, *, lasting: bool = False

@@ -160,7 +160,6 @@ class Pairing(Plugin):
         group="people",
         role="admin",
         needs_global_role=True,
-        private=True,
     )
 
     @command("pair list", "List who waits for approval, and who is approved.")
@@ -360,7 +359,6 @@ class Pairing(Plugin):
         group="rooms",
         role="admin",
         needs_global_role=True,
-        private=True,
     )
 
     @command("room list", "List rooms that are approved, and rooms that wait.")
@@ -452,7 +450,6 @@ class Pairing(Plugin):
         group="me and you",
         default_sub="code",
         direct_only=True,
-        private=True,
         needs_gateway=True,
     )
 

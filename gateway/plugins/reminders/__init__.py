@@ -497,14 +497,12 @@ class Reminders(Plugin):
         group="this conversation",
         role="admin",
         allowed_in_own_chat=True,
-        private=True,
         aliases=("reminders",),
     )
     INTENTIONS = command(
         "intentions",
         "List what I intend to do, or drop one.",
         group="this conversation",
-        private=True,
     )
 
     async def suggest_reminders(
@@ -523,7 +521,7 @@ class Reminders(Plugin):
     async def list_reminders(self, call: CommandCall) -> CommandEffect:
         return await self._show(call, _("There are no reminders here."), intended=False)
 
-    @command("remind cancel", "Cancel a reminder.")
+    @command("remind cancel", "Cancel a reminder.", private=False)
     async def cancel_reminder(
         self,
         call: CommandCall,
@@ -535,7 +533,7 @@ class Reminders(Plugin):
     async def list_intentions(self, call: CommandCall) -> CommandEffect:
         return await self._show(call, _("There is nothing that I intend here."), intended=True)
 
-    @command("intentions drop", "Have me drop one: yours, or any for an admin.")
+    @command("intentions drop", "Have me drop one: yours, or any for an admin.", private=False)
     async def drop_intention(
         self,
         call: CommandCall,

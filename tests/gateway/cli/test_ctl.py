@@ -181,7 +181,7 @@ def test_what_is_told_to_agents_is_saved_for_the_next_start(folder: Path, ctl: C
     assert ctl("ctl", "dmn", "sleep", "8h", "--agent", "bob", code=1) == [
         "bob is off; write `dmn wake` first."
     ]
-    assert ctl("dmn", "wake")[:2] == ["reverie is foraging.", "bob is foraging."]
+    assert ctl("dmn", "wake")[:2] == ["reverie is awake.", "bob is awake."]
     assert "checks again" not in "\n".join(ctl("dmn", "status")), "nothing runs that could"
     summer = datetime.now(UTC).year + 1
     ctl(
@@ -195,7 +195,7 @@ def test_what_is_told_to_agents_is_saved_for_the_next_start(folder: Path, ctl: C
         "--in",
         "console/lobby",
     )
-    assert ctl("dmn", "status")[0].startswith(f"reverie is stored until {summer}-07-01 05:00 UTC")
+    assert ctl("dmn", "status")[0].startswith(f"reverie is asleep until {summer}-07-01 05:00 UTC")
     assert "bob is resting" in "\n".join(ctl("dmn", "status"))
     assert ctl("dmn", "off", "--agent", "eve", code=1) == [
         "there is no agent eve; the agents are reverie, bob"

@@ -141,7 +141,7 @@ async def test_what_is_said_is_for_the_agent_of_that_place_and_holds_after_a_res
         assert (first.conversation, first.cause) == (inner_conversation("ana"), given.seq)
     async with kit(tmp_path) as it:
         assert it.modes() == {"ana": DmnMode.PAUSED, "bob": DmnMode.OFF}
-        assert await it.at(HERE).says("dmn wake") == "ana is foraging."
+        assert await it.at(HERE).says("dmn wake") == "ana is awake."
         assert it.modes() == {"ana": DmnMode.FORAGING, "bob": DmnMode.OFF}
 
 
@@ -154,12 +154,12 @@ async def it(tmp_path: Path) -> AsyncIterator[Kit]:
 @pytest.mark.parametrize(
     ("said", "until", "words"),
     [
-        ("dmn sleep", "", "ana is stored until `dmn wake`."),
-        ("dmn sleep", "8h", "ana is stored until 2026-03-04 13:06 UTC (in 8 h)."),
+        ("dmn sleep", "", "ana is asleep until `dmn wake`."),
+        ("dmn sleep", "8h", "ana is asleep until 2026-03-04 13:06 UTC (in 8 h)."),
         (
             "dmn sleep",
             "until 07:30",
-            "ana is stored until 2026-03-04 06:30 UTC (in 1 h 24 min).",
+            "ana is asleep until 2026-03-04 06:30 UTC (in 1 h 24 min).",
         ),  # it is 06:06 there
         ("dmn quiet", "", "ana is resting, quiet until 2026-03-04 06:06 UTC (in 1 h)."),
         ("dmn quiet", "30m", "ana is resting, quiet until 2026-03-04 05:36 UTC (in 30 min)."),

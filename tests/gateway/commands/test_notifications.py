@@ -100,10 +100,10 @@ async def test_types_are_told_the_newest_first_with_what_passes(it: Kit) -> None
     last = "so far, the last at 2026-03-04 05"
     assert (await it.at().says("notify types")).splitlines() == [
         (
-            f"- `irc.test.direct`: 1 {last}:09 UTC; urgent and above pass (`notify threshold "
+            f"- `irc.test.direct`: 1 {last}:09 UTC; only urgent and above reach me (`notify threshold "
             "irc.test.direct`)"
         ),
-        f"- `irc.test.room`: 2 {last}:08 UTC; all pass",
+        f"- `irc.test.room`: 2 {last}:08 UTC; all of them reach me",
     ]
 
 
@@ -111,17 +111,22 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
     async with kit(tmp_path) as it:
         at = it.at()
         await it.came(1, "irc.libera.room")
-        stands = "`irc.libera.room.#a`: low and above pass (`attention.thresholds.irc.libera`)."
+        stands = (
+            "`irc.libera.room.#a`: only low and above reach me (`attention.thresholds.irc.libera`)."
+        )
         assert await at.says("notify threshold", type="`irc.libera.room.#a`") == stands
-        assert await at.says("notify threshold", type="discord.x") == "`discord.x`: all pass."
+        assert (
+            await at.says("notify threshold", type="discord.x")
+            == "`discord.x`: all of them reach me."
+        )
         assert it.judged(said("mention"))[0] == "due"
         words = await at.says("notify threshold", type="irc.libera.mention", urgency="urgent")
         assert (
-            words == "From now on, for `irc.libera.mention`: urgent and above pass. "
+            words == "From now on, for `irc.libera.mention`: only urgent and above reach me. "
             "No notification of this type came so far; is it spelled right?"
         )
         assert await at.says("notify threshold", type="irc.libera", urgency="normal") == (
-            "From now on, for `irc.libera`: normal and above pass."
+            "From now on, for `irc.libera`: only normal and above reach me."
         )
         assert it.judged(said("room", "tea")) == ("noted", 1, "notify threshold irc.libera is 2")
         (first, _) = await it.store.entries(kinds=["threshold_set"])
@@ -132,7 +137,7 @@ async def test_a_threshold_is_set_seen_and_taken_back(tmp_path: Path) -> None:
         at = it.at()
         assert it.judged(said("room", "tea"))[2] == "notify threshold irc.libera is 2"
         assert await at.says("notify threshold", type="irc.libera", urgency="reset") == (
-            "The threshold is removed. `irc.libera`: low and above pass "
+            "The threshold is removed. `irc.libera`: only low and above reach me "
             "(`attention.thresholds.irc.libera`)."
         )
         assert it.judged(said("room", "tea"))[0] == "due"

@@ -621,7 +621,7 @@ async def test_reload_tells_keys_and_never_what_they_say(tmp_path: Path, it: Hou
     async def told() -> str:
         return (await answer_of(it.ask("reload"), world)).answer
 
-    assert await told() == "The configuration has not changed."
+    assert await told() == "I read the configuration again. Nothing in it has changed."
     write(tmp_path, key="two", cache="false", port="9191")
     wait = "These keys need a restart, and all other changes wait for it: `ops.port`."
     assert await told() == wait

@@ -370,7 +370,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             'attention:\n  rules:\n    - {type: irc, urgency: low, regex: "("}',
             3,
             "attention.rules[0].regex",
-            "is no setting any more; write a rule with `keyword` for each word",
+            "not a regular expression: missing ) at position 1",
             id="regex",
         ),
         pytest.param(
@@ -1000,7 +1000,7 @@ def test_files_of_an_agent_that_hold_what_is_not_its_own(
     bound = {"bindings": [{"match": {"room": "a"}}]}
     told["agents"] = [
         {"id": "a", "files": files, **bound},
-        {"id": "b", "workspace": "mind", "bindings": [{"match": {"room": "b"}}]},
+        {"id": "b", "workspace": "mind", **bound},
     ]
     told["store"] = {"path": "data/r.db"}
     warnings = read_config(written(tmp_path, yaml.safe_dump(told)), ENV).warnings

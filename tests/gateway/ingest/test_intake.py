@@ -251,9 +251,9 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
 
 async def test_a_link_that_changes_is_told_to_whose_account_it_is(house: House) -> None:
     known = await house.judged(replace(LINK, id=EventId("0"), up=True))
-    assert (known.fate, known.urgency, known.rule) == ("noted", 1, "it was known")
+    assert (known.fate, known.urgency, known.rule) == ("noted", 1, "nothing had changed")
     assert (await house.judged(LINK)).fate == "due"
-    assert (await house.judged(replace(LINK, id=EventId("2")))).rule == "it was known"
+    assert (await house.judged(replace(LINK, id=EventId("2")))).rule == "nothing had changed"
     assert (await house.judged(replace(LINK, id=EventId("3"), up=True))).fate == "due"
     low = ReadyConversation(conversation=OWN, urgency=1, type="console.link")
     assert house.arrived == [low, low]

@@ -116,7 +116,7 @@ async def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
         (link, *_) = await reader.entries(kinds=["link"])
         assert (await explain_event(reader, link.seq) or [])[
             2
-        ] == "noted; it needs no turn: it was known"
+        ] == "noted; it needs no turn: nothing had changed"
         (turn, *_) = await reader.entries(kinds=["turn_ended"])
         assert (await explain_event(reader, turn.seq) or [])[
             1
@@ -416,7 +416,7 @@ async def test_an_alarm_names_its_reminder(tmp_path: Path) -> None:
     )
     missed = "2 before it passed while nobody could tell"
     assert told == [
-        "noticed as x.alarm, urgency 2, from a nobody",
+        "noticed as x.alarm, to be looked at soon, from a nobody",
         (
             f"one time of reminder r1 (set in entry 1); {missed}; it comes again at 2026-03-05 "
             "05:06:07 UTC"

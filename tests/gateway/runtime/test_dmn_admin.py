@@ -62,7 +62,7 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
         for one in (mind(state=busy, spent_usd=0.31), mind("bob", next_tick_s=None))
     ]
     assert [line for one in said for line in format_dmn_status(one, NOW)] == [
-        "ana is working, quiet until 2026-03-04 07:06 UTC (in 2 h); it checks again in 4 min",
+        "ana is at work, quiet until 2026-03-04 07:06 UTC (in 2 h); it checks again in 4 min",
         (
             "  on its own: 12 of 200 turns and $0.31 of $2.00 today; 3 of 20 turns in a row, 0 of 12 looks "
             "at what is less urgent today, 2 failed in a row"
@@ -71,13 +71,13 @@ def test_the_status_tells_what_an_agent_does_and_may_do() -> None:
         "  waiting to answer: irc.x/#b",
         "  wants to look at: irc.x/#c (pending), irc.x/#d (continuing)",
         "  less urgent: irc.x/#e",
-        "  people: idle",
+        "  people: quiet for a while",
         "bob is resting",
         (
             "  on its own: 0 of 200 turns and $0.00 of $2.00 today; 0 of 20 turns in a row, 0 of 12 "
             "looks at what is less urgent today"
         ),
-        "  people: present",
+        "  people: around",
     ]
     assert said[0].wanted[1].why == "continuing"
 
@@ -96,8 +96,8 @@ def test_each_directive_is_told_and_recorded() -> None:
         ("pause", None, (), DmnState(), "pause", "ana is paused"),
         ("off", later, (), DmnState(), "off", "ana is off"),
         ("rest", None, (), DmnState(mode=DmnMode.WORKING), "rest", "ana is resting"),
-        ("wake", None, (), DmnState(mode=DmnMode.OFF), "wake", "ana is foraging"),
-        ("sleep", None, (), DmnState(), "store", "ana is stored until `dmn wake`"),
+        ("wake", None, (), DmnState(mode=DmnMode.OFF), "wake", "ana is awake"),
+        ("sleep", None, (), DmnState(), "store", "ana is asleep until `dmn wake`"),
         (
             "sleep",
             evening,
@@ -105,7 +105,7 @@ def test_each_directive_is_told_and_recorded() -> None:
             DmnState(),
             "store",
             (
-                "ana is stored until 2026-03-04 13:06 UTC (in 8 h) or until one of these comes: "
+                "ana is asleep until 2026-03-04 13:06 UTC (in 8 h) or until one of these comes: "
                 "telegram"
             ),
         ),

@@ -139,7 +139,7 @@ class Play:
     def _watched(self, line: Line, seat: Seat) -> Seat:
         """Where they look for an answer."""
         if isinstance(line, Use):
-            return self.town.answering(seat, line.command.partition(" ")[0])
+            return self.town.answering(seat, line.command)
         return (
             self.town.seat(IRC, line.by, "alone")
             if isinstance(line, AskIn) and self.platform == IRC

@@ -10,13 +10,17 @@ _ANSWER: Final = r"answer \d+: so much for that"
 _CODE: Final = r"[A-Z0-9]{4}-[A-Z0-9]{4}"
 
 ME_AND_YOU: Final[Sequence[Line]] = (
-    Use(command="help", says="Me and you.*/?.?help.*How I run.*shows how to use one command"),
+    Use(
+        command="help",
+        says="Me and you.*/help.*How I run.*shows how to use one command",
+        on={IRC: "Commands: !help .*!why.*shows how to use one command"},
+    ),
     Use(
         command="help",
         given={"command": "dmn", "sub": "sleep"},
         says=r"dmn sleep \[until\]: Rest until",
     ),
-    Use(command="about", says="I am a bot, not a person.*Model: fake-main"),
+    Use(command="about", says=r"I am a bot, not a person.*\(fake-main\)"),
     Use(
         command="whoami",
         says=r"You are @channel@:\S+, which the platform confirms\. Your role: owner",
@@ -173,12 +177,12 @@ WHAT_I_DO: Final[Sequence[Line]] = (
         given={"type": "mail.new", "urgency": "reset"},
         says="The threshold is removed",
     ),
-    Use(command="dmn sleep", given={"until": "30m"}, says="reverie is stored until"),
+    Use(command="dmn sleep", given={"until": "30m"}, says="reverie is asleep until"),
     Use(command="dmn quiet", given={"until": "30m"}, says="reverie .*quiet until"),
     Use(command="dmn pause", says="reverie is paused"),
     Use(command="dmn status", says="reverie is paused"),
     Use(command="dmn off", says="reverie is off"),
-    Use(command="dmn wake", says="reverie is foraging"),
+    Use(command="dmn wake", says="reverie is awake"),
     Use(command="model list", says="main: openai fake-main.*used by reverie.*second: openai"),
     Use(
         command="model switch",

@@ -73,7 +73,7 @@ async def misused(it: Town, seat: Seat) -> list[str]:
     for row, sub in uses():
         args = row.args if sub is None else sub.args
         where = it.seat(seat.platform, "olga", "alone") if row.direct_only else seat
-        watched = it.answering(where, row.name)
+        watched = it.answering(where, named(row, sub))
         since = len(watched.shown())
         if any(arg.required for arg in args):
             where.give(row.name, sub.name if sub else "", {})

@@ -388,7 +388,7 @@ async def test_a_small_terminal_shows_everything_that_matters() -> None:
         for words in (
             "can you read this?",
             "▶ shell",
-            "is foraging",
+            "is awake",
             "attached",
             "^q quit",
             "say something",

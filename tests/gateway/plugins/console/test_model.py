@@ -216,9 +216,9 @@ def test_the_network_is_told_when_it_changes_only() -> None:
         apply(console, "dmn", **mind("foraging", next_tick_s=after_s))
     apply(console, "dmn", **mind("foraging", held=["the day's money is spent"]))
     assert pane_texts(console, "autonomous") == [
-        "10:00:00 reverie is foraging; it checks again in 30 s",
+        "10:00:00 reverie is awake; it checks again in 30 s",
         (
-            "10:00:00 reverie is foraging; it checks again in 5 min; it starts nothing by itself: the "
+            "10:00:00 reverie is awake; it checks again in 5 min; it starts nothing by itself: the "
             "day's money is spent"
         ),
     ]

@@ -80,21 +80,20 @@ class Needs(NamedTuple):
     """In a direct chat whoever it belongs to may."""
     direct: bool = False
     """Only in a direct chat."""
-    aside: bool = False
-    """The answer is not for the room's eyes. Telegram and Discord show it to whoever asked by
-    themselves."""
+    aside: bool = True
+    """The answer is for whoever asked. Telegram and Discord show it to them by themselves."""
 
 
 COMMANDS: Final[dict[str, Needs]] = {
     "whoami": Needs("guest"),
     "link start": Needs("guest", direct=True),
     "usage": Needs("member"),
-    "new": Needs("admin", own=True),
-    "cache": Needs("admin", aside=True),
-    "block": Needs("admin", aside=True),
-    "role set": Needs("admin", wide=True, aside=True),
-    "room approve": Needs("admin", wide=True, aside=True),
-    "log": Needs("admin", wide=True, direct=True, aside=True),
+    "new": Needs("admin", own=True, aside=False),
+    "cache": Needs("admin"),
+    "block": Needs("admin"),
+    "role set": Needs("admin", wide=True),
+    "room approve": Needs("admin", wide=True),
+    "log": Needs("admin", wide=True, direct=True),
 }
 """One of each kind."""
 FORMS: Final = ("slash", "tap", "text", "called")
