@@ -59,7 +59,7 @@ from gateway.core.events import (
 from gateway.core.facts import AMBIENT, LOW, URGENT, AuditRecord, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.i18n import _, current_language
-from gateway.core.identity import ADMIN_ROLES, identify, person_key, stable_source
+from gateway.core.identity import ADMIN_ROLES, Role, identify, person_key, stable_source
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
@@ -448,11 +448,17 @@ class CommandDispatcher:
             result=one_line(redactor(_first_line(result)), MAX_LINE_CHARS),
         )
 
-    async def carry_out(self, order: CommandRequest, *, stopped: bool = False) -> ControlResponse:
-        """Carry out what the operator orders from the shell or through the API: an owner's command,
-        which is audited.
+    async def carry_out(
+        self,
+        order: CommandRequest,
+        *,
+        stopped: bool = False,
+        role: Role = "owner",
+    ) -> ControlResponse:
+        """Carry out what the operator orders from the shell or through the API, which is audited.
 
-        `stopped`: the gateway is not running, only its store is open. Raises
+        `stopped`: the gateway is not running, only its store is open. `role`: admin for those whom
+        the operator lets do only what an admin may. Raises
         GatewayNotRunning for a command that needs a running one, StoreError: then nothing is done.
         """
         context, now = self._context, self._gateway.clock.now()
@@ -477,7 +483,7 @@ class CommandDispatcher:
             or await context.gateway.places.is_direct(at.conversation) is True,
         )
         decision = AccessDecision(
-            allowed=True, role="owner", rule="it runs the gateway", global_role="owner"
+            allowed=True, role=role, rule="it runs the gateway", global_role=role
         )
         call = self._build_call(context.commands.operator, command, decision, SHELL_PREFIX)
         call = replace(
@@ -488,6 +494,8 @@ class CommandDispatcher:
         )
         if row is None:
             return _refuse(answer_unknown_command(call, name), understood=False)
+        if not row.is_allowed_for(role, direct=True, everywhere=role):
+            return _refuse(f"`{row.name}` needs the role {row.role}, and you have {role}")
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
             return _refuse(_explain_invalid(row, command, parsed, SHELL_PREFIX), understood=False)

@@ -22,6 +22,7 @@ from pydantic import (
 from agent.models.settings import ModelConfig, ProviderSettings
 from channels.base import ChannelConfig
 from gateway.config.tools import ToolsConfig
+from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address
 from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, URGENT
 from gateway.core.fields import ConfigSection, Duration, GuardedRegex, LocalPath, TimeZone
@@ -287,6 +288,32 @@ def _check_token(token: SecretStr) -> SecretStr:
     return token
 
 
+ClientRole = Literal["read", "operate", "own"]
+"""What the holder of a token may do; each includes those before it."""
+
+
+class OpsToken(ConfigSection):
+    """A further token for the operator's HTTP server."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9._-]{1,32}$")
+    """Name of who has it: the audit says it for each act. Not `operator`, which `ops.token` is."""
+    role: ClientRole = "read"
+    """read: sees all conversations, notices and costs, and changes nothing. operate: also does what
+    an admin may, and speaks to the agent as one. own: everything, as `ops.token`, also the
+    configuration."""
+    token: Annotated[SecretStr, AfterValidator(_check_token)]
+    """At least 16 characters, another one for each name."""
+
+
+def _check_tokens(value: tuple[OpsToken, ...]) -> tuple[OpsToken, ...]:
+    names = [OPERATOR, *(one.name for one in value)]
+    if len(set(names)) < len(names):
+        raise ValueError(f"each needs a name of its own, and not {OPERATOR}")
+    if len({one.token.get_secret_value() for one in value}) < len(value):
+        raise ValueError("each needs a token of its own")
+    return value
+
+
 class OpsConfig(ConfigSection):
     """The operator's HTTP server."""
 
@@ -297,6 +324,10 @@ class OpsConfig(ConfigSection):
     token: Annotated[SecretStr, AfterValidator(_check_token)] | None = None
     """At least 16 characters. Whoever has it sees and controls everything. None: only health and
     metrics are served."""
+    tokens: Annotated[tuple[OpsToken, ...], AfterValidator(_check_tokens)] = Field(
+        default=(), strict=False
+    )
+    """Further tokens, which may do less. They need `token` as well."""
     hosts: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,253}$")], ...] = Field(
         default=(), strict=False
     )

@@ -391,6 +391,13 @@ class OutboxStatus(ApiModel):
     deliveries: tuple[DeliveryRecord, ...]
 
 
+class ClientEntry(ApiModel):
+    """Who asks: the name of a token, and what it may do."""
+
+    name: str
+    role: Literal["read", "operate", "own"]
+
+
 class PluginEntry(ApiModel):
     """A plugin in use."""
 

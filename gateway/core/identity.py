@@ -17,6 +17,7 @@ from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
 from typing import Final, Literal, NamedTuple
 
+from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, Sender
 from gateway.core.labels import rank_integrity
 
@@ -105,8 +106,8 @@ class AccessPolicy:
     allow_masks: bool = False
     """True if a person may be paired whose id the platform does not vouch for."""
     operator_channel: ChannelName | None = None
-    """The operator's own channel: every sender there is an owner, whatever other rules exist. None:
-    there is none."""
+    """The operator's own channel: the operator is an owner there, and every other sender an admin,
+    whatever other rules exist. None: there is none."""
 
     def space_of(self, at: Address) -> RoomId | None:  # noqa: ARG002 - for those that know
         """Return the space of a room (a Discord guild); `open_rooms` may name that instead. None:
@@ -188,7 +189,8 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
     the id.
     """
     if at.channel == policy.operator_channel:
-        return Identity("owner", "the operator's own channel", "owner")
+        role: Role = "owner" if sender.id == OPERATOR else "admin"  # one of `ops.tokens`
+        return Identity(role, "the operator's own channel", role)
     own_key = person_key(at.channel, sender.id)
     found = list(_find_roles(policy, at, sender, own_key))
     for role, rule, _ in found:

@@ -397,4 +397,4 @@ def list_routes(metrics: RedactedMetrics, ops: OpsConfig) -> list[HttpRoute]:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(metrics), headers={"Content-Type": content_type})
 
-    return [HttpRoute("/metrics", answer, "page" if is_loopback_host(ops.host) else "token")]
+    return [HttpRoute("/metrics", answer, "page" if is_loopback_host(ops.host) else "read")]

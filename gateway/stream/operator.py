@@ -1,4 +1,5 @@
-"""The operator's own channel: messages and commands from the holder of `ops.token`.
+"""The operator's own channel: messages and commands from the holders of `ops.token` and
+`ops.tokens`.
 
 Nobody else can use it, so no other proof of identity is needed. It has no remote side, so it is up
 while the gateway runs.
@@ -8,6 +9,7 @@ import re
 from typing import Final
 
 from channels.console import ConsoleChannel
+from gateway.config.models import ClientRole
 from gateway.core.clock import Clock, new_id
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
@@ -32,20 +34,23 @@ class OperatorChannel(ConsoleChannel):
     def __init__(self, clock: Clock) -> None:
         super().__init__(OPERATOR_CHANNEL, lambda _part: None, now=clock.now)
 
-    async def receive(self, text: str, store: Store) -> Seq:
-        """Accept what the operator wrote. Return its position in the log, once it is durable."""
+    async def receive(self, text: str, store: Store, name: str, role: ClientRole) -> Seq:
+        """Accept what the holder of a token wrote. Return its position in the log, once it is
+        durable. `name`: of the token. `role`: not `read`.
+        """
         await self._up.wait()
         assert self._emit is not None
-        event = self._parse_input(text)
+        event = self._parse_input(text, name, role)
         await self._emit([event])
         found = await store.entry_by_key(dedup_key(event))
         assert found is not None
         return found.seq
 
-    def _parse_input(self, text: str) -> Message | Command:
+    def _parse_input(self, text: str, token: str, role: ClientRole) -> Message | Command:
         now, name = self._now(), new_id(self._now())
         at = Address(channel=self.name, room=RoomId(OPERATOR))
-        sender = Sender(id=SenderId(OPERATOR), name=OPERATOR, verified=True)
+        person = SenderId(OPERATOR if role == "own" else f"token:{token}")
+        sender = Sender(id=person, name=token, verified=True)
         command = _COMMAND.fullmatch(text.strip())
         if command is not None:
             return Command(

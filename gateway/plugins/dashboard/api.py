@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
+from gateway.config.models import ClientRole
 from gateway.core.api_models import EventsQuery
 from gateway.core.route import Route as PluginRoute
 from gateway.core.route import routes_of
@@ -27,7 +28,6 @@ from gateway.plugins.dashboard.api_views import (
     PLUGINS_PATH,
     ApiBackend,
     View,
-    find_input_type,
     serialize_answer,
 )
 from gateway.plugins.dashboard.live_events import EventBroadcaster
@@ -54,9 +54,9 @@ def list_routes(events: EventBroadcaster) -> Iterator[HttpRoute]:
     for path in load_assets():
         yield HttpRoute(path, _send_asset, "page")
     for path, view in PAGES.items():
-        yield _build_route(events.backend, path, view, "GET")
+        yield _build_route(events.backend, path, view, "read")
     for path, view in COMMANDS.items():
-        yield _build_route(events.backend, path, view, "POST")
+        yield _build_route(events.backend, path, view, "operate", "POST")
     for plugin in events.backend.plugins.all:
         for declared in routes_of(plugin):
             yield _build_plugin_route(events.backend, plugin.name, declared)
@@ -71,7 +71,7 @@ def list_routes(events: EventBroadcaster) -> Iterator[HttpRoute]:
             raise HTTPException(503, f"{MAX_STREAMS} others listen already: end one of them")
         return EventResponse(events.subscribe(after), media_type="text/event-stream")
 
-    yield HttpRoute(EVENTS_PATH, listen, "token")
+    yield HttpRoute(EVENTS_PATH, listen, "read")
 
 
 @cache
@@ -92,17 +92,21 @@ async def _send_asset(request: Request) -> Response:
     return load_assets()[request.url.path]
 
 
-def _build_route(backend: ApiBackend, path: str, view: View, method: str) -> HttpRoute:
+def _build_route(
+    backend: ApiBackend, path: str, view: View, needs: ClientRole, method: str = "GET"
+) -> HttpRoute:
     """Return the route of a view. Its input is the query; of a `POST`, the body."""
-    input_type = find_input_type(view)
+    hints = get_type_hints(view)
+    input_type, takes_client = TypeAdapter(tuple(hints.values())[1]), "client" in hints
 
     async def answer(request: Request) -> Response:
         given = await read_input(request, input_type)
         async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-            text = await serialize_answer(backend, await view(backend, given))
+            found = await view(backend, given, *([request.state.client] if takes_client else []))
+            text = await serialize_answer(backend, found)
         return Response(text, media_type=JSON_TYPE)
 
-    return HttpRoute(path, answer, "token", method)
+    return HttpRoute(path, answer, needs, method)
 
 
 def _build_plugin_route(backend: ApiBackend, plugin: str, declared: PluginRoute) -> HttpRoute:
@@ -119,7 +123,8 @@ def _build_plugin_route(backend: ApiBackend, plugin: str, declared: PluginRoute)
             raise HTTPException(500, f"the plugin {plugin} has failed; the log says more")
         return Response(text, media_type=JSON_TYPE)
 
-    return HttpRoute(path, answer, "token", declared.method)
+    needs: ClientRole = "read" if declared.method == "GET" else "operate"
+    return HttpRoute(path, answer, needs, declared.method)
 
 
 class EventResponse(StreamingResponse):

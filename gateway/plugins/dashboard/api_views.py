@@ -12,9 +12,9 @@ import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
-from typing import Any, Final, Protocol, TypeVar, get_type_hints
+from typing import Final, Protocol, TypeVar
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 from starlette.exceptions import HTTPException
 
@@ -26,7 +26,7 @@ from gateway.cluster.status import describe_cluster
 from gateway.commands.services import Services
 from gateway.context.observer import RunningTurn
 from gateway.core import api_models as models
-from gateway.core.control_messages import CommandRequest, ControlResponse, DmnStatus
+from gateway.core.control_messages import OPERATOR, CommandRequest, ControlResponse, DmnStatus
 from gateway.core.events import (
     Address,
     CacheTtl,
@@ -36,11 +36,13 @@ from gateway.core.events import (
     Usage,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
+from gateway.core.identity import Role
 from gateway.core.metrics import ChannelStats
 from gateway.core.redaction import Redactor
 from gateway.core.route import routes_of
 from gateway.core.text_safety import shorten
 from gateway.core.tool_spec import Image, ToolCall
+from gateway.plugins.http import Client
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.overview import (
     ConversationRow,
@@ -539,18 +541,32 @@ async def list_audit(
     return _build_page(query, acts)
 
 
-async def carry_out(backend: ApiBackend, request: CommandRequest) -> ControlResponse:
-    """Carry out a command of the command table as the operator: `words`, as `reverie ctl` takes
-    them.
+async def get_me(
+    _backend: ApiBackend, _query: models.ApiQuery, client: Client
+) -> models.ClientEntry:
+    """Return who asks."""
+    return models.ClientEntry(name=client.name, role=client.role)
+
+
+async def carry_out(
+    backend: ApiBackend, request: CommandRequest, client: Client
+) -> ControlResponse:
+    """Carry out a command of the command table: `words`, as `reverie ctl` takes them. The audit has
+    the name of the token; `by` counts only where that is the operator's.
     """
-    return await backend.dispatcher.carry_out(request)
+    if client.name != OPERATOR:
+        request = request.model_copy(update={"by": client.name})
+    role: Role = "owner" if client.role == "own" else "admin"
+    return await backend.dispatcher.carry_out(request, role=role)
 
 
-async def say(backend: ApiBackend, request: models.SayRequest) -> models.SayReceipt:
-    """Post a text as the operator, in the operator's own conversation."""
-    operator = backend.gateway.channels[OPERATOR_CHANNEL]
-    assert isinstance(operator, OperatorChannel)
-    return models.SayReceipt(seq=await operator.receive(request.text, backend.gateway.store))
+async def say(backend: ApiBackend, request: models.SayRequest, client: Client) -> models.SayReceipt:
+    """Say a text to the agent in the operator's own conversation."""
+    operator = backend.gateway.channels.get(OPERATOR_CHANNEL)
+    if not isinstance(operator, OperatorChannel):
+        raise HTTPException(409, "the operator's own channel needs ops.token")
+    seq = await operator.receive(request.text, backend.gateway.store, client.name, client.role)
+    return models.SayReceipt(seq=seq)
 
 
 PLUGINS_PATH: Final = "/api/plugins"
@@ -577,8 +593,10 @@ async def list_plugins(
     )
 
 
-View = Callable[[ApiBackend, Any], Awaitable[BaseModel]]
+View = Callable[..., Awaitable[BaseModel]]
+"""Takes the backend and its input; where it has a parameter `client`, also who asks."""
 PAGES: Final[Mapping[str, View]] = {
+    "/api/me": get_me,
     "/api/status": get_status,
     "/api/channels": list_channels,
     "/api/conversations": list_conversations,
@@ -595,12 +613,6 @@ PAGES: Final[Mapping[str, View]] = {
 """Views of `GET`, whose input is the query."""
 COMMANDS: Final[Mapping[str, View]] = {"/api/orders": carry_out, "/api/say": say}
 """Views of `POST`, whose input is the body."""
-
-
-def find_input_type(view: View) -> TypeAdapter[Any]:
-    """Return the validator of a view's input."""
-    _, query, _ = get_type_hints(view).values()
-    return TypeAdapter(query)
 
 
 MAX_TEXT_CHARS: Final = 16_000

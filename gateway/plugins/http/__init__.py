@@ -10,7 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from gateway.config.models import OpsConfig
+from gateway.config.models import ClientRole, OpsConfig
 from gateway.core.clock import Clock
 from gateway.plugin import Plugin, PluginContext
 
@@ -23,9 +23,17 @@ logger = logging.getLogger("reverie.ops")
 
 ALL_ADDRESSES: Final = ("0.0.0.0", "::", "")  # noqa: S104 - nothing is bound
 """Hosts of `ops.host` for all addresses of the machine."""
-Need = Literal["anybody", "page", "token"]
+Need = Literal["anybody", "page"] | ClientRole
 """What a request needs. anybody: nothing, and it may use any host name; page: a host name that is
-known here; token: also the operator's token."""
+known here; a role: also a token with this role or more."""
+
+
+class Client(NamedTuple):
+    """Whoever sends a request with a token. It is `request.state.client`."""
+
+    name: str
+    """`ops.tokens[].name`; of `ops.token` the operator's."""
+    role: ClientRole
 
 
 class HttpRoute(NamedTuple):

@@ -17,7 +17,10 @@ PORT_TAKEN: Final = "another program listens there already"
 async def check_port(context: CheckContext) -> Sequence[Finding]:
     """Check who holds the port, whether it can be bound."""
     ops, is_running = context.settings.ops, context.gateway_state.kind == "running"
-    found = [_judge_token(ops.host, None if ops.token is None else ops.token.get_secret_value())]
+    found = [
+        _judge_token(ops.host, None if token is None else token.get_secret_value())
+        for token in (ops.token, *(one.token for one in ops.tokens))
+    ]
     if not ops.port:
         return [*found, ok("ops.port", "any free port is taken (ops.port: 0)")]
     place = f"{ops.host}:{ops.port}"

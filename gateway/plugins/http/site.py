@@ -18,7 +18,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Any, Final, get_args
+from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 from starlette.applications import Starlette
@@ -33,10 +34,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from channels.aio import cancel_and_wait
-from gateway.config.models import OpsConfig
+from gateway.config.models import ClientRole, OpsConfig
 from gateway.core.addresses import is_loopback_host
 from gateway.core.clock import Clock
-from gateway.plugins.http import HttpRoute
+from gateway.core.control_messages import OPERATOR
+from gateway.plugins.http import Client, HttpRoute
 from gateway.store import StoreError
 
 logger = logging.getLogger("reverie.ops")
@@ -67,6 +69,7 @@ DEFAULT_HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
+ROLES: Final[tuple[ClientRole, ...]] = get_args(ClientRole)
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?")
 _BEARER = re.compile(r"bearer +(?P<token>\S.*)", re.IGNORECASE)
 
@@ -91,15 +94,26 @@ def is_known_host(header: str, host: str, names: Collection[str]) -> bool:
     return address.is_loopback or not is_loopback_host(host)
 
 
-def has_token(authorization: str, token: str) -> bool:
-    """Return whether a request carries the token. The comparison takes the same time for every
-    wrong token.
+def find_client(authorization: str, tokens: Sequence[tuple[Client, str]]) -> Client | None:
+    """Return whose token a request carries; None: nobody's. It takes the same time for every wrong
+    token.
     """
     match = _BEARER.fullmatch(authorization)
-    sent_token = match["token"].strip() if match is not None else ""
-    return hmac.compare_digest(sent_token.encode("utf-8", "replace"), token.encode()) and bool(
-        sent_token
-    )
+    sent, found = match["token"].strip().encode("utf-8", "replace") if match else b"", None
+    for client, token in tokens:
+        if hmac.compare_digest(sent, token.encode()) and sent:
+            found = client
+    return found
+
+
+def is_foreign(request: Request) -> bool:
+    """Return whether a browser sends it for a page of another site
+    (https://developer.mozilla.org/docs/Web/HTTP/Reference/Headers/Sec-Fetch-Site).
+    """
+    origin = request.headers.get("origin")
+    if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        return True
+    return origin is not None and urlsplit(origin).netloc != request.headers.get("host", "")
 
 
 class OpsSite:
@@ -107,7 +121,11 @@ class OpsSite:
 
     def __init__(self, config: OpsConfig, clock: Clock, routes: Sequence[HttpRoute]) -> None:
         self._host, self._names = config.host, frozenset(name.lower() for name in config.hosts)
-        self._token = config.token.get_secret_value() if config.token is not None else None
+        self._tokens = [
+            (Client(one.name, one.role), one.token.get_secret_value()) for one in config.tokens
+        ]
+        if config.token is not None:
+            self._tokens.append((Client(OPERATOR, "own"), config.token.get_secret_value()))
         self._clock = clock
         self._denied, self._waiting_denials = 0, 0
         self._paths = ", ".join(dict.fromkeys(one.path for one in routes))
@@ -152,14 +170,20 @@ class OpsSite:
 
     async def _check(self, request: Request, route: HttpRoute) -> None:
         """Raise HTTPException for a request that is refused whatever its body."""
-        if route.needs == "token":
-            await self._check_token(request)
+        if request.method == "POST" and is_foreign(request):
+            raise HTTPException(403, "another site's page sends this: use the page of this server")
+        if route.needs not in {"anybody", "page"}:
+            client = request.state.client = await self._identify(request)
+            if ROLES.index(client.role) < ROLES.index(route.needs):
+                raise HTTPException(
+                    403, f"this needs a token with the role {route.needs}: yours has {client.role}"
+                )
         media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if request.method == "POST" and media != JSON_TYPE:
             raise HTTPException(415, f"send the body as {JSON_TYPE}")
 
-    async def _check_token(self, request: Request) -> None:
-        if self._token is None:
+    async def _identify(self, request: Request) -> Client:
+        if not self._tokens:
             raise HTTPException(
                 403,
                 "there is no API without a token: set ops.token, at least 16 characters, and start "
@@ -170,8 +194,9 @@ class OpsSite:
             raise HTTPException(
                 429, "many wrong tokens came just now: try again in a second", headers=RETRY_SOON
             )
-        if has_token(authorization or "", self._token):
-            return
+        client = find_client(authorization or "", self._tokens)
+        if client is not None:
+            return client
         if authorization is not None:
             self._denied += 1
             logger.warning("somebody came with a wrong token (%d so far)", self._denied)
@@ -182,7 +207,7 @@ class OpsSite:
                 self._waiting_denials -= 1
         raise HTTPException(
             401,
-            "send `Authorization: Bearer TOKEN` with the value of ops.token",
+            "send `Authorization: Bearer TOKEN` with the value of ops.token, or one of ops.tokens",
             headers={"WWW-Authenticate": 'Bearer realm="reverie"'},
         )
 

@@ -13,11 +13,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from agent.models.scripted import Script, ScriptRule
+from gateway.commands.context import OPERATOR_PLACE
+from gateway.config.loader import ConfigError
 from gateway.core.api_models import EVENT_MODELS
 from gateway.plugins.dashboard.api import EVENTS_PATH
 from gateway.plugins.dashboard.api_views import COMMANDS, PAGES
 from reverie.testing.servers.model_api import Answer, ModelApi
-from tests.kits.ops import TOKEN, Operated, operated
+from tests.kits.ops import TOKEN, Operated, configured_in, operated
 
 
 async def talked(gateway: Operated) -> None:
@@ -313,3 +315,68 @@ async def test_a_tool_is_told_as_it_runs(tmp_path: Path) -> None:
         assert (ended["state"], json.loads(ended["arguments"])) == ("ended", {})
         turns = (await gateway.get("/api/turns"))["items"]
         assert turns[0]["tools"] == ["jobs"]
+
+
+TOKENS = [
+    {"name": "ann", "role": "read", "token": "the-token-of-ann-0123456789"},
+    {"name": "ben", "role": "operate", "token": "the-token-of-ben-0123456789"},
+    {"name": "eve", "role": "own", "token": "the-token-of-eve-0123456789"},
+]
+
+
+async def test_tokens_do_what_their_roles_allow_and_the_audit_names_them(tmp_path: Path) -> None:
+    async with operated(tmp_path, ops={"tokens": TOKENS}) as gateway:
+
+        async def order(name: str, *words: str) -> httpx.Response:
+            (token,) = [one["token"] for one in TOKENS if one["name"] == name]
+            bearer = {"Authorization": f"Bearer {token}"}
+            me = (await gateway.client.get("/api/me", headers=bearer)).json()
+            assert me["name"] == name
+            body = {"words": words, "by": "somebody else"}
+            return await gateway.client.post("/api/orders", json=body, headers=bearer)
+
+        refused = await order("ann", "dmn", "quiet")
+        assert refused.status_code == 403
+        assert "operate" in refused.json()["detail"]
+        assert (await order("ben", "dmn", "quiet")).json()["ok"]
+        no = (await order("ben", "role", "set", "demo:carl", "owner")).json()
+        assert not no["ok"]
+        assert "owner" in no["lines"][0]
+        assert (await order("eve", "role", "set", "demo:carl", "owner")).json()["ok"]
+        acts = (await gateway.get("/api/audit"))["items"]
+        assert [(one["actor"], one["command"], one["ok"]) for one in acts] == [
+            ("operator (eve)", "role", True),
+            ("operator (ben)", "role", False),
+            ("operator (ben)", "dmn", True),
+        ]
+        assert (await gateway.get("/api/me")) == {"name": "operator", "role": "own"}
+
+
+async def test_what_a_token_of_an_admin_says_is_an_admins(tmp_path: Path) -> None:
+    async with operated(tmp_path, ops={"tokens": TOKENS}) as gateway:
+        for one, role in zip(TOKENS[1:], ("admin", "owner"), strict=True):
+            bearer = {"Authorization": f"Bearer {one['token']}"}
+            said = await gateway.client.post("/api/say", json={"text": "/whoami"}, headers=bearer)
+            here = await gateway.get("/api/conversation", id=OPERATOR_PLACE.conversation)
+            asked, answer = here["messages"][-2:]
+            assert (asked["seq"], asked["who"]) == (said.json()["seq"], one["name"])
+            assert f"Your role: {role}" in answer["text"]
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [
+        [{**TOKENS[0], "name": "operator"}],
+        [TOKENS[0], {**TOKENS[1], "name": "ann"}],
+        [TOKENS[0], {**TOKENS[1], "token": TOKENS[0]["token"]}],
+        [{**TOKENS[0], "token": "short"}],
+        [{**TOKENS[0], "role": "root"}],
+    ],
+)
+def test_tokens_have_names_and_values_of_their_own(
+    tokens: list[dict[str, str]], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        configured_in(tmp_path, (), {"tokens": tokens}, {})
+    assert "ops.tokens" in str(error.value)
+    assert TOKENS[0]["token"] not in str(error.value)

@@ -38,7 +38,7 @@ from gateway.core.redaction import Redactor
 from gateway.plugins.dashboard.api import ASSET_CSP, load_assets
 from gateway.plugins.health import list_routes as list_health_routes
 from gateway.plugins.health.program import judge_gateway
-from gateway.plugins.http import OpsServer, site
+from gateway.plugins.http import Client, OpsServer, site
 from gateway.plugins.http.site import MAX_CONNECTIONS
 from gateway.plugins.metrics import ChannelMetrics, RedactedMetrics
 from gateway.plugins.metrics import list_routes as list_metrics_routes
@@ -466,7 +466,33 @@ def test_names_that_are_ours(said: str, host: str, known: bool) -> None:
     ],
 )
 def test_who_bears_the_token(said: str, bears: bool) -> None:
-    assert site.has_token(said, TOKEN) is bears
+    client, other = Client("operator", "own"), Client("ann", "read")
+    tokens = [(other, f"another-{TOKEN}"), (client, TOKEN)]
+    assert site.find_client(said, tokens) == (client if bears else None)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "http://localhost"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://localhost:1"}, 403),
+    ],
+)
+async def test_an_act_is_refused_that_comes_from_a_page_of_another_site(
+    headers: dict[str, str], status: int, tmp_path: Path
+) -> None:
+    async with operated(tmp_path) as gateway:
+        headers |= {"Host": "localhost"}
+        order = {"words": ["status"]}
+        answer = await gateway.client.post("/api/orders", json=order, headers=headers)
+        assert answer.status_code == status
+        assert (await gateway.client.get("/api/me", headers=headers)).status_code == 200
 
 
 async def test_a_page_elsewhere_that_has_made_its_name_mean_this_machine_gets_nothing(
