@@ -6,6 +6,7 @@ nothing from other addresses, and no script or style in the markup.
 
 import asyncio
 import contextlib
+import gzip
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
@@ -88,8 +89,20 @@ def load_assets() -> Mapping[str, Response]:
     return MappingProxyType(found)
 
 
+@cache
+def _compress_asset(path: str) -> Response:
+    plain = load_assets()[path]
+    headers = {
+        "Content-Security-Policy": ASSET_CSP,
+        "Content-Encoding": "gzip",
+        "Vary": "Accept-Encoding",
+    }
+    return Response(gzip.compress(plain.body), media_type=plain.media_type, headers=headers)
+
+
 async def _send_asset(request: Request) -> Response:
-    return load_assets()[request.url.path]
+    path, accepted = request.url.path, request.headers.get("accept-encoding", "")
+    return _compress_asset(path) if "gzip" in accepted else load_assets()[path]
 
 
 def _build_route(

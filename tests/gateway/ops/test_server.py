@@ -572,6 +572,9 @@ async def test_what_the_page_may_do_is_said_with_it(tmp_path: Path) -> None:
                 200,
                 "nosniff",
             )
+            assert answer.headers["content-encoding"] == "gzip"
+            plain = await gateway.client.get(path, headers={"Accept-Encoding": "identity"})
+            assert (plain.content, "content-encoding" in plain.headers) == (answer.content, False)
         for path in (
             "/page/",
             "/page/../server.py",
