@@ -20,7 +20,7 @@ install: .venv/.tools ## install everything into .venv: the gateway, its tests, 
 	@requirements/install tools
 	@touch $@
 
-demo: .venv/.installed ## start an IRC server, a gateway and a model here; installs only what that takes
+demo: .venv/.installed ## show what a bot does, on a private IRC server; installs only what that takes
 	@.venv/bin/reverie demo $(ARGS)
 
 # Two workers for each core, because many tests wait for a server. Bytecode is kept: each worker, and each program that

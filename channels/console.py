@@ -41,7 +41,7 @@ from gateway.core.events import (
 class ConsoleConfig(ChannelConfig):
     """The channel inside the process: a keyboard, or a test."""
 
-    unrunnable: ClassVar = "the console is part of `reverie demo --console`; remove the channel"
+    unrunnable: ClassVar = "the console is for tests, which make it themselves; remove the channel"
 
     platform: Literal["console"]
 

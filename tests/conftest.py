@@ -48,7 +48,6 @@ INTEGRATION = (
     "attacks/",
     "channels/conformance/",
     "channels/irc/test_real_servers.py",
-    "gateway/cli/test_demo.py",
     "gateway/config/test_example_configs.py",
     "gateway/ops/test_dashboard.py",
     "gateway/plugins/backup/test_backup_faults.py",

@@ -1,4 +1,4 @@
-"""Command line `reverie`: run, demo, the log, and commands to a running gateway.
+"""Command line `reverie`: run, the log, and commands to a running gateway.
 
 `__main__` is what is installed: it imports `main`, which builds the argument parser and has `run`,
 `check-config`, `health` and `demo`; `operate` has dashboard and `store copy`, `log` reads the log

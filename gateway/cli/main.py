@@ -1,4 +1,4 @@
-"""The `reverie` command: its argument parser, and `run`, `check-config` and `demo`.
+"""The `reverie` command: its argument parser, and `run` and `check-config`.
 
 The other commands are in the modules of `_COMMAND_GROUPS`, in `ctl`, and in plugins.
 """
@@ -131,23 +131,6 @@ def _build_parser() -> tuple[argparse.ArgumentParser, Any]:
         "supervisor that starts "
         "again whatever ends",
     )
-    demo = commands.add_parser(
-        "demo", help="talk to a bot on a private IRC server, on this machine"
-    )
-    demo.add_argument("--once", metavar="LINE", help="say one line, wait for the answer, and exit")
-    demo.add_argument(
-        "--console", action="store_true", help="no IRC: talk to it directly in this terminal"
-    )
-    demo.add_argument(
-        "--port",
-        type=int,
-        default=6667,
-        help="port of the IRC server (default 6667, or any free one)",
-    )
-    demo.add_argument(
-        "--data", type=Path, default=Path("data/demo"), help="directory of the demo's store"
-    )
-    demo.set_defaults(handler=_demo)
     commands.add_parser("ctl", help=CTL_HELP, add_help=False)
     commands.add_parser(
         "completion",
@@ -173,6 +156,7 @@ _COMMAND_GROUPS: Final = {
     "gateway.cli.plugins": ("plugins",),
     "gateway.cli.new": ("new",),
     "gateway.cli.operate": ("store", "dashboard"),
+    "reverie.demo": ("demo",),
 }
 """Commands of each module. Only that of the called command is imported; all for `--help`."""
 
@@ -360,14 +344,6 @@ async def _freeze_garbage() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def _demo(args: argparse.Namespace) -> int:
-    from gateway.cli.demo import run_demo  # noqa: PLC0415 - only here
-
-    return run_demo(
-        once=args.once, console=args.console, port=args.port, data=args.data, env=os.environ
-    )
 
 
 if __name__ == "__main__":

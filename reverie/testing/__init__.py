@@ -9,5 +9,5 @@
 - `channels`: a channel that runs, and what it emitted. `waiting`, `stopwatch`: waits, and time as a
   program lives it.
 
-It is installed with the gateway, and imported by none of its parts.
+It is installed with the gateway, and imported by none of its parts; `reverie demo` uses two servers.
 """

@@ -1,5 +1,5 @@
 """`reverie console`: a terminal UI with four panes for a running gateway; and the channel that is
-inside the process, a keyboard or a test.
+inside the process, for tests.
 
 `client` is the HTTP client of the gateway's API and its event stream, and has the command. `model`
 turns events into text for the panes, and parses the input line; `safe_text` makes foreign text safe
@@ -22,12 +22,10 @@ def _make_channel(*, name: ChannelName, **_: object) -> Channel:
 
 
 class Console(Plugin):
-    """A terminal beside the gateway, and a channel inside it: `reverie demo --console` makes its
-    own, which is shown.
-    """
+    """A terminal beside the gateway, and a channel inside it, which tests make themselves."""
 
     name = "console"
-    summary = "is the terminal of reverie console, and the channel of reverie demo --console"
+    summary = "is the terminal of reverie console, and a channel for tests"
     platforms: ClassVar = {"console": PlatformFactory(settings=ConsoleConfig, make=_make_channel)}
     subcommands: ClassVar = {
         "console": (

@@ -251,7 +251,7 @@ def outcome(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int | str 
         (
             {"c": {"platform": "console"}},
             "2: channels.c",
-            "the console is part of `reverie demo --console`; remove",
+            "the console is for tests, which make it themselves; remove",
         ),
         ({}, "1: channels", "no channels are configured; add one"),
         (

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from agent.models.base import Model, ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.settings import KeyedSettings, ModelOptions, ModelTraits
-from gateway.cli.demo import build_demo_settings
 from gateway.config.loader import ConfigError, read_config
 from gateway.config.model_check import list_models
 from gateway.config.reload import LiveSettings
@@ -21,6 +20,7 @@ from gateway.plugin import Plugin
 from gateway.plugins import UnusablePlugin, find_providers, use_plugins
 from gateway.runtime.agent import LANES_OF_OWN_MODEL, build_dmn_policy
 from gateway.runtime.models import open_model_services
+from reverie.demo.stage import choose_model
 from reverie.testing.gateway import Gateway, settings
 from reverie.testing.servers.model_api import ModelApi
 from tests.kits.models import parse_provider
@@ -100,12 +100,10 @@ async def test_provider_of_a_plugin_answers_with_its_traits_and_is_accounted(
 def test_declarations_of_a_provider_are_read_where_they_count(tmp_path: Path) -> None:
     with use_plugins(OraclePlugin):
         policy = build_dmn_policy(configured(tmp_path), "reverie")
-        demo = build_demo_settings(
-            {"ORACLE_API_KEY": "k"}, store=tmp_path / "db", channel={"platform": "console"}
-        )
+        demo = choose_model({"ORACLE_API_KEY": "k"})
         told = parse_provider({"base_url": "http://oracle.example/v1"})
     assert policy.lanes == LANES_OF_OWN_MODEL
-    assert (demo.llm.providers["demo"].kind, demo.llm.models["main"].name) == ("oracle", "delphi")
+    assert demo == ({"kind": "oracle", "api_key": "${ORACLE_API_KEY}"}, {"name": "delphi"})
     assert told.kind == "oracle"
 
 
