@@ -1,7 +1,7 @@
 """Command line `reverie`: run, the log, and commands to a running gateway.
 
-`__main__` is what is installed: it imports `main`, which builds the argument parser and has `run`,
-`check-config`, `health` and `demo`; `operate` has dashboard and `store copy`, `log` reads the log
+`__main__` is what is installed: it imports `main`, which builds the argument parser and has `run`
+and `check-config`; `operate` has dashboard and `store copy`, `log` reads the log
 for people and programs. Plugins bring further commands (`Plugin.subcommands`): console, setup,
 doctor, backup and restore. All other words are commands of the table (`gateway.commands`): `ctl`
 has them carried out by the running gateway, or on the store of a stopped one. What commands share:

@@ -12,10 +12,21 @@ from typing import Final, Literal
 
 from agent.models.base import ModelUnusable
 from agent.models.local import EMBEDDED_LABEL, find_weights
+from gateway.core.events import ConversationId
 from gateway.core.facts import TurnRecord
 from gateway.plugins import find_providers
 from gateway.store import Store
-from reverie.demo.stage import ANSWER_S, BOT, OWNER, ROOM, GatewayEnded, Person, Stage, choose_model
+from reverie.demo.stage import (
+    ANSWER_S,
+    BOT,
+    CHANNEL,
+    OWNER,
+    ROOM,
+    GatewayEnded,
+    Person,
+    Stage,
+    choose_model,
+)
 from reverie.demo.stand_in import StandIn
 from reverie.demo.terminal import Terminal
 from reverie.demo.tour import StepFailed, Tour
@@ -151,9 +162,10 @@ class Chat:
             self._terminal.tell(f"No answer came within {ANSWER_S:.0f} s.")
             return FAILED
         async with await Store.open_readonly(self._stage.store) as log:
-            turns = await log.newest_entries(1, kinds=["turn_ended"])  # none: a command
-        for turn in turns:
-            if isinstance(turn.fact, TurnRecord) and turn.fact.outcome == "failed":
+            room = ConversationId(f"{CHANNEL}/{ROOM}")
+            turns = await log.newest_entries(1, kinds=["turn_ended"], conversation=room)
+        for turn in turns:  # none: a command was answered
+            if isinstance(turn.fact, TurnRecord) and turn.fact.outcome != "replied":
                 self._terminal.tell(f"The model gave no answer: {turn.fact.reason}")
                 return FAILED
         return DONE

@@ -77,7 +77,7 @@ class Terminal:
 
     def show_link(self, address: str) -> None:
         """Show an address, in one piece."""
-        self._show(Text(f"{_INDENT}{address}", "underline blue"))
+        self._show(Text.assemble(_INDENT, (address, "underline blue")), is_whole=True)
 
     def show_message(self, sender: str, text: str, private: str = "") -> None:
         """Show a message. `private`: who alone reads it."""
@@ -136,11 +136,11 @@ class Terminal:
             line = file.readline()
         return line.decode("utf-8", "replace") if line else None
 
-    def _show(self, text: Text) -> None:
+    def _show(self, text: Text, *, is_whole: bool = False) -> None:
         is_asking = self.is_interactive and self._prompt
         if is_asking:
             self._write(_ERASE_LINE if self._moves else "\n")
-        self._console.print(text, soft_wrap=True)
+        self._console.print(text, soft_wrap=is_whole or not self._console.is_terminal)
         if is_asking:
             typed = self._readline.get_line_buffer() if self._readline else ""
             self._write(f"{self._prompt}{typed}")

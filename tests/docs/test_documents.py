@@ -136,6 +136,9 @@ def test_commands_of_the_chat_exist(page: Path) -> None:
         "msg",
         "proc",
         "workspace",
+        "tour",
+        "skip",
+        "quit",
     }
     assert sorted(said - others - set(TABLE.people)) == []
 
