@@ -104,6 +104,7 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "recall.prefetch.timeout": "it is always 2 s now; take this line out",
     "dmn.max_reminders": "it is always 20 now; take this line out",
     "dmn.memory_chars": "it is always 8000 now; take this line out",
+    "attention.rules*.regex": "write a rule with `keyword` for each word",
     "attention.salience": (
         "for questions write `speaks_up: when_useful` in the binding of a room; for words and "
         "people put rules under `attention.rules`, with `type: '*.room.*'`, `urgency: normal`, and "

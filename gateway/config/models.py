@@ -25,7 +25,7 @@ from gateway.config.tools import ToolsConfig
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address
 from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, URGENT
-from gateway.core.fields import ConfigSection, Duration, GuardedRegex, LocalPath, TimeZone
+from gateway.core.fields import ConfigSection, Duration, LocalPath, TimeZone
 
 FILE_PLACEHOLDER: Final = "{file}"
 """Stands in an argument of `media.transcribe` for the path of the sound file."""
@@ -348,11 +348,6 @@ def _parse_level(value: object) -> object:
     return _URGENCY_LEVELS.get(value, value) if isinstance(value, str) else value
 
 
-def _check_regex(value: str) -> str:
-    GuardedRegex(value)
-    return value
-
-
 def _check_hours(value: str) -> str:
     start, _, end = value.partition("-")
     if (
@@ -380,8 +375,6 @@ class AttentionRuleConfig(ConfigSection):
     role: Literal["guest", "member", "admin", "owner"] | None = None
     """Only events of people with this role or a higher one. None: all, also those without a
     person."""
-    regex: Annotated[str, AfterValidator(_check_regex)] | None = None
-    """Only texts with this expression in the first 4,096 characters. None: all."""
 
 
 class PresenceConfig(ConfigSection):

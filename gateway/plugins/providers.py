@@ -5,7 +5,7 @@ The docstrings of fields are the texts of docs/configuration.md.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 from urllib.parse import SplitResult
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -376,66 +376,18 @@ class ScriptedConfig(ProviderSettings):
         )
 
 
-class Anthropic(Plugin):
-    """Claude."""
-
-    name = "anthropic"
-    summary = "asks Claude, at Anthropic"
-    providers: ClassVar = {"anthropic": AnthropicConfig}
-
-
-class Vertex(Plugin):
-    """Claude at Google."""
-
-    name = "vertex"
-    summary = "asks Claude, in Google's Vertex AI"
-    providers: ClassVar = {"vertex": VertexConfig}
+def _declare(settings: type[ProviderSettings], summary: str, *, checks: str = "") -> type[Plugin]:
+    """Return the plugin of one provider. It has the name of the provider's kind."""
+    (kind,) = get_args(settings.model_fields["kind"].annotation)
+    declared = {"name": kind, "summary": summary, "checks": checks, "providers": {kind: settings}}
+    return type(kind, (Plugin,), declared)
 
 
-class OpenAI(Plugin):
-    """OpenAI, and what speaks its chat completions."""
-
-    name = "openai"
-    summary = "asks OpenAI, and servers with its chat completions"
-    providers: ClassVar = {"openai": OpenAIConfig}
-
-
-class Gemini(Plugin):
-    """Gemini."""
-
-    name = "gemini"
-    summary = "asks Google's Gemini"
-    providers: ClassVar = {"gemini": GeminiConfig}
-
-
-class MiniMax(Plugin):
-    """MiniMax."""
-
-    name = "minimax"
-    summary = "asks MiniMax"
-    providers: ClassVar = {"minimax": MiniMaxConfig}
-
-
-class LlamaCpp(Plugin):
-    """Servers of llama.cpp."""
-
-    name = "llamacpp"
-    summary = "asks a llama.cpp server"
-    providers: ClassVar = {"llamacpp": LlamaCppConfig}
-
-
-class Local(Plugin):
-    """The embedded model."""
-
-    name = "local"
-    summary = "runs the embedded model"
-    checks = "gateway.plugins.providers_check"
-    providers: ClassVar = {"local": LocalConfig}
-
-
-class Scripted(Plugin):
-    """Scripted answers."""
-
-    name = "scripted"
-    summary = "answers with fixed texts"
-    providers: ClassVar = {"scripted": ScriptedConfig}
+Anthropic = _declare(AnthropicConfig, "asks Claude, at Anthropic")
+Vertex = _declare(VertexConfig, "asks Claude, in Google's Vertex AI")
+OpenAI = _declare(OpenAIConfig, "asks OpenAI, and servers with its chat completions")
+Gemini = _declare(GeminiConfig, "asks Google's Gemini")
+MiniMax = _declare(MiniMaxConfig, "asks MiniMax")
+LlamaCpp = _declare(LlamaCppConfig, "asks a llama.cpp server")
+Local = _declare(LocalConfig, "runs the embedded model", checks="gateway.plugins.providers_check")
+Scripted = _declare(ScriptedConfig, "answers with fixed texts")

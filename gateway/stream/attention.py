@@ -56,7 +56,6 @@ from gateway.core.facts import (
     inner_conversation,
     is_direct_line,
 )
-from gateway.core.fields import GuardedRegex
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role
 from gateway.core.ratelimit import LruDict
 from gateway.store import DueReason, LogEntry, Store
@@ -101,8 +100,6 @@ class AttentionRule:
     """Text that the event must contain, in any case."""
     role: Role | None = None
     """Lowest role of the person who caused the event: `member` matches admins and owners too."""
-    regex: GuardedRegex | None = None
-    """Expression that must match in the text."""
 
     def match(self, dotted: str, text: str, role: Role | None) -> bool:
         """Return whether this rule applies to such an event. `role`: of its sender; None: it has
@@ -117,11 +114,9 @@ class AttentionRule:
             self.keyword is not None and self.keyword.casefold() not in text.casefold()
         ):
             return False
-        if self.role is not None and (
-            role is None or ROLE_ORDER.index(role) < ROLE_ORDER.index(self.role)
-        ):
-            return False
-        return self.regex is None or self.regex.find(text)
+        return self.role is None or (
+            role is not None and ROLE_ORDER.index(role) >= ROLE_ORDER.index(self.role)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,7 +139,6 @@ def build_attention_policy(settings: Settings) -> AttentionPolicy:
             urgency=_URGENCIES[rule.urgency],
             keyword=rule.keyword,
             role=rule.role,
-            regex=None if rule.regex is None else GuardedRegex(rule.regex),
         )
         for rule in config.rules
     )

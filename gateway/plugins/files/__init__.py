@@ -25,7 +25,6 @@ from gateway.context.workspace_fs import (
     display_path,
     is_partial_file,
 )
-from gateway.core.fields import compile_regex
 from gateway.core.i18n import _
 from gateway.core.labels import Label, join
 from gateway.core.media_types import identify_image, sound_suffix
@@ -658,6 +657,37 @@ def search_text(
         f"{_format_count(counts['match'], 'line')} in {_format_count(counts['file'], 'file')}"
     )
     return "\n".join([f"{found_in}, {searched}:", *lines])
+
+
+_REGEX_SOURCE_CHARS: Final = 500
+_MAX_REPEATS: Final = 1_000
+"""Same limit as RE2 (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone exhausts the
+memory."""
+_COUNT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
+
+
+def compile_regex(source: str, *, ignore_case: bool = False) -> Any:  # noqa: ANN401 - the library has no types
+    """Compile with the `regex` library: pass a `timeout` to each search. Raises ValueError, with a
+    reason for people, if the source is no expression or too large.
+    """
+    import regex  # noqa: PLC0415 - takes 3 MB, and few configurations have an expression
+
+    if len(source) > _REGEX_SOURCE_CHARS:
+        raise ValueError(f"longer than {_REGEX_SOURCE_CHARS} characters")
+    repeats = 1
+    for count in _COUNT.finditer(source):
+        repeats *= max([1, *(int(number[:9]) for number in count.groups() if number)])
+        if repeats > 100 * _MAX_REPEATS or any(
+            int(number[:9]) > _MAX_REPEATS for number in count.groups() if number
+        ):
+            raise ValueError(
+                f"repeats something more often than {_MAX_REPEATS:,} times, or "
+                f"{100 * _MAX_REPEATS:,} times all in all"
+            )
+    try:
+        return regex.compile(source, regex.IGNORECASE if ignore_case else 0)
+    except (regex.error, RecursionError) as error:
+        raise ValueError(f"not a regular expression: {error}") from None
 
 
 _TOO_MANY: Final = "so many match"

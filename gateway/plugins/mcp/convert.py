@@ -248,7 +248,8 @@ def render_result(
     `CallToolResult`.
     """
     rendered = [_render_part(one, shown) for one in parts[:MAX_RESULT_BLOCKS]]
-    if structured is not None and not _is_repeated_in_text(structured, parts):
+    # Servers repeat it in a text (2025-11-25, server/tools, structured content).
+    if structured is not None and not any(isinstance(one, str) for one in parts):
         rendered.append(json.dumps(structured, ensure_ascii=False, sort_keys=True))
     if (more := len(parts) - MAX_RESULT_BLOCKS) > 0:
         rendered.append(f"[{more} more parts are left out]")
@@ -265,36 +266,6 @@ def _render_part(part: str | McpBinary, shown: Sequence[McpBinary]) -> str:
     return (
         f"[{about}: {'shown' if any(part is one for one in shown) else 'it cannot be shown here'}]"
     )
-
-
-def _is_repeated_in_text(structured: object, parts: Sequence[str | McpBinary]) -> bool:
-    """Return True if the text repeats the structured content (2025-11-25, server/tools, structured
-    content).
-
-    Servers made with the Python library wrap other values than objects as `{"result": ...}`, and
-    list items one by one.
-    """
-    values = [structured]
-    if isinstance(structured, dict) and structured.keys() == {"result"}:
-        values.append(structured["result"])
-    texts = [one for one in parts if isinstance(one, str)]
-    for value in values:
-        if any(_is_same_value(text, value) for text in texts):
-            return True
-        if (
-            isinstance(value, list)
-            and len(texts) == len(value)
-            and all(map(_is_same_value, texts, value))
-        ):
-            return True
-    return False
-
-
-def _is_same_value(text: str, value: object) -> bool:
-    try:
-        return text == value or bool(json.loads(text) == value)
-    except (ValueError, RecursionError):
-        return False
 
 
 def sanitize_text(text: str, max_chars: int) -> str:

@@ -370,7 +370,7 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             'attention:\n  rules:\n    - {type: irc, urgency: low, regex: "("}',
             3,
             "attention.rules[0].regex",
-            "not a regular expression: missing ) at position 1",
+            "is no setting any more; write a rule with `keyword` for each word",
             id="regex",
         ),
         pytest.param(

@@ -40,7 +40,6 @@ from gateway.core.events import (
     ThreadId,
 )
 from gateway.core.facts import URGENT, AttentionThresholdSet, Fact
-from gateway.core.fields import GuardedRegex
 from gateway.core.identity import Role
 from gateway.store import NewEntry, Store
 from gateway.stream.attention import (
@@ -334,30 +333,6 @@ def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:
     )
     assert assess(anybody, JOIN, YES, "ambient").urgency == 3
     assert assess(anybody, LINK, YES, "ambient").rule == "link is low"
-
-
-def test_a_regular_expression_is_found_anywhere_and_named_as_the_rule() -> None:
-    rules = (
-        AttentionRule(type="irc", urgency=2, regex=GuardedRegex(r"(?i)\bdown\b")),
-        AttentionRule(type="irc", urgency=1),
-    )
-    policy = AttentionPolicy(rules=rules, thresholds={})
-    judged = assess(policy, said("room", "the site is DOWN!"), YES, "ambient")
-    assert (judged.urgency, judged.fate, judged.rule) == (2, "due", "attention.rules[0]")
-    assert assess(policy, said("room", "a download"), YES, "ambient").rule == "attention.rules[1]"
-    assert assess(policy, JOIN, YES, "ambient").rule == "attention.rules[1]", (
-        "what has no text has an empty one"
-    )
-
-
-def test_one_that_takes_too_long_does_not_fit() -> None:
-    slow = AttentionRule(type="*", urgency=3, regex=GuardedRegex(r"(a|a)*b|(a+)+$c"))
-    policy = AttentionPolicy(
-        rules=(slow, AttentionRule(type="irc.libera.mention", urgency=2)), thresholds={}
-    )
-    bad = "a" * 5_000 + "!"
-    assert assess(policy, said("mention", bad), YES, "ambient").rule == "attention.rules[1]"
-    assert assess(policy, said("room"), YES, "ambient").rule == "room talk is ambient"
 
 
 @given(

@@ -234,7 +234,6 @@ def document(second: bool) -> Json:
                     "urgency": either("low", "normal"),
                     "keyword": either("one", "two"),
                     "role": either("member", "admin"),
-                    "regex": either("o.e", "t.o"),
                 }
             ],
             "thresholds": {"home": either("low", "normal")},
