@@ -47,6 +47,11 @@ class ChannelConfig(ConfigSection):
     reads_history: ClassVar[bool] = False
     """True: the cursor is a position in a history, which is read from there. False: the platform
     delivers what was not acknowledged."""
+    sender_ids: ClassVar[str] = ".+"
+    """Regular expression of the ids of people, as a whole: whoever writes something else is
+    corrected."""
+    sender_id_example: ClassVar[str] = ""
+    """Id of a person, for that correction."""
     unrunnable: ClassVar[str] = ""
     """Why `reverie run` has no such channel, and what to do. Empty: it has."""
 

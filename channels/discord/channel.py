@@ -76,8 +76,8 @@ class DiscordChannel(DiscordActions):
         buttons=True,
         defers_commands=True,
         native_commands=True,
-        sender_ids=r"\d+",
-        sender_id_example="80351110224678912",
+        sender_ids=DiscordConfig.sender_ids,
+        sender_id_example=DiscordConfig.sender_id_example,
         room_title="a Discord channel",
     )
 

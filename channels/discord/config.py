@@ -12,6 +12,8 @@ from gateway.core.proxy import ProxySetting
 class DiscordConfig(ChannelConfig):
     """Bot account."""
 
+    sender_ids: ClassVar = r"\d+"
+    sender_id_example: ClassVar = "80351110224678912"
     account_keys: ClassVar = ("token", "shard")
     adapter_modules: ClassVar = ("channels.discord.channel", "channels.discord.session")
     reads_history: ClassVar = True

@@ -96,8 +96,8 @@ class IrcChannel:
             platform="IRC",
             formatting=FORMATTING,
             login_command="/msg NickServ IDENTIFY",
-            sender_ids=r"(?:account|mask|relay|bridge):.+",
-            sender_id_example="account:someone",
+            sender_ids=IrcConfig.sender_ids,
+            sender_id_example=IrcConfig.sender_id_example,
             max_in_flight=MAX_IN_FLIGHT,
         )
         self._inbox = IrcNotificationQueue()

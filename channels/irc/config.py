@@ -106,6 +106,8 @@ class IrcRateLimit(ConfigSection):
 class IrcConfig(ChannelConfig):
     """Account on a network."""
 
+    sender_ids: ClassVar = r"(?:account|mask|relay|bridge):.+"
+    sender_id_example: ClassVar = "account:someone"
     account_keys: ClassVar = ("nick", "host", "port")
     adapter_modules: ClassVar = ("channels.irc.channel", "channels.irc.connection")
     reads_history: ClassVar = True

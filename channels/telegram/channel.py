@@ -77,8 +77,8 @@ class TelegramChannel(TelegramActions):
         max_file_bytes=MAX_FILE_BYTES,
         buttons=True,
         native_commands=True,
-        sender_ids=r"-?\d+",
-        sender_id_example="1001",
+        sender_ids=TelegramConfig.sender_ids,
+        sender_id_example=TelegramConfig.sender_id_example,
         room_title="a Telegram chat",
     )
 

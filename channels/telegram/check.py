@@ -21,7 +21,7 @@ from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, cl
 from gateway.core.net_probe import PROXY_FIX, probe_url
 
 if TYPE_CHECKING:
-    from telegram import Update, User
+    from telegram import ChatFullInfo, ChatMember, Update, User
 
     from channels.telegram.api import TelegramApi
     from channels.telegram.config import TelegramConfig
@@ -65,6 +65,7 @@ PRIVACY_FIX: Final = (
 _COPY_WHOLE_FIX: Final = (
     "talk to @BotFather, send /mybots, choose the bot, API Token, and copy all of it"
 )
+_ADD_FIX: Final = "add the bot to the group, and check the id: the bot shows it there after /whoami"
 _MAX_ROOMS: Final = 10
 """Most groups that are checked."""
 
@@ -170,13 +171,10 @@ async def _probe_account(
     try:
         _check_privacy(found, state, config)
         await _probe_webhook(api, found, config)
-        await _probe_rooms(api, found, config)
+        await _probe_rooms(api, found, state, config)
     except TelegramError as error:
-        found.warn(
-            "telegram.answer",
-            f"Telegram did not answer all questions: {api.redact(error)}",
-            "try again",
-        )
+        what = f"Telegram did not answer all questions: {api.redact(error)}"
+        found.unknown("telegram.answer", what, "try again")
 
 
 def _check_privacy(
@@ -209,14 +207,18 @@ async def _probe_webhook(
 
 
 async def _probe_rooms(
-    api: "TelegramApi", found: FindingCollector, config: "TelegramConfig"
+    api: "TelegramApi",
+    found: FindingCollector,
+    state: TelegramProbeResult,
+    config: "TelegramConfig",
 ) -> None:
-    from telegram.constants import ChatType  # noqa: PLC0415 - the library takes half a second
-    from telegram.error import BadRequest, ChatMigrated, Forbidden  # noqa: PLC0415 - as above
+    from telegram.error import BadRequest, ChatMigrated, Forbidden  # noqa: PLC0415 - the library takes half a second
 
-    for room in [room for room in config.rooms if room != "*"][:_MAX_ROOMS]:
+    rooms = [room for room in config.rooms if room != "*"]
+    for room in rooms[:_MAX_ROOMS]:
         try:
             chat = await api.await_call(api.bot.get_chat(room))
+            me = await api.await_call(api.bot.get_chat_member(room, int(state.id)))
         except ChatMigrated as moved:
             what = (
                 f"group {room} is a supergroup now, with the id {moved.new_chat_id}; the "
@@ -224,20 +226,32 @@ async def _probe_rooms(
             )
             found.ok("telegram.rooms", what)
         except (BadRequest, Forbidden):
-            fix = "add the bot to the group, and check the id: the bot shows it there after /whoami"
-            found.warn("telegram.rooms", f"the bot is in no group with the id {room}", fix)
+            found.warn("telegram.rooms", f"the bot is in no group with the id {room}", _ADD_FIX)
         else:
-            if chat.type == ChatType.CHANNEL:
-                fix = "list groups only; a channel's discussion group is one"
-                found.warn(
-                    "telegram.rooms",
-                    f"{room} is a channel: the bot does not read or write there",
-                    fix,
-                )
-                continue
-            found.ok(
-                "telegram.rooms", f"it is in {clean_text(chat.title or '') or 'a group'} ({room})"
-            )
+            _judge_room(found, chat, me, room)
+    if rooms[_MAX_ROOMS:]:
+        what = f"whether the bot can post in {len(rooms) - _MAX_ROOMS} more groups"
+        found.unknown("telegram.rooms", what, f"doctor looks at the first {_MAX_ROOMS} only")
+
+
+def _judge_room(found: FindingCollector, chat: "ChatFullInfo", me: "ChatMember", room: str) -> None:
+    """Add a finding on whether the bot can post in a group
+    (https://core.telegram.org/bots/api#chatmember, #chatpermissions).
+    """
+    name = f"{clean_text(chat.title or '') or 'a group'} ({room})"
+    may = getattr(me, "can_send_messages", None)  # of who is restricted
+    if me.status == me.MEMBER and chat.permissions is not None:
+        may = chat.permissions.can_send_messages
+    if chat.type == chat.CHANNEL:
+        fix = "list groups only; a channel's discussion group is one"
+        found.warn("telegram.rooms", f"{name} is a channel: the bot does not post there", fix)
+    elif me.status in (me.LEFT, me.BANNED) or getattr(me, "is_member", True) is False:
+        found.warn("telegram.rooms", f"the bot is not in {name}: {me.status}", _ADD_FIX)
+    elif may is False:
+        fix = "let members send messages there, take its restriction away, or make it an admin"
+        found.bad("telegram.rooms", f"the bot must not post in {name}", fix)
+    else:
+        found.ok("telegram.rooms", f"it is in {name}, and may post there")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,6 +62,8 @@ class TelegramWebhook(ConfigSection):
 class TelegramConfig(ChannelConfig):
     """Bot account."""
 
+    sender_ids: ClassVar = r"-?\d+"
+    sender_id_example: ClassVar = "1001"
     account_keys: ClassVar = ("token",)
     adapter_modules: ClassVar = ("channels.telegram.channel",)
 
@@ -94,10 +96,9 @@ class TelegramConfig(ChannelConfig):
         for room in rooms:
             if not _ROOM.fullmatch(room):
                 raise ValueError(
-                    f"{room!r} is not the id of a group, a number that begins with a minus: say "
-                    "something to the bot in the group, and the log of the gateway names it as "
-                    "`refused`; write it in "
-                    'quotes ("*" is any)'
+                    f"{room!r} is not the id of a group, a number that begins with a minus; write "
+                    'it in quotes ("*" is any): `reverie setup` lists the groups of the bot, '
+                    "and the log names those where it was refused"
                 )
         return rooms
 

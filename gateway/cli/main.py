@@ -210,19 +210,26 @@ def _is_off(plugin: type[Plugin], args: argparse.Namespace) -> bool:
 
 
 def _check_config(args: argparse.Namespace) -> int:
-    from gateway.config.secrets import PriceTableError, load_price_table  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.config.check_registry import CheckEnvironment  # noqa: PLC0415 - the other commands start faster without it
+    from gateway.config.validation import list_used_models  # noqa: PLC0415 - as above
+    from gateway.plugins.doctor.examine import CONFIG_CHECKS, examine  # noqa: PLC0415 - as above
 
     settings = load_settings(args.config, needs=None)
-    try:
-        load_price_table(args.config)
-    except PriceTableError as error:
-        print(error, file=sys.stderr)
+    where = CheckEnvironment(directory=args.config, env=os.environ, offline=True)
+    report = asyncio.run(examine(where, CONFIG_CHECKS))
+    for one in report.findings:
+        if one.level != "ok":
+            sign = "" if one.level == "bad" else "warning: "
+            print(f"{sign}{one.where}: {one.what}; {one.fix}", file=sys.stderr)
+    if report.exit_code == FAILED:
         return BAD_USAGE
     location = store_location(settings.store)
     print(
         f"the configuration in {args.config} is good: {len(settings.channels)} channel(s), store "
         f"{location}"
     )
+    if unused := settings.llm.models.keys() - list_used_models(settings):
+        print(f"models that no agent uses until /model chooses them: {', '.join(sorted(unused))}")
     print(_describe_budgets(settings.access.budgets))
     return DONE
 

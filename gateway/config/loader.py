@@ -37,7 +37,7 @@ from gateway.config.source import (
     read_yaml_file,
     value_at,
 )
-from gateway.config.validation import access_warnings, cross_check
+from gateway.config.validation import cross_check, find_warnings
 from gateway.core.private_files import agent_state_directory
 
 _TAGGED_UNIONS = (("channels",), ("llm", "providers"))
@@ -206,6 +206,8 @@ def _unknown_key(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
     known = sorted(_known_keys(tuple(above), data))
     close = difflib.get_close_matches(name.replace("-", "_").lower(), known, n=1)
     hint = f"did you mean `{close[0]}`?" if close else f"known here: {', '.join(known)}"
+    if not above and not close:
+        hint += "; others come with plugins (`reverie plugins`)"
     return keys, f"unknown key; {hint}"
 
 
@@ -306,7 +308,7 @@ def _find_warnings(
 ) -> Iterator[ConfigProblem]:
     yield from _readable_secrets(settings, source)
     yield from _exposed_paths(settings, source, directory)
-    for keys, message in (*access_warnings(settings), *_find_missing_parts(settings, env)):
+    for keys, message in (*find_warnings(settings), *_find_missing_parts(settings, env)):
         yield _problem_at(source, keys, message)
 
 

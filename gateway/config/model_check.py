@@ -25,13 +25,13 @@ from agent.models.base import (
     TextPart,
 )
 from agent.models.client import Candidate
-from agent.models.config import build_model, fallback_chain
+from agent.models.config import build_model
 from agent.models.http import ModelHttpClient, strip_version
 from agent.models.settings import ModelConfig, ProviderSettings, RemoteSettings
 from channels.text import get_number, get_object, get_str
 from gateway.config.check_registry import CheckContext, check
-from gateway.config.models import Settings
 from gateway.config.secrets import PriceTableError, load_price_table
+from gateway.config.validation import list_used_models
 from gateway.core.clock import SystemClock
 from gateway.core.events import Usage
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, ok
@@ -378,16 +378,6 @@ def _find_only_window(listed: ModelListing, provider: ProviderSettings) -> int |
         if not provider.names_models and len(listed.context_tokens) == 1
         else None
     )
-
-
-def list_used_models(settings: Settings) -> list[str]:
-    """Return the keys of `llm.models` in use: by agents, as fallbacks, or for summaries."""
-    models, summarizer = (
-        settings.llm.models,
-        settings.llm.context_optimization.compaction.summarizer_model,
-    )
-    first = [*(agent.model for agent in settings.agents), *([summarizer] if summarizer else [])]
-    return list(dict.fromkeys(key for one in first for key in fallback_chain(one, models)))
 
 
 @check("model", each=list_used_models, online=True)

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterable, Iterator
-from fnmatch import fnmatchcase
 from pathlib import PurePath
 from typing import Final
 
@@ -18,6 +17,7 @@ _REMEDIES: Final = {
     "access.masks": "set access.masks: false, and let people log in to the network's services"
 }
 """Remedies of warnings that state only a reason."""
+_IDENTITY_KEYS: Final = ("access.masks", "access.roles", "access.grants", "access.platform_roles")
 _OPEN_FIX: Final = "make it readable for the user that runs this command: chown, chmod 600"
 
 
@@ -56,7 +56,7 @@ def _judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
         elif one.key.startswith("agents[") and one.key.endswith(".files"):
             code, fix = "files.given_away", fix or "name a directory of its own"
         else:
-            code = "open.identity" if one.key.startswith("access.") else "config.unwise"
+            code = "open.identity" if one.key.startswith(_IDENTITY_KEYS) else "config.unwise"
             fix = _REMEDIES.get(one.key) or fix or "give the role to an account instead"
         yield warning(code, what, fix, _format_location(one))
 
@@ -74,23 +74,6 @@ def _judge_channels(settings: Settings) -> Iterator[Finding]:
     for keys, why in find_unrunnable(settings):
         what, _, fix = why.partition("; ")
         yield bad("config.channel", what, fix, format_key(keys))
-
-
-def _find_unbound_channels(settings: Settings) -> Iterator[Finding]:
-    globs = [
-        one.match.channel
-        for agent in settings.agents
-        for one in agent.bindings
-        if one.listen != "off"
-    ]
-    for name in settings.channels:
-        if not any(fnmatchcase(name, glob) for glob in globs):
-            fix = (
-                "add a binding that matches it to an agent (agents[].bindings), or remove the "
-                "channel"
-            )
-            what = "no agent reads this channel: no binding matches it"
-            yield warning("config.unheard", what, fix, f"channels.{name}")
 
 
 def _format_location(problem: ConfigProblem) -> str:
@@ -111,7 +94,6 @@ def check_configuration(context: CheckContext) -> Iterator[Finding]:
     yield ok("config.read", summary, str(directory))
     yield from _judge_warnings(context.config.warnings)
     yield from _judge_channels(settings)
-    yield from _find_unbound_channels(settings)
     yield from _find_example_values(settings)
 
 

@@ -2,22 +2,26 @@
 take.
 
 `cross_check` reports what must be corrected in settings whose sections are valid each,
-`access_warnings` what lets in more people than intended, `find_unrunnable` that with which no
-gateway can run.
+`find_warnings` what is hardly meant, `find_unrunnable` that with which no gateway can run.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from importlib import import_module
+from typing import Final
 
-from agent.models.config import check_models
-from gateway.config.models import AgentConfig, Settings
+from agent.models.config import check_models, fallback_chain
+from gateway.config.models import AgentConfig, BindingMatch, Settings
 from gateway.config.source import Keys, format_key
 from gateway.core.events import Address
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.identity import ADMIN_ROLES, MASK_PREFIX
 from gateway.core.tool import permits_of
+
+MIN_WINDOW_TOKENS: Final = 4_096
+"""Smallest window of a model in which the persona leaves room for a conversation."""
 
 
 def find_unrunnable(settings: Settings) -> Iterator[tuple[Keys, str]]:
@@ -64,6 +68,10 @@ def _check_people(settings: Settings) -> Iterator[tuple[Keys, str]]:
             )
         elif settings.channels and channel not in settings.channels:
             yield keys, f"no such channel; in channels: {', '.join(settings.channels)}"
+        elif (one := settings.channels.get(channel)) and not re.fullmatch(
+            one.sender_ids, sender, re.DOTALL
+        ):
+            yield keys, f"nobody there has such an id; write e.g. {channel}:{one.sender_id_example}"
 
 
 def _check_places(settings: Settings) -> Iterator[tuple[Keys, str]]:
@@ -99,9 +107,22 @@ def _notified_rooms(settings: Settings) -> tuple[tuple[Keys, str | None], ...]:
     )
 
 
-def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
-    """Yield settings that are valid but let in more than intended."""
+def find_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
+    """Yield settings that are valid, but let in more than intended, or have no effect."""
+    yield from _access_warnings(settings)
+    yield from _channel_warnings(settings)
+    yield from _binding_warnings(settings)
+    yield from _model_warnings(settings)
+
+
+def _access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
     access = settings.access
+    for name, usd in access.budgets:
+        if usd == 0:
+            yield (
+                ("access", "budgets", name),
+                "with 0, only owners and admins are answered; write an amount, or null: no limit",
+            )
     if access.masks:
         yield (
             ("access", "masks"),
@@ -126,19 +147,86 @@ def access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
                 "guild if you mean one"
             )
             yield ("access", "platform_roles", index, "room"), message
-    yield from _channel_warnings(settings)
 
 
 def _channel_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
-    """Yield what the settings of the channels warn of."""
+    heard = [
+        one.match.channel
+        for agent in settings.agents
+        for one in agent.bindings
+        if one.listen != "off"
+    ]
     for name, channel in settings.channels.items():
         for keys, why in channel.find_warnings():
             yield ("channels", name, *keys), why
+        rooms = [room.casefold() for room in channel.rooms]
+        for index in range(len(rooms)):
+            if rooms[index] in rooms[:index]:
+                yield ("channels", name, "rooms", index), "is listed twice; remove one of the two"
+        if not any(fnmatchcase(name, glob) for glob in heard):
+            message = (
+                "no agent reads this channel; add a binding that matches it to an agent "
+                "(agents[].bindings), or remove the channel"
+            )
+            yield ("channels", name), message
     for room_keys, room in _notified_rooms(settings):
         at = Address.parse(room) if room else None
         config = settings.channels.get(at.channel) if at is not None else None
         if at is not None and config is not None and (why := config.explain_unsafe_room(at.room)):
             yield room_keys, why
+
+
+def _binding_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
+    above = list[BindingMatch]()
+    for number, agent in enumerate(settings.agents):
+        for index, binding in enumerate(agent.bindings):
+            keys: Keys = ("agents", number, "bindings", index)
+            here = binding.match
+            if not any(fnmatchcase(name, here.channel) for name in settings.channels or ["*"]):
+                message = (
+                    f"matches no channel (there are {', '.join(settings.channels)}); correct it, "
+                    "or remove the binding"
+                )
+                yield (*keys, "match", "channel"), message
+            elif any(_covers(one, here) for one in above):
+                message = (
+                    "no conversation comes to this binding, for one above it matches them all; put "
+                    "this one above it"
+                )
+                yield keys, message
+            above.append(here)
+
+
+def _covers(one: BindingMatch, other: BindingMatch) -> bool:
+    """Return whether `one` surely matches all that `other` does."""
+    return (
+        one.channel in ("*", other.channel)
+        and one.room in ("*", other.room)
+        and one.thread in (None, other.thread)
+    )
+
+
+def list_used_models(settings: Settings) -> list[str]:
+    """Return the keys of `llm.models` in use: by agents, as fallbacks, or for summaries."""
+    models, summarizer = (
+        settings.llm.models,
+        settings.llm.context_optimization.compaction.summarizer_model,
+    )
+    first = [*(agent.model for agent in settings.agents), *([summarizer] if summarizer else [])]
+    return list(dict.fromkeys(key for one in first for key in fallback_chain(one, models)))
+
+
+def _model_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
+    llm = settings.llm
+    for key in list_used_models(settings):
+        model = llm.models[key]
+        window = llm.providers[model.provider].options(key, model)["context_tokens"]
+        if window < MIN_WINDOW_TOKENS:
+            message = (
+                f"{window} tokens leave no room for a conversation beside the persona; write what "
+                f"the model takes, at least {MIN_WINDOW_TOKENS}"
+            )
+            yield ("llm", "models", key, "context_tokens"), message
 
 
 def _listed_people(settings: Settings) -> Iterator[tuple[Keys, str, str]]:

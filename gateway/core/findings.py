@@ -59,6 +59,11 @@ def bad(code: str, what: str, fix: str, where: str = "") -> Finding:
     return Finding(code=code, level="bad", what=what, fix=fix, where=where)
 
 
+def unknown(code: str, what: str, fix: str, where: str = "") -> Finding:
+    """Build a finding of something that a check could not look at."""
+    return Finding(code=code, level="unknown", what=f"not known: {what}", fix=fix, where=where)
+
+
 class FindingCollector:
     """Collects the findings of one probe, in order, without secrets and safe for any terminal."""
 
@@ -77,6 +82,9 @@ class FindingCollector:
 
     def bad(self, code: str, what: str, fix: str) -> None:
         self.add(bad(code, what, fix))
+
+    def unknown(self, code: str, what: str, fix: str) -> None:
+        self.add(unknown(code, what, fix))
 
     def add(self, finding: Finding) -> None:
         """Add a finding, cleaned, and at the place of this probe."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from gateway.config.check_registry import CheckContext, check
-from gateway.config.model_check import list_used_models
+from gateway.config.validation import list_used_models
 from gateway.core.findings import Finding, bad, ok
 from gateway.core.installing import install_command
 

@@ -52,9 +52,9 @@ _PROGRESS_STEPS: Final = 10_000
 """Steps of SQLite's virtual machine between two looks at the time."""
 
 
-@check("store")
-def check_store(context: CheckContext) -> Iterator[Finding]:
-    """Check whether the store file can be used, and for how long."""
+@check("place of the store")
+def check_place(context: CheckContext) -> Iterator[Finding]:
+    """Check whether a store can be kept there, and for how long."""
     path, where = context.settings.store.path, str(context.settings.store.path)
     free_bytes = _read_free_bytes(path.parent)
     if free_bytes < LOW_SPACE_BYTES:
@@ -66,7 +66,15 @@ def check_store(context: CheckContext) -> Iterator[Finding]:
             "make that directory writable for the gateway's user, or set store.path to another one"
         )
         yield bad("store.directory", f"its directory cannot be used: {problem}", fix, where)
-    elif isinstance(server := store_location(context.settings.store), ServerStore):
+
+
+@check("store")
+def check_store(context: CheckContext) -> Iterator[Finding]:
+    """Check whether the store can be used."""
+    path, where = context.settings.store.path, str(context.settings.store.path)
+    if _find_directory_problem(path.parent):  # reported by the check above
+        return
+    if isinstance(server := store_location(context.settings.store), ServerStore):
         yield from _check_server(server)
     elif not path.exists():
         yield ok("store.file", "it does not exist yet; the first start creates it", where)

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -196,13 +196,17 @@ CHECK_MODULES: Final = (
 )
 """Modules that register checks."""
 
+CONFIG_CHECKS: Final = ("price table", "place of the store", "operator's port", "sandbox")
+"""Checks that `reverie check-config` makes, too: of this machine, quick, and of nothing that the
+gateway has written."""
+
 NamedCheck = tuple[str, Callable[[], Awaitable[Sequence[Finding]]], bool]
 """Name for people, the check, and whether it has a time bound. It may raise any exception; that
 becomes a finding."""
 
 
-async def examine(where: CheckEnvironment) -> DoctorReport:
-    """Run all checks. Raises nothing but CancelledError."""
+async def examine(where: CheckEnvironment, names: Container[str] | None = None) -> DoctorReport:
+    """Run the checks with these names, None: all. Raises nothing but CancelledError."""
     began = monotonic()
     findings: list[Finding] = []
     checks: list[NamedCheck] = []
@@ -234,7 +238,8 @@ async def examine(where: CheckEnvironment) -> DoctorReport:
         findings.append(_crash_finding(subject, error))
     else:
         redactor = Redactor(collect_secrets(found.settings, found.resolved_values))
-        checks += _list_checks(CheckContext(environment=where, config=found, gateway_state=state))
+        context = CheckContext(environment=where, config=found, gateway_state=state)
+        checks += _list_checks(context, names)
     findings += await run_checks(checks, check_s=CHECK_TIMEOUT_S)
     return DoctorReport(
         findings=sort_findings(findings, redactor),
@@ -243,14 +248,14 @@ async def examine(where: CheckEnvironment) -> DoctorReport:
     )
 
 
-def _list_checks(context: CheckContext) -> list[NamedCheck]:
+def _list_checks(context: CheckContext, names: Container[str] | None) -> list[NamedCheck]:
     used = find_plugins().without(context.settings.plugins.off)
     for module in (*CHECK_MODULES, *(one.checks for one in used if one.checks)):
         import_module(module)
     return [
         (f"{one.name} {each}".strip(), partial(one.run, context, each), one.timed)
         for one in CHECKS
-        if not (one.online and context.offline)
+        if not (one.online and context.offline) and (names is None or one.name in names)
         for each in (one.each(context.settings) if one.each else ("",))
     ]
 

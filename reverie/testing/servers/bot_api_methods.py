@@ -221,10 +221,9 @@ class Acts:
         if chat.left:
             raise ApiError(403, "Forbidden: bot is not a member of the supergroup chat")
         if user == self.world.bot.id:
-            ours = {
-                "status": "administrator" if chat.admin else "member",
-                "user": self.world.bot.body,
-            }
+            status = "administrator" if chat.admin else "member"
+            ours: Json = {"status": "restricted" if chat.muted else status, "user": self.world.bot.body}
+            ours |= {"can_send_messages": False} if chat.muted else {}
             member: Json = complete(ours)
             return member
         if chat.private or user not in self.world.people:
@@ -264,7 +263,7 @@ class Acts:
         return chat, shown
 
     def _say(self, chat: Chat, thread: int | None, asked: Asked, content: Json) -> Json:
-        if chat.muted:
+        if chat.muted or (chat.members_muted and not chat.admin):
             raise ApiError(400, "Bad Request: not enough rights to send text messages to the chat")
         if thread in chat.closed_topics:
             raise ApiError(400, "Bad Request: TOPIC_CLOSED")
@@ -444,6 +443,7 @@ class Methods(Acts):
         return (
             chat.body
             | visible
+            | {"permissions": {"can_send_messages": not chat.members_muted}}
             | {
                 "accent_color_id": 0,
                 "max_reaction_count": 11,

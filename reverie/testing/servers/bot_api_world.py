@@ -319,6 +319,8 @@ class Chat:
     """The bot was blocked there, or kicked."""
     muted: bool = False
     """The bot is there, and must not write."""
+    members_muted: bool = False
+    """Only administrators may write."""
     closed_topics: set[int] = field(default_factory=set)
     """Topics in which only administrators write."""
     left: bool = False

@@ -1000,7 +1000,7 @@ def test_files_of_an_agent_that_hold_what_is_not_its_own(
     bound = {"bindings": [{"match": {"room": "a"}}]}
     told["agents"] = [
         {"id": "a", "files": files, **bound},
-        {"id": "b", "workspace": "mind", **bound},
+        {"id": "b", "workspace": "mind", "bindings": [{"match": {"room": "b"}}]},
     ]
     told["store"] = {"path": "data/r.db"}
     warnings = read_config(written(tmp_path, yaml.safe_dump(told)), ENV).warnings

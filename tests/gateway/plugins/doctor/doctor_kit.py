@@ -287,7 +287,7 @@ fault = FAULTS = Table(
         ),
         Fault(
             "a channel that nobody listens to",
-            "config.unheard",
+            "config.unwise",
             "warning",
             "channels.discord.main",
             "bindings",
@@ -820,6 +820,24 @@ async def a_server_that_hangs_up(here: World, stack: contextlib.AsyncExitStack) 
 def a_ban(here: World, _: Any) -> None:
     only(here, "irc.test")
     here.ircd.options.banned = True
+
+
+@fault_of_server("telegram.rooms", "bad", "telegram.main", "take its restriction away")
+def a_group_that_mutes_the_bot(here: World, _: Any) -> None:
+    only(here, "telegram.main")
+    here.group.muted = True
+
+
+@fault_of_server("telegram.rooms", "bad", "telegram.main", "make it an admin")
+def a_group_in_which_only_admins_write(here: World, _: Any) -> None:
+    only(here, "telegram.main")
+    here.group.admin, here.group.members_muted = False, True
+
+
+@fault_of_server("telegram.rooms", "warning", "telegram.main", "add the bot")
+def a_group_that_threw_the_bot_out(here: World, _: Any) -> None:
+    only(here, "telegram.main")
+    here.group.closed = True
 
 
 @fault_of_server("telegram.token", "bad", "telegram.main", "@BotFather")
