@@ -6,12 +6,19 @@ Codes: `discord.token`, `discord.intents`, `discord.guilds`, `discord.rooms`, `d
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlencode
 
 from channels.base import Denied, Rejected, SendError
-from channels.discord.directory import ADMINISTRATOR, OPEN_THREADS
-from channels.text import get_object, get_str
+from channels.discord.directory import (
+    ADMINISTRATOR,
+    OPEN_THREADS,
+    SEND_MESSAGES,
+    DiscordDirectory,
+)
+from channels.text import Json, get_object, get_str
+from gateway.core.events import ChannelName
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
 from gateway.core.net_probe import PROXY_FIX, probe_url
 
@@ -55,6 +62,8 @@ class DiscordProbeResult:
     """Id and name of its guilds, at most 200."""
     threadless: tuple[str, ...] = ()
     """Ids of the guilds where its roles do not let it open threads."""
+    mute: tuple[str, ...] = ()
+    """Ids of the guilds where its roles do not let it post."""
     owner: tuple[str, str] = ("", "")
     """Id and name of the owner of the application, or of its team's. Empty: not known."""
 
@@ -156,25 +165,23 @@ async def _probe_account(
     except Denied:
         raise TypeError from None  # the token was valid a moment ago
     except SendError as error:
-        found.warn(
-            "discord.answer",
-            f"Discord did not answer all questions: {error.reason}",
-            "try again later",
-        )
+        what = f"Discord did not answer all questions: {error.reason}"
+        found.unknown("discord.answer", what, "try again later")
     await _probe_rooms(api, found, state, config)
-    _check_threads(found, state, config)
+    _check_roles(found, state, config)
 
 
 async def _probe_guilds(
     api: "DiscordRestClient", found: FindingCollector, state: DiscordProbeResult
 ) -> None:
     answer = await api.call("GET", "/users/@me/guilds", again=False)
-    listed = [get_object({"g": one}, "g") for one in answer] if isinstance(answer, list) else []
+    listed = [_parse_object(one) for one in answer] if isinstance(answer, list) else []
     state.guilds = tuple(
         (get_str(one, "id"), get_str(one, "name")) for one in listed if get_str(one, "id")
     )
-    state.threadless = tuple(
-        get_str(one, "id") for one in listed if not _may_open_threads(get_str(one, "permissions"))
+    state.threadless, state.mute = (
+        tuple(get_str(one, "id") for one in listed if not _may(get_str(one, "permissions"), bits))
+        for bits in (OPEN_THREADS, SEND_MESSAGES)
     )
     if state.guilds:
         names = ", ".join(name or number for number, name in state.guilds[:5])
@@ -188,23 +195,31 @@ async def _probe_guilds(
         )
 
 
-def _may_open_threads(permissions: str) -> bool:
-    """Return whether these permissions, a number written as text, let the bot open threads. Unknown
-    ones may.
+def _may(permissions: str, bits: int) -> bool:
+    """Return whether these permissions, a number written as text, have all these bits. Unknown ones
+    do.
     """
     held = int(permissions) if permissions.isascii() and permissions.isdigit() else ADMINISTRATOR
-    return bool(held & ADMINISTRATOR) or held & OPEN_THREADS == OPEN_THREADS
+    return bool(held & ADMINISTRATOR) or held & bits == bits
 
 
-def _check_threads(
+def _check_roles(
     found: FindingCollector, state: DiscordProbeResult, config: "DiscordConfig"
 ) -> None:
-    """Warn of guilds where threads are wanted and the bot's roles do not let it open any."""
+    """Report guilds where the bot is to post, or to open threads, and its roles do not let it. A
+    channel there may let it all the same.
+    """
     known = {number for number, _ in state.guilds}
     anywhere = any(
         room == "*" or room not in known for room in config.threads
     )  # a channel may be in any of them
     for number, name in state.guilds:
+        if number in state.mute and {"*", number} & {*config.rooms}:
+            found.warn(
+                "discord.rooms",
+                f"its roles do not let it post in {name or number}",
+                "give its role Send Messages (Server Settings, Roles), or list channels instead",
+            )
         if number in state.threadless and (anywhere or number in config.threads):
             found.warn(
                 "discord.threads",
@@ -219,10 +234,16 @@ async def _probe_rooms(
     state: DiscordProbeResult,
     config: "DiscordConfig",
 ) -> None:
-    known = {number for number, _ in state.guilds}
-    for room in [room for room in config.rooms if room != "*" and room not in known][:_MAX_ROOMS]:
+    known, directory = (
+        {number for number, _ in state.guilds},
+        DiscordDirectory(ChannelName("doctor")),
+    )
+    directory.own_id = state.id
+    rooms = [room for room in config.rooms if room != "*" and room not in known]
+    for index, room in enumerate(rooms[:_MAX_ROOMS]):
         try:
-            channel = await api.call("GET", "/channels/{channel_id}", again=False, channel_id=room)
+            channel = await _learn_room(api, directory, room)
+            missing = directory.missing_rights(directory.address(room))
         except Rejected:
             fix = (
                 "invite the bot to the guild, let it see the channel, and check the id (Copy "
@@ -231,10 +252,45 @@ async def _probe_rooms(
             found.warn(
                 "discord.rooms", f"it sees no channel and is in no guild with the id {room}", fix
             )
-        except SendError:
+        except SendError as error:
+            what = f"whether it can post in {len(rooms) - index} more channels"
+            found.unknown("discord.rooms", f"{what}: {error.reason}", "try again later")
             return
         else:
-            found.ok("discord.rooms", f"it sees #{get_str(channel, 'name') or room} ({room})")
+            name = f"#{get_str(channel, 'name') or room} ({room})"
+            if missing is None:
+                fix = "post something there by the bot, e.g. with `reverie say`"
+                found.unknown("discord.rooms", f"whether it can post in {name}", fix)
+            elif missing:
+                fix = f"give it the permission {' and '.join(missing)} in that channel"
+                found.bad("discord.rooms", f"it cannot post in {name}", fix)
+            else:
+                found.ok("discord.rooms", f"it sees {name}, and may post there")
+    if rooms[_MAX_ROOMS:]:
+        what = f"whether it can post in {len(rooms) - _MAX_ROOMS} more channels"
+        found.unknown("discord.rooms", what, f"doctor looks at the first {_MAX_ROOMS} only")
+
+
+async def _learn_room(api: "DiscordRestClient", directory: DiscordDirectory, room: str) -> Json:
+    """Add a channel or thread to a directory, with all that decides what we may do there. Raises
+    SendError.
+    """
+    call = partial(api.call, "GET", again=False)
+    channel = _parse_object(await call("/channels/{channel_id}", channel_id=room))
+    guild = get_str(channel, "guild_id")
+    if guild and directory.find_guild(guild) != guild:
+        told = _parse_object(await call("/guilds/{guild_id}", guild_id=guild))
+        path = "/guilds/{guild_id}/members/{user_id}"
+        me = await call(path, guild_id=guild, user_id=directory.own_id)
+        directory.apply_event("GUILD_CREATE", {**told, "members": [me]})
+    place = directory.add_channel(channel, guild)
+    if place is not None and place.parent:
+        await _learn_room(api, directory, place.parent)
+    return channel
+
+
+def _parse_object(answer: object) -> Json:
+    return get_object({"it": answer}, "it")
 
 
 async def find_discord_name(config: "DiscordConfig", number: str) -> str:

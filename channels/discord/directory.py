@@ -24,7 +24,7 @@ DIRECT_TYPES = frozenset({1, 3})
 _PRIVATE_THREAD_TYPE = 12
 """Only added people and moderators can read it."""
 ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
-_SEND_MESSAGES, _SEND_IN_THREADS = 1 << 11, 1 << 38
+SEND_MESSAGES, _SEND_IN_THREADS = 1 << 11, 1 << 38
 _CONNECT, _MANAGE_THREADS = 1 << 20, 1 << 34
 OPEN_THREADS = 1 << 35 | 1 << 38
 """CREATE_PUBLIC_THREADS and SEND_MESSAGES_IN_THREADS."""
@@ -80,6 +80,13 @@ class _Guild:
     our_roles: Sequence[str] | None = None
     is_outdated: bool = False
     """True from a new session on, until GUILD_CREATE tells what has changed since the last one."""
+
+
+def _needed_rights(at: Address) -> dict[str, int]:
+    """Return the permissions that posting there needs, by Discord's names."""
+    if at.thread is None:
+        return {"View Channel": _VIEW_CHANNEL, "Send Messages": SEND_MESSAGES}
+    return {"View Channel": _VIEW_CHANNEL, "Send Messages in Threads": _SEND_IN_THREADS}
 
 
 class DiscordDirectory:
@@ -145,14 +152,19 @@ class DiscordDirectory:
 
     def describe_missing_rights(self, at: Address) -> str:
         """Return what a refusal to post there comes from, as far as is known."""
-        needed = {"View Channel": _VIEW_CHANNEL, "Send Messages": _SEND_MESSAGES}
-        if at.thread is not None:
-            needed = {"View Channel": _VIEW_CHANNEL, "Send Messages in Threads": _SEND_IN_THREADS}
-        permissions = self._own_permissions(at.room)
-        missing = [name for name, bit in needed.items() if permissions and not permissions & bit]
-        if missing:
+        if missing := self.missing_rights(at):
             return f"it lacks the permission {' and '.join(missing)}"
-        return f"give it the permissions {' and '.join(needed)}, and end its timeout if it has one"
+        needed = " and ".join(_needed_rights(at))
+        return f"give it the permissions {needed}, and end its timeout if it has one"
+
+    def missing_rights(self, at: Address) -> list[str] | None:
+        """Return the permissions that it needs to post there and lacks, by Discord's names. None:
+        not known.
+        """
+        permissions = self._own_permissions(at.room)
+        if not permissions:
+            return None
+        return [name for name, bit in _needed_rights(at).items() if not permissions & bit]
 
     def is_thread_room(self, room: str) -> bool:
         return ANY_ROOM in self.thread_rooms or bool(

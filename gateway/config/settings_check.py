@@ -56,7 +56,8 @@ def _judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
         elif one.key.startswith("agents[") and one.key.endswith(".files"):
             code, fix = "files.given_away", fix or "name a directory of its own"
         else:
-            code = "open.identity" if one.key.startswith(_IDENTITY_KEYS) else "config.unwise"
+            lets_in = one.key.startswith(_IDENTITY_KEYS) and not what.startswith("nobody")
+            code = "open.identity" if lets_in else "config.unwise"
             fix = _REMEDIES.get(one.key) or fix or "give the role to an account instead"
         yield warning(code, what, fix, _format_location(one))
 

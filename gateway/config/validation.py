@@ -68,10 +68,6 @@ def _check_people(settings: Settings) -> Iterator[tuple[Keys, str]]:
             )
         elif settings.channels and channel not in settings.channels:
             yield keys, f"no such channel; in channels: {', '.join(settings.channels)}"
-        elif (one := settings.channels.get(channel)) and not re.fullmatch(
-            one.sender_ids, sender, re.DOTALL
-        ):
-            yield keys, f"nobody there has such an id; write e.g. {channel}:{one.sender_id_example}"
 
 
 def _check_places(settings: Settings) -> Iterator[tuple[Keys, str]]:
@@ -110,19 +106,32 @@ def _notified_rooms(settings: Settings) -> tuple[tuple[Keys, str | None], ...]:
 def find_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
     """Yield settings that are valid, but let in more than intended, or have no effect."""
     yield from _access_warnings(settings)
+    yield from _idle_access(settings)
     yield from _channel_warnings(settings)
     yield from _binding_warnings(settings)
     yield from _model_warnings(settings)
 
 
-def _access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
-    access = settings.access
-    for name, usd in access.budgets:
+def _idle_access(settings: Settings) -> Iterator[tuple[Keys, str]]:
+    """Yield what holds for nobody."""
+    for keys, person, _ in _listed_people(settings):
+        name, _, sender = person.partition(":")
+        channel = settings.channels.get(name)
+        if channel and not re.fullmatch(channel.sender_ids, sender, re.DOTALL):
+            yield (
+                keys,
+                f"nobody there has such an id; write e.g. {name}:{channel.sender_id_example}",
+            )
+    for name, usd in settings.access.budgets:
         if usd == 0:
             yield (
                 ("access", "budgets", name),
                 "with 0, only owners and admins are answered; write an amount, or null: no limit",
             )
+
+
+def _access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
+    access = settings.access
     if access.masks:
         yield (
             ("access", "masks"),

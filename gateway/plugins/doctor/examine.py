@@ -1,9 +1,8 @@
 """`reverie doctor`: runs the checks of all modules (`gateway.config.check_registry`), and renders
 the report.
 
-They run side by side, those that wait for disks and networks each with a time bound; a busy machine
-makes the others slow. A check that breaks, or is not done by then, becomes a finding of its own:
-unknown.
+Those that only compute run first, then those that wait for disks and networks, each with a time
+bound. A check that breaks, or is not done by then, becomes a finding of its own: unknown.
 """
 
 import argparse
@@ -261,13 +260,14 @@ def _list_checks(context: CheckContext, names: Container[str] | None) -> list[Na
 
 
 async def run_checks(checks: Sequence[NamedCheck], *, check_s: float) -> list[Finding]:
-    """Return the findings of all checks, in their order. `check_s`: bound in seconds for each that
-    has one.
+    """Return the findings of all checks. `check_s`: bound in seconds for each that has one; those
+    begin when the others, which may keep the processor busy, have ended.
     """
-    found = await asyncio.gather(
-        *(_run_check(name, check, check_s if timed else None) for name, check, timed in checks)
-    )
-    return [finding for some in found for finding in some]
+    found = list[Finding]()
+    for bound_s in (None, check_s):
+        batch = [_run_check(*one[:2], bound_s) for one in checks if one[2] == (bound_s is not None)]
+        found += [finding for some in await asyncio.gather(*batch) for finding in some]
+    return found
 
 
 async def _run_check(

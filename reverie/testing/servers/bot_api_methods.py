@@ -222,7 +222,10 @@ class Acts:
             raise ApiError(403, "Forbidden: bot is not a member of the supergroup chat")
         if user == self.world.bot.id:
             status = "administrator" if chat.admin else "member"
-            ours: Json = {"status": "restricted" if chat.muted else status, "user": self.world.bot.body}
+            ours: Json = {
+                "status": "restricted" if chat.muted else status,
+                "user": self.world.bot.body,
+            }
             ours |= {"can_send_messages": False} if chat.muted else {}
             member: Json = complete(ours)
             return member

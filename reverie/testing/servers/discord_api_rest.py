@@ -450,7 +450,7 @@ class Talk:
         rest.route(r"GET /gateway", lambda _, __: {"url": api.gateway_url})
         rest.route(r"GET /gateway/bot", lambda _, __: self._gateway())
         rest.route(r"POST /users/@me/channels", self._open_dm)
-        rest.route(f"GET {channel}", lambda _, at: self.channel(at[1]))
+        rest.route(f"GET {channel}", lambda _, at: self._shown(at[1]))
         rest.route(f"POST {channel}/typing", self._typing)
         rest.route(f"GET {channel}/messages", self._history)
         rest.route(f"GET {message}", lambda _, at: self.message(at[1], at[2]))
@@ -505,6 +505,15 @@ class Talk:
         if number in self.world.hidden:
             refuse(403, 50001, "Missing Access")
         return self.world.channels.get(number) or refuse(404, 10003, "Unknown Channel")
+
+    def _shown(self, number: str) -> Json:
+        """A channel with what the bot must not do there."""
+        channel = self.channel(number)
+        if number not in self.world.muted:
+            return channel
+        denied = {"id": self.world.bot, "type": 1, "allow": "0", "deny": str(1 << 11 | 1 << 38)}
+        given = channel.get("permission_overwrites", [])
+        return channel | {"permission_overwrites": [*given, denied]}
 
     def message(self, channel: str, number: str) -> Json:
         self.channel(channel)

@@ -172,7 +172,7 @@ MISTAKES = (
     Mistake(
         "an owner by the nick",
         CHECK,
-        2,
+        0,
         "access.roles.owner[0]",
         "write e.g. irc.x:account:someone",
         {"access": {"roles": {"owner": ["irc.x:alice"]}}},
@@ -180,7 +180,7 @@ MISTAKES = (
     Mistake(
         "an owner by the name",
         CHECK,
-        2,
+        0,
         "access.roles.owner[0]",
         "write e.g. tg:1001",
         {"access": {"roles": {"owner": ["tg:@alice"]}}},

@@ -688,7 +688,8 @@ def only(here: World, *channels: str) -> dict[str, Any]:
     configuration."""
     said = here.config["channels"]
     here.config["channels"] = {name: said[name] for name in channels}
-    here.config["access"]["roles"] = {"owner": [f"{channels[0]}:7001"]}
+    owner = "account:ann" if channels[0] == "irc.test" else "7001"
+    here.config["access"]["roles"] = {"owner": [f"{channels[0]}:{owner}"]}
     first: dict[str, Any] = said[channels[0]]
     return first
 
@@ -874,6 +875,35 @@ def a_closed_intent(here: World, _: Any) -> None:
 def a_channel_that_discord_hides(here: World, _: Any) -> None:
     only(here, "discord.main")
     here.discord.world.hidden.add(here.discord.room)
+
+
+@fault_of_server("discord.rooms", "bad", "discord.main", "Send Messages")
+def a_channel_in_which_discord_lets_it_not_post(here: World, _: Any) -> None:
+    only(here, "discord.main")
+    mute(here)
+
+
+@fault_of_server("discord.rooms", "bad", "discord.main", "Send Messages in Threads")
+def a_thread_in_which_discord_lets_it_not_post(here: World, _: Any) -> None:
+    world = here.discord.world
+    thread = world.add_thread(here.discord.room, "tea", here.discord.ann)
+    only(here, "discord.main")["rooms"] = [thread["id"]]
+    mute(here)
+
+
+def mute(here: World) -> None:
+    """The bot, which is not the owner of the guild, must not write in the channel."""
+    world = here.discord.world
+    world.guilds[here.discord.guild]["owner_id"] = here.discord.ann
+    world.muted.add(here.discord.room)
+
+
+@fault_of_server("discord.rooms", "warning", "discord.main", "list channels instead")
+def a_guild_whose_roles_let_it_not_post(here: World, _: Any) -> None:
+    only(here, "discord.main")["rooms"] = [here.discord.guild]
+    guild = here.discord.world.guilds[here.discord.guild]
+    guild["owner_id"] = here.discord.ann
+    guild["roles"][0]["permissions"] = str(1 << 10)
 
 
 @fault_of_server("discord.threads", "warning", "discord.main", "Create Public Threads")

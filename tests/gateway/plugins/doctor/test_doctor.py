@@ -345,9 +345,9 @@ async def test_which_checks_break_or_hang_does_not_matter_to_the_others() -> Non
     ]  # two of one name
     found = await run_checks(checks, check_s=0.0)
     seen = [
+        ("net.ok", "", "ok"),
         ("doctor.broke", "a", "unknown"),
         ("doctor.late", "b", "unknown"),
-        ("net.ok", "", "ok"),
         ("net.ok", "", "ok"),
     ]
     assert [(one.code, one.where, one.level) for one in found] == seen
