@@ -3,13 +3,14 @@
 Codes: `irc.tls`, `irc.password`, `irc.banned`, `irc.nick`, `irc.sasl`, `irc.network`,
 `irc.login`, `irc.rooms`, and those of `net`. https://modern.ircdocs.horse/#connection-registration
 
-Rooms are checked by their modes, which most servers send to everybody
-(https://modern.ircdocs.horse/#rplchannelmodeis-324,
-https://modern.ircdocs.horse/#errnosuchchannel-403).
+Rooms are checked by their modes and bans, which many servers send to everybody
+(https://modern.ircdocs.horse/#rplchannelmodeis-324, #rplbanlist-367, #errnosuchchannel-403 there).
 """
 
 import asyncio
 import ssl
+from collections.abc import Container
+from fnmatch import fnmatchcase
 from typing import Final
 
 from channels.base import Denied, SendError
@@ -26,8 +27,8 @@ from gateway.core.proxy import ProxyFailed, find_proxy, through
 _MAX_ROOMS: Final = 10
 """Most rooms that are queried."""
 _END_OF_REPLIES: Final = "rooms-are-asked"
-_ROOM_REPLIES_S: Final = 2.0
-"""Seconds for the replies about rooms: some servers send none."""
+_ROOM_REPLIES_S: Final = 5.0
+"""Seconds for the replies about rooms: some servers send none, others a line a second."""
 _CA_KEY: Final = "tls: {ca_file: FILE}"
 """Key of another root certificate, where the channel has no name yet."""
 _LOOPBACK_PREFIXES = ("127.", "localhost", "::1")
@@ -62,8 +63,13 @@ async def probe_irc_server(config: IrcConfig) -> list[Finding]:
     return [await probe_net(config.host, config.port, tls=tls or False, ca_key=_CA_KEY)]
 
 
-async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
-    """Connect, log in and quit. Takes 10 s at most; raises nothing but CancelledError."""
+async def probe_irc(
+    config: IrcConfig, *, where: str = "", known: Container[str] = ()
+) -> list[Finding]:
+    """Connect, log in and quit. Takes 10 s at most; raises nothing but CancelledError.
+
+    `known`: rooms that exist, even if the server hides them from those outside.
+    """
     login = config.sasl.password if config.sasl is not None else None
     configured = [config.password, login, *config.on_connect, *config.keys.values()]
     found = FindingCollector(where, [secret.get_secret_value() for secret in configured if secret])
@@ -72,7 +78,7 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
     except Denied as denied:
         found.add(_explain_tls_files(denied))
         return found.findings
-    session = _IrcProbeSession(config, found)
+    session = _IrcProbeSession(config, found, known)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             await session.run(tls)
@@ -109,8 +115,8 @@ async def probe_irc(config: IrcConfig, *, where: str = "") -> list[Finding]:
 class _IrcProbeSession:
     """State of one login."""
 
-    def __init__(self, config: IrcConfig, found: FindingCollector) -> None:
-        self._config, self._found = config, found
+    def __init__(self, config: IrcConfig, found: FindingCollector, known: Container[str]) -> None:
+        self._config, self._found, self._known = config, found, known
         self._connection = IrcConnection(self.on_line, self.mark_lost)
         self._state = IrcState(config.nick)
         self._login = IrcRegistration(config, self._connection, self._state)
@@ -120,6 +126,9 @@ class _IrcProbeSession:
         """Numeric and text of the first refusal of our nick."""
         self._rooms = config.rooms[:_MAX_ROOMS]
         self._modes: dict[str, str] = {}
+        self._bans: list[tuple[str, str]] = []
+        """Rooms, and masks of whom they ban."""
+        self._own_mask = ""
         self._missing: set[str] = set()
         self.has_spoken = False
         """True once the server has sent a line of IRC."""
@@ -160,18 +169,30 @@ class _IrcProbeSession:
             case "005":
                 self._state.isupport.load(line.params)
             case "376" | "422" if self._rooms:
+                self._connection.userhost([self._state.nick])
                 for room in self._rooms:
                     self._connection.mode(room, "")
+                    self._connection.mode(room, "b")
                 self._connection.ping(_END_OF_REPLIES)
                 asyncio.get_running_loop().call_later(_ROOM_REPLIES_S, self._done.set)
             case "376" | "422":
                 self._done.set()
+            case "PONG" if line.param(-1) == _END_OF_REPLIES:
+                self._done.set()
+            case _:
+                self._learn_room(line)
+
+    def _learn_room(self, line: IrcLine) -> None:
+        match line.command:
+            case "302":  # `nick*=+user@host`: https://modern.ircdocs.horse/#rpluserhost-302
+                nick, _, userhost = line.param(-1).strip().partition("=")
+                self._own_mask = f"{nick.rstrip('*')}!{userhost[1:]}"
+            case "367":
+                self._bans.append((line.param(1).lower(), line.param(2)))
             case "324":
                 self._modes[line.param(1).lower()] = line.param(2)
             case "401" | "403":  # ngIRCd answers 401, no such nick or channel
                 self._missing.add(line.param(1).lower())
-            case "PONG" if line.param(-1) == _END_OF_REPLIES:
-                self._done.set()
 
     def mark_lost(self, reason: str) -> None:
         if self._done.is_set() or self._login.is_welcomed:
@@ -223,26 +244,52 @@ class _IrcProbeSession:
             )
 
     def _report_room(self, room: str) -> None:
-        """Add a finding, but for a room without a reply: the server may conceal it."""
+        """Add what may keep the bot out of a room, or from posting there."""
         found, modes = self._found, self._modes.get(room.lower())
         if room.lower() in self._missing:
-            what = (
-                f"there is no room {room}, or it is hidden: the bot would create it and be "
-                "alone there"
-            )
-            found.warn("irc.rooms", what, "check its name, or create the room before the bot joins")
-        elif modes is not None and "i" in modes.partition("-")[0]:
-            fix = "ask an operator there to invite the bot or to add it to the invite list (+I)"
-            found.warn("irc.rooms", f"{room} is invite-only (+i)", fix)
-        elif (
-            modes is not None
-            and "k" in modes.partition("-")[0]
-            and room.lower() not in map(str.lower, self._config.keys)
-        ):
-            what = f"{room} needs a key (+k), which the bot does not have"
-            found.warn("irc.rooms", what, f'add the key: rooms: [{{name: "{room}", key: "..."}}]')
-        elif modes is not None:
+            if room not in self._known:
+                what = f"there is no room {room}, or it is hidden: the bot would create it and be"
+                fix = "check its name, or create the room before the bot joins"
+                found.warn("irc.rooms", f"{what} alone there", fix)
+            return
+        if modes is None:
+            what = f"whether the bot can post in {room}: the server says nothing of it"
+            found.unknown("irc.rooms", what, "see whether it joins when the gateway runs")
+            return
+        bans = [mask for place, mask in self._bans if place == room.lower()]
+        if banned := [mask for mask in bans if _fits_mask(self._own_mask, mask)]:
+            fix = "ask an operator there to remove the ban, or to exempt the bot (+e)"
+            found.bad("irc.rooms", f"{room} bans the bot (+b {banned[0]})", fix)
+        has_key = room.lower() in map(str.lower, self._config.keys)
+        has_it = {"k": has_key, "R": bool(self._state.account)}
+        limits = [
+            one
+            for one in _ROOM_LIMITS
+            if one[0] in modes.partition("-")[0] and not has_it.get(one[0])
+        ]
+        for mode, what, fix in limits:
+            found.warn("irc.rooms", f"{room} {what} (+{mode})", fix.format(room=room))
+        if not banned and not limits:
             found.ok("irc.rooms", f"{room} exists")
+
+
+_ROOM_LIMITS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("i", "is invite-only", "ask an operator there to invite the bot, or to let it in by +I"),
+    (
+        "k",
+        "needs a key, which the bot does not have",
+        'add the key: rooms: [{{name: "{room}", key: "..."}}]',
+    ),
+    ("m", "lets only people with voice write", "ask an operator there to give the bot voice (+v)"),
+    ("R", "is for people who are logged in", "register the nick, and add sasl to the channel"),
+)
+"""Mode of a room, what it means, and what to do
+(https://modern.ircdocs.horse/#channel-modes; R: InspIRCd, ngIRCd, UnrealIRCd)."""
+
+
+def _fits_mask(who: str, mask: str) -> bool:
+    """Return whether a mask of IRC, with `*` and `?`, is of this `nick!user@host`."""
+    return fnmatchcase(who.lower(), mask.lower().replace("[", "[[]"))
 
 
 def _explain_tls_files(denied: Denied) -> Finding:

@@ -26,12 +26,11 @@ async def check_irc(context: CheckContext, name: str) -> Sequence[Finding]:
     from channels.irc.check import probe_irc  # noqa: PLC0415 - heavy: only where IRC is used
 
     config = cast("IrcConfig", context.settings.channels[name])
-    nick, new = config.nick, tuple[str, ...]()
-    if context.gateway_state.is_alive:
-        nick = f"{nick[:_NICK_CHARS]}{_NICK_SUFFIX}"
-    else:
-        new = await _find_unseen_rooms(name, config.rooms, store_location(context.settings.store))
-    return await probe_irc(config.model_copy(update={"nick": nick, "rooms": new}), where=name)
+    if context.gateway_state.is_alive:  # which tells of its rooms by itself
+        nick = f"{config.nick[:_NICK_CHARS]}{_NICK_SUFFIX}"
+        return await probe_irc(config.model_copy(update={"nick": nick, "rooms": ()}), where=name)
+    known = await _find_known_rooms(name, config.rooms, store_location(context.settings.store))
+    return await probe_irc(config, where=name, known=known)
 
 
 @check("channel", each=channels_of("telegram"), online=True)
@@ -56,23 +55,17 @@ async def check_discord(context: CheckContext, name: str) -> Sequence[Finding]:
     return [*probed.findings, *reached]
 
 
-async def _find_unseen_rooms(
-    name: str, rooms: Sequence[str], path: StoreLocation
-) -> tuple[str, ...]:
-    """Return the rooms without entries in the log.
-
-    A room that the gateway was in exists, even if it is hidden from those outside.
-    """
+async def _find_known_rooms(name: str, rooms: Sequence[str], path: StoreLocation) -> set[str]:
+    """Return the rooms with entries in the log: the gateway was in them."""
     places = {
         room: Address(channel=ChannelName(name), room=RoomId(room)).conversation for room in rooms
     }
     try:
         async with await Store.open_readonly(path, "visitor") as reader:
-            known = {
+            return {
                 room
                 for room, at in places.items()
                 if await reader.entry_rows(conversation=at, limit=1)
             }
     except (StoreError, OSError):  # the store's own check reports the reason
-        known = set()
-    return tuple(room for room in rooms if room not in known)
+        return set()

@@ -28,7 +28,7 @@ import itertools
 import re
 import ssl
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,6 +81,8 @@ class Options:
     modes: Mapping[str, str] | None = None
     """Room -> modes, as MODE tells them; others are not there (403). None: MODE is not known
     (421)."""
+    bans: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Room -> masks that it bans."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """Room -> numeric with which JOIN is refused."""
     muted: Mapping[str, str] = field(default_factory=dict)
@@ -638,7 +640,15 @@ class Ircd(LoopbackServer):
                 self._talk(client, command.upper(), params)
             case "MODE" if self.options.modes is not None and params[0].startswith("#"):
                 modes = self.options.modes.get(params[0])
-                client.numeric("324" if modes else "403", params[0], modes or ":No such channel")
+                if modes and params[1:] == ["b"]:
+                    for mask in self.options.bans.get(params[0], ()):
+                        client.numeric("367", params[0], mask)
+                    client.numeric("368", params[0], ":End of channel ban list")
+                else:
+                    told = (params[0], modes or ":No such channel")
+                    client.numeric("324" if modes else "403", *told)
+            case "USERHOST":
+                client.numeric("302", f":{client.nick}=+{client.mask.partition('!')[2]}")
             case "WHOIS" if self.options.whois != "421":
                 self._whois(client, params[0])
             case "PONG":

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from channels.base import Denied, Unreachable
-from channels.irc.config import IrcRateLimit
+from channels.irc.check import probe_irc
+from channels.irc.config import IrcConfig, IrcRateLimit
 from channels.irc.render import BLANK_LINE
 from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
 from reverie.testing.servers.ports import free_port
@@ -139,6 +140,27 @@ async def test_after_excess_flood_it_is_known_what_was_relayed_also_where_a_writ
         *[Unreachable] * (len(parts) - len(seen)),
     ]
     assert [line.partition(" :")[2] for line in seen] == [one.body for one in parts[: len(seen)]]
+
+
+@pytest.mark.parametrize(("server", "bans"), [(inspircd, "bad"), (ngircd, "ok")])
+async def test_rooms_where_the_bot_could_not_write_are_found_without_entering(
+    server: Server, bans: str, tmp_path: Path
+) -> None:
+    """ngIRCd shows bans only to those inside."""
+    rooms = {"#free": "+t", "#voices": "+m", "#ours": "+i", "#locked": "+k x", "#not": "+b *!*@*"}
+    with served(server, tmp_path) as port:
+        alice = await Raw.joined(port)
+        for room, modes in rooms.items():
+            alice.say(f"JOIN {room}")
+            await alice.until(r":\S+ 366 ")
+            alice.say(f"MODE {room} {modes}")
+        base = {"platform": "irc", "host": "127.0.0.1", "tls": False, "nick": "reverie"}
+        config = IrcConfig.model_validate(base | {"port": port, "rooms": [*rooms]})
+        found = [one for one in await probe_irc(config) if one.code == "irc.rooms"]
+        levels = {one.what.split()[0]: one.level for one in found}
+        closed = dict.fromkeys(("#voices", "#ours", "#locked"), "warning")
+        assert levels == {"#free": "ok", **closed, "#not": bans}, found
+        await alice.close()
 
 
 @pytest.mark.parametrize("server", [inspircd, ngircd])

@@ -802,6 +802,24 @@ def a_room_with_a_key(here: World, _: Any) -> None:
     here.ircd.options.modes = {"#lounge": "+knt"}
 
 
+@fault_of_server("irc.rooms", "warning", "irc.test", "voice")
+def a_room_in_which_only_some_may_write(here: World, _: Any) -> None:
+    only(here, "irc.test")
+    here.ircd.options.modes = {"#lounge": "+mnt"}
+
+
+@fault_of_server("irc.rooms", "bad", "irc.test", "remove the ban")
+def a_room_that_bans_the_bot(here: World, _: Any) -> None:
+    only(here, "irc.test")
+    here.ircd.options.bans = {"#lounge": ["somebody!*@*", "rev?rie!*@*"]}
+
+
+@fault_of_server("irc.rooms", "unknown", "irc.test", "joins")
+def a_server_that_says_nothing_of_rooms(here: World, _: Any) -> None:
+    only(here, "irc.test")
+    here.ircd.options.modes = None
+
+
 @fault_of_server("irc.password", "bad", "irc.test", "server's password")
 async def a_wrong_password_of_the_server(here: World, stack: contextlib.AsyncExitStack) -> None:
     channel = only(here, "irc.test")
