@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
-from gateway.commands.context import CommandCall
+from gateway.commands.context import CommandCall, follow_up_key
 from gateway.commands.definition import command
 from gateway.core.events import (
     Address,
@@ -62,7 +62,14 @@ from gateway.core.tool_spec import ToolCall
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.mcp import Mcp
 from gateway.store import LogEntry, NewEntry
-from gateway.store.effects import CommandEffect, EffectFact, build_notice_end, done
+from gateway.store.effects import (
+    CommandEffect,
+    EffectFact,
+    build_notice_end,
+    done,
+    queue_post,
+    refuse,
+)
 from gateway.store.queries import COLUMNS
 from gateway.stream.handle import GatewayHandle
 from gateway.tools.metrics import ToolLabels
@@ -81,6 +88,8 @@ lines of IRC.
 
 Longer ones cannot be approved: nobody reads them.
 """
+MAX_BRIEF_CHARS: Final = 160
+"""Longest arguments that a notice shows; of longer ones it shows the beginning, and `show` all."""
 LINE_CHARS: Final = 300
 """Characters of arguments in one line: fits a line of IRC where most characters take one byte."""
 TOOL_CHARS: Final = 200
@@ -383,14 +392,38 @@ class Approvals(Plugin):
     ) -> CommandEffect:
         return await self.decide(_build_approver(call), id, approved=False)
 
+    @command(
+        "show",
+        "Show a tool call that waits for approval, whole.",
+        group="approvals",
+        role="admin",
+        needs_gateway=True,
+        private=False,
+    )
+    async def handle_show(
+        self,
+        call: CommandCall,
+        id: Annotated[str, "The id in my question.", _suggest_waiting],  # noqa: A002 - people see this name
+    ) -> CommandEffect:
+        name, written = id.strip("`").lower(), call.command
+        waiting = [one for one, _left in await self.list_waiting(_build_approver(call))]
+        asked = next((one for one in waiting if one.approval == name), None)
+        if asked is None:
+            return refuse(_render_unknown(name))
+        shown, buttons = render_whole_call(asked, call.prefix), approval_buttons(name)
+        if written.origin != "button":
+            return done(shown, buttons=buttons)
+        key = follow_up_key(written, "shown")
+        post = Post(key=key, to=written.at, text=shown, style="notice", buttons=buttons)
+        return done(_("The whole call is below."), queue_post(post))
+
     async def _render_waiting(self, approver: Approver) -> str:
         waiting = [
-            _("- `{id}`: {tool} in turn {turn}, {time} left: {arguments}").format(
+            _("- `{id}`: {tool}, {time} left: {arguments}").format(
                 id=one.approval,
                 tool=inline_code(one.tool),
-                turn=inline_code(one.turn),
                 time=format_duration(remaining_s),
-                arguments=inline_code(one.arguments, MAX_SHOWN_BYTES),
+                arguments=inline_code(one.arguments, MAX_BRIEF_CHARS),
             )
             for one, remaining_s in await self.list_waiting(approver)
         ]
@@ -522,7 +555,7 @@ class Approvals(Plugin):
                 span=format_duration(timeout_s),
                 has_buttons=has_buttons,
             )
-            buttons = approval_buttons(name) if has_buttons else ()
+            buttons = approval_buttons(name, whole=_is_brief(asked)) if has_buttons else ()
             post = Post(key=_notice_key(asked), to=room, text=text, style="notice", buttons=buttons)
             request = NewEntry(fact=asked, at=now, conversation=place, key=f"approval:{name}")
             notice = NewEntry(
@@ -730,10 +763,10 @@ def render_approval_request(
     has_buttons: bool,
     named: Callable[[str], str] = str,
 ) -> str:
-    """Return the request that is posted for admins, in Markdown: the whole call.
+    """Return the request that is posted for admins, in Markdown.
 
-    Three lines: who asks for what; what would be done; whose words it rests on, and until when it
-    waits.
+    Three lines: who asks for what; whose words it rests on; until when it waits. A long call is
+    shown whole by `show` alone, which offers to approve it.
 
     `cause`: the least trusted text behind it, from `describe_source`; empty: none is named.
     `place`: the conversation of the turn; empty: the same room. `span`: the time until it expires.
@@ -747,26 +780,48 @@ def render_approval_request(
         if place
         else _("May {agent} use {tool}?").format(agent=agent, tool=tool)
     )
+    call = inline_code(asked.arguments, MAX_BRIEF_CHARS)
     why = _("Why: {why}.").format(why=_MARKUP.sub("?", asked.rule))
     if cause:
         why += " " + _("The least trusted text behind this: {cause}.").format(cause=cause)
-    if not has_buttons:
-        why += " " + _("`{approve}` or `{deny}`.").format(
-            approve=f"{prefix}approve {asked.approval}", deny=f"{prefix}deny {asked.approval}"
-        )
     until = _("If nobody answers by {time} UTC (in {span}), I do not do it.").format(
         time=f"{asked.until:%H:%M:%S}", span=span
     )
-    call = _split_into_code_lines(asked.arguments)
-    return f"{may} {describe_requesters(askers)}.\n\n{call}\n\n{why} {until}"
+    if not has_buttons:
+        until = f"{_format_decisions(asked.approval, prefix, whole=_is_brief(asked))} {until}"
+    return f"{may} {describe_requesters(askers)}: {call}\n{why}\n{until}"
 
 
-def approval_buttons(approval: str) -> tuple[PostButton, ...]:
-    """Return the buttons under a request."""
-    return (
-        PostButton(label=_("Yes"), command=f"approve {approval}"),
-        PostButton(label=_("No"), command=f"deny {approval}"),
+def render_whole_call(asked: ApprovalRequested, prefix: str) -> str:
+    """Return a call that waits, with all its arguments and how to decide, in Markdown."""
+    text = _("`{id}`: {tool} with this:").format(
+        id=asked.approval, tool=inline_code(asked.tool, TOOL_CHARS)
     )
+    code = _split_into_code_lines(asked.arguments)
+    return f"{text}\n{code}\n{_format_decisions(asked.approval, prefix)}"
+
+
+def _is_brief(asked: ApprovalRequested) -> bool:
+    """Return whether the notice shows the call whole."""
+    return len(asked.arguments) <= MAX_BRIEF_CHARS
+
+
+def _format_decisions(approval: str, prefix: str, *, whole: bool = True) -> str:
+    """Return the commands that decide. Not `whole`: of a call that is to be looked at first."""
+    first = "approve" if whole else "show"
+    return _("`{approve}` or `{deny}`.").format(
+        approve=f"{prefix}{first} {approval}", deny=f"{prefix}deny {approval}"
+    )
+
+
+def approval_buttons(approval: str, *, whole: bool = True) -> tuple[PostButton, ...]:
+    """Return the buttons under a request. Not `whole`: of a call that is to be looked at first."""
+    first = (
+        PostButton(label=_("Yes"), command=f"approve {approval}")
+        if whole
+        else PostButton(label=_("Show it whole"), command=f"show {approval}")
+    )
+    return (first, PostButton(label=_("No"), command=f"deny {approval}"))
 
 
 def describe_requesters(askers: Sequence[Requester]) -> str:

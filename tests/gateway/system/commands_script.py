@@ -107,6 +107,7 @@ CONVERSATION: Final[Sequence[Line]] = (
 APPROVALS: Final[Sequence[Line]] = (
     Say(text="who is here?", calls=(("who", "{}"),), says="May reverie use who"),
     Use(command="approve", says=r"here:\W+(?P<asked>[2-9a-z]{4})\W+who"),
+    Use(command="show", given={"id": "@asked@"}, says="@asked@: who with this"),
     Use(command="approve", given={"id": "@asked@"}, says=_ANSWER, told=True),
     Say(text="who is here now?", calls=(("who", "{}"),), says="May reverie use who"),
     Use(command="approve", says=r"here:\W+(?P<asked>[2-9a-z]{4})\W+who"),

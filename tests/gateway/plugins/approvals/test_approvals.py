@@ -64,8 +64,8 @@ async def test_a_guests_words_beside_an_admins_need_a_word(it: House) -> None:
     assert f"`!approve {asked.approval}`" in notice.body
     assert f"`!deny {asked.approval}`" in notice.body
     assert not it.ran
-    assert notice.body.count("\n\n") == 2, (
-        "three lines: who asks, what would be done, whose words it rests on"
+    assert notice.body.count("\n") == 2, (
+        "three lines: who asks for what, whose words it rests on, until when"
     )
     answer = await it.say(f"!approve {asked.approval}")
     assert answer == "Approved: I run this call of `bash`."
@@ -177,10 +177,12 @@ async def test_a_long_call_is_shown_whole_with_the_harm_in_its_middle(it: House)
     command = "echo hello; " * 60 + "rm -rf . ; " + "echo hello; " * 60
     call = it.call(ROOT, GUS, written=json.dumps({"command": command}))
     (asked,) = await it.asked()
-    shown = it.shown[0].body
+    assert f"`!show {asked.approval}`" in it.shown[0].body
+    assert f"`!approve {asked.approval}`" not in it.shown[0].body
+    shown = await it.say(f"!show {asked.approval}")
     assert "rm -rf ." in shown
     assert (
-        "".join(re.findall("^`(.*)`$", shown, re.MULTILINE))
+        "".join(re.findall("^`(.*)`$", shown.partition("\n")[2], re.MULTILINE))
         == asked.arguments
         == json.dumps({"command": command})
     )

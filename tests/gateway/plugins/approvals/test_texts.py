@@ -20,6 +20,7 @@ from gateway.core.text_safety import escape_invisible
 from gateway.plugins.approvals import (
     APPROVAL_ID_ALPHABET,
     LINE_CHARS,
+    MAX_BRIEF_CHARS,
     MAX_SHOWN_BYTES,
     ApprovalRequested,
     Approver,
@@ -31,6 +32,7 @@ from gateway.plugins.approvals import (
     format_arguments,
     normalize_arguments,
     render_approval_request,
+    render_whole_call,
 )
 from tests.kits.approvals import GUS, HERE, LOBBY, OFFICE, ROOT, THERE, asker
 
@@ -55,10 +57,12 @@ def test_nothing_is_hidden_and_it_reads_as_the_same(text: str) -> None:
 @given(st.text(max_size=2_000) | st.text(st.sampled_from("a \u202e漢"), max_size=2_000))
 @example("echo hello; " * 100 + "rm -rf /" + "; echo hello" * 100)
 @example("a" * 286 + " " * 900 + "b")
-def test_the_notice_holds_all_that_would_run(command: str) -> None:
+def test_all_that_would_run_is_shown_before_it_can_be_approved(command: str) -> None:
     whole = format_arguments(json.dumps({"command": command}, ensure_ascii=False))
-    text = _notice(whole)
-    lines = re.findall("^`(.*)`$", text, re.MULTILINE)
+    notice, text = _notice(whole), render_whole_call(_asked(written=whole), "!")
+    assert ("`!approve k7qd`" in notice) == (f": `{whole}`\n" in notice), "approve what is shown"
+    assert ("`!show k7qd`" in notice) == ("`!approve k7qd`" not in notice)
+    lines = re.findall("^`(.*)`$", text.partition("\n")[2], re.MULTILINE)
     assert "".join(lines) == whole
     assert all(len(line) <= LINE_CHARS for line in lines)
     if "  " not in whole:
@@ -68,6 +72,8 @@ def test_the_notice_holds_all_that_would_run(command: str) -> None:
     for limit in (TELEGRAM_UNITS, DISCORD_UNITS):
         parts = split_markdown(text, limit)
         assert re.findall("^`(.*)`$", "\n".join(parts), re.MULTILINE) == lines
+    buttons = approval_buttons("k7qd", whole=len(whole) <= MAX_BRIEF_CHARS)
+    assert ("approve k7qd" in [one.command for one in buttons]) == ("`!approve k7qd`" in notice)
 
 
 def test_what_is_too_long_to_be_read_cannot_be_approved() -> None:
@@ -140,10 +146,9 @@ def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule
     plain = "".join(child.content for child in inside if child.type == "text")
     assert not re.search(r"[@<>*\[\]#]", plain)
     codes = [child.content for child in inside if child.type == "code_inline"]
-    assert [one for one in codes if one.startswith(("!approve", "!deny"))][-2:] == [
-        "!approve k7qd",
-        "!deny k7qd",
-    ]
+    decisions = [one for one in codes if one.startswith(("!approve", "!show", "!deny"))]
+    assert decisions[-2:] in (["!approve k7qd", "!deny k7qd"], ["!show k7qd", "!deny k7qd"])
+    assert text.count("\n") == 2, "three lines"
 
 
 def test_a_notice_says_until_when_and_names_commands_only_without_buttons() -> None:
