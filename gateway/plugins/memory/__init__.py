@@ -133,7 +133,7 @@ class Memory(Plugin):
 
     @hook
     def on_facts(self, entries: Sequence[LogEntry]) -> None:
-        self.notes.count_material(entries)
+        self.notes.on_notes(entries)
 
     async def stop(self) -> None:
         await self.notes.close()

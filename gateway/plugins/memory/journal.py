@@ -1,16 +1,15 @@
 """Journal: notes of agents, durable in the log first, then in the journal file that people read.
 
-The log is authoritative, and the file follows it. A mark file beside the store names the last note
-that reached the journal, so a start writes what a crash or a full disk held back, and nothing that
-somebody has deleted there since.
+The log is authoritative, and the file follows it: the process that leads an agent appends what
+stands behind a mark beside the store, the log position of the last note that reached the file. So a
+start writes what a crash or a full disk held back, and nothing that somebody has deleted there
+since. Where the mark is lost, what the file has counts.
 """
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections import defaultdict
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,66 +46,59 @@ from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.notes")
 
-MAX_RECOVERED_NOTES: Final = 1_000
-"""Newest notes that a start compares with the journal."""
+MAX_COUNTED_NOTES: Final = 1_000
+"""Newest notes that are searched for material for a dream."""
 TAIL_BYTES: Final = 4_000_000
-"""Part at the end of a journal in which a start looks for them."""
+"""Part at the end of a journal that is read."""
 MAX_JOURNAL_BYTES: Final = 64_000_000
 """Size of a journal from which notes can be removed: more than years of notes."""
-IN_FLIGHT: Final = timedelta(seconds=10)
-"""Age up to which a note may still be written into the file by the process that has it, if there
-are several."""
+_PAGE: Final = 200
 _JOURNAL_MARK: Final = "journal.mark"
 _NOTE_KEY_PREFIX: Final = "note:"
-
-
-@dataclass(slots=True)
-class _JournalState:
-    """State of one agent's journal."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    is_loaded: bool = False
-    """The notes of the log have been read."""
-    undreamt_notes: deque[tuple[Seq, int]] = field(
-        default_factory=lambda: deque(maxlen=MAX_RECOVERED_NOTES)
-    )
-    """Log position and tokens of each note since the last dream."""
-    handwritten: tuple[FileStamp, list[JournalEntry]] = (None, [])
-    """Entries written by people, and the state of the file when they were read."""
-    unwritten: list[JournalEntry] = field(default_factory=list)
-    """Durable notes that are not in the file yet."""
 
 
 class JournalStore:
     """Writes the notes of all agents. Call `recover` before the first use, `close` at the end."""
 
     def __init__(self, gateway: GatewayHandle) -> None:
-        """Each process writes its own notes into the file; what another one could not write is
-        written by the one that leads the agent.
-        """
         self._store, self._clock = gateway.store, gateway.clock
         self._directory, self._cluster = gateway.live.agent_directory, gateway.channels.cluster
-        self._states: dict[str, _JournalState] = {}
-        self._write_tasks: set[asyncio.Task[None]] = set()
+        self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
+        """Held while the file of an agent is written."""
+        self._undreamt = dict[str, dict[Seq, int]]()
+        """Log position and tokens of each note since the last dream, of agents led here."""
+        self._handwritten = dict[str, tuple[FileStamp, list[JournalEntry]]]()
+        """Entries written by people, and the state of the file when they were read."""
+        self._tasks = set[asyncio.Task[None]]()
 
-    def count_material(self, entries: Sequence[LogEntry]) -> None:
-        """Count the material for dreams, whichever process wrote it."""
+    def on_notes(self, entries: Sequence[LogEntry]) -> None:
+        """Count the material for dreams, and bring notes of other processes into the files."""
         for entry in entries:
             noted = entry.fact
-            state = self._states.get(noted.agent) if isinstance(noted, NoteWritten) else None
-            if state is None or not state.is_loaded or not isinstance(noted, NoteWritten):
-                continue
-            if _is_dream_material(noted):
-                state.undreamt_notes.append((entry.seq, estimate_note_tokens(noted)))
+            if isinstance(noted, NoteWritten) and noted.agent in self._undreamt:
+                if _is_dream_material(noted):
+                    self._undreamt[noted.agent][entry.seq] = estimate_note_tokens(noted)
+                if self._cluster.is_shared:
+                    self._start_task(self._flush(noted.agent))
 
     async def recover(self, agent: str) -> None:
-        """Write the notes that the last run could not write into an agent's journal.
-
-        Raises StoreError; disk errors are logged. Call it again for an agent that is led by this
-        process from now on.
+        """Count the notes since the last dream of an agent that is led here from now on, and bring
+        into its journal what is missing there. Raises StoreError; disk errors are logged.
         """
-        self._state_of(agent).is_loaded = False
-        await self._load_state(agent)
+        found = await self._store.newest_entries(MAX_COUNTED_NOTES, kinds=["noted"])
+        dream = await find_newest_dream(self._store, agent)
+        upto = dream.fact.upto if dream is not None else 0
+        forgotten = await self._store.forgotten_notes([one.seq for one in found])
+        self._undreamt[agent] = {
+            one.seq: estimate_note_tokens(one.fact)
+            for one in found
+            if isinstance(one.fact, NoteWritten)
+            and one.fact.agent == agent
+            and one.seq > upto
+            and one.seq not in forgotten
+            and _is_dream_material(one.fact)
+        }
+        await self._flush(agent)
 
     async def write(self, context: ToolContext, title: str, text: str, *, lasting: bool) -> None:
         """Write a note. `lasting`: it is kept for good. Raises ToolCallRefused, StoreError.
@@ -135,43 +127,40 @@ class JournalStore:
         )
         # In a task of its own: an interrupted turn must not leave it open whether the note was
         # kept.
-        task = asyncio.create_task(self._append_note(context, noted))
-        self._write_tasks.add(task)
-        task.add_done_callback(self._write_tasks.discard)
-        await asyncio.shield(task)
+        await asyncio.shield(self._start_task(self._append_note(context, noted)))
+
+    def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _append_note(self, context: ToolContext, noted: NoteWritten) -> None:
-        state = await self._load_state(noted.agent)
-        async with state.lock:  # so that the file has the order of the log
-            place = context.at.conversation
-            before = await find_write_of_cut_off_turn(
-                self._store,
-                place,
-                noted.turn,
-                "noted",
-                lambda one: (
-                    isinstance(one.fact, NoteWritten)
-                    and _note_identity(one.fact) == _note_identity(noted)
-                ),
-            )
-            if before is not None:
-                return
+        place = context.at.conversation
+        before = await find_write_of_cut_off_turn(
+            self._store,
+            place,
+            noted.turn,
+            "noted",
+            lambda one: (
+                isinstance(one.fact, NoteWritten)
+                and _note_identity(one.fact) == _note_identity(noted)
+            ),
+        )
+        if before is None:
             now = self._clock.now()
             key = f"{_NOTE_KEY_PREFIX}{new_id(now)}"
-            entry = NewEntry(fact=noted, at=now, conversation=place, key=key)
-            await self._store.append([entry])
-            state.unwritten.append(to_journal_entry(noted, entry))
-            await self._flush(noted.agent, state)
+            await self._store.append([NewEntry(fact=noted, at=now, conversation=place, key=key)])
+            await self._flush(noted.agent)
 
     def material_tokens(self, agent: str) -> int:
         """Return the approximate size of the notes since the last dream, from memory alone."""
-        return sum(tokens for _, tokens in self._state_of(agent).undreamt_notes)
+        return sum(self._undreamt.get(agent, {}).values())
 
     def mark_dreamt(self, agent: str, upto: Seq) -> None:
         """Record that the notes up to this log position are in the agent's memory."""
-        state = self._state_of(agent)
-        while state.undreamt_notes and state.undreamt_notes[0][0] <= upto:
-            state.undreamt_notes.popleft()
+        notes = self._undreamt.get(agent, {})
+        self._undreamt[agent] = {seq: tokens for seq, tokens in notes.items() if seq > upto}
 
     async def read_handwritten(self, agent: str) -> list[JournalEntry]:
         """Return the entries that people wrote into the journal, read again if it changed. Raises
@@ -179,10 +168,12 @@ class JournalStore:
 
         Of a long journal only the end is read.
         """
-        state, path = self._state_of(agent), self._directory(agent) / JOURNAL_FILE
-        if file_stamp(path) != state.handwritten[0]:  # this check costs less than a thread
-            state.handwritten = await asyncio.to_thread(_read_handwritten, path, state.handwritten)
-        return state.handwritten[1]
+        path, (stamp, known) = self._path(agent), self._handwritten.get(agent, (None, []))
+        if (now := file_stamp(path)) != stamp:  # this check costs less than a thread
+            text = await asyncio.to_thread(_read_end, path)
+            known = [entry for entry in parse_journal(text) if not entry.note_id]
+            self._handwritten[agent] = now, known
+        return known
 
     async def remove_note(self, agent: str, note: LogEntry, forgotten: Seq) -> None:
         """Remove a note that the entry at `forgotten` deletes from the dream material and the
@@ -191,112 +182,53 @@ class JournalStore:
         Raises OSError.
         """
         assert isinstance(note.fact, NoteWritten)
-        state, name = await self._load_state(agent), note_id_of(note)
-        async with state.lock:
-            trusted = note.fact.label.is_trusted
+        undreamt = self._undreamt.setdefault(agent, {})
+        if undreamt.pop(note.seq, None) is None and note.fact.label.is_trusted:
             # An earlier dream used it, so the next one is to remove it.
-            dreamt = trusted and all(seq != note.seq for seq, _ in state.undreamt_notes)
-            kept = [one for one in state.undreamt_notes if one[0] not in (note.seq, forgotten)]
-            state.undreamt_notes = deque(
-                [*kept, *([(forgotten, estimate_note_tokens(note.fact))] if dreamt else [])],
-                maxlen=MAX_RECOVERED_NOTES,
-            )
-            state.unwritten = [entry for entry in state.unwritten if entry.note_id != name]
-            await asyncio.to_thread(
-                _remove_note_from_file, self._directory(agent) / JOURNAL_FILE, name
-            )
+            undreamt[forgotten] = estimate_note_tokens(note.fact)
+        async with self._locks[agent]:
+            await asyncio.to_thread(_remove_note_from_file, self._path(agent), note_id_of(note))
 
     async def close(self) -> None:
         """Wait for the writes in progress."""
-        while self._write_tasks:
-            await asyncio.wait(self._write_tasks)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
-    async def _load_state(self, agent: str) -> _JournalState:
-        state = self._state_of(agent)
-        async with state.lock:
-            if not state.is_loaded:
-                found = await self._store.newest_entries(MAX_RECOVERED_NOTES, kinds=["noted"])
-                notes = [
-                    (one, one.fact)
-                    for one in found
-                    if isinstance(one.fact, NoteWritten) and one.fact.agent == agent
-                ]
-                dream = await find_newest_dream(self._store, agent)
-                upto = dream.fact.upto if dream is not None else 0
-                forgotten = await self._store.forgotten_notes([one.seq for one, _ in notes])
-                left = [(one, noted) for one, noted in notes if one.seq not in forgotten]
-                state.undreamt_notes.clear()
-                state.undreamt_notes.extend(
-                    (one.seq, estimate_note_tokens(noted))
-                    for one, noted in left
-                    if one.seq > upto and _is_dream_material(noted)
-                )
-                missing = await self._find_missing(
-                    agent, [to_journal_entry(noted, one) for one, noted in notes]
-                )
-                ids_left = {note_id_of(one) for one, _ in left}
-                found_missing = [entry for entry in missing if entry.note_id in ids_left]
-                state.unwritten = [
-                    *found_missing,
-                    *(one for one in state.unwritten if one not in found_missing),
-                ]
-                state.is_loaded = True
-                await self._flush(agent, state)
-        return state
-
-    async def _find_missing(self, agent: str, entries: list[JournalEntry]) -> list[JournalEntry]:
-        """Return the entries that did not reach the file."""
-        if not entries or not self._cluster.holds(agent_lease(agent)):
-            return []
-        settled = self._clock.now() - IN_FLIGHT
-        try:
-            written = await asyncio.to_thread(self._read_written_ids, agent, entries[-1].note_id)
-        except OSError as error:
-            logger.warning("the journal of %s cannot be read: %s", agent, error)
-            written = set()
-        last = max(
-            (index for index, one in enumerate(entries) if one.note_id in written), default=-1
-        )
-        return [
-            one for one in entries[last + 1 :] if not self._cluster.is_shared or one.at < settled
-        ]
-
-    def _read_written_ids(self, agent: str, newest: str) -> set[str]:
-        newest_mark = (read_private(self._mark_path(agent), most=100) or b"").decode(
-            "ascii", "replace"
-        )
-        if newest_mark == newest:
-            return {newest}
-        written = find_note_ids(_read_end(self._directory(agent) / JOURNAL_FILE))
-        if newest in written:
-            replace_private(self._mark_path(agent), newest.encode())
-        return {newest_mark} | written
-
-    async def _flush(self, agent: str, state: _JournalState) -> None:
-        """Write to the file; after a disk error the entries wait for the next note, or the next
-        start.
+    async def _flush(self, agent: str) -> None:
+        """Append the notes behind the mark to the file; after a disk error they wait for the next
+        note, or the next start.
         """
-        if not state.unwritten:
+        if not self._cluster.holds(agent_lease(agent)):
             return
-        try:
-            await asyncio.to_thread(self._append_to_file, agent, state.unwritten)
-        except OSError as error:
-            logger.warning(
-                "the journal of %s cannot be written, the log has what it lacks: %s", agent, error
-            )
+        mark = agent_state_directory(self._store.path, agent) / _JOURNAL_MARK
+        path = self._path(agent)
+        async with self._locks[agent]:
+            try:
+                marked = await asyncio.to_thread(read_private, mark, most=100) or b""
+                after = Seq(int(marked)) if marked.isdigit() else Seq(0)
+                text = "" if after else await asyncio.to_thread(_read_end, path)
+                known = find_note_ids(text)
+                while page := await self._store.entries(after=after, kinds=["noted"], limit=_PAGE):
+                    gone = await self._store.forgotten_notes([one.seq for one in page])
+                    for one in page:
+                        after = one.seq
+                        if not isinstance(one.fact, NoteWritten) or one.fact.agent != agent:
+                            continue
+                        if after not in gone and note_id_of(one) not in known:
+                            entry = format_entry(to_journal_entry(one.fact, one)).encode()
+                            await asyncio.to_thread(
+                                append_private, path, entry, most=MAX_JOURNAL_BYTES
+                            )
+                        await asyncio.to_thread(replace_private, mark, str(after).encode())
+            except OSError as error:
+                logger.warning(
+                    "the journal of %s cannot be written, the log has what it lacks: %s",
+                    agent,
+                    error,
+                )
 
-    def _append_to_file(self, agent: str, entries: list[JournalEntry]) -> None:
-        while entries:
-            path, text = self._directory(agent) / JOURNAL_FILE, format_entry(entries[0]).encode()
-            append_private(path, text, most=MAX_JOURNAL_BYTES)
-            replace_private(self._mark_path(agent), entries[0].note_id.encode())
-            del entries[0]
-
-    def _mark_path(self, agent: str) -> Path:
-        return agent_state_directory(self._store.path, agent) / _JOURNAL_MARK
-
-    def _state_of(self, agent: str) -> _JournalState:
-        return self._states.setdefault(agent, _JournalState())
+    def _path(self, agent: str) -> Path:
+        return self._directory(agent) / JOURNAL_FILE
 
 
 def note_id_of(stored: NewEntry | LogEntry) -> str:
@@ -332,15 +264,6 @@ def _remove_note_from_file(path: Path, note: str) -> None:
     left = remove_note(text, note)
     if left != text:
         replace_private(path, left.encode("utf-8", "surrogateescape"))
-
-
-def _read_handwritten(
-    path: Path, before: tuple[FileStamp, list[JournalEntry]]
-) -> tuple[FileStamp, list[JournalEntry]]:
-    now = file_stamp(path)
-    if now == before[0]:
-        return before
-    return now, [entry for entry in parse_journal(_read_end(path)) if not entry.note_id]
 
 
 def _read_end(path: Path) -> str:
