@@ -272,14 +272,6 @@ class Plugins:
             if not one.plugin.abilities or isinstance(channel, one.plugin.abilities)
         ]
 
-    def on_waiting(self, channel: object, place: ConversationId, *, waits: bool) -> None:
-        """Tell whether the turn of a place of this channel has to wait. None: the channel is gone,
-        and what was begun there ends.
-        """
-        for hook in self._hooks_at("on_waiting", channel) if waits else self.hooks["on_waiting"]:
-            with self.guard(hook.plugin.name, hook.name):
-                hook(place=place, waits=waits)
-
     def progress_listeners(self, channel: object) -> list[ProgressListener]:
         """Return who is told what happens in the turns of a channel's places."""
         return [partial(self._tell, hook) for hook in self._hooks_at("on_progress", channel)]

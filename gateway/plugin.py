@@ -182,10 +182,6 @@ class Hooks:
         """
 
     @_specified
-    def on_waiting(self, place: ConversationId, waits: bool) -> None:
-        """Take whether the turn of a place has to wait for others. Returns at once."""
-
-    @_specified
     def on_progress(self, turn: RunningTurn, news: Progress) -> None:
         """Take what happens in a running turn. Returns at once."""
 
@@ -283,7 +279,7 @@ class Plugin:
     judged_fates: ClassVar[tuple[str, ...]] = ("noted", "context", "due")
     """Fates so far for `judge`: `refused` has to be named for events that access does not allow."""
     abilities: ClassVar[tuple[type[Any], ...]] = ()
-    """Protocols of channels, for `on_waiting`, `on_progress` and `before_post`. Empty: of all."""
+    """Protocols of channels, for `on_progress` and `before_post`. Empty: of all."""
     parts_for: ClassVar[Literal["everybody", "owner"]] = "everybody"
     """owner: `parts` is called only where an owner is alone with the agent."""
     family: ClassVar[str] = ""

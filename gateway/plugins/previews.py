@@ -41,7 +41,6 @@ from gateway.core.events import (
     Address,
     ChannelName,
     ConnectionChanged,
-    ConversationId,
     MessageId,
     Post,
     PostKey,
@@ -74,9 +73,6 @@ TAKE_OVER_S = 10.0
 DRAFT_S = 20.0
 """Seconds after which a preview that is no message is shown again, because it fades
 (core.telegram.org/bots/api#sendmessagedraft: after 30)."""
-MAX_HEARD: Final = 20
-"""Places where people who wait for a turn see the typing indicator: each costs a call every few
-seconds."""
 FIRST_TRY_S, LAST_TRY_S = 2.0, 300.0
 """Waits between attempts to delete a preview: doubling from the first to the second."""
 
@@ -136,8 +132,6 @@ class Previews(Plugin):
         self._clearing_tasks: set[asyncio.Task[None]] = set()
         self._ending = dict[Address, asyncio.Task[None]]()
         """What is to end the preview of the newest turn of a place, until it has."""
-        self._heard = dict[Address, asyncio.Task[None]]()
-        """Typing indicators where people wait for a turn to begin."""
         self._left = dict[Address, MessageId]()
         """Previews of turns that were cut off: the next turn there goes on in it."""
         self._known = set[tuple[Address, MessageId]]()
@@ -160,16 +154,6 @@ class Previews(Plugin):
                     self._known.discard((at, message))
                 case ConnectionChanged(up=True, channel=name) if self.channels.holds(name):
                     self._track_task(self._recover(name))
-
-    @hook
-    def on_waiting(self, place: ConversationId, waits: bool) -> None:
-        """Show the typing indicator to people whose turn has to wait: in a few places at once."""
-        at = Address.parse(place)
-        channel: object = self.channels.get(at.channel)
-        if (task := self._heard.pop(at, None)) is not None:
-            task.cancel()
-        if waits and isinstance(channel, CanType) and len(self._heard) < MAX_HEARD:
-            self._heard[at] = self.tasks.create_task(self.run_typing(channel, at))
 
     @hook
     def on_progress(self, turn: RunningTurn, news: Progress) -> None:
@@ -312,7 +296,7 @@ class Previews(Plugin):
     async def stop(self) -> None:
         if self._ending:
             await asyncio.wait(self._ending.values(), timeout=PARKED_SETTLE_S)
-        tasks = (*self._clearing_tasks, *self._heard.values())
+        tasks = [*self._clearing_tasks]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -468,21 +468,12 @@ class Agent:
                 self.tick()
 
     def _watch_queue(self) -> None:
-        """Show people whose turns wait for others to end that they were heard, and tell them so
-        after a while.
-        """
+        """Tell people whose turns wait for others to end, after a while."""
         waiting = {turn.conversation for turn in self.state.waiting}
         for place in self._queued.keys() - waiting:
             self._queued.pop(place).cancel()
-            self._show_queued(place, waits=False)
         for place in waiting - self._queued.keys():
             self._queued[place] = self._tasks.create_task(self._tell_late(place))
-            self._show_queued(place, waits=True)
-
-    def _show_queued(self, place: ConversationId, *, waits: bool) -> None:
-        if not is_inner(place):
-            channel = self._gateway.channels.get(Address.parse(place).channel)
-            self._services.plugins.on_waiting(channel, place, waits=waits)
 
     async def _tell_late(self, place: ConversationId) -> None:
         await self._clock.sleep(QUEUE_S)

@@ -38,7 +38,6 @@ from gateway.stream.notices import Notice
 from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, settings
 from tests.kits.commands import parts_of
 from tests.kits.dashboard import House, chromium, tab
-from tests.kits.handle import handle_of
 from tests.kits.ops import operated
 from tests.kits.plugins import plugins_of
 
@@ -289,10 +288,6 @@ class Broken(Plugin):
         raise RuntimeError("on_progress")
 
     @hook
-    def on_waiting(self) -> None:
-        raise RuntimeError("on_waiting")
-
-    @hook
     async def before_post(self) -> Post | None:
         raise RuntimeError("before_post")
 
@@ -364,23 +359,6 @@ async def test_failure_to_tell_owners_is_ready_to_see_and_not_told_to_them(tmp_p
     assert "notify" in problem.reason
     [told] = [one for one in Pager.paged if "speechless" in one]
     assert "after_turn" in told
-
-
-async def test_a_gone_channel_keeps_no_plugin_from_ending_what_it_began(store: Any) -> None:
-    class Waiting(Plugin):
-        name = "waiting"
-        abilities = (str,)
-        told: ClassVar[list[bool]] = []
-
-        @hook
-        def on_waiting(self, waits: bool) -> None:
-            self.told.append(waits)
-
-    plugins = plugins_of(Waiting, gateway=handle_of(store, ManualClock()))
-    place = Address(channel=CONSOLE, room=RoomId("ann")).conversation
-    for channel, waits in (("a channel that can", True), (7, True), (None, True), (None, False)):
-        plugins.on_waiting(channel, place, waits=waits)
-    assert Waiting.told == [True, False]
 
 
 class Lucky(Plugin):
