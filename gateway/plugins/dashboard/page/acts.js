@@ -71,7 +71,7 @@ export function button({ label, key, run, words, about, path, body, confirm, sty
     tell(mine, result);
     done?.(result);
   };
-  const made = h("button", { type: "button", class: style, title, "data-key": mine + label, on: { click: press } }, label);
+  const made = h("button", { type: "button", class: style, title, "data-key": mine + label, "data-group": mine, on: { click: press } }, label);
   return made;
 }
 

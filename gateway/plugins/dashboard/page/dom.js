@@ -45,7 +45,9 @@ export function put(root, ...children) {
   show(root, ...children);
   root.scrollTop = top;
   if (!focused || root.contains(focused)) return;
-  const again = [...root.querySelectorAll("[data-key]")].find((one) => one.dataset.key === focused.dataset.key);
+  const keyed = [...root.querySelectorAll("[data-key]")];
+  const { key, group } = focused.dataset;
+  const again = keyed.find((one) => one.dataset.key === key) ?? keyed.find((one) => group && one.dataset.group === group);
   (again ?? root.closest(".view")?.querySelector("h2"))?.focus({ preventScroll: true });
 }
 

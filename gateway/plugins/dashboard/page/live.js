@@ -18,7 +18,7 @@ const EVENT_CHARS = 4_000;
 /** Columns of a list of notifications. */
 export const COLUMNS = [
   ["at", "at", ({ at }) => time(at)],
-  ["fate", "state", (one) => chip(one.fate ?? one.kind)],
+  ["fate", "state", (one) => chip(one.fate)],
   ["place", "place", (one) => (one.conversation ? placed(one.conversation) : said(channelOf(one)))],
   ["who", "who", ({ who }) => said(who)],
   ["text", "text", ({ text }) => said(text?.length > 400 ? `${text.slice(0, 400)}…` : text)],
@@ -134,7 +134,7 @@ export class Live {
   ordered = () => [...this.notes.values()].sort((a, b) => b.seq - a.seq);
 
   settle() {
-    const shown = this.ordered().filter((one) => this.fits(one));
+    const shown = this.fitting();
     const none = this.notes.size ? "Nothing matches the filter. New events that match appear here." : undefined;
     this.rows.set(shown, none);
     this.counted(shown.length);
@@ -164,14 +164,16 @@ export class Live {
     field.insertBefore(option, after ?? null);
   }
 
-  fits(note) {
+  /** Return the notifications that fit the filter, newest first. */
+  fitting() {
+    const [channel, conversation, fate] = [this.channel.value, this.conversation.value, this.fate.value];
     const words = this.text.value.trim().toLowerCase();
-    return (
-      (!this.channel.value || channelOf(note) === this.channel.value) &&
-      (!this.conversation.value || note.conversation === this.conversation.value) &&
-      (!this.fate.value || note.fate === this.fate.value) &&
-      (!words || `${note.text}\n${note.who}\n${titleOf(note.conversation) ?? ""}`.toLowerCase().includes(words))
-    );
+    const fits = (note) =>
+      (!channel || channelOf(note) === channel) &&
+      (!conversation || note.conversation === conversation) &&
+      (!fate || note.fate === fate) &&
+      (!words || `${note.text}\n${note.who}\n${titleOf(note.conversation) ?? ""}`.toLowerCase().includes(words));
+    return channel || conversation || fate || words ? this.ordered().filter(fits) : this.ordered();
   }
 
   /** Load older notifications, unless a filter is set. Return whether there were any. */

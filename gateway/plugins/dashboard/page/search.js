@@ -1,6 +1,7 @@
 /** Search in the whole log. */
 
 import { maybe } from "./api.js";
+import { h } from "./dom.js";
 import { plural } from "./format.js";
 import { COLUMNS, unfolded } from "./live.js";
 import { Rows } from "./rows.js";
@@ -13,7 +14,7 @@ export class Search {
     this.rows = new Rows(list, {
       label: "What was found, newest first",
       none: "Write words that you remember; all messages since the beginning are searched.",
-      columns: COLUMNS.slice(0, -1),
+      columns: [COLUMNS[0], ["kind", "state", (one) => h("span.chip.calm", one.kind)], ...COLUMNS.slice(2, -1)],
       details: unfolded,
       more: () => this.further(),
     });

@@ -130,7 +130,7 @@ export class Talk {
   line(one, agent) {
     const words = one.ours ? markdown(one.text) : said(one.text);
     return h(
-      one.ours ? "div.bubble.ours" : "div.bubble",
+      one.ours !== this.isOperator ? "div.bubble.ours" : "div.bubble", // who reads it stands on the right
       h("div.top", said(one.who || (one.ours ? agent : ""), { class: "who" }), time(one.at), one.fate ? chip(one.fate) : null),
       h("div", { class: "words", dir: "auto" }, words),
     );

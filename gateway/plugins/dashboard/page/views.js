@@ -41,6 +41,8 @@ export class Views {
     const badge = this.link(name).querySelector(".count");
     badge.textContent = number ? String(number) : "";
     badge.setAttribute("aria-label", number ? `${number} ${words}` : "");
+    this.menu.dataset.count = number || "";
+    this.menu.setAttribute("aria-label", number ? `Menu, ${number} ${words}` : "Menu");
     this.total = number;
     this.entitle();
   }
