@@ -1,19 +1,18 @@
-"""Tools as the model sees them: those that end a turn, and the surface of all others. Pure.
+"""Tools as the model sees them: described, or named in a catalogue. Pure.
 
-The surface: each tool is offered by itself, or all through `call_capability` and a catalogue.
-
-With the catalogue a request always lists the same single tool: a new capability changes a block
-behind the identity, and nothing in front of it.
+A request describes the few tools that most turns need (`ToolSpec.offer`). The others stand in a
+catalogue, one line each, and are called by `call_capability`, so a new one changes a block behind
+the identity and nothing in front of it.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from agent.prompt import ToolSurface, join_surrogates
+from agent.prompt import join_surrogates
 from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.text_safety import to_single_line
 from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_json, define_tool
@@ -26,14 +25,13 @@ class EndingArgs(ToolArguments):
 
 
 STAY_SILENT = define_tool(
-    "stay_silent",
-    "End this turn and post nothing.",
-    EndingArgs,
+    "stay_silent", "End this turn and post nothing.", EndingArgs, offer="described"
 )
 YIELD_TO_USER = define_tool(
     "yield_to_user",
     "End this turn and rest until somebody speaks to you. Text beside this call is posted.",
     EndingArgs,
+    offer="unnamed",
 )
 ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)
 """Tools that end a turn without a reply, or with the text beside the call."""
@@ -44,51 +42,47 @@ CONTINUE_TASK: Final = "continue_task"
 posted."""
 
 MAX_LINE_CHARS: Final = 200
-MAX_SIGNATURE_CHARS: Final = 600
+MAX_SIGNATURE_CHARS: Final = 400
 
 
 class CallCapabilityArgs(ToolArguments):
     """Arguments of `call_capability`."""
 
-    capability: Annotated[str, Field(min_length=1, description="Name from the catalogue.")]
-    args: Annotated[dict[str, Any], Field(description="Its arguments, by name.")] = {}  # noqa: RUF012 - pydantic copies it
-    purpose: Annotated[str, Field(description="What for, in a few words.")] = ""
+    capability: Annotated[str, Field(min_length=1)]
+    args: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
 
 
 CALL_CAPABILITY: Final = define_tool(
     "call_capability",
-    "Use a capability from the catalogue. Everything besides writing text is done with this tool.",
+    "Use one of the other tools. Without args it describes itself.",
     CallCapabilityArgs,
+    offer="described",
 )
 CAPABILITY_USAGE: Final = (
-    'Write {"capability": "...", "args": {...}, "purpose": "..."}: the name of a capability from '
-    "the catalogue, and "
-    "an object with its arguments."
+    'Write {"capability": "...", "args": {...}}: the name of a tool from the catalogue, and an '
+    "object with its arguments."
 )
 CATALOGUE_HEADING: Final = """\
-# Capabilities
-Call them with `call_capability`. The arguments follow each name; those with `?` are optional."""
+# Other tools
+Call these by `call_capability`; arguments with `?` are optional."""
 
 
-def specs_on_wire(
-    specs: Sequence[ToolSpec], surface: ToolSurface, *, late: bool = False
-) -> tuple[ToolSpec, ...]:
-    """Return the tools that the request lists.
-
-    `late`: other tools may be added that the model could not call otherwise.
-    """
-    if surface == "capability":
-        return (CALL_CAPABILITY,)
-    return (*specs, CALL_CAPABILITY) if late else tuple(specs)
+def specs_on_wire(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """Return the tools that a request describes."""
+    return (*(spec for spec in specs if spec.offer == "described"), CALL_CAPABILITY)
 
 
 def render_catalogue(specs: Iterable[ToolSpec]) -> str:
-    """Render the catalogue, sorted by name: the same bytes for the same tools."""
-    lines = [
-        f"- {spec.name}{_render_signature(spec)}: {_render_line(spec)}"
-        for spec in sorted(specs, key=lambda spec: spec.name)
-    ]
-    return "\n".join([CATALOGUE_HEADING, *lines])
+    """Render the tools that are only named, sorted: the same bytes for the same tools. Empty: there
+    are none.
+    """
+    named = sorted([spec for spec in specs if spec.offer == "named"], key=lambda spec: spec.name)
+    return "\n".join([CATALOGUE_HEADING, *map(render_entry, named)]) if named else ""
+
+
+def render_entry(spec: ToolSpec) -> str:
+    """Render the line of a tool in the catalogue."""
+    return f"- {spec.name}{_render_signature(spec)}: {_render_line(spec)}"
 
 
 def load_arguments(written: str) -> object:
@@ -119,11 +113,16 @@ def unwrap_call(call: ToolCall) -> ToolCall:
     )  # an escape may be half a character
 
 
+def find_inner_call(call: ToolCallRecord) -> ToolCall:
+    """Return a call of an earlier answer as `unwrap_call` does."""
+    return unwrap_call(ToolCall(id=call.id, name=call.name, arguments=call.arguments))
+
+
 def read_call(call: ToolCallRecord) -> tuple[str, Mapping[str, object]]:
     """Return the tool and the arguments of a call of an earlier answer. Arguments that are no
     object are left out.
     """
-    inner = unwrap_call(ToolCall(id=call.id, name=call.name, arguments=call.arguments))
+    inner = find_inner_call(call)
     given = load_arguments(inner.arguments)
     return inner.name, given if isinstance(given, dict) else {}
 
@@ -150,52 +149,29 @@ def find_next_step(steps: Iterable[TurnStep]) -> str:
 
 
 def wrap_calls(calls: Iterable[ToolCall], listed: Iterable[ToolSpec]) -> tuple[ToolCall, ...]:
-    """Return the calls in the form that the model can make with these tools.
-
-    With the catalogue, a leaked call by another name becomes a call of `call_capability`.
+    """Return the calls in the form that the model can make with these tools: one of a tool that is
+    not listed becomes a call of `call_capability`.
     """
     names = {spec.name for spec in listed}
-    return tuple([_wrap_call(call) if names == {CALL_CAPABILITY.name} else call for call in calls])
+    can_wrap = CALL_CAPABILITY.name in names
+    return tuple(
+        [_wrap_call(call) if can_wrap and call.name not in names else call for call in calls]
+    )
 
 
 def _wrap_call(call: ToolCall) -> ToolCall:
-    if call.name == CALL_CAPABILITY.name:
-        return call
     wrapped = {"capability": call.name, "args": load_arguments(call.arguments)}
     return replace(call, name=CALL_CAPABILITY.name, arguments=canonical_json(wrapped))
 
 
 def _render_line(spec: ToolSpec) -> str:
-    summary = spec.description.split(". ")[0]
+    summary = spec.description.split(". ")[0].rstrip(".")
     return to_single_line(summary[: 2 * MAX_LINE_CHARS], MAX_LINE_CHARS)
 
 
 def _render_signature(spec: ToolSpec) -> str:
     schema = json.loads(spec.schema)
-    required = schema.get("required", [])
-    parameters = [
-        (
-            f"{to_single_line(name, 40)}{'' if name in required else '?'}: "
-            f"{_render_type(parameter_schema)}"
-        )
-        for name, parameter_schema in sorted(
-            schema.get("properties", {}).items(), key=lambda item: item[0] not in required
-        )
-    ]
-    signature = f"({', '.join(parameters)})"
-    return (
-        signature
-        if len(signature) <= MAX_SIGNATURE_CHARS
-        else f"{signature[:MAX_SIGNATURE_CHARS]}...)"
-    )
-
-
-def _render_type(schema: object) -> str:
-    if not isinstance(schema, dict):
-        return "any"
-    if isinstance(schema.get("enum"), list):
-        return "|".join(canonical_json(value) for value in schema["enum"])[:80]
-    kind = schema.get("type")
-    if kind == "array":
-        return f"[{_render_type(schema.get('items'))}]"
-    return kind if isinstance(kind, str) else "any"
+    required, properties = schema.get("required", []), schema.get("properties", {})
+    optional = [f"{name}?" for name in properties if name not in required]
+    names = [to_single_line(name, 40) for name in (*required, *optional)]
+    return f"({', '.join(names)})"[:MAX_SIGNATURE_CHARS]

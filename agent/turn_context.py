@@ -756,12 +756,9 @@ def build_first_request(
 ) -> ModelRequest:
     """Build the first request of a turn."""
     specs = (*ENDING_TOOLS, *specs) if model.takes_tools else ()
-    if specs and brief.tool_surface == "capability":
-        brief = replace(
-            brief, skills="\n\n".join(filter(None, [brief.skills, render_catalogue(specs)]))
-        )
-    plain = model.family == "local"
-    tools = specs_on_wire(specs, brief.tool_surface, late=brief.has_late_tools) if specs else ()
+    skills = "\n\n".join(filter(None, [brief.skills, render_catalogue(specs)]))
+    brief, plain = replace(brief, skills=skills), model.family == "local"
+    tools = specs_on_wire(specs) if specs else ()
     return build_request(
         brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain
     )

@@ -37,6 +37,7 @@ from agent.prompt import (
 )
 from agent.summary import iter_identifiers, secure_identifiers, truncate_at_sentence
 from agent.tokens.counter import BYTES_PER_TOKEN, estimate_tokens
+from agent.tools import find_inner_call
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
 from gateway.core.facts import NoteWritten
 from gateway.core.text_safety import normalize_text, to_single_line
@@ -427,10 +428,14 @@ def _render_stub(seq: int, number: int, record: ToolCallRecord) -> str:
     elif record.source is not None:
         shown = _SHOWN_BEGINNING.search(record.result)
         fenced, first = shown.groups() if shown is not None else (None, "")
-        stub = render_partial_result(whole, record.name, first, call=record.id if fenced else "")
+        stub = render_partial_result(
+            whole, _call_name(record), first, call=record.id if fenced else ""
+        )
     elif estimate_tokens(record.result) > LARGE_TOKENS:
         key = record.id if record.untrusted else ""
-        stub = render_partial_result(whole, record.name, _excerpt_start(record.result), call=key)
+        stub = render_partial_result(
+            whole, _call_name(record), _excerpt_start(record.result), call=key
+        )
     else:
         stub = (
             f'[{_call_name(record)} result cleared: fetch_evidence("{whole.handle}") gives it '
@@ -572,8 +577,8 @@ def _render_group(group: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> str:
     times = f" ({len(group)} times, the newest last)" if len(group) > 1 else ""
     record, whole = group[-1]
     arguments = (
-        to_single_line(record.arguments[: 2 * _ARGUMENTS_CHARS], _ARGUMENTS_CHARS)
-        if record.arguments.strip() not in {"", "{}"}
+        to_single_line(written[: 2 * _ARGUMENTS_CHARS], _ARGUMENTS_CHARS)
+        if (written := find_inner_call(record).arguments).strip() not in {"", "{}"}
         else ""
     )
     kind = (
@@ -589,7 +594,8 @@ def _render_group(group: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> str:
 
 
 def _call_name(record: ToolCallRecord) -> str:
-    return to_single_line(record.name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)
+    name = find_inner_call(record).name
+    return to_single_line(name[: 2 * MAX_NAME_CHARS], MAX_NAME_CHARS)
 
 
 def _render_others(calls: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> list[str]:
@@ -614,7 +620,7 @@ def _render_excerpt(record: ToolCallRecord, whole: EvidenceRef, most_tokens: int
         text = truncate(record.result, room)
         head = _EXCERPT_HEADING.format(handle=whole.handle, chars=len(text), whole=whole.chars)
         if record.untrusted:
-            excerpt = f"{head}:\n{fence_result(text, record.name, record.origin, record.id)}"
+            excerpt = f"{head}:\n{fence_result(text, _call_name(record), record.origin, record.id)}"
         else:
             indented = "".join("  " + line for line in text.splitlines(keepends=True))
             excerpt = f"{head}{_INDENTED_NOTE}\n{indented}"

@@ -225,7 +225,8 @@ class Plugins:
         """Return the tools of a plugin; what fails beside their handlers is told."""
         guarded, name = list[Tool](), plugin.name
         for one in tools_of(plugin):
-            note = partial(self._value, name, f"note of {one.spec.name}", one.note, "")
+            no_note: str | None = ""
+            note = partial(self._value, name, f"note of {one.spec.name}", one.note, no_note)
             limit = f"time limit of {one.spec.name}"
             timeout_s = partial(self._value, name, limit, one.timeout_s, DEFAULT_TIMEOUT_S)
             guarded.append(replace(one, note=note, timeout_s=timeout_s))

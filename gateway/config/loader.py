@@ -91,6 +91,9 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "channels.*.shards": (
         "each connection is a channel now: give each one a channel with `shard: [NUMBER, COUNT]`"
     ),
+    "agents*.surface": (
+        "the tools that most turns need are described, all others are named; take this line out"
+    ),
     "store.keep_kinds": (
         "all kinds of entries leave together, after `store.keep`; take this line out"
     ),

@@ -599,9 +599,6 @@ class AgentConfig(ConfigSection):
     """Directory of the persona files. None: the persona that comes with the package."""
     model: str = "main"
     """A key of `llm.models`."""
-    surface: Literal["native", "capability"] = "native"
-    """native: each tool is described separately; capability: one tool calls all of them, and a
-    catalogue describes them, so that a new one changes nothing before it in the prompt."""
     files: LocalPath | None = None
     """Working directory of file tools and the shell. None: `files` beside the agent's own files."""
     context_optimization: OptimizationSwitches = OptimizationSwitches()

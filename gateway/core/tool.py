@@ -17,6 +17,7 @@ from gateway.core.permissions import ALLOW_ANYBODY, OUT, Effect, ToolPermit
 from gateway.core.scopes import Visibility
 from gateway.core.tool_spec import (
     Image,
+    Offer,
     ResultExcerpt,
     ToolArguments,
     ToolCall,
@@ -112,8 +113,9 @@ class Tool:
     effect: Effect | EffectFinder = OUT
     """What a call can do outside of its place; a function is called as the handler, and raises
     StoreError."""
-    note: Callable[[], str] = lambda: ""
-    """Returns the last sentence of its description, from the settings. Empty: there is none."""
+    note: Callable[[], str | None] = lambda: ""
+    """Returns the last sentence of its description, from the settings. Empty: there is none. None:
+    the tool cannot work as the gateway is configured, so it is not offered."""
 
     def parse(self, call: ToolCall) -> dict[str, Any]:
         """Return the arguments of a call by name. Raises ToolCallRefused if they are not valid."""
@@ -142,6 +144,7 @@ def build_tool(
     ephemeral: bool = False,
     parallel: bool = False,
     polls: bool = False,
+    offer: Offer = "named",
 ) -> Tool:
     """Build a tool from a function: its keyword-only parameters are the arguments that the model
     gives.
@@ -152,7 +155,13 @@ def build_tool(
     name = name or handler.__name__
     arguments = create_model(name, __base__=ToolArguments, **keyword_fields(handler))
     spec = define_tool(
-        name, description, arguments, ephemeral=ephemeral, parallel=parallel, polls=polls
+        name,
+        description,
+        arguments,
+        ephemeral=ephemeral,
+        parallel=parallel,
+        polls=polls,
+        offer=offer,
     )
     return Tool(spec, arguments, handler, permit, effect=effect)
 
@@ -172,10 +181,11 @@ def tool(
     *,
     effect: Effect | EffectFinder,
     timeout_s: Callable[[Any], float] = lambda _: DEFAULT_TIMEOUT_S,
-    note: Callable[[Any], str] = lambda _: "",
+    note: Callable[[Any], str | None] = lambda _: "",
     ephemeral: bool = False,
     parallel: bool = False,
     polls: bool = False,
+    offer: Offer = "named",
 ) -> Callable[[HandlerT], HandlerT]:
     """Declare a method as the tool of its name; `tools_of` binds it to its object.
 
@@ -192,6 +202,7 @@ def tool(
             ephemeral=ephemeral,
             parallel=parallel,
             polls=polls,
+            offer=offer,
         )
         method.__dict__[_DECLARATION] = (built, timeout_s, note)
         return method
@@ -223,7 +234,9 @@ def permits_of(*owners: type) -> dict[str, ToolPermit]:
     }
 
 
-def _declared_tools(owner: type) -> list[tuple[Tool, Callable[[Any], float], Callable[[Any], str]]]:
+def _declared_tools(
+    owner: type,
+) -> list[tuple[Tool, Callable[[Any], float], Callable[[Any], str | None]]]:
     return [
         one.__dict__[_DECLARATION]
         for one in vars(owner).values()

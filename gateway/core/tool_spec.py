@@ -56,12 +56,19 @@ class ToolCall:
     Empty: nothing."""
 
 
+Offer = Literal["described", "named", "unnamed"]
+"""How a tool is offered. described: whole, in every request; named: in one line, and called by
+`call_capability`; unnamed: the same without a line, because other texts name it where it is of
+use: a prompt for one place, the result of another tool."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
     """Specification of a tool for the model."""
 
     name: str
     description: str
+    """Its first sentence is all that a named tool shows."""
     schema: str
     """JSON Schema of the arguments, canonical JSON text (sorted keys, no spaces)."""
     is_ephemeral: bool = False
@@ -75,6 +82,7 @@ class ToolSpec:
     sent to the model."""
     is_read_only: bool = False
     """True if the MCP server says that it changes nothing. Not sent to the model."""
+    offer: Offer = "named"
 
 
 class ToolCallRefused(Exception):
@@ -110,6 +118,7 @@ def define_tool(
     ephemeral: bool = False,
     parallel: bool = False,
     polls: bool = False,
+    offer: Offer = "named",
 ) -> ToolSpec:
     """Describe a tool. The same model always gives the same bytes: they are at the start of every
     cached prompt.
@@ -125,6 +134,7 @@ def define_tool(
         is_ephemeral=ephemeral,
         is_parallel=parallel,
         is_polling=polls,
+        offer=offer,
     )
 
 
@@ -193,8 +203,8 @@ def _simplify_schema(schema: Any) -> Any:  # noqa: ANN401 - JSON of any shape
         else _simplify_schema(value)
         for key, value in schema.items()
         if key not in ("title", "minLength", "maxLength", "minimum", "exclusiveMinimum", "maxItems")
-        and not (key == "default" and value in (None, "", [], False))
-        and not (key == "additionalProperties" and value is False)
+        and not (key == "default" and value in (None, "", [], {}, False))
+        and not (key == "additionalProperties" and isinstance(value, bool))
     }
     choices = [one for one in simplified.get("anyOf", ()) if one != {"type": "null"}]
     if len(choices) == 1:

@@ -25,6 +25,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from agent.tools import read_call
 from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
 from gateway.commands.context import CommandCall, follow_up_key
@@ -962,7 +963,7 @@ async def describe_source(
                 author=_describe_author(gateway, changed), text=_format_snippet(changed.text or "")
             )
     calls = (call for turn in turns[::-1] for step in turn.steps[::-1] for call in step.calls[::-1])
-    called = next((one for one in calls if one.name == source), None)
+    called = next((one for one in calls if read_call(one)[0] == source), None)
     if called is None:
         return _(source) if source in _OTHER_SOURCES else source
     if not called.origin:

@@ -25,6 +25,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from agent.prompt import MAX_SOURCE_CHARS
+from agent.tools import find_inner_call
 from agent.view import result_source
 from gateway.context.evidence import LEFT_LOG, build_evidence_ref
 from gateway.core.events import ConversationId, EvidenceRef, Message, MessageDeleted, MessageEdited
@@ -95,10 +96,10 @@ class EvidenceReader(Plugin):
             self._documents, context.media.reads_documents = documents, True
 
     @tool(
-        "Read in full what you were shown only in part: a tool result, a document that somebody "
-        "sent, earlier turns.",
+        "Read in full what you were shown in part.",
         effect=OWN,
         parallel=True,
+        offer="described",
     )
     async def fetch_evidence(
         self,
@@ -109,18 +110,18 @@ class EvidenceReader(Plugin):
             Field(
                 min_length=1,
                 max_length=200,
-                description="It stands beside the part, e.g. e12 or t12.3.",
+                description="E.g. e12 or t12.3.",
             ),
         ],
         offset: Annotated[int, Field(ge=0, description="Characters to skip.")] = 0,
         limit: Annotated[
-            int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="Most characters.")
+            int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="Characters.")
         ] = DEFAULT_EVIDENCE_CHARS,
         find: Annotated[
             str,
             Field(
                 max_length=200,
-                description="Begin where these words first occur.",
+                description="Begin at these words.",
             ),
         ] = "",
     ) -> ToolOutput:
@@ -369,7 +370,8 @@ def _transcript_lines(seq: Seq, turn: TurnRecord) -> Iterator[str]:
         yield f"[you, meanwhile] {step.text}" if step.text else ""
         for called in step.calls:
             number += 1
-            call_text = f"[you called {called.name} {called.arguments}"
+            inner = find_inner_call(called)
+            call_text = f"[you called {inner.name} {inner.arguments}"
             source = result_source(seq, number, called)
             yield (
                 f"{call_text}]"

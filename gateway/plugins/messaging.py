@@ -122,7 +122,7 @@ class Messaging(Plugin):
         return await self.find_effect(to, context, text=text)
 
     @tool(
-        "For your owner, in a direct chat with you: post in another place.",
+        "Post in another place, for your owner in a direct chat with you.",
         effect=_effect,
     )
     async def send_message(
@@ -164,6 +164,7 @@ class Messaging(Plugin):
         "By yourself: have a room's own turn taken now. It sees that room alone, and what it "
         "writes is posted there.",
         effect=OWN,
+        offer="unnamed",
     )
     async def attend(
         self,
@@ -397,7 +398,7 @@ _Message = Annotated[
     Field(
         min_length=1,
         max_length=MAX_ADDRESS_CHARS,
-        description="`last`: what you answer. `mine`: your last post here. Or a handle like m12.",
+        description="`last`: what you answer; `mine`: your last post; or a handle, e.g. m12.",
     ),
 ]
 _OwnMessage = Annotated[
@@ -429,7 +430,7 @@ class MessageActions(Plugin):
         found = await self._find_reachable(message, context)
         return await self._messaging.find_effect(found.at, context)
 
-    @tool("Put a reaction on a message here.", effect=_effect)
+    @tool("Put a reaction on a message here.", effect=_effect, offer="described")
     async def react(
         self,
         context: ToolContext,

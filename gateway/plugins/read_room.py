@@ -97,7 +97,7 @@ _OtherPlace = Annotated[
     str | None,
     Field(
         max_length=MAX_ADDRESS_CHARS,
-        description="Title or address of the other place.",
+        description="Title or address of another place.",
     ),
 ]
 BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
@@ -126,10 +126,11 @@ class RoomReader(Plugin):
         self._conversation = ConversationReader(gateway, context.media, fetches=False)
 
     @tool(
-        "Read what was said in this room earlier, or in another place. Each message has a handle.",
+        "Read earlier lines, here or elsewhere. Each has a handle.",
         effect=OWN,
         parallel=True,
         polls=True,
+        offer="described",
     )
     async def read_room(
         self,
@@ -138,7 +139,7 @@ class RoomReader(Plugin):
         address: _OtherPlace = None,
         before: Annotated[
             str | None,
-            Field(max_length=MAX_ADDRESS_CHARS, description="Only what stands before this handle."),
+            Field(max_length=MAX_ADDRESS_CHARS, description="Only those before this handle."),
         ] = None,
         count: Annotated[int, Field(ge=1, le=MAX_MESSAGES)] = DEFAULT_MESSAGES,
     ) -> ToolOutput:
@@ -161,7 +162,11 @@ class RoomReader(Plugin):
         return await self._build_output("\n".join([head, *rendered]), "messages", at, label)
 
     @tool(
-        "List the people in this room, or in another place.", effect=OWN, parallel=True, polls=True
+        "List the people here or elsewhere.",
+        effect=OWN,
+        parallel=True,
+        polls=True,
+        offer="described",
     )
     async def who(self, context: ToolContext, *, address: _OtherPlace = None) -> ToolOutput:
         at, context = await self._resolve_place(address, context)

@@ -306,7 +306,7 @@ class Recap(Plugin):
         ]
 
     @tool(
-        "See what happened since a time: who wrote where, what you did by yourself, what waits.",
+        "See what happened since a time. Who wrote where, what you did by yourself, what waits.",
         effect=OWN,
         parallel=True,
         polls=True,

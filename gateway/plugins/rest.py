@@ -25,7 +25,7 @@ class Rest(Plugin):
     summary = "lets the agent rest, be quiet, or go on by itself, as its own DMN"
     family = "itself"
 
-    @tool("Go on with this task by yourself after this answer.", effect=OWN)
+    @tool("Go on by yourself after this answer.", effect=OWN)
     async def continue_task(
         self,
         _: ToolContext,
@@ -38,7 +38,7 @@ class Rest(Plugin):
         return f"Now write your answer. After it you go on by yourself: {to_single_line(next, 200)}"
 
     @tool(
-        "By yourself, or for an owner or admin: rest, and begin nothing until a time. You still "
+        "Rest until a time. By yourself, or for an owner or admin; you begin nothing, and still "
         "answer people.",
         effect=OWN,
     )
@@ -66,7 +66,7 @@ class Rest(Plugin):
         return f"You rest now; you are woken {', '.join([*woken, 'when somebody speaks to you'])}."
 
     @tool(
-        "By yourself, or for an owner or admin: be quiet until a time. Only urgent things may "
+        "Be quiet until a time. By yourself, or for an owner or admin; only urgent things may "
         "disturb people.",
         effect=OWN,
     )

@@ -43,10 +43,7 @@ MAX_SKILLS: Final = 200
 MAX_FRONT_CHARS: Final = 8_000
 MAX_CATALOGUE_CHARS: Final = 20_000
 """Limit of the catalogue: it is part of every prompt."""
-SKILLS_HEADING: Final = (
-    "# Skills\n\nInstructions for certain tasks. Before you do such a task, "
-    "read its skill with load_skill."
-)
+SKILLS_HEADING: Final = "# Skills\n\nBefore you do such a task, read its skill with load_skill."
 _FRONT_MATTER: Final = re.compile(
     r"---[ \t]*\n(.*?)(?:\n)?^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
@@ -82,9 +79,7 @@ class Skills(Plugin):
         async with self._lock:
             return (await asyncio.to_thread(self._library(agent).refresh)).text
 
-    @tool(
-        "Read a skill: instructions for a task, or another of its files.", effect=OWN, parallel=True
-    )
+    @tool("Read a skill, or another of its files.", effect=OWN, parallel=True, offer="described")
     async def load_skill(
         self,
         context: ToolContext,

@@ -632,8 +632,6 @@ class Agent:
             card="",
             history=(),
             input_text="",
-            tool_surface=self._gateway.live.agents[self.id].surface,
-            has_late_tools=self.tools.may_change,
         )
 
     def last_request(self, conversation: ConversationId) -> PlannedRequest | None:

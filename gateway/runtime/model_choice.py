@@ -199,7 +199,7 @@ def _turn_settings_key(settings: Settings) -> object:
     """Return the settings that a turn keeps from its begin, beside its model: equal while these are
     unchanged.
     """
-    agents = {one.id: (one.surface, one.bindings) for one in settings.agents}
+    agents = {one.id: one.bindings for one in settings.agents}
     return settings.tools, agents
 
 

@@ -555,7 +555,6 @@ class TurnRun(TurnHost):
         """New input of the next request."""
         self._card_label = TRUSTED_LABEL
         self._with_images = self._with_past_images = model.takes_images
-        self._surface = context.gateway.live.agents[context.agent.id].surface
 
     async def build(self) -> PromptInput:
         """Build the turn's prompt with the new input that fits, and record who may have caused what
@@ -642,8 +641,6 @@ class TurnRun(TurnHost):
             images=images,
             aside=gathered.aside if rendered.text else "",
             now="\n".join(filter(None, nows)),
-            tool_surface=self._surface,
-            has_late_tools=context.tools.may_change,
             conversation=turn.conversation,
         )
 

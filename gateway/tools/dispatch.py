@@ -20,6 +20,7 @@ from typing import Any, Final, Literal
 
 from agent.models.base import ToolResult
 from agent.tokens.counter import estimate_tokens
+from agent.tools import render_entry
 from agent.turn_context import call_key
 from gateway.context.history import was_begun_by_cut_off_turn
 from gateway.context.observer import ToolProgress, TurnTracker
@@ -301,13 +302,11 @@ class ToolDispatcher:
         """Send the specs of the current tools, from the next request on."""
         names = dict[str, ToolSpec]()
         for name, tool in (self._dynamic_by_name() | self._tools).items():
-            note = tool.note()
-            described = f"{tool.spec.description} {note}" if note else tool.spec.description
-            names[name] = replace(tool.spec, description=described)
+            if (note := tool.note()) is not None:
+                described = f"{tool.spec.description} {note}" if note else tool.spec.description
+                names[name] = replace(tool.spec, description=described)
         self.specs = tuple([names[name] for name in sorted(names)])
-        self.specs_tokens = sum(
-            [estimate_tokens(one.name + one.description + one.schema) for one in self.specs]
-        )
+        self.specs_tokens = sum(map(_estimate_spec_tokens, self.specs))
 
     @property
     def changed_names(self) -> tuple[list[str], list[str]]:
@@ -328,26 +327,20 @@ class ToolDispatcher:
 
     async def _call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = self._find_tool(call.name)
-        if tool is not None and self._asks_for_schema(tool, call):
-            # Anybody may have written the description, e.g. an MCP server.
-            context.request.label |= Label("outside", source=call.name)
-            text = f"{tool.spec.description}\nIt takes: {tool.spec.schema}"
-            return ToolResult(
-                id=call.id,
-                text=text,
-                kind="text",
-                origin="what the tool says of itself",
-                is_untrusted=True,
-            )
+        if tool is not None and _asks_for_schema(tool, call):
+            return self._describe(tool, call, context)
         if tool is None:
             self._running.stats.count_call(call.name, "unknown", 0.0)
             name = to_single_line(call.name[: 2 * MAX_TOOL_NAME_CHARS], MAX_TOOL_NAME_CHARS)
             return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", is_error=True)
+        arguments = dict[str, Any]()
         try:
             arguments = tool.parse(call)
             refusal = await self._gate.authorize(tool, call, context)
         except ToolCallRefused as refused:
-            arguments, refusal = {}, str(refused)
+            refusal = str(refused)
+            if tool.arguments is not None and not arguments and tool.spec.offer != "described":
+                refusal = f"{refusal}\nIt takes: {tool.spec.schema}"
         if refusal:
             self._running.stats.count_call(call.name, "refused", 0.0)
             return ToolResult(id=call.id, text=refusal, is_error=True)
@@ -397,15 +390,20 @@ class ToolDispatcher:
             found = next((one for one in self._dynamic() if one.spec.name == name), None)
         return found
 
-    def _asks_for_schema(self, tool: Tool, call: ToolCall) -> bool:
-        """Return True for a call without arguments of a tool that the model has no spec of: it asks
-        for the schema.
+    def _describe(self, tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Return what a tool takes. Of one that comes and goes, e.g. of an MCP server, anybody may
+        have written that.
         """
-        is_pinned = any(spec.name == tool.spec.name for spec in self.specs)
-        return (
-            not is_pinned
-            and '"required"' in tool.spec.schema
-            and call.arguments.strip() in ("", "{}")
+        is_own = call.name in self._tools
+        if not is_own:
+            context.request.label |= Label("outside", source=call.name)
+        spec = next((one for one in self.specs if one.name == call.name), tool.spec)
+        return ToolResult(
+            id=call.id,
+            text=f"{spec.description}\nIt takes: {spec.schema}",
+            kind="text",
+            origin="what the tool says of itself",
+            is_untrusted=not is_own,
         )
 
     def _dynamic_by_name(self) -> dict[str, Tool]:
@@ -421,7 +419,7 @@ class ToolDispatcher:
             spec = tool.spec
             if spec.name in kept:  # the first of a name is called, so it is the one described
                 continue
-            size = estimate_tokens(spec.name + spec.description + spec.schema)
+            size = _estimate_spec_tokens(spec)
             if tokens + size <= self._max_dynamic_tokens:
                 kept[spec.name] = tool
                 tokens += size
@@ -460,6 +458,22 @@ class ToolDispatcher:
         )
 
 
+def _asks_for_schema(tool: Tool, call: ToolCall) -> bool:
+    """Return True for a call without arguments of a tool that is only named, and needs some."""
+    return (
+        tool.spec.offer != "described"
+        and '"required"' in tool.spec.schema
+        and call.arguments.strip() in ("", "{}")
+    )
+
+
+def _estimate_spec_tokens(spec: ToolSpec) -> int:
+    """Estimate the tokens of a tool in each request."""
+    if spec.offer == "described":
+        return estimate_tokens(spec.name + spec.description + spec.schema)
+    return estimate_tokens(render_entry(spec)) if spec.offer == "named" else 0
+
+
 def is_off(name: str, off: Sequence[str]) -> bool:
     """Return True if one of the globs matches the tool."""
     return any(fnmatchcase(name, glob) for glob in off)
@@ -478,7 +492,7 @@ def fit_families(
     kept, left, tokens = dict[str, list[Tool]](), list[str](), 0
     for family, some in families.items():
         specs = [tool.spec for tool in some if not is_off(tool.spec.name, off)]
-        tokens += sum(estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs)
+        tokens += sum(map(_estimate_spec_tokens, specs))
         if kept and (left or tokens > window * MAX_WINDOW_SHARE):
             left.append(family)
         else:

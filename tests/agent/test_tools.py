@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from agent.prompt import PromptInput
-from agent.tools import CALL_CAPABILITY, render_catalogue, specs_on_wire, unwrap_call
+from agent.tools import CALL_CAPABILITY, render_catalogue, render_entry, unwrap_call
 from agent.turn_context import build_first_request
 from gateway.core.tool_spec import (
     ToolArguments,
@@ -22,7 +23,7 @@ from gateway.core.tool_spec import (
 )
 from gateway.plugins.memory import Memory
 from gateway.plugins.recall import Recall
-from tests.kits.scripted_turn import Played, brief
+from tests.kits.scripted_turn import Played
 from tests.kits.tools import specs_of
 
 NOTE_TOOLS = (*specs_of(Memory)[:2], *specs_of(Recall)[:1])
@@ -31,9 +32,7 @@ NOTE_TOOLS = (*specs_of(Memory)[:2], *specs_of(Recall)[:1])
 NEW = ToolSpec(
     name="zebra", description="Count stripes. Slowly.", schema='{"properties":{},"type":"object"}'
 )
-SHARED = PromptInput(
-    persona="You are Ana.", card="", history=(), input_text="hi", tool_surface="capability"
-)
+SHARED = PromptInput(persona="You are Ana.", card="", history=(), input_text="hi")
 
 
 def call(**written: object) -> ToolCall:
@@ -41,9 +40,7 @@ def call(**written: object) -> ToolCall:
 
 
 def test_a_call_of_a_capability_is_a_call_of_that_tool() -> None:
-    inner = unwrap_call(
-        call(capability="journal", args={"title": "é", "text": "x"}, purpose="to know it")
-    )
+    inner = unwrap_call(call(capability="journal", args={"title": "é", "text": "x"}))
     assert inner == ToolCall(id="a", name="journal", arguments='{"text":"x","title":"é"}')
     assert unwrap_call(call(capability="jot")).arguments == "{}"
     assert unwrap_call(call(capability="jot", args='{"text": 1}')).arguments == '{"text": 1}'
@@ -68,32 +65,30 @@ def test_anything_is_taken_for_something(name: str, arguments: str) -> None:
     unwrap_call(ToolCall(id="a", name=CALL_CAPABILITY.name, arguments=arguments))
 
 
-def test_a_new_capability_changes_no_byte_in_front_of_the_catalogue() -> None:
-    model = Played()
+def test_a_tool_that_is_only_named_changes_no_byte_in_front_of_the_catalogue() -> None:
     before, after = (
-        build_first_request(SHARED, model, specs, "ana")
+        build_first_request(SHARED, Played(), specs, "ana")
         for specs in (NOTE_TOOLS, (*NOTE_TOOLS, NEW))
     )
-    assert before.tools == after.tools == (CALL_CAPABILITY,)
+    assert before.tools == after.tools
+    assert {spec.name for spec in after.tools} == {
+        "call_capability",
+        "recall",
+        "remember",
+        "stay_silent",
+    }
     assert before.blocks[0] == after.blocks[0]
     assert [block.name for block in after.blocks] == ["identity", "skills"]
     assert after.blocks[1].text == before.blocks[1].text + "\n- zebra(): Count stripes"
 
 
-def test_the_catalogue_says_what_each_takes() -> None:
-    journal, recall = render_catalogue(NOTE_TOOLS).splitlines()[2:4]
-    assert journal == (
-        "- journal(text: string, title: string): Write into your journal: what happened, what you "
-        "found out, what you plan"
-    )
-    assert recall.startswith("- recall(query: string): Search earlier messages and")
-    assert render_catalogue(reversed(NOTE_TOOLS)) == render_catalogue(NOTE_TOOLS)
-
-
-def test_natively_each_is_told_by_itself_and_late_ones_can_be_called_all_the_same() -> None:
-    assert specs_on_wire(NOTE_TOOLS, "native") == NOTE_TOOLS
-    assert specs_on_wire(NOTE_TOOLS, "native", late=True) == (*NOTE_TOOLS, CALL_CAPABILITY)
-    assert "capability" not in str(build_first_request(brief(), Played(), NOTE_TOOLS, "ana"))
+def test_the_catalogue_says_what_each_takes_with_what_may_be_left_out_last() -> None:
+    (journal,) = render_catalogue(NOTE_TOOLS).splitlines()[2:]
+    assert journal == "- journal(title, text): Write into your journal"
+    note = define_tool("note", "Write it down. At once.", Note)
+    assert render_entry(note) == "- note(text, scope?, title?, weight?): Write it down"
+    assert render_catalogue([NEW, note]) == render_catalogue([note, NEW])
+    assert render_catalogue([replace(NEW, offer="unnamed")]) == ""
 
 
 class Nothing(ToolArguments):

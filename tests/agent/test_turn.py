@@ -31,7 +31,14 @@ from agent.prompt import (
     make_call_ids_unique,
 )
 from agent.prompts import load_prompt
-from agent.tools import CALL_CAPABILITY, CONTINUE_TASK, carried_out, find_next_step
+from agent.tools import (
+    CALL_CAPABILITY,
+    CONTINUE_TASK,
+    STAY_SILENT,
+    carried_out,
+    find_next_step,
+    read_call,
+)
 from agent.turn import (
     ANSWER_NOW_HINT,
     CALL_AS_TEXT,
@@ -115,7 +122,7 @@ def test_one_answer_that_ends_the_turn(
         assert ended.steps == ()
         return
     (step,) = ended.steps
-    assert [(called.name, called.ended) for called in step.calls] == [
+    assert [(read_call(called)[0], called.ended) for called in step.calls] == [
         (n, n != "jot") for _, n in answer.calls
     ]
     assert step.text == ("" if posted else answer.text)
@@ -326,15 +333,18 @@ async def test_one_that_is_cut_off_leaves_what_it_has_done() -> None:
 # answer.
 
 
-READ = ToolSpec(name="read", description="Read.", schema=NOTHING, is_parallel=True)
-KNOW = ToolSpec(name="know", description="Know.", schema=NOTHING, is_parallel=True)
-WRITE = ToolSpec(name="write", description="Write.", schema=NOTHING)
+READ, KNOW = (
+    ToolSpec(name=name, description="It.", schema=NOTHING, is_parallel=True, offer="described")
+    for name in ("read", "know")
+)
+WRITE = ToolSpec(name="write", description="Write.", schema=NOTHING, offer="described")
 POLL = ToolSpec(
     name="poll",
     description="Look.",
     schema=NOTHING,
     is_parallel=True,
     is_polling=True,
+    offer="described",
 )
 IMAGE = Image(media_type="image/png", data=b"x", description="a cat")
 
@@ -484,16 +494,15 @@ def test_what_earlier_turns_asked_is_named_and_what_they_did_is_not() -> None:
 
 def test_capabilities_are_called_by_their_names_and_end_a_turn_too() -> None:
     tools = Counting()
-    wrapped = '{"capability":"know","args":{"a":1},"purpose":"to see"}'
+    wrapped = '{"capability":"know","args":{"a":1}}'
     model = Asks(
         [("a", CALL_CAPABILITY.name, wrapped)],
         [("b", CALL_CAPABILITY.name, '{"capability":"stay_silent"}')],
     )
-    ended = asyncio.run(
-        take_turn(replace(brief(), tool_surface="capability"), model, tools, key="ana")
-    )
+    tools.specs = tuple([replace(one, offer="named") for one in tools.specs])
+    ended = asyncio.run(take_turn(brief(), model, tools, key="ana"))
     assert (ended.outcome, tools.calls) == ("silent", ['know{"a":1}'])
-    assert model.requests[0].tools == (CALL_CAPABILITY,)
+    assert set(model.requests[0].tools) == {CALL_CAPABILITY, STAY_SILENT}
     assert [called.name for step in ended.steps for called in step.calls] == [
         CALL_CAPABILITY.name
     ] * 2

@@ -41,7 +41,10 @@ BLOCKS = (
     SystemBlock(name="channel", text="This is #python."),
 )
 TOOL = ToolSpec(
-    name="look_up", description="Look up a word.", schema='{"properties":{},"type":"object"}'
+    name="look_up",
+    description="Look up a word.",
+    schema='{"properties":{},"type":"object"}',
+    offer="described",
 )
 
 

@@ -23,7 +23,12 @@ from gateway.core.tool_spec import ToolCall, ToolSpec
 
 NOTHING = '{"properties":{},"type":"object"}'
 LOOK_UP = ToolSpec(
-    name="look_up", description="Look up a word.", schema=NOTHING, is_parallel=True, is_polling=True
+    name="look_up",
+    description="Look up a word.",
+    schema=NOTHING,
+    is_parallel=True,
+    is_polling=True,
+    offer="described",
 )
 JOT = ToolSpec(
     name="jot",
@@ -31,6 +36,7 @@ JOT = ToolSpec(
     schema=NOTHING,
     is_parallel=True,
     is_polling=True,
+    offer="described",
 )
 USAGE = Usage(input_tokens=10, output_tokens=1)
 ACCOUNT = RequestUsage(

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
+from agent.tools import read_call
 from agent.turn import presentable_text
 from gateway.config.reload import ReloadResult
 from gateway.context.observer import (
@@ -79,7 +80,7 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
                 outcome=turn.outcome,
                 model=turn.model,
                 requests=turn.requests,
-                tools=tuple(call.name for step in turn.steps for call in step.calls),
+                tools=tuple(read_call(call)[0] for step in turn.steps for call in step.calls),
                 **models.token_fields(turn.usage, total_cost_usd(turn.accounts)),
             )
         case PostQueued(post=post) as queued:

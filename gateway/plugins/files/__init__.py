@@ -86,8 +86,8 @@ class Files(Plugin):
         )
 
     @tool(
-        "Read a text file of yours, or another place's in /files. Each line is shown behind its "
-        "number and a tab.",
+        "Read a text file. Each line is shown behind its number and a tab; other places' files are "
+        "in /files.",
         ALLOW_MEMBERS,
         effect=OWN,
         parallel=True,
@@ -142,7 +142,7 @@ class Files(Plugin):
         return await run_in_thread(lambda _: write())
 
     @tool(
-        "Replace a piece of text in a file, and show the changed lines.",
+        "Replace a piece of text in a file. The changed lines are shown.",
         ALLOW_ADMINS,
         effect=find_effect,
     )
@@ -179,9 +179,8 @@ class Files(Plugin):
         return ToolOutput(text=text, origin=name, is_untrusted=True, label=area.label)
 
     @tool(
-        "Copy a file, also to where others read it: /files/public is for everybody, "
-        "/files/places/CHANNEL/ROOM for a "
-        "room.",
+        "Copy a file, also to where others read it. /files/public is for everybody, "
+        "/files/places/CHANNEL/ROOM for a room.",
         ALLOW_ADMINS,
         effect=find_effect,
     )
@@ -199,7 +198,7 @@ class Files(Plugin):
         return f"Copied {size:,} bytes from {from_area.name(from_parts)} to {area.name(parts)}."
 
     @tool(
-        "List files by pattern: `*` stays in one directory, `**` goes through all.",
+        "List files by pattern. `*` stays in one directory, `**` goes through all.",
         ALLOW_MEMBERS,
         effect=OWN,
         parallel=True,
@@ -226,7 +225,7 @@ class Files(Plugin):
         return _found(text, f"names of files, {display_path(pattern)}", areas)
 
     @tool(
-        "Search your files for a regular expression, line by line.",
+        "Search files for a regular expression. Line by line.",
         ALLOW_MEMBERS,
         effect=OWN,
         parallel=True,

@@ -141,7 +141,7 @@ class Memory(Plugin):
     # Tools
 
     @tool(
-        "Write into your journal: what happened, what you found out, what you plan. It is not "
+        "Write into your journal. What happened, what you found out, what you plan; it is not "
         "posted, and what is private stays private.",
         effect=OWN,
         ephemeral=True,
@@ -160,9 +160,9 @@ class Memory(Plugin):
         return "It is in your journal."
 
     @tool(
-        "Keep a fact for good, such as a name or a preference. It is not posted, and what is "
-        "private stays private.",
+        "Keep a fact for good, unposted. What is private stays private.",
         effect=OWN,
+        offer="described",
     )
     async def remember(
         self,
@@ -173,7 +173,7 @@ class Memory(Plugin):
             Field(
                 min_length=1,
                 max_length=MAX_TEXT_CHARS,
-                description="One fact, clear without this conversation: who, what, since when.",
+                description="Clear by itself: who, what, since when.",
             ),
         ],
     ) -> str:
@@ -181,7 +181,7 @@ class Memory(Plugin):
         return "You will remember it."
 
     @tool(
-        "Delete notes that you made with remember or journal. Messages stay.",
+        "Delete notes of yours. What remember or journal made; messages stay.",
         effect=OUT,
     )
     async def forget(

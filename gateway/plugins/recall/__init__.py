@@ -207,9 +207,10 @@ class Recall(Plugin):
         return [part] if part.text else []
 
     @tool(
-        "Search earlier messages and your notes: up to ten results, the newest first.",
+        "Search earlier messages and your notes.",
         effect=OWN,
         parallel=True,
+        offer="described",
     )
     async def recall(
         self,

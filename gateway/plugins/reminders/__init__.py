@@ -327,29 +327,30 @@ class Reminders(Plugin):
     # Tools
 
     def _describe_timezone(self) -> str:
-        return f"Times are in {self.timezone}, unless `timezone` is given."
+        return f"Default timezone: {self.timezone}."
 
     @tool(
-        "Set a reminder: at its time you are told its text here. Give `at`, `every` or `cron`.",
+        "Set a reminder: you are told its text here. Give `at`, `every` or `cron`.",
         effect=OWN,
         note=_describe_timezone,
+        offer="described",
     )
     async def remind(
         self,
         context: ToolContext,
         *,
-        text: Annotated[str, Field(description="What to do or say then, in one line.")],
+        text: Annotated[str, Field(description="What to do or say then.")],
         at: Annotated[
             str,
-            Field(description="2026-11-22T09:00, 18:30, tomorrow 9:00 or in 2h30m."),
+            Field(description="2026-11-22T09:00, tomorrow 9:00 or in 2h30m."),
         ] = "",
         every: Annotated[
             str,
-            Field(description="Repeat, e.g. 90 min or 1 day; `at` is the first time."),
+            Field(description="E.g. 1 day; `at` is the first time."),
         ] = "",
         cron: Annotated[
             str,
-            Field(description="Repeat by the calendar, e.g. 0 9 * * 1-5."),
+            Field(description="E.g. 0 9 * * 1-5."),
         ] = "",
         timezone: Annotated[
             str,
@@ -366,8 +367,8 @@ class Reminders(Plugin):
         return f"Reminder {one.reminder} is set for {self._format_ahead(one)}{then}."
 
     @tool(
-        "Keep a plan, and whatever you promise: you are given it here to do at its time, or when "
-        "somebody writes in a room.",
+        "Keep a plan or promise. You are given it here to do at its time, or when somebody writes "
+        "in a room.",
         effect=OWN,
     )
     async def intend(
@@ -391,7 +392,7 @@ class Reminders(Plugin):
         return f"Intention {one.reminder} is set: {wait}. Finish it once it is done."
 
     @tool(
-        "List what you intend and the reminders of this conversation, or finish or drop one.",
+        "List, finish or drop your intentions and reminders here.",
         effect=OWN,
     )
     async def intentions(

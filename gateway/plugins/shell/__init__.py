@@ -476,6 +476,9 @@ class Shell(Plugin):
             place = f"Sandbox, {network}, /workspace writable, /files and /skills readable"
         return f"{place}, {config.timeout:g} s (at most {config.max_timeout:g} s)."
 
+    def _describe_for_model(self) -> str | None:
+        return None if self._sandbox_error else self.describe()
+
     def _max_call_s(self) -> float:
         return self.settings.max_timeout + END_GRACE_S
 
@@ -492,7 +495,7 @@ class Shell(Plugin):
         effect=_effect,
         timeout_s=_max_call_s,
         polls=True,
-        note=describe,
+        note=_describe_for_model,
     )
     async def bash(
         self,
@@ -528,7 +531,7 @@ class Shell(Plugin):
             name = self._jobs.start(command, ready, kept, context, label).name
             return (
                 f"Job {name} runs, for {time_s:g} s at most. You are told when it has ended; "
-                "job_output reads it."
+                "job_output reads it, jobs lists all, job_kill ends one."
             )
         try:
             state, _well = await run_command(ready, kept)
@@ -544,9 +547,10 @@ class Shell(Plugin):
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, label=label)
 
     @tool(
-        "List your background jobs here.",
+        "List background jobs here.",
         ALLOW_ADMINS,
         effect=OWN,
+        offer="unnamed",
         parallel=True,
         polls=True,
     )
@@ -560,9 +564,10 @@ class Shell(Plugin):
         )
 
     @tool(
-        "Read what a background job has printed so far.",
+        "Read what a job has printed so far.",
         ALLOW_ADMINS,
         effect=OWN,
+        offer="unnamed",
         parallel=True,
         polls=True,
     )
@@ -582,7 +587,7 @@ class Shell(Plugin):
             text = "\n".join(text.rstrip("\n").split("\n")[-tail:])
         return self._build_output(found.state, text, found.command, found.label)
 
-    @tool("End a background job.", ALLOW_ADMINS, effect=OWN)
+    @tool("End a background job.", ALLOW_ADMINS, effect=OWN, offer="unnamed")
     async def job_kill(self, context: ToolContext, *, job: _Job) -> str:
         found = await self._jobs.find(job, context)
         if await self._jobs.kill(found):

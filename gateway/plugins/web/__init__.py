@@ -624,12 +624,12 @@ class Web(Plugin):
         return OWN
 
     @tool(
-        "Read a public web page, or see a picture (expensive). It runs no scripts and sends no "
-        "logins.",
+        "Read a public web page or picture, without scripts or logins (expensive).",
         ALLOW_MEMBERS,
         effect=_effect,
         timeout_s=_max_call_s,
         parallel=True,
+        offer="described",
     )
     async def web_fetch(
         self,
@@ -640,7 +640,6 @@ class Web(Plugin):
             Field(
                 min_length=1,
                 max_length=MAX_URL_CHARS,
-                description="With http:// or https://.",
             ),
         ],
     ) -> ToolOutput:

@@ -371,13 +371,13 @@ async def test_agents_change_at_once_and_come_or_go_at_a_restart(tmp_path: Path)
     now = live(tmp_path)
     text = (tmp_path / "reverie.yaml").read_text()
     bob, ana = "  - {id: bob}\n", text[text.index("  - {id: ana") : text.index("  - {id: bob")]
-    moved = "  - {id: bob, surface: capability, bindings: [{match: {room: lobby}}]}\n"
+    moved = "  - {id: bob, bindings: [{match: {room: lobby}}]}\n"
     (tmp_path / "reverie.yaml").write_text(text.replace(ana + bob, moved + ana))
-    assert (await now.reload()).applied == ("agents.bob.bindings", "agents.bob.surface", "agents")
+    assert (await now.reload()).applied == ("agents.bob.bindings", "agents")
     assert [one.id for one in now.settings.agents] == ["bob", "ana"]
     (tmp_path / "reverie.yaml").write_text(text.replace(bob, "  - {id: cid}\n"))
     assert await now.reload() == ReloadResult(after_restart=("agents.bob", "agents.cid"))
-    assert now.agents["bob"].surface == "capability"
+    assert now.agents["bob"].bindings[0].match.room == "lobby"
 
 
 # New settings in components at work: running work ends with the old ones, and new work uses the new

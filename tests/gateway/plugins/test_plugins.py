@@ -99,8 +99,8 @@ async def test_hooks_add_to_the_prompt_the_tools_and_the_record_of_a_turn(tmp_pa
             assert (await gateway.ask("hello")).endswith(" (luckily)")
             [rolled] = await gateway.facts("dice.rolled")
         [request] = gateway.scripted.requests
-    assert "roll" in {one.name for one in request.tools}
     texts = str(request)
+    assert "- roll(" in texts
     assert "The dice are hot." in texts
     assert "A six was rolled." in texts
     assert rolled == Rolled(sides=20)
@@ -523,7 +523,7 @@ async def test_dynamic_tools_are_waited_for_described_listed_and_called(tmp_path
         async with Gateway(settings(tmp_path, access=access), script) as gateway:
             assert "all is quiet" in await gateway.ask("go", sender="olga")
             assert "- grows: `look_around`" in await gateway.ask("!tools", sender="olga")
-    assert "look_around" in {one.name for one in gateway.scripted.requests[0].tools}
+    assert "- look_around(): Look" in str(gateway.scripted.requests[0].blocks)
 
 
 class Misspelt(Plugin):

@@ -185,8 +185,8 @@ def test_the_catalogue_is_these_bytes(tmp_path: Path) -> None:
     add(tmp_path, "tea")
     add(tmp_path, "a-walk", front("a-walk", "|\n  Where to go,\n    and when."))
     assert SkillLibrary(tmp_path).refresh().text == (
-        "# Skills\n\nInstructions for certain tasks. Before you do such a task, read its skill "
-        "with load_skill.\n\n- a-walk: Where to go, and when.\n- tea: Makes tea."
+        "# Skills\n\nBefore you do such a task, read its skill with load_skill.\n\n"
+        "- a-walk: Where to go, and when.\n- tea: Makes tea."
     )
     assert SkillLibrary(tmp_path / "elsewhere").refresh().text == ""
 

@@ -84,7 +84,7 @@ def test_a_call_is_carried_out_and_counted() -> None:
     running = running_calls()
     hands = dispatcher([hand("echo")], running=running)
     assert call(hands, "echo") == ToolResult(id="c", text="hi")
-    assert call(hands, "echo", "{}").is_error
+    assert "It takes: " in call(hands, "echo", '{"word": []}').text
     assert call(hands, "other").text == "There is no tool named 'other'."
     counted = next(
         one for one in running.stats.metrics.collect() if one.name == "reverie_tool_calls"
@@ -94,6 +94,25 @@ def test_a_call_is_carried_out_and_counted() -> None:
         ("echo", "refused"),
         ("other", "unknown"),
     ]
+
+
+def test_without_arguments_a_tool_that_is_only_named_describes_itself() -> None:
+    where = replace(WHERE, request=RequestLabel())
+    hands = dispatcher([hand("echo")], dynamic=lambda: [hand("mcp_a")])
+    told = call(hands, "echo", "{}", where)
+    assert (told.text, told.is_untrusted) == (
+        f"Say it.\nIt takes: {hand('echo').spec.schema}",
+        False,
+    )
+    assert where.request.label == Label()
+    assert call(hands, "mcp_a", "{}", where).is_untrusted
+    assert where.request.label == Label("outside", source="mcp_a")
+
+
+def test_a_tool_that_cannot_work_as_configured_is_not_offered() -> None:
+    hands = dispatcher([hand("echo"), replace(hand("look"), note=lambda: None)])
+    assert names(hands) == ["echo"]
+    assert call(hands, "look").text == "hi"
 
 
 def test_an_unknown_argument_is_ignored_and_told() -> None:
@@ -212,7 +231,7 @@ def test_what_is_under_way_is_told_where_it_is() -> None:
     assert running.describe(AT.conversation) == []
 
 
-SIZE = 24
+SIZE = 10
 """Tokens of one of these, about."""
 
 
@@ -502,12 +521,9 @@ def told(folder: Path, window: int) -> tuple[dict[str, bool], int]:
         home = Home(made, ManualClock(BEGIN), None, lambda _: "")
         home._give = lambda _: None  # type: ignore[method-assign, assignment]  # nothing but what is the gateway's own
         async with at_home(home):
-            specs = home.minds.by_id["ana"].tools.specs
-            names = {spec.name for spec in specs}
-            tokens = sum(
-                estimate_tokens(spec.name + spec.description + spec.schema) for spec in specs
-            )
-            return {family: tool in names for family, tool in FAMILIES.items()}, tokens
+            tools = home.minds.by_id["ana"].tools
+            there = {family: tool in names(tools) for family, tool in FAMILIES.items()}
+            return there, tools.specs_tokens
 
     return asyncio.run(story())
 

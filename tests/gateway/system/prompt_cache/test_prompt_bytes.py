@@ -7,7 +7,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from agent.prompt import PROTOCOL
 from agent.tokens.counter import load_tokenizer
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
@@ -16,9 +15,9 @@ from reverie.testing.gateway import Gateway
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import ModelApi
 
-MAX_PREFIX_TOKENS = 3_040
-"""Of the protocol and all built-in tools, which stand in every request: words that earn nothing
-there cost the most."""
+MAX_PREFIX_TOKENS = 1_800
+"""Of tools, protocol, default persona, skills and the names of the other tools, which stand in every
+request: words that earn nothing there cost the most."""
 EVENING = datetime(2026, 3, 1, 23, 50, tzinfo=UTC)
 CONFIG = """\
 channels:
@@ -118,13 +117,24 @@ async def test_every_conversation_shares_its_beginning_and_reads_it(tmp_path: Pa
         first, *others = [one.ticket for one in asked if one.ticket is not None]
         assert all(other.read >= shared for other in others)
         assert first.path[shared - 1].tokens > 1_024
-        tools = json.dumps(asked[0].body["tools"], separators=(",", ":"))
-        assert len(load_tokenizer().encode(PROTOCOL + tools)) <= MAX_PREFIX_TOKENS
-        (bash,) = [tool for tool in asked[0].body["tools"] if tool["name"] == "bash"]
-        assert "no network" in bash["description"]
         assert {one.body["messages"][-1]["role"] for one in asked} == {"user"}, (
             "nothing else is read after a line"
         )
+
+
+async def test_what_every_conversation_begins_with_is_short(tmp_path: Path) -> None:
+    clock = ManualClock(EVENING)
+    async with fake(clock) as api:
+        write(tmp_path, api.url)
+        settings = read_config(tmp_path, {}).settings
+        async with Gateway(settings, clock=clock) as gateway:
+            await garden(gateway, "hello")
+        body = api.seen[-1].body
+        tools = json.dumps(bare(body["tools"]), separators=(",", ":"))
+        shared = "\n\n".join([tools, body["system"][0]["text"], body["system"][1]["text"]])
+        assert "- bash(command" in shared
+        assert "attend" not in shared
+        assert len(load_tokenizer().encode(shared)) <= MAX_PREFIX_TOKENS
 
 
 async def test_user_and_memory_are_for_the_owner_alone(tmp_path: Path) -> None:

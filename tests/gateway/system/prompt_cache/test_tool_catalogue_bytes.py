@@ -1,4 +1,4 @@
-"""A new skill, capability or tool of a server changes no byte of what is cached for all in front of
+"""A new skill or tool of a server changes no byte of what is cached for all in front of
 it."""
 
 import asyncio
@@ -55,7 +55,7 @@ class Asked:
         return self.api.seen[-1].body
 
 
-def settings(folder: Path, provider: Json, surface: str, **tools: Any) -> Settings:
+def settings(folder: Path, provider: Json, **tools: Any) -> Settings:
     """One agent, whose owner is olga."""
     return parse_config(
         {
@@ -64,7 +64,6 @@ def settings(folder: Path, provider: Json, surface: str, **tools: Any) -> Settin
                 {
                     "id": "ana",
                     "workspace": "workspace",
-                    "surface": surface,
                     "bindings": [{"private": False}],
                 }
             ],
@@ -95,16 +94,14 @@ def settings(folder: Path, provider: Json, surface: str, **tools: Any) -> Settin
 
 
 @contextlib.asynccontextmanager
-async def asking(
-    folder: Path, clock: ManualClock, surface: str, **tools: Any
-) -> AsyncIterator[Asked]:
+async def asking(folder: Path, clock: ManualClock, **tools: Any) -> AsyncIterator[Asked]:
     """Everything up, and down at the end."""
     cache = MessagesCache(lambda text: -(-len(text) // 4))
     async with ModelApi(cache=cache, clock=clock.monotonic) as api:
         provider = {"kind": "anthropic", "base_url": api.url, "api_key": "test"}
         (folder / "workspace").mkdir(exist_ok=True)
         (folder / "workspace" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 200)
-        async with Gateway(settings(folder, provider, surface, **tools), clock=clock) as gateway:
+        async with Gateway(settings(folder, provider, **tools), clock=clock) as gateway:
             yield Asked(gateway, api)
 
 
@@ -123,11 +120,8 @@ def now(body: Json) -> str:
     return json.dumps(body["messages"][-1])
 
 
-@pytest.mark.parametrize(
-    "surface", [pytest.param("native", marks=pytest.mark.system), "capability"]
-)
 async def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, surface: str
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
     own = {
@@ -135,7 +129,7 @@ async def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
         "role": "member",
         "approval": "never",
     }
-    async with asking(tmp_path, clock, surface, mcp={"own": own}) as it:
+    async with asking(tmp_path, clock, mcp={"own": own}) as it:
         before = await it.ask()
         assert "mcp_own_grow" in before_history(before)
         it.calls = [("call_capability", {"capability": "mcp_own_grow", "args": {}})]
@@ -160,5 +154,4 @@ async def test_a_server_whose_list_changes_is_told_of_behind_all_that_is_cached(
         cold = await it.ask()
         assert "mcp_own_extra" in before_history(cold)
         assert "mcp_own_extra" not in now(cold)
-        if surface == "capability":
-            assert front(cold) == front(before)
+        assert front(cold) == front(before)

@@ -15,9 +15,9 @@ from reverie.testing.servers.model_api import ModelApi
 
 CONFIG = """\
 channels: {irc.libera: {platform: console, rooms: ["#garden"]}}
-agents: [{id: ana, workspace: ana, surface: %s}]
+agents: [{id: ana, workspace: ana}]
 llm:
-  providers: {p: {kind: %s, base_url: "%s", api_key: k}}
+  providers: {p: {kind: llamacpp, base_url: "%s", api_key: k}}
   models: {main: {provider: p, name: claude-sonnet-5-5}}
   context_optimization: {token_counter: {backend: tiktoken}}
 attention: {coalesce: 0}
@@ -27,10 +27,8 @@ ops: {port: 0}
 
 
 @contextlib.asynccontextmanager
-async def gateway(
-    tmp: Path, api: ModelApi, kind: str = "llamacpp", *, surface: str = "native", more: str = ""
-) -> AsyncIterator[Gateway]:
-    (tmp / "reverie.yaml").write_text(CONFIG % (surface, kind, api.url) + more)
+async def gateway(tmp: Path, api: ModelApi) -> AsyncIterator[Gateway]:
+    (tmp / "reverie.yaml").write_text(CONFIG % api.url)
     (tmp / "reverie.yaml").chmod(0o600)
     (tmp / "ana").mkdir()
     (tmp / "ana" / "IDENTITY.md").write_text("You are Ana . " + "Knows of gardens . " * 200)

@@ -51,7 +51,6 @@ def document(second: bool) -> Json:
             {
                 "id": "ana",
                 "model": either("main", "other"),
-                "surface": either("native", "capability"),
                 "workspace": either("w1", "w2"),
                 "files": either("f1", "f2"),
                 "context_optimization": dict.fromkeys(
