@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -29,8 +29,9 @@ from agent.models.base import (
     ThinkingDelta,
 )
 from agent.models.breaker import CircuitBreaker
+from agent.models.limit import RequestLimit
 from gateway.core.clock import Clock
-from gateway.core.events import RequestUsage, Usage
+from gateway.core.events import ConversationId, RequestUsage, Usage
 from gateway.core.tool_spec import ToolCall
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class ModelClient:
     - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then the
       next model. The next model at once if the wait is longer than `MAX_WAIT_WITH_FALLBACK_S`; the
       error at once if there is none, and the wait is longer than `MAX_RETRY_AFTER_S`.
+    - Requests to one model at the same time: see `RequestLimit`.
     - An answer may take `ANSWER_S`, and `SLOWEST_TOKEN_S` for each token of its limit: then it
       counts as `ModelBusy`.
     - All attempts at one model together have `Candidate.first_token_s` for its first
@@ -119,6 +121,7 @@ class ModelClient:
         self._warned: set[int] = set()
         self._breakers: dict[int, CircuitBreaker] = {}
         """By index, of the models whose last request failed."""
+        self._limits = [RequestLimit() for _ in candidates]
         self._reasons: dict[int, str] = {}
         """By index, why a model did not answer the last time."""
         first = candidates[0].model
@@ -153,7 +156,7 @@ class ModelClient:
                 attempt = _Attempt(candidate, lost)
                 try:
                     async with (
-                        attempt.begin(adapted, until_s, self._clock) as sent,
+                        attempt.begin(adapted, until_s, self._clock, self._limits[index]) as sent,
                         aclosing(candidate.model.stream(sent)) as chunks,
                     ):
                         while not attempt.missed:
@@ -222,7 +225,9 @@ class ModelClient:
             return False
         label = self._candidates[index].model.label
         logger.info("%s is busy (%s), asking again in %.1f s", label, error.reason, wait_s)
-        await self._clock.sleep(wait_s)
+        is_told = error.retry_after_s is not None
+        with self._limits[index].pausing() if is_told else nullcontext():
+            await self._clock.sleep(wait_s)
         return True
 
     def _give_up(
@@ -314,21 +319,30 @@ class _Attempt:
 
     @asynccontextmanager
     async def begin(
-        self, request: ModelRequest, until_s: float, clock: Clock
+        self, request: ModelRequest, until_s: float, clock: Clock, limit: RequestLimit
     ) -> AsyncIterator[ModelRequest]:
-        """Plan the request, and yield it as it is sent. Its first token must come until `until_s`
-        of the clock's `monotonic`.
+        """Wait for its turn and plan the request, and yield it as it is sent. Its first token must
+        come until `until_s` of the clock's `monotonic`. Raises ModelBusy if its turn does not.
         """
         timer, cache = None, self._candidate.cache
         if until_s < math.inf:
             timer = asyncio.create_task(self._watch(clock, until_s, request.max_output_tokens))
         try:
-            if cache is None:
-                yield request
-            else:
-                async with cache.sending(request, until_s) as planned:
-                    self._sent = cache, planned
-                    yield planned.request
+            async with AsyncExitStack() as turn:
+                try:
+                    async with asyncio.timeout(None) as self.scope:
+                        await turn.enter_async_context(
+                            limit.holding(ConversationId(request.conversation_id))
+                        )
+                except TimeoutError:
+                    raise ModelBusy(f"{self._candidate.model.label} {self.missed}") from None
+                self.scope = None
+                if cache is None:
+                    yield request
+                else:
+                    async with cache.sending(request, until_s) as planned:
+                        self._sent = cache, planned
+                        yield planned.request
         finally:
             if timer is not None:
                 timer.cancel()

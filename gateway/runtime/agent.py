@@ -76,10 +76,6 @@ SAVE_AFTER_S: Final = 1.0
 next commit."""
 QUEUE_S: Final = 15.0
 """Time for which a turn waits for others without a word."""
-LANES: Final = 100
-"""Turns at the same time, where a provider asks for a pause if that is too many."""
-LANES_OF_OWN_MODEL: Final = 8
-"""The same for a model on this machine or a server of one's own, which only becomes slower."""
 MAX_BEGUN_ANEW: Final = 2
 """Times that an answer is begun anew because whoever asked goes on writing. Then it is written to
 its end."""
@@ -773,9 +769,7 @@ class Agent:
 
 def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
     """Build the policy of an agent's DMN loop."""
-    config, llm = settings.dmn, settings.llm
-    own = next(one.model for one in settings.agents if one.id == agent)
-    runs_here = own in llm.models and llm.providers[llm.models[own].provider].runs_here
+    config = settings.dmn
     return DmnPolicy(
         inner=inner_conversation(agent),
         engaged_s=config.engaged,
@@ -786,7 +780,7 @@ def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
         daily_turns=config.daily_turns,
         daily_cost_usd=config.daily_cost_usd,
         forage_per_day=config.forage_per_day if config.forage else 0,
-        lanes=config.parallel_turns or (LANES_OF_OWN_MODEL if runs_here else LANES),
+        lanes=config.parallel_turns,
         dream_every_s=config.dream_every,
         dream_tokens=config.dream_tokens,
     )

@@ -18,7 +18,6 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Usage
 from gateway.plugin import Plugin
 from gateway.plugins import UnusablePlugin, find_providers, use_plugins
-from gateway.runtime.agent import LANES_OF_OWN_MODEL, build_dmn_policy
 from gateway.runtime.models import open_model_services
 from reverie.demo.stage import choose_model
 from reverie.testing.gateway import Gateway, settings
@@ -99,10 +98,8 @@ async def test_provider_of_a_plugin_answers_with_its_traits_and_is_accounted(
 
 def test_declarations_of_a_provider_are_read_where_they_count(tmp_path: Path) -> None:
     with use_plugins(OraclePlugin):
-        policy = build_dmn_policy(configured(tmp_path), "reverie")
         demo = choose_model({"ORACLE_API_KEY": "k"})
         told = parse_provider({"base_url": "http://oracle.example/v1"})
-    assert policy.lanes == LANES_OF_OWN_MODEL
     assert demo == ({"kind": "oracle", "api_key": "${ORACLE_API_KEY}"}, {"name": "delphi"})
     assert told.kind == "oracle"
 

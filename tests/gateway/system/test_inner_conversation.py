@@ -10,6 +10,7 @@ from typing import Any
 
 from agent.models.base import ModelRequest, StreamChunk, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.tools import read_call
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import GatewayNotRunning, send_control_request, socket_path
@@ -95,7 +96,7 @@ async def test_a_lifted_room_is_attended_and_answers_from_its_own_view(tmp_path:
         True,
         1,
     )
-    assert [call.name for step in looked.steps for call in step.calls] == [
+    assert [read_call(call)[0] for step in looked.steps for call in step.calls] == [
         "attend",
         "yield_to_user",
     ]
@@ -196,7 +197,7 @@ async def test_by_itself_it_attends_only_what_it_was_shown_and_posts_nothing(
         call
         for step in turn.steps
         for call in step.calls
-        if call.name in ("attend", "send_message")
+        if read_call(call)[0] in ("attend", "send_message")
     ]
     assert len(results) == len(wrong) + 1
     assert all(call.error for call in results)

@@ -3,39 +3,14 @@ wait."""
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from gateway.config.loader import parse_config
 from gateway.core.clock import ManualClock
-from gateway.runtime.agent import LANES, LANES_OF_OWN_MODEL, build_dmn_policy
 from gateway.runtime.turn_record import QUEUED_TEXT
 from reverie.testing.gateway import Gateway, Held, running
 from reverie.testing.waiting import until
 
 ROOMS = [f"room{number}" for number in range(6)]
 ANSWER = "You said: "
-
-
-def llm(kind: str, **more: Any) -> dict[str, Any]:
-    provider = {"kind": kind, **more}
-    return {"providers": {"p": provider}, "models": {"main": {"provider": "p", "name": "m"}}}
-
-
-@pytest.mark.parametrize(
-    ("kind", "configured", "lanes"),
-    [
-        ("anthropic", {}, LANES),
-        ("local", {}, LANES_OF_OWN_MODEL),
-        ("local", {"dmn": {"parallel_turns": 3}}, 3),
-    ],
-)
-def test_how_many_turns_at_a_time(
-    tmp_path: Path, kind: str, configured: dict[str, Any], lanes: int
-) -> None:
-    given = {"agents": [{"id": "ana"}], "llm": llm(kind), "store": {"path": "r.db"}, **configured}
-    assert build_dmn_policy(parse_config(given, tmp_path), "ana").lanes == lanes
 
 
 async def asked(gateway: Gateway, room: str, text: str = "hello?") -> None:
