@@ -9,7 +9,8 @@ from reverie.testing.servers.minimax_api import MiniMaxApi
 from reverie.testing.servers.model_api import Answer, Json, ModelApi
 from reverie.testing.servers.vertex_api import VertexApi
 
-LOOK = ("functions.glob:0", "glob", '{"pattern": "*.md"}')
+GLOB = '{"capability": "glob", "args": {"pattern": "*.md"}}'
+LOOK = ("functions.call_capability:0", "call_capability", GLOB)
 
 
 async def test_a_signature_of_a_call_comes_back_with_it_and_to_its_own_model_only(
