@@ -96,7 +96,7 @@ async def test_provider_of_a_plugin_answers_with_its_traits_and_is_accounted(
     assert [one.provider for one in turn.accounts] == ["oracle"]
 
 
-def test_declarations_of_a_provider_are_read_where_they_count(tmp_path: Path) -> None:
+def test_declarations_of_a_provider_are_read_where_they_count() -> None:
     with use_plugins(OraclePlugin):
         demo = choose_model({"ORACLE_API_KEY": "k"})
         told = parse_provider({"base_url": "http://oracle.example/v1"})
