@@ -75,6 +75,8 @@ class House:
     shown: list[PostPart] = field(default_factory=list)
     show: Callable[[PostPart], None] = lambda _: None
     """Is told each part; what it raises is what its platform says."""
+    change: Callable[[Settings], Settings] = lambda made: made
+    """Changes the configuration."""
 
     def __post_init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -100,7 +102,7 @@ class House:
         made = bench_week.configuration(self.folder, self.api.url)
         token = SecretStr(self.token) if self.token is not None else None
         ops = made.ops.model_copy(update={"port": self.port, "token": token})
-        return made.model_copy(update={"ops": ops})
+        return self.change(made.model_copy(update={"ops": ops}))
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:
         """Carried out in the gateway's loop."""
@@ -168,9 +170,11 @@ class House:
 
 
 @contextlib.contextmanager
-def house(folder: Path) -> Iterator[House]:
+def house(
+    folder: Path, change: Callable[[Settings], Settings] = lambda made: made
+) -> Iterator[House]:
     """One that runs."""
-    made = House(folder)
+    made = House(folder, change=change)
     try:
         made.begin()
         yield made

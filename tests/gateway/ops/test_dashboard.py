@@ -425,6 +425,53 @@ def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
         )  # nothing folds up under the reader
 
 
+def test_the_operator_answers_in_a_conversation_and_talks_with_the_agent(
+    gateway: House, browser: Browser
+) -> None:
+    with tab(browser) as it:
+        page = it.open(f"{gateway.address}")
+        gateway.say("just talk", channel=IRC, sender="ann", room="#two")
+        page.goto(f"{gateway.url}#conversations/{IRC}%2F%23two")
+        expect(page.locator("#opened h3")).to_have_text("#two")
+        page.locator("#opened textarea").fill("I am here <b>now</b>")
+        page.keyboard.press("Enter")
+        expect(page.locator("#opened .result.good").last).to_contain_text("#two")
+        expect(page.locator("#opened .ours .words").last).to_have_text("I am here <b>now</b>")
+        assert [one.body for one in gateway.shown if one.to.room == "#two"][-1].startswith("I am")
+        page.get_by_role("button", name="Start over").click()
+        expect(page.locator("#ask")).to_be_visible()
+        expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+        page.keyboard.press("Enter")
+        assert "new" not in {one["command"] for one in gateway.ask("/api/audit")["items"]}
+        it.show("talk")
+        page.locator("#talk textarea").fill("are you there?")
+        page.keyboard.press("Enter")
+        expect(page.locator("#talk .bubble .words").first).to_have_text("are you there?")
+        expect(page.locator("#talk .bubble")).to_have_count(2)  # and the answer
+
+
+def test_commands_are_given_in_the_command_box_and_by_buttons(
+    gateway: House, browser: Browser
+) -> None:
+    with tab(browser) as it:
+        page = it.open(gateway.address, "agent")
+        page.get_by_role("button", name="Pause", exact=True).click()
+        expect(page.locator("#agents .mode")).to_have_text("paused")
+        expect(page.locator("#agents .result.good")).to_contain_text("paused")
+        page.get_by_role("button", name="Wake up").click()
+        expect(page.locator("#agents .mode")).not_to_have_text("paused")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("no such thing")
+        page.keyboard.press("Enter")
+        expect(page.locator("#palette .result.bad")).not_to_be_empty()
+        page.locator("#palette input").fill("dmn status")
+        page.keyboard.press("Enter")
+        expect(page.locator("#palette .result.good")).to_contain_text("reverie")
+        page.keyboard.press("Escape")
+        it.show("audit")
+        expect(page.locator("#audit .window .line").first).to_contain_text("dmn status")
+
+
 def test_a_conversation_whose_load_failed_is_loaded_again(gateway: House, browser: Browser) -> None:
     gateway.say("the first line", room="#four")
     with tab(browser) as it:
