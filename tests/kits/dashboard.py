@@ -27,7 +27,7 @@ from pydantic import SecretStr
 from channels.base import PostPart
 from channels.console import ConsoleChannel
 from gateway import app
-from gateway.config.models import Settings
+from gateway.config.models import OpsToken, Settings
 from gateway.core.clock import SystemClock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from reverie.testing.gateway import PLATFORMS
@@ -39,6 +39,7 @@ from tests.bench import bench_week
 T = TypeVar("T")
 CHROMIUM = "/usr/bin/chromium"
 TOKEN = "a-token-that-tests-know/#&?+"
+READER = "a-token-that-may-only-read"
 WAIT_S = 30.0
 IRC, TELEGRAM, DISCORD = PLATFORMS
 expect.set_options(timeout=WAIT_S * 1_000)
@@ -101,7 +102,9 @@ class House:
     def settings(self) -> Settings:
         made = bench_week.configuration(self.folder, self.api.url)
         token = SecretStr(self.token) if self.token is not None else None
-        ops = made.ops.model_copy(update={"port": self.port, "token": token})
+        reader = OpsToken(name="reader", role="read", token=SecretStr(READER))
+        tokens = (reader,) if token is not None else ()
+        ops = made.ops.model_copy(update={"port": self.port, "token": token, "tokens": tokens})
         return self.change(made.model_copy(update={"ops": ops}))
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:

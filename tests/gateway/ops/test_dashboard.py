@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from channels.base import PostPart, Uncertain
 from reverie.testing.servers.model_api import Answer
-from tests.kits.dashboard import DISCORD, IRC, TOKEN, House, chromium, house, tab
+from tests.kits.dashboard import DISCORD, IRC, READER, TOKEN, House, chromium, house, tab
 
 HOSTILE = (
     "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"
@@ -470,6 +470,18 @@ def test_commands_are_given_in_the_command_box_and_by_buttons(
         page.keyboard.press("Escape")
         it.show("audit")
         expect(page.locator("#audit .window .line").first).to_contain_text("dmn status")
+
+
+def test_a_token_that_may_only_read_is_shown_no_acts(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        page = it.open(f"{gateway.url}#token={READER}")
+        expect(page.locator("#nav a[href='#config']")).to_be_hidden()
+        for view in VIEWS:
+            it.show(view)
+            expect(page.locator(f"#{view} h2").first).to_be_visible()
+        it.show("conversations")
+        expect(page.locator("#opened .bubble").first).to_be_visible()
+        expect(page.locator("main .acts button, main .reply")).to_have_count(0)
 
 
 def test_a_conversation_whose_load_failed_is_loaded_again(gateway: House, browser: Browser) -> None:

@@ -22,15 +22,20 @@ export class Places {
   async refresh() {
     this.known = (await get("/api/conversations", { limit: MOST })).items;
     this.paint();
-    if (this.chosen || this.left || !this.known.length || !matchMedia("(min-width: 901px)").matches) return;
-    this.byItself = true;
-    location.replace(address("conversations", this.known[0].conversation));
+    if (!this.chosen && !this.left && this.known.length) this.offer(this.known[0].conversation);
   }
 
-  /** Show the conversation of the address. "": none. */
+  /** Open a conversation where the screen has room for it beside the list. */
+  offer(id) {
+    if (!matchMedia("(min-width: 901px)").matches) return;
+    this.byItself = true;
+    location.replace(address("conversations", id));
+  }
+
+  /** Show the conversation of the address. "": none. `focus`: false: the view itself is new. */
   async follow(id, focus) {
     const before = this.chosen;
-    this.left = !id && before !== null;
+    this.left = focus && !id && before !== null;
     focus &&= !this.byItself && id !== before;
     this.byItself = false;
     this.chosen = id || null;
@@ -39,7 +44,8 @@ export class Places {
     if (id) return this.talk.open(id, focus);
     this.talk.id = null;
     show(this.opened, empty("Choose a conversation to read it, to answer in it, and to see the exact last prompt."));
-    if (before) this.link(before)?.focus();
+    if (this.left) this.link(before)?.focus();
+    else if (before) this.offer(before);
   }
 
   load() {
