@@ -163,8 +163,9 @@ class ControlServer:
         except ValueError:  # `readline` raises it at its limit
             return _refusal(f"an order has at most {MAX_REQUEST_BYTES} bytes")
         if line.strip() == STATE_REQUEST:
+            state = self._snapshot()
             return ControlResponse(
-                ok=True, lines=(), data=SNAPSHOT.dump_python(self._snapshot(), mode="json")
+                ok=state.is_ready, lines=(), data=SNAPSHOT.dump_python(state, mode="json")
             )
         try:
             request = CommandRequest.model_validate_json(line)

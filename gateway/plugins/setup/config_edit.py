@@ -28,16 +28,19 @@ from gateway.plugins.setup.dialog import replace_texts
 MAIN_FILE: Final = "reverie.yaml"
 SECRETS: Final = "secrets/"
 """Directory of the files that are readable by their owner only, and whose text is never shown."""
-_HEAD: Final = """\
-# Written by `reverie setup` on {today}. You may edit it: setup, run again, keeps what you write.
-# reverie.example.yaml lists every key with its default. ${{NAME}} is an environment variable,
-# ${{file:PATH}} the content of a file. `reverie check-config` finds mistakes.
+SCHEMA_FILE: Final = "reverie.schema.json"
+_HEAD: Final = f"""\
+# yaml-language-server: $schema={SCHEMA_FILE}
+# Written by `reverie setup` on {{today}}. You may edit it: setup, run again, keeps what you write.
+# `reverie schema` describes every key. ${{{{NAME}}}} is an environment variable,
+# ${{{{file:PATH}}}} the content of a file. `reverie check-config` finds mistakes.
 """
 _COMMENTS: Final[Mapping[Keys, str]] = {
     ("channels",): "accounts on platforms",
     ("agents",): "who answers",
     ("agents", 0, "workspace"): "IDENTITY.md, SOUL.md, AGENTS.md: read again when they change",
     ("llm",): "with which model",
+    ("store",): "the log, and beside it what the agents know",
     ("access",): "who may do what",
     ("access", "roles", "owner"): "<channel>:<id>, as /whoami shows it",
     ("ops",): "dashboard and console of the operator",

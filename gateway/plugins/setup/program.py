@@ -20,9 +20,11 @@ from agent.workspace.persona import DEFAULT_WORKSPACE
 from gateway.command_line import default_config
 from gateway.config.source import format_key, value_at
 from gateway.core.gateway_state import find_gateway_state
+from gateway.core.installing import in_image
 from gateway.core.redaction import Redactor
 from gateway.plugins.setup.config_edit import (
     MAIN_FILE,
+    SCHEMA_FILE,
     SECRETS,
     CannotEdit,
     check_files,
@@ -52,6 +54,7 @@ from gateway.plugins.setup.dialog import (
 )
 from gateway.plugins.setup.model import ask_model
 from gateway.plugins.setup.platforms import ChannelAnswers, ask_discord, ask_irc, ask_telegram
+from gateway.plugins.setup.schema import schema_for_editors
 
 PLATFORMS: Final = ("telegram", "discord", "irc")
 _DEFAULT_NAME: Final = "Reverie"
@@ -119,7 +122,7 @@ def _run_setup(
     old = merge_trees(trees.values())
     store = directory / str(value_at(old, "store", "path") or "./data/reverie.db")
     running = bool(texts) and asyncio.run(find_gateway_state(store)).is_alive
-    config = copy.deepcopy(old)
+    config = copy.deepcopy(old) if texts else _first_values()
     channels = _ask_channels(person, config, running=running)
     ask_model(person, config)
     files = _ask_persona(person, config, is_new=not texts)
@@ -133,6 +136,7 @@ def _run_setup(
     notes = [f"{name} must be set in the environment of `reverie run`" for name in missing]
     new = replace_texts(config, lambda text: text.reference if isinstance(text, Secret) else text)
     configs = {MAIN_FILE: render_config(new, f"{datetime.now(UTC):%Y-%m-%d}")}
+    files |= {} if texts else {SCHEMA_FILE: schema_for_editors()}
     if texts:
         changes = [*find_changes(old, new)]
         try:
@@ -167,6 +171,13 @@ def _run_setup(
         }
     )
     return DONE
+
+
+def _first_values() -> Values:
+    """Return what nobody is asked: a container writes into /data, and its port is published."""
+    if not in_image():
+        return {}
+    return {"store": {"path": "/data/reverie.db"}, "ops": {"host": "0.0.0.0"}}  # noqa: S104 - inside of it
 
 
 def _check(directory: Path, texts: Mapping[str, str], what: str) -> None:
@@ -310,7 +321,8 @@ def _ask_persona(person: Respondent, config: Values, *, is_new: bool) -> dict[st
     words = person.ask("persona.text", default=_UNCHANGED)
     if words == _UNCHANGED and (not is_new or name == _DEFAULT_NAME):
         return {}
-    folder, shipped = Path(agent.setdefault("workspace", "./workspace")), DEFAULT_WORKSPACE
+    default = "/data/workspace" if in_image() else "./workspace"
+    folder, shipped = Path(agent.setdefault("workspace", default)), DEFAULT_WORKSPACE
     files = {
         str(folder / path.relative_to(shipped)): path.read_text(encoding="utf-8")
         for path in sorted(shipped.rglob("*.md"))

@@ -45,7 +45,7 @@ NEW: dict[str, Tree] = {
 def test_a_new_file_reads_well_and_says_what_was_answered() -> None:
     text = render_config(NEW, "2026-11-22")
     assert list(find_changes(parse_yaml(text), NEW)) == []
-    assert text.splitlines()[4:] == [
+    assert text.splitlines()[5:] == [
         "channels:                                     # accounts on platforms",
         "  irc.local:",
         "    platform: irc",
