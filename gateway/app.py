@@ -843,6 +843,9 @@ class GatewayServices:
         """Load from the log what commands and decisions need. Raises StoreError."""
         await self.handle.places.titles.load_recent()
         await self.handle.roster.load()
+        if isinstance(bindings := self.handle.places.bindings, LiveBindings):
+            await bindings.load(self.store)
+        self.command_context.runtime.models.tell_gone()
         await self.limits.load(self.store)
         await self.attention.load()
 

@@ -191,6 +191,8 @@ class ConversationBinding:
     """Whether the agent may speak there without being asked."""
     agent: str = ""
     """Agent that owns the conversation."""
+    model: str = ""
+    """Key of the model that was chosen there. Empty: that of the agent."""
     addressing: Literal["anywhere", "start"] = "anywhere"
     """Place of our nick in a line that speaks to the agent."""
     prompt: str = ""

@@ -62,7 +62,8 @@ class CommandDefinition:
     role: Role = "guest"
     """Lowest role that may use it. Others get no answer."""
     needs_global_role: bool = False
-    """True: it acts beyond its place, so a role in that place alone is not enough."""
+    """True: it acts beyond its place, so a role in that place alone is not enough. A subcommand may
+    need that where its command does not."""
     allowed_in_own_chat: bool = False
     """True: in a direct chat its owner may use it too, whatever their role."""
     direct_only: bool = False
@@ -111,6 +112,10 @@ class CommandDefinition:
     def is_administrative(self) -> bool:
         """True if its use is recorded in the audit."""
         return self.role in ADMIN_ROLES
+
+    def find_meant(self, args: str) -> "CommandDefinition":
+        """Return the subcommand that these arguments name; without one, the command."""
+        return self.find_sub(args.partition(" ")[0].lower()) or self
 
     def find_sub(self, name: str) -> "CommandDefinition | None":
         """Return the subcommand of that name."""

@@ -279,7 +279,7 @@ class CommandDispatcher:
         elif access.allowed and row is not None:
             text = (
                 _("This command needs the role {role} or above in all places.")
-                if row.needs_global_role
+                if row.find_meant(command.args).needs_global_role
                 else _("This command needs the role {role} or above.")
             ).format(role=row.role)
         else:
@@ -303,12 +303,13 @@ class CommandDispatcher:
             return "bots give no commands"
         if row is None:
             return ""
+        row = row.find_meant(command.args)
         if row.is_allowed_for(access.role, direct=command.direct, everywhere=access.global_role):
             return ""
         places = (
             " in all places" if row.needs_global_role and access.role != access.global_role else ""
         )
-        return f"command {row.name} is for {row.role} and above{places}"
+        return f"command {command.name} is for {row.role} and above{places}"
 
     def _find_late_notice(self, row: CommandDefinition, command: Command, prefix: str) -> str:
         """Return the answer to an old command that is not carried out. Empty: it is recent."""

@@ -1,15 +1,17 @@
-"""The command `model`: which model an agent uses."""
+"""The commands `model` and `persona`: which model an agent uses, and what answers in a room."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from channels.base import CommandCompletion
-from gateway.commands.context import CommandCall, CommandContext
+from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
 from gateway.commands.definition import command, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
 from gateway.core.events import MAX_BUTTONS, MessageId, PostButton
 from gateway.core.i18n import _
+from gateway.core.identity import ADMIN_ROLES
 from gateway.store.effects import CommandEffect, done, refuse
 
 _CHOOSABLE_NAME: Final = re.compile(r"[\w.:/@-]{1,40}", re.ASCII)
@@ -24,12 +26,23 @@ MODEL = command(
     "Show or change the model that I use.",
     group="what I do",
     role="admin",
-    needs_global_role=True,
 )
+PERSONA = command(
+    "persona",
+    "Show or change which of my agents answers here.",
+    group="what I do",
+    role="admin",
+)
+DEFAULT: Final = "default"
+"""Takes back what was chosen for a room."""
 
 
 async def _suggest_models(_typed: CommandCompletion, context: CommandContext) -> list[str]:
     return list(context.gateway.live.settings.llm.models)
+
+
+async def _suggest_agents(_typed: CommandCompletion, context: CommandContext) -> list[str]:
+    return [*context.gateway.live.agents, DEFAULT]
 
 
 @command("model list", "List the configured models, and the one in use.")
@@ -37,8 +50,12 @@ async def list_models(call: CommandCall, context: CommandContext) -> CommandEffe
     known = context.gateway.live.settings.llm.models
     used = context.runtime.models.wanted_model(call.agent)
     names = [name for name in known if name != used and _CHOOSABLE_NAME.fullmatch(name)]
+    names = names if call.global_role in ADMIN_ROLES else []
+    lines = [f"- {_format_model(name, context)}" for name in known]
+    if here := context.gateway.places.bindings.find(call.command.at).model:
+        lines.append(_("This room uses `{name}`.").format(name=_escape_line(here)))
     return done(
-        "\n".join(f"- {_format_model(name, context)}" for name in known),
+        "\n".join(lines),
         buttons=tuple(
             PostButton(label=name, command=f"model switch {name}") for name in names[:MAX_BUTTONS]
         ),
@@ -49,22 +66,91 @@ async def list_models(call: CommandCall, context: CommandContext) -> CommandEffe
     "model switch",
     "Use another model.",
     args=(make_arg("name", "As list shows it.", needed=True, suggests=_suggest_models),),
+    needs_global_role=True,
 )
 async def switch_model(call: CommandCall, context: CommandContext) -> CommandEffect:
-    name, known = call.arguments["name"].strip(), [*context.gateway.live.settings.llm.models]
-    if name not in known:
-        meant = find_nearest(name, known) or known[:MAX_SUGGESTED_NAMES]
-        text = _(
-            "There is no model `{name}`. Did you mean {names}? `model list` shows all."
-        ).format(
-            name=_escape_line(name[:MAX_NAME_CHARS]),
-            names=join_or([f"`{_escape_line(one)}`" for one in meant]),
-        )
-        return refuse(text)
+    name = call.arguments["name"].strip()
+    if wrong := _explain_unknown_model(name, context):
+        return refuse(wrong)
     return _choose_model(context, call, name)
 
 
-@command("model reset", "Use the configured model again.")
+def _explain_unknown_model(name: str, context: CommandContext) -> str:
+    """Return that there is no such model, with the nearest names. Empty: there is."""
+    known = [*context.gateway.live.settings.llm.models]
+    if name in known:
+        return ""
+    text = _("There is no model `{name}`. Did you mean {names}? `model list` shows all.")
+    return text.format(name=_escape_line(name[:MAX_NAME_CHARS]), names=_suggest_names(name, known))
+
+
+def _suggest_names(name: str, known: Sequence[str]) -> str:
+    meant = find_nearest(name, known) or known[:MAX_SUGGESTED_NAMES]
+    return join_or([f"`{_escape_line(one)}`" for one in meant])
+
+
+@command(
+    "model here",
+    "Use another model in this room. Without a name: show it.",
+    args=(make_arg("name", "As list shows it, or default.", suggests=_suggest_models),),
+    private=False,
+)
+async def choose_room_model(call: CommandCall, context: CommandContext) -> CommandEffect:
+    name, at = call.arguments.get("name", "").strip(), call.command.at
+    bound = context.gateway.places.bindings.find(at)
+    if not name:
+        used = bound.model or context.runtime.models.wanted_model(context.agent_at(at))
+        return done(_("This room uses `{name}`.").format(name=_escape_line(used)))
+    if name != DEFAULT and (wrong := _explain_unknown_model(name, context)):
+        return refuse(wrong)
+    model = "" if name == DEFAULT else name
+    if (why := _explain_no_room(call)) or model == bound.model:
+        return refuse(why or _("It is so already."))
+    words = (
+        _("This room uses `{name}` from the next answer on.").format(name=_escape_line(model))
+        if model
+        else _("This room uses the model of its agent again.")
+    )
+    return context.runtime.models.choose_for_room(
+        at, words, model=model, by=call.person, reply_to=MessageId(call.command.id)
+    )
+
+
+@command(
+    "persona here",
+    "Have another agent answer in this room. Without a name: show it.",
+    args=(make_arg("name", "The id of an agent, or default.", suggests=_suggest_agents),),
+    private=False,
+)
+async def choose_room_agent(call: CommandCall, context: CommandContext) -> CommandEffect:
+    name, at = call.arguments.get("name", "").strip(), call.command.at
+    known, used = [*context.gateway.live.agents], context.agent_at(at)
+    if not name:
+        agents = join_or([f"`{one}`" for one in known])
+        text = _("`{agent}` answers here. The agents are {agents}.")
+        return done(text.format(agent=used, agents=agents))
+    if name not in (*known, DEFAULT):
+        text = _("There is no agent `{name}`. Did you mean {names}?")
+        return refuse(
+            text.format(name=_escape_line(name[:MAX_NAME_CHARS]), names=_suggest_names(name, known))
+        )
+    if (why := _explain_no_room(call)) or name == used:
+        return refuse(why or _("It is so already."))
+    words = (
+        _("The agent of this room is as configured again.")
+        if name == DEFAULT
+        else _("`{agent}` answers here from now on.").format(agent=name)
+    )
+    agent = "" if name == DEFAULT else name
+    return context.runtime.models.choose_for_room(at, words, agent=agent, by=call.person)
+
+
+def _explain_no_room(call: CommandCall) -> str:
+    """Return why nothing can be chosen for this place. Empty: it can."""
+    return _("Write that in the room that you mean.") if call.command.at == OPERATOR_PLACE else ""
+
+
+@command("model reset", "Use the configured model again.", needs_global_role=True)
 async def reset_model(call: CommandCall, context: CommandContext) -> CommandEffect:
     return _choose_model(context, call, "")
 

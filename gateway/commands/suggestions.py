@@ -39,9 +39,10 @@ async def suggest_values(context: CommandContext, typed: CommandCompletion) -> S
     may_use = decision.allowed and decision.role != "guest" and not typed.sender.is_bot
     if row is None or not may_use or (row.direct_only and not typed.direct):
         return ()
+    row = row.find_sub(typed.sub) or row
     if not row.is_allowed_for(decision.role, direct=typed.direct, everywhere=decision.global_role):
         return ()
-    args = (row.find_sub(typed.sub) or row).args
+    args = row.args
     arg = next((one for one in args if one.name == typed.arg), None)
     if not isinstance(arg, SuggestedArg):
         return ()

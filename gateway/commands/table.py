@@ -132,6 +132,7 @@ def _arrange(declared: Iterable[CommandDefinition]) -> dict[str, CommandDefiniti
                 "name": sub,
                 "subs": (),
                 "needs_gateway": row.needs_gateway or one.needs_gateway,
+                "needs_global_role": row.needs_global_role or one.needs_global_role,
                 **{
                     key: getattr(one, key)
                     for key in ("summary", "args", "example", "handler", "private")

@@ -670,6 +670,22 @@ class ModelSelected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RoomAssigned:
+    """Choice of the agent and the model that answer in a room and its threads. It replaces the
+    earlier one for that room.
+    """
+
+    room: Address
+    """Without a thread."""
+    agent: str
+    """Id of an agent. Empty: as the bindings say."""
+    model: str
+    """A key of `llm.models`. Empty: that of the agent."""
+    by: str
+    kind: Literal["room_assigned"] = "room_assigned"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitReached:
     """A limit that was reached, and about which its subject is notified once."""
 
@@ -779,6 +795,7 @@ Fact = (
     | IdentityLinked
     | AttentionThresholdSet
     | ModelSelected
+    | RoomAssigned
     | LimitReached
     | MonthArchived
     | AuditRecord

@@ -43,6 +43,7 @@ from agent.signals import (
 )
 from agent.turn import build_prefix_request
 from gateway.cluster.cluster import agent_lease
+from gateway.config.loader import ConfigError
 from gateway.config.models import AgentConfig, Settings
 from gateway.context.compaction import Compactor, Summarizer
 from gateway.context.conversation import wants_answer
@@ -144,6 +145,8 @@ class Agent:
         models.pool.hold(agent_model)
         self.context = self._build_context(agent_model)
         """For the next turn. Turns that have begun keep theirs."""
+        self._room_contexts = dict[str, AgentContext]()
+        """The same of other models, which were chosen for single rooms, by model."""
 
     @property
     def leads(self) -> bool:
@@ -579,8 +582,31 @@ class Agent:
         """Tools of the agent, as far as its model has room for them."""
         return self.context.tools
 
+    def context_for(self, conversation: ConversationId) -> AgentContext:
+        """Return what the next turn there works with: of the model that was chosen for the room,
+        else of the agent's.
+        """
+        name = self._gateway.places.bindings.find(Address.parse(conversation)).model
+        if not name or name == self.agent_model.name:
+            return self.context
+        pool, known = self._models.pool, self._room_contexts.get(name)
+        try:
+            agent_model = pool.get(self.id, name)
+        except ConfigError as error:
+            logger.error("%s: the model %s cannot be made: %s", conversation, name, error)  # noqa: TRY400 - no bug
+            return self.context
+        if known is None or known.model is not agent_model:
+            pool.hold(agent_model)
+            self._room_contexts[name] = self._build_context(agent_model)
+            if known is not None:
+                pool.release(known.model)
+        return self._room_contexts[name]
+
     def use_model(self, agent_model: AgentModel) -> None:
         """Use this model from the next turn on. Running turns keep theirs. Returns at once."""
+        for context in self._room_contexts.values():
+            self._models.pool.release(context.model)
+        self._room_contexts.clear()
         before, models = self.agent_model, self._models
         models.pool.hold(agent_model)
         self.context = self._build_context(agent_model)
@@ -635,7 +661,8 @@ class Agent:
         not kept.
         """
         found = (
-            cache.last_requests.get(self.id, conversation) for cache in self.agent_model.caches
+            cache.last_requests.get(self.id, conversation)
+            for cache in self.context_for(conversation).model.caches
         )
         return max(
             (one for one in found if one is not None), key=lambda one: one.sent_at_s, default=None
@@ -644,15 +671,15 @@ class Agent:
     async def compact(self, conversation: ConversationId) -> str:
         """Fold the view of a place, while no turn runs there. Return the result in words."""
         async with self._turns.digests.locks.lock_for(conversation):
-            context = self.context
+            context = self.context_for(conversation)
             with self._models.pool.holding(context.model):
                 return await self._turns.compact(context, conversation)
 
-    async def refresh_tools(self) -> None:
+    async def refresh_tools(self, tools: ToolDispatcher) -> None:
         """Update the description of the tools before a request, where that costs no cached
         prefix.
         """
-        tools, now_s = self.context.tools, self._clock.monotonic()
+        now_s = self._clock.monotonic()
         before_s, tools.last_turn_s = tools.last_turn_s, now_s
         if tools.may_change:
             await self._services.plugins.wait_for_tools()
@@ -671,7 +698,7 @@ class Agent:
             if model.family not in {"local", "llamacpp"}:
                 return  # elsewhere an unneeded prompt costs money
             try:
-                await self.refresh_tools()  # tool servers start at the same time
+                await self.refresh_tools(context.tools)  # tool servers start at the same time
                 persona = await context.prompts.load_persona("public")
                 brief = await self.build_prompt_input(persona.identity)
                 request = build_prefix_request(brief, model, self.tools.specs, key=self.id)
@@ -698,9 +725,9 @@ class Agent:
         """
         if conversation in self._mute.places:  # what is unread stays so until the place is well
             return TurnResult(is_awaited=True, model="unasked", autonomous=autonomous)
-        await self.refresh_tools()
+        await self.refresh_tools(self.context_for(conversation).tools)
         async with self._turns.digests.locks.lock_for(conversation):
-            context = self.context
+            context = self.context_for(conversation)
             with self._models.pool.holding(context.model):  # whatever is in use by its end
                 return await self._turns.run(
                     context,
@@ -723,11 +750,15 @@ class Agent:
         self, conversation: ConversationId, reason: str, *, autonomous: bool
     ) -> TurnResult:
         """Consume all that is unread there, with one message that there is no answer."""
-        return await self._turns.give_up(self.context, conversation, reason, autonomous=autonomous)
+        return await self._turns.give_up(
+            self.context_for(conversation), conversation, reason, autonomous=autonomous
+        )
 
     async def build_stop_record(self, conversation: ConversationId, why: str) -> TurnRecord:
         """See `TurnRunner.build_stop_record`."""
-        return await self._turns.build_stop_record(self.context, conversation, why)
+        return await self._turns.build_stop_record(
+            self.context_for(conversation), conversation, why
+        )
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
         """Return the highest urgency still unread there."""

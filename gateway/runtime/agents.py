@@ -174,7 +174,7 @@ class Agents:
             or arrival.handle_in_place
             or arrival.direct
             or is_inner(place)
-            or not (agent.model.takes_tools or arrival.awaits_quiet)
+            or not (agent.context_for(place).model.model.takes_tools or arrival.awaits_quiet)
         ):
             self._notice(agent, arrival, place)
         else:
@@ -182,7 +182,8 @@ class Agents:
 
     async def _route(self, agent: Agent, arrival: ReadyConversation) -> None:
         place = arrival.conversation
-        in_place = not agent.model.takes_tools  # nothing can be done about it from elsewhere
+        model = agent.context_for(place).model.model
+        in_place = not model.takes_tools  # nothing can be done about it from elsewhere
         if arrival.awaits_quiet:
             if in_place and arrival.urgency < NORMAL:
                 return  # without tools it cannot stay silent
@@ -240,7 +241,7 @@ class Agents:
             if not isinstance(record, TurnRecord) or not record.requests or place is None:
                 continue
             if (agent := self.by_id.get(record.agent)) is not None:
-                for cache in agent.agent_model.caches:
+                for cache in agent.context_for(place).model.caches:
                     cache.observe_elsewhere(agent.id, place, entry.at.timestamp())
                 if record.autonomous and entry.at.date() == self._clock.now().date():
                     turns = agent.state.turns_today + 1

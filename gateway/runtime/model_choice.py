@@ -16,9 +16,16 @@ from functools import partial
 from agent.models.base import ModelError
 from channels.aio import cancel_and_wait
 from gateway.config.models import Settings
-from gateway.core.events import Address, MessageId, Post, PostKey
-from gateway.core.facts import ModelSelected, PostQueued, Seq, inner_conversation
+from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
+from gateway.core.facts import (
+    ModelSelected,
+    PostQueued,
+    RoomAssigned,
+    Seq,
+    inner_conversation,
+)
 from gateway.core.i18n import _
+from gateway.core.text_safety import PLACE_CHARS, inline_code
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
 from gateway.runtime.models import AgentModel, ModelServices
@@ -45,7 +52,8 @@ class ModelSelector:
         """`chosen`: choices at the start."""
         self._agents, self._models = agents, models
         self._live, self._store, self._clock = gateway.live, gateway.store, gateway.clock
-        self._tasks = gateway.tasks
+        self._tasks, self._bindings = gateway.tasks, gateway.places.bindings
+        self._notices = gateway.notices
         self._chosen = dict(chosen)
         """Choices by agent."""
         self._running = set[asyncio.Task[None]]()
@@ -76,8 +84,19 @@ class ModelSelector:
             turns_change, self._turn_settings = settings_key != self._turn_settings, settings_key
             for agent in self._agents.agents:
                 self._use_wanted(agent, rebuild=turns_change)
+            self.tell_gone()
 
         return apply
+
+    def tell_gone(self) -> None:
+        """Tell owners, once each, of choices for rooms whose agent or model is not configured any
+        more: the configured one answers there.
+        """
+        known = {*self._agents.by_id, *self._live.settings.llm.models, ""}
+        for room, chosen in self._bindings.chosen.items():
+            for name in {chosen.agent, chosen.model} - known:
+                text = partial(_render_gone, room, name)
+                self._notices.tell(f"room_assigned:{room}:{name}", text)
 
     def _use_wanted(self, agent: Agent, *, rebuild: bool = False) -> None:
         """Use the model that is wanted now, from the agent's next turn on. Returns at once.
@@ -116,6 +135,69 @@ class ModelSelector:
             EffectFact(fact, inner_conversation(agent.id)),
             then=lambda seq: self._start_task(check(seq=seq)),
         )
+
+    def choose_for_room(
+        self,
+        at: Address,
+        words: str,
+        *,
+        by: str,
+        agent: str | None = None,
+        model: str | None = None,
+        reply_to: MessageId | None = None,
+    ) -> CommandEffect:
+        """Plan to have another agent or model answer in a room and its threads, and to answer with
+        these words. None: as before; empty: as configured.
+
+        A model that cannot be started is taken back, as by `choose`.
+        """
+        room = replace(at, thread=None)
+        before = self._bindings.chosen.get(room.conversation) or RoomAssigned(
+            room=room, agent="", model="", by=by
+        )
+        fact = replace(
+            before,
+            agent=before.agent if agent is None else agent,
+            model=before.model if model is None else model,
+            by=by,
+        )
+        check = partial(self._check_room, fact, before, at=at, reply_to=reply_to)
+        return done(
+            words,
+            EffectFact(fact, at.conversation),
+            then=(lambda seq: self._start_task(check(seq=seq))) if model else None,
+        )
+
+    async def _check_room(
+        self,
+        choice: RoomAssigned,
+        before: RoomAssigned,
+        *,
+        at: Address,
+        reply_to: MessageId | None,
+        seq: Seq,
+    ) -> None:
+        agent = self._agents.agent_for(at.conversation)
+        reason = await self._find_start_problem(agent.context_for(at.conversation).model)
+        if reason and self._bindings.chosen.get(choice.room.conversation) == choice:
+            text = _("I cannot use `{model}`: {reason}. This room stays with the model before it.")
+            text = text.format(model=choice.model, reason=_inline_code(reason))
+            reversal = replace(before, by=GATEWAY_NAME)
+            await self._take_back(
+                reversal, at.conversation, text, at=at, reply_to=reply_to, seq=seq
+            )
+
+    async def _find_start_problem(self, agent_model: AgentModel) -> str:
+        """Start a model, and return why that cannot be done. Empty: it is started."""
+        try:
+            with self._models.pool.holding(agent_model):
+                await agent_model.primary.start()
+        except ModelError as error:
+            return error.reason
+        except Exception:  # a bug in an adapter
+            logger.exception("making %s ready broke", agent_model.name)
+            return "internal error"
+        return ""
 
     async def close(self) -> None:
         """Cancel what was begun, and begin nothing more: the next start takes it up."""
@@ -158,31 +240,37 @@ class ModelSelector:
         """Take the choice back if its model cannot be started, durably, with the post that says
         so. `before`: the choice before it.
         """
-        chosen, reason = agent.agent_model, "internal error"
-        try:
-            with self._models.pool.holding(chosen):
-                return await chosen.primary.start()
-        except ModelError as error:
-            reason = error.reason
-        except Exception:  # a bug in an adapter
-            logger.exception("making %s ready broke", chosen.name)
-        if self._chosen[agent.id] != choice.model:
-            return None
-        now = self._clock.now()
-        reversal = replace(choice, model=before, by=GATEWAY_NAME)
-        key = PostKey(hashlib.sha256(f"chosen:{seq}".encode()).hexdigest()[:26])
+        chosen = agent.agent_model
+        reason = await self._find_start_problem(chosen)
+        if not reason or self._chosen[agent.id] != choice.model:
+            return
         text = _("I cannot use `{model}`: {reason}. `{agent}` stays with `{used}`.").format(
             model=chosen.name,
             reason=_inline_code(reason),
             agent=agent.id,
             used=before or self._configured_model(agent.id),
         )
+        reversal = replace(choice, model=before, by=GATEWAY_NAME)
+        place = inner_conversation(agent.id)
+        await self._take_back(reversal, place, text, at=at, reply_to=reply_to, seq=seq)
+
+    async def _take_back(
+        self,
+        reversal: ModelSelected | RoomAssigned,
+        place: ConversationId,
+        text: str,
+        *,
+        at: Address,
+        reply_to: MessageId | None,
+        seq: Seq,
+    ) -> None:
+        """Take a choice back, with the post that says so, in one transaction."""
+        now = self._clock.now()
+        key = PostKey(hashlib.sha256(f"chosen:{seq}".encode()).hexdigest()[:26])
         queued = PostQueued(post=Post(key=key, to=at, text=text, reply_to=reply_to))
         await self._store.append(
             [
-                NewEntry(
-                    fact=reversal, at=now, conversation=inner_conversation(agent.id), cause=seq
-                ),
+                NewEntry(fact=reversal, at=now, conversation=place, cause=seq),
                 NewEntry(
                     fact=queued,
                     at=now,
@@ -192,7 +280,11 @@ class ModelSelector:
                 ),
             ]
         )
-        return None
+
+
+def _render_gone(room: ConversationId, name: str, _to: Address | None) -> str:
+    text = _("{name} was chosen for {room}, and is not configured any more: it no longer counts.")
+    return text.format(room=inline_code(room, PLACE_CHARS), name=inline_code(name))
 
 
 def _turn_settings_key(settings: Settings) -> object:

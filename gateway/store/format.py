@@ -51,6 +51,7 @@ from gateway.core.facts import (
     PreviewShown,
     RoleAssigned,
     RoomAccessChanged,
+    RoomAssigned,
     RoomAttended,
     ToolRefused,
     ToolStarted,
@@ -252,6 +253,9 @@ def _describe_contents(fact: Fact) -> str:  # noqa: C901, PLR0912 - a table of k
             return f"the threshold of {fact.type} is {value}, by {fact.by}"
         case ModelSelected():
             return f"{fact.agent} thinks with {fact.model or 'the configured model'}, by {fact.by}"
+        case RoomAssigned():
+            agent, model = fact.agent or "its agent", fact.model or "the agent's model"
+            return f"{fact.room.conversation} is answered by {agent} with {model}, by {fact.by}"
         case PlatformAction():
             where = fact.message or fact.at.conversation
             return f"{fact.what} {where} {fact.state} {fact.reason}: {fact.text}"

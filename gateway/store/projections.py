@@ -49,6 +49,7 @@ from gateway.core.facts import (
     PreviewShown,
     RoleAssigned,
     RoomAccessChanged,
+    RoomAssigned,
     Seq,
     TurnRecord,
     UnreadDismissed,
@@ -127,6 +128,9 @@ def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one c
             return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
         case ModelSelected():
             return CurrentFactKey(fact.kind, fact.agent, is_current=bool(fact.model))
+        case RoomAssigned():
+            is_current = bool(fact.agent or fact.model)
+            return CurrentFactKey(fact.kind, fact.room.conversation, is_current=is_current)
         case PluginFact():
             found = fact.current_key()
             return CurrentFactKey(fact.kind, *found) if found is not None else None

@@ -39,6 +39,7 @@ from gateway.core.facts import (
     OPERATOR_CHANNEL,
     AudienceReported,
     NoteWritten,
+    RoomAssigned,
     Seq,
     is_inner,
 )
@@ -63,7 +64,7 @@ from gateway.core.scopes import (
     parse_space_scope,
     space_scope,
 )
-from gateway.store import LogEntry, StoreReader
+from gateway.store import LogEntry, Store, StoreReader
 from gateway.store.queries import COLUMNS, using
 from gateway.store.reader import first_entry
 
@@ -99,6 +100,11 @@ class Bindings:
     """Bindings of all agents, in the operator's order."""
 
     def __init__(self, patterns: Sequence[BindingPattern]) -> None:
+        self.chosen = dict[ConversationId, RoomAssigned]()
+        """What was chosen by command, by room."""
+        self._use_patterns(patterns)
+
+    def _use_patterns(self, patterns: Sequence[BindingPattern]) -> None:
         self._patterns = tuple(patterns)
         self._found = LruDict[Address, ConversationBinding]()
         """Bindings of the places that were asked for last."""
@@ -138,14 +144,41 @@ class Bindings:
 
 
 class LiveBindings(Bindings):
-    """Bindings of the settings in force."""
+    """Bindings of the settings in force, with what was chosen for single rooms by command.
+
+    A choice whose agent or model is not configured any more does not count.
+    """
 
     def __init__(self, live: LiveSettings) -> None:
         super().__init__(())
+        self._live = live
         live.follow(self._use)
 
     def _use(self, settings: Settings) -> None:
-        super().__init__(build_patterns(settings))
+        self._use_patterns(build_patterns(settings))
+
+    async def load(self, store: Store) -> None:
+        """Load the choices, and follow them from now on. Raises StoreError."""
+        store.subscribe(self._on_assigned, RoomAssigned)
+        self._on_assigned(await store.current_facts("room_assigned"))
+
+    def _on_assigned(self, entries: Sequence[LogEntry]) -> None:
+        for entry in entries:
+            if isinstance(chosen := entry.fact, RoomAssigned):
+                self.chosen[chosen.room.conversation] = chosen
+
+    def find(self, place: Address) -> ConversationBinding:
+        """Return the binding there, with the agent and the model that were chosen for the room."""
+        found = super().find(place)
+        room = replace(place, thread=None).conversation
+        if (chosen := self.chosen.get(room)) is None:
+            return found
+        llm, agents = self._live.settings.llm, self._live.agents
+        return replace(
+            found,
+            agent=chosen.agent if chosen.agent in agents else found.agent,
+            model=chosen.model if chosen.model in llm.models else "",
+        )
 
 
 def build_patterns(settings: Settings) -> Sequence[BindingPattern]:

@@ -75,7 +75,9 @@ TAIL = """\
 - `pause`, `quiet` and `reminders` stand for `dmn pause`, `dmn quiet` and `remind list`; `start` is a welcome.
 - `why` without a number explains the last answer here in one sentence.
 - `new` begins afresh: the model sees nothing of what was said here before. The log keeps everything.
-- `model switch NAME` applies from the next turn until `model reset`.
+- `model switch NAME` applies from the next turn until `model reset`. `model here NAME` and `persona here NAME` (an agent
+  with its own persona, memory and tools) apply to this room and its threads until `here default`; one that is not
+  configured any more no longer counts, and owners are told once.
 - `approve ID` is for one call. See [tools and sandbox](tools-and-sandbox.md#approvals).
 - `why ENTRY` tells of other conversations only to an admin everywhere, in a direct chat. Private conversations are
   named by `why` and `usage`, and shown by `log tail`, only to owners.
@@ -98,7 +100,7 @@ def who(row: CommandDefinition) -> str:
 def lines_of(row: CommandDefinition) -> Iterator[str]:
     """Yield a table line for the command, or one for each of its subcommands."""
     for sub in row.subs or (None,):
-        cells = (format_usage(row, PREFIX, sub), who(row), (sub or row).summary)
+        cells = (format_usage(row, PREFIX, sub), who(sub or row), (sub or row).summary)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

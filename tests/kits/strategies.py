@@ -43,6 +43,7 @@ from gateway.core.facts import (
     PreviewShown,
     RoleAssigned,
     RoomAccessChanged,
+    RoomAssigned,
     RoomAttended,
     Seq,
     ToolRefused,
@@ -238,6 +239,7 @@ roles_given = st.builds(RoleAssigned)
 identities = st.builds(IdentityLinked)
 thresholds = st.builds(AttentionThresholdSet)
 models_chosen = st.builds(ModelSelected)
+rooms_assigned = st.builds(RoomAssigned, room=addresses)
 named = st.builds(events.PlaceRenamed, at=addresses, sent=times)
 mcp_tools_approved = st.builds(McpToolApproved)
 limited = st.builds(LimitReached)
@@ -282,6 +284,7 @@ facts: st.SearchStrategy[Fact] = st.one_of(
     identities,
     thresholds,
     models_chosen,
+    rooms_assigned,
     named,
     mcp_tools_approved,
     limited,

@@ -989,3 +989,13 @@ async def test_answers_and_apologies_have_the_language_of_the_room(tmp_path: Pat
         assert gateway.screen.parts[1].body.startswith(
             "Mein Modell hat darauf keine Antwort gegeben."
         )
+
+
+async def test_an_admin_of_one_room_chooses_its_model_and_no_other(tmp_path: Path) -> None:
+    async with counter(tmp_path) as it:
+        fates = {
+            args: (await it.judge(command("model", args, who="rick"))).judgement.fate
+            for args in ("here x", "list", "switch x", "reset")
+        }
+    refused = {"switch x": "refused", "reset": "refused"}
+    assert fates == {"here x": "noted", "list": "noted", **refused}

@@ -12,6 +12,7 @@ from gateway.core.facts import ModelSelected, ViewFolded
 from gateway.runtime.agent import Agent
 from gateway.runtime.model_choice import GATEWAY_NAME
 from reverie.testing.channels import story
+from reverie.testing.gateway import CONSOLE
 from reverie.testing.servers.model_api import Answer, Json, ModelApi
 from tests.kits.model_choice import Gate, configured, serving
 
@@ -219,3 +220,71 @@ async def test_the_list_tells_what_there_is_and_no_secret(tmp_path: Path) -> Non
                 "There is no model `othre`. Did you mean `other`? `model list` shows all."
             )
             assert "`x'y`" in (await gate.command("model switch", name="x`y")).answer
+
+
+@story
+async def test_a_room_has_its_own_model_over_restarts_until_default_and_others_keep_theirs(
+    tmp_path: Path,
+) -> None:
+    async with ModelApi() as api:
+        api.default = lambda _: Answer(text="I see.")
+        made = configured(tmp_path, api)
+        wrong = "There is no model `othr`. Did you mean `other`? `model list` shows all."
+
+        async def talk(gate: Gate, shown: int) -> None:
+            await gate.console.receive_message("one", sender="ann")
+            await gate.screen.until(shown + 1)
+            await gate.console.receive_message("reverie: two", sender="ann", room="lobby")
+            await gate.screen.until(shown + 2)
+
+        async with serving(made) as gate:
+            assert (await gate.command("model here", name="othr")).answer == wrong
+            await gate.command("model here", name="other")
+            await talk(gate, 0)
+            shown = await gate.command("model here")
+            assert (shown.answer, shown.facts) == ("This room uses `other`.", ())
+        async with serving(made) as gate:
+            await talk(gate, 0)
+            await gate.command("model here", name="default")
+            await talk(gate, 2)
+        assert asked(api) == [ANTHROPIC, OPENAI, ANTHROPIC, OPENAI, OPENAI, OPENAI]
+
+
+@story
+async def test_what_was_chosen_for_a_room_and_is_gone_no_longer_counts_and_owners_are_told(
+    tmp_path: Path,
+) -> None:
+    async with ModelApi() as api:
+        api.default = lambda _: Answer(text="I see.")
+        made = configured(tmp_path, api, {"third": {"provider": "a", "name": "claude-sonnet-5-5"}})
+        async with serving(made) as gate:
+            await gate.command("model here", name="third")
+            await gate.console.receive_message("one", sender="ann")
+            await gate.screen.until(1)
+        async with serving(configured(tmp_path, api)) as gate:
+            await gate.console.receive_message("two", sender="ann")
+            await gate.screen.until(2)
+            told = "\n".join(part.body for part in gate.screen.parts)
+            assert "`third` was chosen for `console/ann`, and is not configured any more" in told
+        assert asked(api) == [ANTHROPIC, OPENAI]
+
+
+@story
+async def test_another_agent_answers_in_a_room_until_default(
+    tmp_path: Path,
+) -> None:
+    async with ModelApi() as api:
+        api.default = lambda _: Answer(text="I see.")
+        elsewhere = [{"match": {"channel": CONSOLE, "room": "attic"}}]
+        mira = {"id": "mira", "model": "other", "bindings": elsewhere}
+        agents = [mira, {"id": "reverie", "model": "main"}]
+        async with serving(configured(tmp_path, api, agents=agents)) as gate:
+            answer = await gate.command("persona here", name="mirra")
+            assert answer.answer == "There is no agent `mirra`. Did you mean `mira`?"
+            await gate.command("persona here", name="mira")
+            await gate.console.receive_message("one", sender="ann")
+            await gate.screen.until(1)
+            await gate.command("persona here", name="default")
+            await gate.console.receive_message("two", sender="ann")
+            await gate.screen.until(2)
+        assert asked(api) == [ANTHROPIC, OPENAI]

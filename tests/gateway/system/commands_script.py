@@ -47,7 +47,11 @@ ME_AND_YOU: Final[Sequence[Line]] = (
         says="@other@.* is not linked any more",
     ),
     Use(
-        command="log tail", where="alone", given={"n": "40"}, says=r"link \*\*\*", on={IRC: "link"}
+        command="log tail",
+        where="alone",
+        given={"n": "40"},
+        says=r"link \*\*\*",
+        on={IRC: "up: connected"},
     ),
     Use(command="more", where="alone", says="nothing more to show", on={IRC: "command"}),
     Use(command="again", where="alone", says="All my messages here have arrived"),
@@ -171,7 +175,7 @@ WHAT_I_DO: Final[Sequence[Line]] = (
     Use(
         command="notify threshold",
         given={"type": "mail.new", "urgency": "low"},
-        says="for mail.new: low and above pass",
+        says="for mail.new: only low and above reach me",
     ),
     Use(
         command="notify threshold",
@@ -184,6 +188,9 @@ WHAT_I_DO: Final[Sequence[Line]] = (
     Use(command="dmn status", says="reverie is paused"),
     Use(command="dmn off", says="reverie is off"),
     Use(command="dmn wake", says="reverie is awake"),
+    Use(command="model here", given={"name": "second"}, says="This room uses second from"),
+    Use(command="model here", given={"name": "default"}, says="uses the model of its agent again"),
+    Use(command="persona here", says="reverie answers here. The agents are reverie"),
     Use(command="model list", says="main: openai fake-main.*used by reverie.*second: openai"),
     Use(
         command="model switch",
