@@ -17,7 +17,8 @@ from reverie.testing.servers.model_api import Answer, Json  # noqa: E402
 from tests.kits.dashboard import DISCORD, IRC, TELEGRAM, TOKEN, House, chromium, house, tab  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
-DESK = {"width": 1280, "height": 800}
+WIDE = {"width": 1440, "height": 860}
+DESK = {"width": 1280, "height": 720}
 PHONE = {"width": 390, "height": 760}
 ROOMS = {IRC: ("#garden", "#build"), TELEGRAM: ("#kitchen",), DISCORD: ("#books",)}
 TALK = (
@@ -68,8 +69,8 @@ def take(gateway: House) -> None:
     gateway.say(STRANGER, channel=TELEGRAM, sender="nuffe")
     with chromium() as browser:
         for name, view, scheme, size in (
-            ("dashboard", "waiting", "light", DESK),
-            ("dashboard-conversation", "conversations", "light", DESK),
+            ("dashboard", "conversations", "light", WIDE),
+            ("dashboard-waiting", "waiting", "light", DESK),
             ("dashboard-dark", "live", "dark", DESK),
             ("dashboard-phone", "waiting", "dark", PHONE),
         ):
@@ -86,7 +87,7 @@ def prepare(page: Page, view: str) -> None:
         page.locator("#places a[data-id='irc.libera/#build']").click()
         expect(page.locator("#opened .bill")).to_be_visible()
     elif view == "waiting":
-        expect(page.locator("#waiting .today")).to_be_visible()
+        expect(page.locator("#waiting .card")).to_be_visible()
     elif view == "live":
         expect(page.locator("#stream .window .line")).not_to_have_count(0)
 

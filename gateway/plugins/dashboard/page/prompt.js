@@ -74,7 +74,7 @@ export function prompt(said_, unfolded) {
       },
       bar(one),
     );
-  const key = (kind, words) => [h("i", { class: kind }), words];
+  const key = (kind, words) => h("span.pair", h("i", { class: kind }), words);
   const names = ["", "block", "kept", "", "tokens", "read", "written"].map((name) => h("span", name));
   const tools = h(
     "details",
@@ -91,8 +91,7 @@ export function prompt(said_, unfolded) {
       key("read", `read from the cache ${tokens(read)}`),
       key("written", `written to it ${tokens(written)}`),
       key("fresh", `neither ${tokens(said_.blocks.reduce((all, one) => all + fresh(one), 0))}`),
-      h("span.mark", "◆"),
-      "cache mark",
+      h("span.pair", h("span.mark", "◆"), "cache mark"),
     ),
     h("p.quiet", "Open a block to read its exact text."),
     h("ol.blocks", h("li", { class: "names", "aria-hidden": "true" }, names), said_.blocks.map((one, index) => block(one, index, unfolded))),

@@ -47,6 +47,7 @@ export class Waiting {
     const acts = one.actions.map((act) => ({
       label: act.label,
       words: act.words,
+      about: { place: act.place ?? "", agent: act.agent ?? "" },
       style: { yes: "strong", no: "danger" }[act.style] ?? "",
       done: (result) => {
         if (result.ok) this.decided.set(one.id, one);
@@ -60,12 +61,11 @@ export class Waiting {
       h(
         "div.top",
         h("span.chip.open", KINDS[one.kind] ?? one.kind),
-        one.who ? said(one.who, { class: "who" }) : null,
-        where ? [h("span.quiet", "in "), one.place ? placed(one.place) : said(where)] : null,
+        where && where !== one.who ? h("span.quiet", "in ", one.place ? placed(one.place) : said(where)) : null,
         h("span.spring"),
         one.since ? h("span.quiet", time(one.since, `${since(one.since)} ago`)) : null,
       ),
-      h("p.what", said(one.what)),
+      h("p.what", one.who ? [said(one.who, { class: "who" }), " "] : null, said(one.what)),
       one.words ? h("blockquote", markdown(one.words)) : null,
       one.until && open ? h("p.quiet", "It waits until ", time(one.until), ".") : null,
       open ? buttons(key, acts) : resultOf(key),
