@@ -109,7 +109,7 @@ async def _watch(stage: Stage, work: Coroutine[None, None, int]) -> int:
 def _describe_stand_in() -> str:
     *others, last = (f"{one.demo[0]}_API_KEY" for one in find_providers().values() if one.demo[0])
     return (
-        "A stand-in with a few rules answers in place of a model; all else is real. Set "
+        "No language model answers here, but a stand-in with a few rules. Set "
         f"{', '.join(others)} or {last} to talk to a model."
     )
 
@@ -125,13 +125,16 @@ class Chat:
 
     async def run(self, note: str) -> int:
         """Show the tour if there is a stand-in, then chat until the person leaves."""
-        self._terminal.tell(f"{note} /help explains, /quit ends everything.")
+        self._terminal.tell(
+            "An IRC server, a gateway and an IRC client start on this machine, and all end with "
+            f"this program. {note} /help explains, /quit or Ctrl-C ends everything."
+        )
         await self._enter()
         is_touring = self._tour is not None
         if not is_touring:
             self._terminal.tell(
-                f"You are in the room {ROOM} of an IRC server on this machine. {BOT} is a bot "
-                "there, and you are its owner. Write to it. Its dashboard:"
+                f"You are in the chat room {ROOM}. {BOT} is the bot there, and you are its owner. "
+                "Write to it. Its dashboard:"
             )
             self._terminal.show_link(self._stage.dashboard)
         while True:
@@ -140,7 +143,9 @@ class Chat:
                     await self._tour.show()
                     self._terminal.show_head("That was the tour")
                     self._terminal.tell(
-                        f"You are still in {ROOM}. Write to {BOT}, or /help, /tour, /quit."
+                        f"You are still in {ROOM}: write to {BOT}. /help explains, /tour shows "
+                        "the tour again, /quit ends everything. `reverie setup` makes a bot of "
+                        "your own."
                     )
                 await self._talk()
             except TourWanted:
@@ -210,16 +215,16 @@ class Chat:
 
     def _describe_help(self) -> str:
         known = (
-            "The stand-in knows: hello; what time is it; what is 3 + 4; remind me in 10 seconds to "
-            "stretch; set the topic to: tea."
+            "hello; what time is it; what is 3 + 4; remind me in 10 seconds to stretch; set the "
+            "topic to: tea"
         )
-        return (
-            "/tour shows the tour (again), /skip leaves it, /quit ends everything.\n"
-            "!help lists the commands of the bot, e.g. !status, !why, !remind.\n"
-            f"All else is said in {ROOM}. {known if self._stand_in else ''}\n"
-            f"Dashboard: {self._stage.dashboard}\n"
-            f"Any IRC client can join {ROOM}, as a guest: 127.0.0.1, port "
-            f"{self._stage.server.port}, without TLS.\n"
-            f"Configuration and log, until the demo ends: {self._stage.directory}\n"
-            "A bot of your own: reverie setup"
+        lines = (
+            "/tour shows the tour again, /skip leaves it, /quit ends everything.",
+            "!help lists the commands of the bot, such as !status, !why, !remind.",
+            f"Everything else is said in {ROOM}.",
+            *([f"The stand-in for a model has rules for: {known}."] if self._stand_in else ()),
+            f"Dashboard: {self._stage.dashboard}",
+            f"Other IRC programs join {ROOM} as guests: 127.0.0.1:{self._stage.server.port}, no TLS.",
+            f"Configuration and log, until the end: {self._stage.directory}",
         )
+        return "\n".join(lines)

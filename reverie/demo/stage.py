@@ -244,13 +244,14 @@ class Stage:
                 log = (self.directory / "gateway.log").read_text(errors="replace")
                 raise GatewayEnded("\n".join(log.splitlines()[-5:]))
 
-    async def kill(self) -> None:
-        """Kill the gateway and its process group with SIGKILL, which no program can catch."""
+    async def kill(self) -> int:
+        """Kill the gateway and its process group with SIGKILL, and return its process id."""
         assert self._gateway is not None
         self._is_meant_to_run.clear()
         os.killpg(self._gateway.pid, signal.SIGKILL)
         await self._gateway.wait()
         await self.server.until(lambda: all(one.nick != BOT for one in self.server.here()))
+        return self._gateway.pid
 
     async def stop(self) -> None:
         """End the gateway, if it runs."""

@@ -5,8 +5,10 @@ as the gateway shows it to models: `[date time] name (role): text`.
 """
 
 import asyncio
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
@@ -23,8 +25,11 @@ _TOPIC: Final = re.compile(r"set the topic to:? *(.+)", re.IGNORECASE)
 _AS_ASKED: Final = re.compile(r"set the topic as \w+ asked", re.IGNORECASE)
 _SUM: Final = re.compile(r"(\d{1,9}) *(\+|plus|-|minus|\*|x|times) *(\d{1,9})(?!\d)", re.IGNORECASE)
 _PHRASES: Final = (
-    (r"may i talk|can i talk", "Of course, {name}. What can I do for you?"),
-    (r"\b(hello|hi|hey|good (morning|day|evening))\b", "Hello {name}, nice to meet you."),
+    (r"may i talk|can i talk", "Of course, {name}. Welcome!"),
+    (
+        r"\b(hello|hi|hey|good (morning|day|evening))\b",
+        "Hello! I am Reverie. What can I do for you?",
+    ),
     (r"\bthank", "You are welcome."),
     (
         r"who are you|what are you|what can you|\bhelp\b",
@@ -33,33 +38,33 @@ _PHRASES: Final = (
     (r"\b(time|clock)\b", "It is {time}."),
     (
         "",
-        "I have no rule for that: I am only a stand-in for a model. /help lists what I know.",
+        "I have no rule for that: I am only a stand-in for a model. /help lists my rules.",
     ),
 )
 """The first pattern that is found counts."""
 
 
 class StandIn(ModelApi):
-    """The API. `hold` makes a question wait."""
+    """The API."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.default = self._answer
-        self.held = asyncio.Event()
-        """Set once a question was received that waits for its answer."""
-        self._is_holding = False
+        self.default = answer
 
-    def hold(self) -> None:
-        """Have the next answer never come."""
-        self._is_holding = True
-        self.held.clear()
+    @contextlib.contextmanager
+    def holding(self) -> Iterator[asyncio.Event]:
+        """Leave requests without an answer, and set the event once there is one."""
+        held = asyncio.Event()
 
-    def _answer(self, body: Json) -> Answer:
-        if self._is_holding:
-            self._is_holding = False
-            self.held.set()
+        def hold(_: Json) -> Answer:
+            held.set()
             return Answer(silent_after=0)
-        return answer(body)
+
+        self.default = hold
+        try:
+            yield held
+        finally:
+            self.default = answer
 
 
 def answer(body: Json) -> Answer:

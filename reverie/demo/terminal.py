@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import importlib
 import io
+import os
 import re
+import shutil
 import sys
 import termios
 import textwrap
@@ -31,7 +33,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False, emoji=False)
-        self.is_interactive = sys.stdin.isatty() and self._console.is_terminal
+        self.is_interactive = os.isatty(0) and self._console.is_terminal
         """True: a person sits there."""
         self._moves = self.is_interactive and not self._console.is_dumb_terminal
         self._readline: Any = None
@@ -64,10 +66,9 @@ class Terminal:
 
     def tell(self, text: str) -> None:
         """Show what the demo says about itself."""
-        columns = min(self._console.width, _MAX_COLUMNS) if self._console.is_terminal else 1_000
         wrap = partial(
             textwrap.fill,
-            width=columns - 1,
+            width=min(self._columns - 1, _MAX_COLUMNS) if self._console.is_terminal else 1_000,
             initial_indent=_INDENT,
             subsequent_indent=_INDENT,
             break_long_words=False,
@@ -136,11 +137,16 @@ class Terminal:
             line = file.readline()
         return line.decode("utf-8", "replace") if line else None
 
+    @property
+    def _columns(self) -> int:
+        return shutil.get_terminal_size().columns
+
     def _show(self, text: Text, *, is_whole: bool = False) -> None:
         is_asking = self.is_interactive and self._prompt
         if is_asking:
             self._write(_ERASE_LINE if self._moves else "\n")
-        self._console.print(text, soft_wrap=is_whole or not self._console.is_terminal)
+        soft_wrap = is_whole or not self._console.is_terminal
+        self._console.print(text, soft_wrap=soft_wrap, width=self._columns)
         if is_asking:
             typed = self._readline.get_line_buffer() if self._readline else ""
             self._write(f"{self._prompt}{typed}")

@@ -121,7 +121,7 @@ def judge_tour(told: str) -> None:
     assert sum("Approved: `irc.demo:account:mia`" in line for line in bot) == 1
     assert sum("The topic is changed" in line for line in bot) == 1
     assert "fate: answered" in told
-    assert re.search(r" 0 lost; \d+ lines of reverie, 0 doubled", " ".join(told.split()))
+    assert re.search(r" 0 lost; \d+ lines from reverie, 0 doubled", " ".join(told.split()))
 
 
 def test_the_tour_at_a_terminal(tmp_path: Path) -> None:
@@ -134,13 +134,16 @@ def test_the_tour_at_a_terminal(tmp_path: Path) -> None:
             terminal.keys("/nope" + ENTER)
             terminal.until(r"There is no /nope")
             terminal.until(PROMPT)
-            terminal.keys("reverie: thank you, hello" + ENTER)
-            terminal.until("<reverie> Hello you")
+            terminal.keys("reverie: hello there" + ENTER)
+            terminal.until("<reverie> Hello!")
             for _ in range(5):
                 terminal.until(PROMPT)
                 terminal.keys(ENTER)
-            killed = terminal.until(r"as\s+process (\d+)")[1]
-            assert Path(f"/proc/{killed}").exists()
+            killed, started = (
+                Path("/proc", terminal.until(rf"{how}: process (\d+)")[1])
+                for how in ("Killed", "Started again")
+            )
+            assert (killed.exists(), started.exists()) == (False, True)
             for _ in range(2):
                 terminal.until(PROMPT)
                 terminal.keys(ENTER)
