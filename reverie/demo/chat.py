@@ -224,7 +224,7 @@ class Chat:
             f"Everything else is said in {ROOM}.",
             *([f"The stand-in for a model has rules for: {known}."] if self._stand_in else ()),
             f"Dashboard: {self._stage.dashboard}",
-            f"Other IRC programs join {ROOM} as guests: 127.0.0.1:{self._stage.server.port}, no TLS.",
+            f"IRC programs join {ROOM} as guests: 127.0.0.1:{self._stage.server.port}, no TLS.",
             f"Configuration and log, until the end: {self._stage.directory}",
         )
         return "\n".join(lines)

@@ -18,7 +18,7 @@ _EVENT: Final = re.compile(r"^\[[\d-]+ [\d:]+\] (.+)$", re.MULTILINE)
 _REMINDER: Final = re.compile(r"\(.*reminder.*: \"(.*)\"\)$")
 _LINE: Final = re.compile(r"(\S+) \([^)]*\): (?:reverie[,:]? *)?(.*)", re.IGNORECASE)
 _REMIND: Final = re.compile(
-    r"remind me in (?P<at>(?P<count>\d+) *(?:s|m|h)[a-z]*) *(?:to|that|of|about)? *(?P<text>.+)",
+    r"remind me in (?P<at>\d+ *[smh][a-z]*) *(?:to|that|of|about)? *(?P<text>.+)",
     re.IGNORECASE,
 )
 _TOPIC: Final = re.compile(r"set the topic to:? *(.+)", re.IGNORECASE)
@@ -28,7 +28,7 @@ _PHRASES: Final = (
     (r"may i talk|can i talk", "Of course, {name}. Welcome!"),
     (
         r"\b(hello|hi|hey|good (morning|day|evening))\b",
-        "Hello! I am Reverie. What can I do for you?",
+        "Hello! I am Reverie, a bot.",
     ),
     (r"\bthank", "You are welcome."),
     (
@@ -102,7 +102,8 @@ def _report(result: str) -> str:
     """Tell in one sentence what came of a call."""
     if result.startswith("Refused"):
         return "I may not do that for you: it is for admins and the owner."
-    return result if result.startswith("Reminder") else f"Done. {result}"
+    reminder = re.match(r"Reminder .* is set .*(in \w+)\.", result)
+    return f"I will remind you {reminder[1]}." if reminder else f"Done. {result}"
 
 
 def _compute(asked: re.Match[str]) -> int:
