@@ -13,11 +13,10 @@ name is imported where it is first used: most plugins need a few of them, and `r
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from gateway import __version__ as __version__
-
 if TYPE_CHECKING:
     from agent.models.base import Model as Model
     from channels.base import Channel as Channel
+    from gateway import __version__ as __version__
     from gateway.access.policy import Routed as Routed
     from gateway.commands.context import CommandCall as CommandCall
     from gateway.commands.definition import SuggestedArg as SuggestedArg, command as command
@@ -117,6 +116,7 @@ else:
     _NAMES: Final = {
         "agent.models.base": "Model",
         "channels.base": "Channel",
+        "gateway": "__version__",
         "gateway.access.policy": "Routed",
         "gateway.commands.context": "CommandCall",
         "gateway.commands.definition": "SuggestedArg command",
