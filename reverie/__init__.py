@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         ToolPermit as ToolPermit,
     )
     from gateway.core.text_safety import inline_code as inline_code
-    from gateway.core.route import route as route
+    from gateway.core.route import RouteRefused as RouteRefused, route as route
     from gateway.core.tool import (
         Requester as Requester,
         Tool as Tool,
@@ -135,7 +135,7 @@ else:
             "ALLOW_ADMINS ALLOW_ANYBODY ALLOW_MEMBERS OUT OWN Effect ToolPermit"
         ),
         "gateway.core.text_safety": "inline_code",
-        "gateway.core.route": "route",
+        "gateway.core.route": "RouteRefused route",
         "gateway.core.tool": "Requester Tool ToolContext ToolOutput run_in_thread tool",
         "gateway.core.tool_spec": "Image ToolCall ToolCallRefused",
         "gateway.plugin": (

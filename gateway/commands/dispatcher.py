@@ -99,6 +99,8 @@ class CommandDispatcher:
         self._context, self._gateway, self._limits = context, context.gateway, limits
         self.commands = context.commands.people
         """Those of people, by every name."""
+        self.operator_commands = context.commands.operator
+        """Those that `carry_out` knows, by every name."""
         self._rate_limiter = SlidingWindows()
         self._explained = SlidingWindows()
         self._recorded_refusals = SlidingWindows()

@@ -26,6 +26,7 @@ from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address
 from gateway.core.facts import AMBIENT, INNER_CHANNEL, LOW, NORMAL, URGENT
 from gateway.core.fields import ConfigSection, Duration, LocalPath, TimeZone
+from gateway.core.route import ClientRole
 
 FILE_PLACEHOLDER: Final = "{file}"
 """Stands in an argument of `media.transcribe` for the path of the sound file."""
@@ -286,10 +287,6 @@ def _check_token(token: SecretStr) -> SecretStr:
             "good one"
         )
     return token
-
-
-ClientRole = Literal["read", "operate", "own"]
-"""What the holder of a token may do; each includes those before it."""
 
 
 class OpsToken(ConfigSection):

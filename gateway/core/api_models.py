@@ -58,6 +58,20 @@ class HoursQuery(ApiQuery):
     hours: Annotated[int, Field(ge=1, le=MAX_HOURS)] = 24
 
 
+class SearchQuery(LimitQuery):
+    """Query for entries of the whole log whose texts hold all these words."""
+
+    text: Annotated[str, Field(pattern=r"\S", max_length=500)]
+    before: Position | None = None
+    conversation: ConversationParam | None = None
+
+
+class SumsQuery(HoursQuery):
+    """Query for costs since a day (UTC), with the key to sum by."""
+
+    by: Literal["person", "model", "day", "conversation", "agent"] = "day"
+
+
 class SpendingQuery(HoursQuery):
     """Query for costs over a period, with the key to group by."""
 
@@ -137,6 +151,8 @@ class UsageSum(BilledTokens):
 
     key: str = ""
     """What they are grouped by, e.g. a channel."""
+    label: str = ""
+    """Name of the person or the conversation that the key means. Empty: none is known."""
     at: Time | None = None
     """Start of the time bucket. None: the whole period."""
     requests: int
@@ -389,6 +405,63 @@ class OutboxStatus(ApiModel):
 
     waiting: tuple[PostRecord, ...]
     deliveries: tuple[DeliveryRecord, ...]
+
+
+class FoundText(TitledModel):
+    """An entry of the log whose text was searched for."""
+
+    position: int
+    """Position in the log."""
+    at: Time
+    conversation: str
+    who: str
+    """Empty: the gateway itself."""
+    text: str
+    kind: str
+
+
+class WaitingAction(ApiModel):
+    """What can be done about something that waits: an order, see `CommandRequest`."""
+
+    label: str
+    words: tuple[str, ...]
+    place: str = ""
+    agent: str = ""
+    style: Literal["yes", "no", ""] = ""
+
+
+class WaitingItem(ApiModel):
+    """Something that waits for a person."""
+
+    id: str
+    kind: str
+    """E.g. pairing, room, approval, note."""
+    who: str
+    """Name of the person whose matter it is. Untrusted."""
+    place: str
+    """Conversation. Empty: none."""
+    place_title: str = ""
+    """Its title, which the gateway fills in."""
+    what: str
+    """What is wanted, in a sentence without a full stop."""
+    words: str = ""
+    """What they wrote, or what is to be decided about. Untrusted."""
+    since: Time | None = None
+    """None: not known."""
+    until: Time | None = None
+    """Time at which it ends by itself. None: never."""
+    actions: tuple[WaitingAction, ...]
+
+
+class CommandEntry(ApiModel):
+    """A command that can be ordered."""
+
+    name: str
+    """With its subcommand."""
+    usage: str
+    help: str
+    role: str
+    """Lowest role that may use it."""
 
 
 class ClientEntry(ApiModel):

@@ -11,6 +11,13 @@ from gateway.core.tool import keyword_fields
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 _ROUTE: Final = "declared_route"
+WAITING: Final = "waiting"
+ClientRole = Literal["read", "operate", "own"]
+"""What the holder of a token may do; each includes those before it."""
+
+
+class RouteRefused(Exception):
+    """The request is not carried out. The text says why, in one sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,28 +28,42 @@ class Route:
     path: str
     panel: str
     """Heading of the panel of the dashboard that shows the answer. Empty: there is none."""
+    role: ClientRole
     arguments: type[BaseModel]
     """Input: the query, or the JSON body of a POST."""
     answer: Callable[..., Awaitable[object]]
 
 
 def route(
-    method: Literal["GET", "POST"], path: str, *, panel: str = ""
+    method: Literal["GET", "POST"], path: str, *, panel: str = "", role: ClientRole | None = None
 ) -> Callable[[MethodT], MethodT]:
-    """Answer `/api/plugins/NAME/PATH` with this method of a plugin, for clients with the operator's
-    token.
+    """Answer `/api/plugins/NAME/PATH` with this method of a plugin, for clients with a token that
+    has this role (without one: `read` for a GET, `operate` for a POST, which is audited).
 
-    Its keyword-only parameters are the input. It returns what pydantic can dump to JSON; with a
-    `panel`, which only a GET without required input has, a list of rows: mappings from the heading
-    of a column to a text or a number. Times and texts are shown as they are, redacted and cut.
+    Its keyword-only parameters are the input. It returns what pydantic can dump to JSON, or raises
+    RouteRefused; with a `panel`, which only a GET without required input has, a list of rows:
+    mappings from the heading of a column to a text or a number. Times and texts are shown as they
+    are, redacted and cut. A row may have `_actions`, a list of what can be done about it:
+    `{label, words}`, an order, with `place` and `agent` as in `CommandRequest`, or
+    `{label, path, body}`, a POST to a path of the API; `edit` names fields of the body, with their
+    texts, that a person may change before, and `confirm` is a question that is asked before.
+
+    GET `waiting` (`WAITING`) of a plugin returns what waits there for a person: the fields of
+    `gateway.core.api_models.WaitingItem`.
     """
 
     def declare(method_of: MethodT) -> MethodT:
         fields = keyword_fields(method_of)
         config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
         arguments = create_model(path, __config__=config, **fields)
+        needs = role or ("read" if method == "GET" else "operate")
         declared = Route(
-            method=method, path=path, panel=panel, arguments=arguments, answer=method_of
+            method=method,
+            path=path,
+            panel=panel,
+            role=needs,
+            arguments=arguments,
+            answer=method_of,
         )
         method_of.__dict__[_ROUTE] = declared
         return method_of

@@ -30,6 +30,7 @@ from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
 from gateway.commands.context import CommandCall, follow_up_key
 from gateway.commands.definition import command
+from gateway.core.api_models import WaitingAction, WaitingItem
 from gateway.core.events import (
     Address,
     ConversationId,
@@ -57,6 +58,7 @@ from gateway.core.identity import ADMIN_ROLES, Role, has_role_holder, identify, 
 from gateway.core.labels import Label
 from gateway.core.permissions import PermissionDecision
 from gateway.core.ratelimit import LruDict
+from gateway.core.route import WAITING, route
 from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code, to_single_line
 from gateway.core.tool import Requester, ToolContext
 from gateway.core.tool_spec import ToolCall
@@ -612,6 +614,53 @@ class Approvals(Plugin):
             for asked, _place, _seq in await self._find_undecided()
             if can_decide(approver, Address.parse(asked.room), self.room)
         ]
+
+    @route("GET", WAITING)
+    async def list_requests(self) -> list[WaitingItem]:
+        """Return the calls that wait, and the definitions of tools, which are approved by the same
+        command.
+        """
+        items = list[WaitingItem]()
+        names = {
+            one.id: one.name for waiting, _ in self._waiting.values() for one in waiting.askers
+        }
+        for asked, _place, seq in await self._find_undecided():
+            entry, name = await self._store.entry(seq), asked.approval
+            items.append(
+                WaitingItem(
+                    id=name,
+                    kind="approval",
+                    who=", ".join(names.get(one, one) for one in asked.asked_by) or asked.agent,
+                    place=asked.room,
+                    what=f"{asked.agent} wants to use {asked.tool}: {asked.rule}",
+                    words=asked.arguments,
+                    since=entry.at if entry is not None else None,
+                    until=asked.until,
+                    actions=(
+                        WaitingAction(
+                            label="Approve", words=("approve", name), place=asked.room, style="yes"
+                        ),
+                        WaitingAction(
+                            label="Deny", words=("deny", name), place=asked.room, style="no"
+                        ),
+                    ),
+                )
+            )
+        for one in self._mcp.list_pending() if self._mcp is not None else ():
+            items.append(
+                WaitingItem(
+                    id=one.code,
+                    kind="tool",
+                    who=one.server,
+                    place="",
+                    what=f"the MCP server {one.server} describes its tool {one.tool} anew",
+                    words=one.definition,
+                    actions=(
+                        WaitingAction(label="Turn it on", words=("approve", one.code), style="yes"),
+                    ),
+                )
+            )
+        return items
 
     async def _find_undecided(self) -> list[tuple[ApprovalRequested, ConversationId, Seq]]:
         """Return the open requests, oldest first, with place and position of each."""

@@ -26,6 +26,7 @@ from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.character_card import decode_text
 from agent.workspace.persona import read_regular
 from gateway.core.permissions import OWN
+from gateway.core.route import route
 from gateway.core.text_safety import to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
@@ -101,6 +102,18 @@ class Skills(Plugin):
         async with self._lock:
             text = await run_in_thread(lambda _: self._read(context.agent, name, file, allowed))
         return ToolOutput(text=text, kind="skill", origin=f"skills/{name}/{file}")
+
+    @route("GET", "list", panel="Skills")
+    async def list_skills(self) -> list[dict[str, object]]:
+        """Return the skills of all agents, and what is wrong with others."""
+        rows = list[dict[str, object]]()
+        for agent in self._live.agents:
+            async with self._lock:
+                found = await asyncio.to_thread(self._library(agent).refresh)
+            for name, text in sorted(found.skills.items()):
+                rows.append({"agent": agent, "skill": name, "description": text})
+            rows += [{"agent": agent, "skill": "", "description": one} for one in found.notes]
+        return rows
 
     async def paths(self, agent: str) -> tuple[Path, ...]:
         """Return the folders of all skills, each named as its skill, for the shell."""

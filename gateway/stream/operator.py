@@ -9,7 +9,6 @@ import re
 from typing import Final
 
 from channels.console import ConsoleChannel
-from gateway.config.models import ClientRole
 from gateway.core.clock import Clock, new_id
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
@@ -23,6 +22,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, Seq, dedup_key
+from gateway.core.route import ClientRole
 from gateway.store import Store
 
 _COMMAND: Final = re.compile(r"/([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)

@@ -19,16 +19,16 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
-from gateway.config.models import ClientRole
 from gateway.core.api_models import EventsQuery
+from gateway.core.route import ClientRole, RouteRefused, routes_of
 from gateway.core.route import Route as PluginRoute
-from gateway.core.route import routes_of
 from gateway.plugins.dashboard.api_views import (
     COMMANDS,
     PAGES,
     PLUGINS_PATH,
     ApiBackend,
     View,
+    audit,
     serialize_answer,
 )
 from gateway.plugins.dashboard.live_events import EventBroadcaster
@@ -128,16 +128,23 @@ def _build_plugin_route(backend: ApiBackend, plugin: str, declared: PluginRoute)
     path = f"{PLUGINS_PATH}/{plugin}/{declared.path}"
 
     async def answer(request: Request) -> Response:
-        given, text = dict(await read_input(request, input_type)), b""
+        given, text, why = dict(await read_input(request, input_type)), b"", ""
         with backend.plugins.guard(plugin, path):
-            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-                text = await serialize_answer(backend, await declared.answer(**given))
+            try:
+                async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                    text = await serialize_answer(backend, await declared.answer(**given))
+            except RouteRefused as refused:
+                why = str(refused)
+        if declared.method == "POST":
+            done = why or ("" if text else "it has failed")
+            await audit(backend, request.state.client, path, given, done, ok=bool(text))
+        if why:
+            raise HTTPException(409, why)
         if not text:
             raise HTTPException(500, f"the plugin {plugin} has failed; the log says more")
         return Response(text, media_type=JSON_TYPE)
 
-    needs: ClientRole = "read" if declared.method == "GET" else "operate"
-    return HttpRoute(path, answer, needs, declared.method)
+    return HttpRoute(path, answer, declared.role, declared.method)
 
 
 class EventResponse(StreamingResponse):

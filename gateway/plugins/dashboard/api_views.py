@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Final, Protocol, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import to_jsonable_python
 from starlette.exceptions import HTTPException
 
@@ -23,26 +23,36 @@ from agent.models.base import MessagePart, ModelRequest, TextPart
 from gateway import __version__
 from gateway.access.place_names import PlaceTitles
 from gateway.cluster.status import describe_cluster
+from gateway.commands.definition import format_arg
 from gateway.commands.services import Services
 from gateway.context.observer import RunningTurn
 from gateway.core import api_models as models
-from gateway.core.control_messages import OPERATOR, CommandRequest, ControlResponse, DmnStatus
+from gateway.core.control_messages import (
+    OPERATOR,
+    OPERATOR_EVIDENCE,
+    CommandRequest,
+    ControlResponse,
+    DmnStatus,
+)
 from gateway.core.events import (
     Address,
     CacheTtl,
     ChannelName,
     ConversationId,
     DeliveryReport,
+    Message,
     Usage,
 )
-from gateway.core.facts import OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
-from gateway.core.identity import Role
+from gateway.core.facts import MESSAGE_KINDS, OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
+from gateway.core.identity import Role, person_key
 from gateway.core.metrics import ChannelStats
 from gateway.core.redaction import Redactor
-from gateway.core.route import routes_of
-from gateway.core.text_safety import shorten
+from gateway.core.route import WAITING, routes_of
+from gateway.core.text_safety import one_line, shorten
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.plugins.http import Client
+from gateway.store import SpendingKey, search_terms
+from gateway.store.effects import EffectFact, build_effect_entries
 from gateway.store.format import actor_name, describe_contents, hide_codes
 from gateway.store.overview import (
     ConversationRow,
@@ -118,6 +128,8 @@ def build_usage(
     )
 
 
+MAX_ARGS_CHARS: Final = 200
+"""Longest input, and longest result, in an audit record."""
 MAX_MODES = 2_000
 """Most mode changes of one answer; the newest are kept."""
 
@@ -475,6 +487,112 @@ async def get_cache_report(backend: ApiBackend, query: models.SpendingQuery) -> 
     )
 
 
+NAMES_READ = 1_000
+"""Newest messages in which the names of people are looked for."""
+
+
+async def get_spending(
+    backend: ApiBackend, query: models.SumsQuery
+) -> models.Page[models.UsageSum]:
+    """Return what was spent since the day on which the period begins: by day the newest first, else
+    the highest cost first.
+    """
+    since = (backend.gateway.clock.now() - timedelta(hours=query.hours)).date().isoformat()
+    reader, titles = await backend.open_reader(), backend.gateway.places.titles
+    key: SpendingKey = "sender" if query.by == "person" else query.by
+    found, names = await reader.spending_sums(key, since=since), dict[str, str]()
+    if query.by == "person":
+        names = {one.person: one.name for one in backend.gateway.roster.roles}
+        for entry in await reader.newest_entries(NAMES_READ, kinds=MESSAGE_KINDS):
+            if isinstance(entry.fact, Message):
+                sender = entry.fact.sender
+                names[person_key(entry.fact.at.channel, sender.id)] = sender.name
+    elif query.by == "conversation":
+        await titles.load([ConversationId(one.key) for one in found if one.key])
+        names = {one.key: titles.title(ConversationId(one.key)) for one in found}
+    sums = [
+        build_usage(one.requests, one.usage, one.cost_usd, key=one.key).model_copy(
+            update={"label": names.get(one.key, "")}
+        )
+        for one in found
+    ]
+    if query.by == "day":
+        return models.Page(items=tuple(reversed(sums)))
+    return models.Page(items=tuple(sorted(sums, key=lambda one: -one.cost_usd)))
+
+
+async def search(backend: ApiBackend, query: models.SearchQuery) -> models.Page[models.FoundText]:
+    """Return the entries of the whole log whose texts hold all the words, the newest first."""
+    place = parse_conversation(query.conversation) if query.conversation else None
+    found = await (await backend.open_reader()).newest_entries(
+        query.limit, before=query.before, conversation=place, match=search_terms(query.text)
+    )
+    items = tuple(
+        models.FoundText(
+            position=one.seq,
+            at=one.at,
+            conversation=one.conversation or "",
+            who=actor_name(one.fact),
+            text=describe_contents(one.fact),
+            kind=one.fact.kind,
+        )
+        for one in reversed(found)
+    )
+    is_full = len(items) == query.limit
+    return models.Page(items=items, next=items[-1].position if is_full else None)
+
+
+_WAITING: Final = TypeAdapter(list[models.WaitingItem])
+
+
+async def list_waiting(
+    backend: ApiBackend, _query: models.ApiQuery
+) -> models.Page[models.WaitingItem]:
+    """Return what waits for a person, as the plugins tell it by their route `waiting`, the oldest
+    first.
+    """
+    items, titles = list[models.WaitingItem](), backend.gateway.places.titles
+    for plugin in backend.plugins.all:
+        for declared in routes_of(plugin):
+            if declared.path == WAITING:
+                with backend.plugins.guard(plugin.name, WAITING):
+                    found = await declared.answer()
+                    items += _WAITING.validate_python(found, from_attributes=True)
+    await titles.load([ConversationId(one.place) for one in items if one.place])
+    titled = [
+        one.model_copy(update={"place_title": titles.title(ConversationId(one.place))})
+        if one.place and not one.place_title
+        else one
+        for one in items
+    ]
+    oldest = sorted(
+        titled, key=lambda one: (one.since is None, one.since or backend.gateway.clock.now())
+    )
+    return models.Page(items=tuple(oldest))
+
+
+async def list_commands(
+    backend: ApiBackend, _query: models.ApiQuery, client: Client
+) -> models.Page[models.CommandEntry]:
+    """Return the commands that this client may order, with their subcommands."""
+    role, found = _role_of(client), list[models.CommandEntry]()
+    for row in dict.fromkeys(backend.dispatcher.operator_commands.values()):
+        if row.is_allowed_for(role, direct=True, everywhere=role):
+            subs = [(f"{row.name} {one.name}", one) for one in row.subs]
+            found += [
+                models.CommandEntry(
+                    name=name,
+                    usage=" ".join([name, *map(format_arg, one.args)]),
+                    help=one.summary,
+                    role=row.role,
+                )
+                for name, one in (
+                    subs if row.subs and row.handler is None else [(row.name, row), *subs]
+                )
+            ]
+    return models.Page(items=tuple(found))
+
+
 async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.OutboxStatus:
     """Return the posts that wait for delivery, and the newest deliveries."""
     reader = await backend.open_reader()
@@ -548,6 +666,12 @@ async def get_me(
     return models.ClientEntry(name=client.name, role=client.role)
 
 
+def _role_of(client: Client) -> Role:
+    """Return the role in which a client's orders are carried out."""
+    roles: dict[str, Role] = {"read": "guest", "operate": "admin", "own": "owner"}
+    return roles[client.role]
+
+
 async def carry_out(
     backend: ApiBackend, request: CommandRequest, client: Client
 ) -> ControlResponse:
@@ -556,8 +680,30 @@ async def carry_out(
     """
     if client.name != OPERATOR:
         request = request.model_copy(update={"by": client.name})
-    role: Role = "owner" if client.role == "own" else "admin"
-    return await backend.dispatcher.carry_out(request, role=role)
+    return await backend.dispatcher.carry_out(request, role=_role_of(client))
+
+
+async def audit(
+    backend: ApiBackend, client: Client, what: str, given: object, why_not: str, *, ok: bool
+) -> None:
+    """Record an act that is no command. `why_not`: empty if it was done. Raises StoreError."""
+    redactor = backend.gateway.redactor
+    fact = AuditRecord(
+        what=what,
+        by=OPERATOR,
+        name=client.name,
+        evidence=OPERATOR_EVIDENCE,
+        role=OPERATOR,
+        rule=f"a token with the role {client.role}",
+        at=None,
+        args=one_line(redactor(json.dumps(to_jsonable_python(given))), MAX_ARGS_CHARS),
+        ok=ok,
+        result=one_line(redactor(why_not or "done"), MAX_ARGS_CHARS),
+    )
+    entries = build_effect_entries(
+        (EffectFact(fact),), [None], at=backend.gateway.clock.now(), place=None
+    )
+    await backend.gateway.store.append(entries)
 
 
 async def say(backend: ApiBackend, request: models.SayRequest, client: Client) -> models.SayReceipt:
@@ -607,6 +753,10 @@ PAGES: Final[Mapping[str, View]] = {
     "/api/dmn": list_minds,
     "/api/dmn/history": get_dmn_history,
     "/api/outbox": get_outbox,
+    "/api/search": search,
+    "/api/spending": get_spending,
+    "/api/waiting": list_waiting,
+    "/api/commands": list_commands,
     "/api/audit": list_audit,
     PLUGINS_PATH: list_plugins,
 }

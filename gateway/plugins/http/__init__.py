@@ -10,8 +10,9 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from gateway.config.models import ClientRole, OpsConfig
+from gateway.config.models import OpsConfig
 from gateway.core.clock import Clock
+from gateway.core.route import ClientRole
 from gateway.plugin import Plugin, PluginContext
 
 if TYPE_CHECKING:

@@ -34,10 +34,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from channels.aio import cancel_and_wait
-from gateway.config.models import ClientRole, OpsConfig
+from gateway.config.models import OpsConfig
 from gateway.core.addresses import is_loopback_host
 from gateway.core.clock import Clock
 from gateway.core.control_messages import OPERATOR
+from gateway.core.route import ClientRole
 from gateway.plugins.http import Client, HttpRoute
 from gateway.store import StoreError
 

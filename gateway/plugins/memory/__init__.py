@@ -29,6 +29,7 @@ from gateway.commands.context import (
     send_follow_up,
 )
 from gateway.commands.definition import command
+from gateway.core.api_models import WaitingAction, WaitingItem
 from gateway.core.events import ConversationId
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.i18n import N_, _
@@ -36,6 +37,7 @@ from gateway.core.identity import ADMIN_ROLES
 from gateway.core.labels import join
 from gateway.core.permissions import OUT, OWN
 from gateway.core.private_files import agent_state_directory, read_private, replace_private
+from gateway.core.route import WAITING, RouteRefused, route
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC
 from gateway.core.text_safety import escape_invisible, inline_code, to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
@@ -52,6 +54,7 @@ from gateway.plugins.memory.memory_file import (
     load_dreams,
     load_memory_change,
     remove_note_lines,
+    split_entries,
 )
 from gateway.plugins.memory.search import (
     HitBuilder,
@@ -86,6 +89,9 @@ MAX_NOTES: Final = 20
 """Notes in one answer."""
 MAX_NOTE_CHARS: Final = 300
 """Characters of one note in an answer."""
+MAX_ROWS: Final = 100
+"""Notes in the panel of the journal."""
+EDIT_PATH: Final = "/api/plugins/memory/edit"
 MAX_MEMORY_CHARS: Final = 6_000
 """Characters of MEMORY.md in an answer."""
 OWNERS_ALONE: Final = N_("Only an owner can do that, in a direct chat with me.")
@@ -392,6 +398,98 @@ class Memory(Plugin):
         found.sort(key=lambda one: (one[0].at, one[0].seq), reverse=True)
         lines = [_format_note(one, call) for one in found[:n]]
         return done("\n".join(lines) or _("My journal has nothing that I may show here."))
+
+    @route("GET", WAITING)
+    async def list_waiting(self) -> list[WaitingItem]:
+        """Return the notes of others, which an owner may add to MEMORY.md."""
+        return [
+            WaitingItem(
+                id=f"n{one.seq}",
+                kind="note",
+                who=one.noted.by or agent,
+                place=one.place,
+                what=f"{agent} noted this to keep, and somebody else's words were in view",
+                words=one.noted.text,
+                since=one.at,
+                actions=(
+                    WaitingAction(
+                        label="Add to memory",
+                        words=("memory", "approve", f"n{one.seq}"),
+                        agent=agent,
+                        style="yes",
+                    ),
+                    WaitingAction(
+                        label="Forget",
+                        words=("memory", "forget", f"n{one.seq}"),
+                        agent=agent,
+                        style="no",
+                    ),
+                ),
+            )
+            for agent in self._gateway.live.agents
+            for one in await find_pending_notes(self._store, agent)
+        ]
+
+    @route("GET", "journal", panel="Journal")
+    async def list_notes(self) -> list[dict[str, object]]:
+        """Return the newest notes of all agents, the newest first."""
+        page = await self._store.newest_entries(MAX_ROWS, kinds=["noted"])
+        gone = await self._store.forgotten_notes([one.seq for one in page])
+        return [
+            {
+                "when": one.at,
+                "agent": note.agent,
+                "where": self._places.titles.label(one.conversation) if one.conversation else "",
+                "note": f"{note.title}: {note.text}" if note.title else note.text,
+                "kept": "for good" if note.lasting else "",
+                "_actions": [
+                    {
+                        "label": "Forget",
+                        "words": ["memory", "forget", f"n{one.seq}"],
+                        "agent": note.agent,
+                        "confirm": "Forget this note?",
+                    }
+                ],
+            }
+            for one in reversed(page)
+            if isinstance(note := one.fact, NoteWritten) and one.seq not in gone
+        ]
+
+    @route("GET", "entries", panel="Memory")
+    async def list_entries(self) -> list[dict[str, object]]:
+        """Return the entries of each agent's MEMORY.md."""
+        rows = list[dict[str, object]]()
+        for agent in self._gateway.live.agents:
+            try:
+                text = await self.file.read(agent)
+            except OSError as error:
+                raise RouteRefused(f"MEMORY.md of {agent} cannot be read: {error}") from None
+            for entry in filter(str.strip, split_entries(text)):
+                change = {"label": "Edit", "path": EDIT_PATH, "edit": {"after": entry}}
+                forget = {"label": "Forget", "path": EDIT_PATH, "confirm": "Forget this entry?"}
+                body = {"agent": agent, "before": entry, "after": ""}
+                actions = [{**one, "body": body} for one in (change, forget)]
+                rows.append({"agent": agent, "entry": entry, "_actions": actions})
+        return rows
+
+    @route("POST", "edit", role="own")
+    async def edit_entry(
+        self,
+        *,
+        agent: str,
+        before: Annotated[str, Field(min_length=1)],
+        after: str,
+    ) -> dict[str, object]:
+        """Put another text in place of an entry of MEMORY.md. `after` empty: the entry goes."""
+        if agent not in self._gateway.live.agents:
+            raise RouteRefused(f"there is no agent {agent}")
+        try:
+            why = await self.file.edit(agent, before, after)
+        except OSError as error:
+            why = f"MEMORY.md cannot be written: {error.strerror or error}"
+        if why:
+            raise RouteRefused(why)
+        return {"done": True}
 
     memory_command = command(
         "memory",

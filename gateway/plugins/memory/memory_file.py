@@ -38,6 +38,8 @@ MAX_CHARS: Final = 12_000
 """Largest file to which an approved note is added: text beyond that is in no prompt."""
 APPROVED: Final = "approved"
 """`MemoryConsolidated.reason` of a note that an owner added."""
+EDITED: Final = "edited"
+"""`MemoryConsolidated.reason` of an entry that the operator changed."""
 MAX_SHOWN_CHANGES: Final = 12
 """Changed lines of one dream that are shown."""
 MAX_CHANGE_CHARS: Final = 200
@@ -95,7 +97,7 @@ def find_last_effective_dream(
             undone += 1
         elif undone:
             undone -= 1
-        elif approvals or one.fact.reason != APPROVED:
+        elif approvals or one.fact.reason not in (APPROVED, EDITED):
             return one
     return None
 
@@ -234,17 +236,38 @@ class MemoryStore:
         Call it once an owner who was shown the whole note has approved it.
         """
         await self.finish_write(agent)
-        newest_first = await load_dreams(self._store, agent)
-        if any(note in one.fact.notes for one in newest_first):
+        if any(note in one.fact.notes for one in await load_dreams(self._store, agent)):
             return _("it is already there")
         before = await self.read(agent)
         after = f"{before.rstrip()}\n{format_as_list_item(text)}\n".lstrip()
+        return await self._change(agent, before, after, APPROVED, (note,))
+
+    async def edit(self, agent: str, old: str, new: str) -> str:
+        """Put another text in place of an entry (`split_entries`); empty: the entry goes. Return an
+        empty text, else why nothing was done. Raises StoreError, OSError.
+
+        Call it for an owner alone.
+        """
+        await self.finish_write(agent)
+        before = await self.read(agent)
+        entries = split_entries(before)
+        if entries.count(old) != 1:
+            return _("the file has just changed, or has this entry twice")
+        place = entries.index(old)
+        entries[place : place + 1] = [new.strip("\n")] if new.strip() else []
+        return await self._change(agent, before, "\n".join(entries).strip() + "\n", EDITED, ())
+
+    async def _change(
+        self, agent: str, before: str, after: str, reason: str, notes: tuple[Seq, ...]
+    ) -> str:
+        """Return an empty text, else why nothing was done."""
         if len(after) > MAX_CHARS:
             text = _("the file would be longer than {count} characters; shorten it first")
             return text.format(count=f"{MAX_CHARS:,}")
-        upto = newest_first[0].fact.upto if newest_first else Seq(0)
+        newest = await find_newest_dream(self._store, agent)
+        upto = newest.fact.upto if newest is not None else Seq(0)
         done = await self.rewrite(
-            agent, before=before, after=after, upto=upto, reason=APPROVED, notes=(note,)
+            agent, before=before, after=after, upto=upto, reason=reason, notes=notes
         )
         return "" if done else _("the file has just changed; send the command again")
 
@@ -274,6 +297,17 @@ class MemoryStore:
             self._write(agent, newest.fact.after, newest.key)
         else:
             self._mark_written(agent, newest.key)
+
+
+def split_entries(text: str) -> list[str]:
+    """Return the lines of the file, each with the indented lines that follow it. Pure."""
+    entries = list[str]()
+    for line in text.rstrip().split("\n"):
+        if entries and line.strip() and line[:1].isspace():
+            entries[-1] += f"\n{line}"
+        else:
+            entries.append(line)
+    return entries
 
 
 def format_as_list_item(text: str) -> str:

@@ -34,6 +34,7 @@ from gateway.commands.definition import command
 from gateway.commands.people import AssignableRole, find_named_person, suggest_people
 from gateway.commands.rooms import suggest_rooms
 from gateway.context.conversation import is_addressed
+from gateway.core.api_models import WaitingAction, WaitingItem
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -62,6 +63,7 @@ from gateway.core.identity import (
     person_key,
 )
 from gateway.core.ratelimit import SlidingWindows
+from gateway.core.route import WAITING, route
 from gateway.core.text_safety import inline_code
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.pairing import codes
@@ -161,6 +163,36 @@ class Pairing(Plugin):
         role="admin",
         needs_global_role=True,
     )
+
+    @route("GET", WAITING)
+    async def list_waiting(self) -> list[WaitingItem]:
+        """Return who asks to be let in, with what they wrote in vain, and which rooms."""
+        items = list[WaitingItem]()
+        for one in self._roster.pending_requests("pair", "room"):
+            refused = [fact.fact for fact in await self._find_refused_lines(one)]
+            room, request = one.room, one.request
+            items.append(
+                WaitingItem(
+                    id=request,
+                    kind="pairing" if room is None else "room",
+                    who=one.name or one.person,
+                    place=(room or one.at).conversation,
+                    place_title="" if room is None else one.about,
+                    what="wants to talk to me in private" if room is None else "wants me in a room",
+                    words="\n".join(fact.text for fact in refused if isinstance(fact, Message)),
+                    since=one.until - codes.CODE_LIFETIME,
+                    until=one.until,
+                    actions=(
+                        WaitingAction(
+                            label="Approve", words=("pair", "approve", request), style="yes"
+                        ),
+                        WaitingAction(
+                            label="Refuse", words=("pair", "revoke", request), style="no"
+                        ),
+                    ),
+                )
+            )
+        return items
 
     @command("pair list", "List who waits for approval, and who is approved.")
     async def list_pairings(self, call: CommandCall) -> CommandEffect:

@@ -63,6 +63,7 @@ from gateway.core.identity import (
 from gateway.core.labels import TRUSTED_LABEL, label_of_role, readers_of
 from gateway.core.moments import InvalidTime, parse_timezone
 from gateway.core.permissions import OWN
+from gateway.core.route import route
 from gateway.core.text_safety import inline_code
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
@@ -517,6 +518,30 @@ class Reminders(Plugin):
     async def suggest_intentions(self, typed: CommandCompletion) -> Sequence[str]:
         """Suggest intentions of that place, the next first."""
         return await self.suggest_reminders(typed, intended=True)
+
+    @route("GET", "list", panel="Reminders")
+    async def list_all(self) -> list[dict[str, object]]:
+        """Return what is still to come, in all places, the next one first."""
+        titles, rows = self.context.gateway.places.titles, await find_pending(self._store)
+        return [
+            {
+                "due": one.due,
+                "repeats": describe_schedule_text(one.schedule) if one.schedule else "",
+                "text": one.text,
+                "for": one.asked_by,
+                "where": titles.label(one.home),
+                "_actions": [
+                    {
+                        "label": "Cancel",
+                        "words": ["intentions", "drop", one.reminder]
+                        if one.intended
+                        else ["remind", "cancel", one.reminder],
+                        "confirm": "Cancel this?",
+                    }
+                ],
+            }
+            for one in sorted(rows, key=lambda one: one.due)
+        ]
 
     @command("remind list", "List the reminders that are still to come.")
     async def list_reminders(self, call: CommandCall) -> CommandEffect:

@@ -44,10 +44,9 @@ async def test_every_path_answers_with_its_model(gateway: Operated) -> None:
         await told.until(
             lambda told: len([one for one in told.named("turn") if one["state"] == "ended"]) == 2
         )
+        needed = {"/api/conversation": {"id": "demo/lobby"}, "/api/search": {"text": "weather"}}
         for path, view in PAGES.items():
-            body = await gateway.get(
-                path, **({"id": "demo/lobby"} if path == "/api/conversation" else {})
-            )
+            body = await gateway.get(path, **needed.get(path, {}))
             TypeAdapter(get_type_hints(view)["return"]).validate_json(json.dumps(body))
             assert (await gateway.client.request("PUT", path)).status_code == 405
         for path, sent in {

@@ -1,0 +1,146 @@
+"""What waits for the operator, what is searched and summed, and what the panels of plugins do, over
+HTTP."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.models.scripted import Script, ScriptRule
+from reverie.testing.gateway import UNHURRIED
+from tests.kits.ops import Operated, operated
+
+OWNER = {"dm": "pairing", "roles": {"owner": ["demo:root"]}, "rates": UNHURRIED}
+NOTE = (("remember", '{"text": "Ann likes tea"}'),)
+REMIND = (("remind", '{"at": "in 90 minutes", "text": "Water the plants"}'),)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Operated]:
+    script = Script(
+        rules=(
+            ScriptRule(match="tea", calls=NOTE, reply="Noted."),
+            ScriptRule(match="plants", calls=REMIND, reply="I will."),
+        )
+    )
+    async with operated(tmp_path, script, access=OWNER) as made:
+        yield made
+
+
+async def act(gateway: Operated, action: dict[str, Any], **changed: str) -> Any:
+    """Do what a row, or what waits, offers."""
+    if "path" in action:
+        return await gateway.client.post(action["path"], json=action["body"] | changed)
+    order = {key: action[key] for key in ("words", "place", "agent") if action.get(key)}
+    done = await gateway.post("/api/orders", order)
+    assert done["ok"], done
+    return done
+
+
+async def test_who_asks_to_be_let_in_waits_with_what_they_wrote(gateway: Operated) -> None:
+    for who, words in (("ann", "hello, may I?"), ("ben", "me too")):
+        await gateway.console.receive_message(words, sender=who)
+    ann, ben = (await gateway.get("/api/waiting"))["items"]
+    assert (ann["kind"], ann["who"], ann["words"], ann["place"]) == (
+        "pairing",
+        "ann",
+        "hello, may I?",
+        "demo/ann",
+    )
+    assert ann["since"] < ann["until"]
+    yes, no = ann["actions"][0], ben["actions"][1]
+    assert (yes["style"], no["style"]) == ("yes", "no")
+    await act(gateway, yes)
+    await act(gateway, no)
+    assert (await gateway.get("/api/waiting"))["items"] == []
+    done = [one["arguments"] for one in (await gateway.get("/api/audit"))["items"]]
+    assert len(done) == 2
+
+
+async def test_the_whole_log_is_searched_by_words(gateway: Operated) -> None:
+    for number in range(5):
+        await gateway.console.receive_message(f"apple pie {number}", sender="root")
+    await gateway.console.receive_message('cherry "pie" OR', sender="root")
+    query: dict[str, Any] = {"text": "apple pie", "limit": 2}
+    seen = list[str]()
+    while True:
+        page = await gateway.get("/api/search", **query)
+        seen += [one["text"] for one in page["items"]]
+        if page["next"] is None:
+            break
+        query["before"] = page["next"]
+    mine = [one for one in seen if one.startswith("apple")]
+    assert mine == [f"apple pie {number}" for number in reversed(range(5))]
+    page = await gateway.get("/api/search", text='"pie" OR', conversation="demo/root")
+    (found,) = [one for one in page["items"] if one["kind"] == "direct"]
+    assert (found["who"], found["conversation"]) == ("root", "demo/root")
+    assert (await gateway.get("/api/search", text="apple", conversation="demo/lobby"))[
+        "items"
+    ] == []
+    for wrong in ({"text": " "}, {"text": "a", "conversation": "nowhere"}, {}):
+        assert (await gateway.client.get("/api/search", params=wrong)).status_code == 400
+
+
+async def test_costs_are_summed_by_what_is_asked_for(gateway: Operated) -> None:
+    await gateway.console.receive_message("hello", sender="root")
+    await gateway.took(1)
+    keys = {"person": "demo:root", "conversation": "demo/root", "agent": "reverie"}
+    for by, key in keys.items():
+        (spent,) = (await gateway.get("/api/spending", by=by, hours=24))["items"]
+        assert (spent["key"], spent["requests"]) == (key, 1)
+    (person,) = (await gateway.get("/api/spending", by="person"))["items"]
+    assert person["label"] == "root"
+
+
+async def test_commands_are_listed_for_whom_they_are(gateway: Operated) -> None:
+    listed = {one["name"]: one for one in (await gateway.get("/api/commands"))["items"]}
+    assert {"status", "pair approve", "memory forget", "dmn quiet"} <= listed.keys()
+    assert "<" in listed["pair approve"]["usage"]
+
+
+async def test_rows_of_panels_are_forgotten_changed_and_cancelled(gateway: Operated) -> None:
+    for words in ("Ann likes tea", "remind me of the plants"):
+        await gateway.ask(words, sender="root")
+    panels: dict[str, str] = {}
+    for plugin in (await gateway.get("/api/plugins"))["items"]:
+        panels |= plugin["panels"]
+    (note,) = await gateway.get(panels["Journal"])
+    assert note["note"].endswith("Ann likes tea")
+    await act(gateway, note["_actions"][0])
+    assert await gateway.get(panels["Journal"]) == []
+    (reminder,) = await gateway.get(panels["Reminders"])
+    assert reminder["text"] == "Water the plants"
+    await act(gateway, reminder["_actions"][0])
+    assert await gateway.get(panels["Reminders"]) == []
+    assert isinstance(await gateway.get(panels["Skills"]), list)
+    assert await gateway.get(panels["Memory"]) == []
+
+
+async def test_an_owner_changes_and_removes_entries_of_the_memory_file(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    file = workspace / "MEMORY.md"
+    file.write_text("# Known\n\n- Ann likes tea\n  in the morning\n- Ben likes coffee\n")
+    agents = [{"id": "reverie", "workspace": str(workspace)}]
+    tokens = [{"name": "ben", "role": "operate", "token": "the-token-of-ben-0123456789"}]
+    async with operated(tmp_path, agents=agents, ops={"tokens": tokens}) as gateway:
+        rows = await gateway.get("/api/plugins/memory/entries")
+        texts = ["# Known", "- Ann likes tea\n  in the morning", "- Ben likes coffee"]
+        assert [one["entry"] for one in rows] == texts
+        edit, _ = rows[1]["_actions"]
+        forget = rows[2]["_actions"][1]
+        bearer = {"Authorization": f"Bearer {tokens[0]['token']}"}
+        refused = await gateway.client.post(edit["path"], json=edit["body"], headers=bearer)
+        assert refused.status_code == 403
+        assert (await act(gateway, edit, after="- Ann likes mate")).is_success
+        late = await act(gateway, edit, after="- Ann likes water")
+        assert (late.status_code, late.headers["content-type"]) == (409, "application/problem+json")
+        assert (await act(gateway, forget)).is_success
+        assert file.read_text() == "# Known\n\n- Ann likes mate\n"
+        acts = (await gateway.get("/api/audit"))["items"]
+        assert [(one["command"], one["ok"]) for one in acts] == [
+            (edit["path"], True),
+            (edit["path"], False),
+            (edit["path"], True),
+        ]
