@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.facts import RoleAssigned
-from gateway.core.findings import Finding, warning
-from gateway.store import Store, StoreError, StoreLocation, store_location
+from gateway.core.findings import Finding, unknown, warning
+from gateway.store import Store, StoreError, StoreLocation, StoreMissing, store_location
 
 
 @check("owners")
@@ -14,8 +14,12 @@ async def check_owners(context: CheckContext) -> Sequence[Finding]:
     access, store = context.settings.access, store_location(context.settings.store)
     if access.roles.owner or any(one.role == "owner" for one in access.grants):
         return []
-    if await _count_paired_owners(store):
-        return []
+    try:
+        if await _count_paired_owners(store):
+            return []
+    except (StoreError, OSError):
+        fix = "see the findings of the store"
+        return [unknown("config.owner", "whether anybody was made an owner", fix, str(store))]
     what = (
         "nobody is an owner: nobody can approve requests, administer the bot, or get notices "
         "about problems"
@@ -30,6 +34,6 @@ async def _count_paired_owners(store: StoreLocation) -> int:
     try:
         async with await Store.open_readonly(store, "visitor") as reader:
             held = await reader.current_facts("role_given")
-    except (StoreError, OSError):  # the check of the store reports the reason
+    except StoreMissing:
         return 0
     return sum(1 for one in held if isinstance(one.fact, RoleAssigned) and one.fact.role == "owner")

@@ -26,7 +26,7 @@ from gateway.config.loader import ConfigError, read_config
 from gateway.config.secrets import collect_secrets
 from gateway.config.settings_check import judge_problems
 from gateway.config.source import ConfigProblem
-from gateway.core.findings import Finding, Severity, bad, ok, run_in_thread
+from gateway.core.findings import Finding, Severity, bad, run_in_thread, unknown
 from gateway.core.gateway_state import find_gateway_state
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -60,8 +60,8 @@ _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
 }
 """Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
 _UNSEEN: Final = (
-    "doctor checks the store, channels, models, sandbox and the rest when the "
-    "configuration can be read"
+    "the store, channels, models, sandbox and the rest",
+    "correct the configuration, and run doctor again",
 )
 _DIM: Final = "2"
 _BOLD: Final = "1"
@@ -220,7 +220,7 @@ async def examine(where: CheckEnvironment, names: Container[str] | None = None) 
         first = error.problems[0]
         has_config = len(error.problems) > 1 or not _is_missing_config(first)
         if has_config:
-            findings += [*judge_problems(error.problems), ok("doctor.unseen", _UNSEEN)]
+            findings += [*judge_problems(error.problems), unknown("doctor.unseen", *_UNSEEN)]
             checks.append(
                 (
                     "modes of files",
@@ -284,8 +284,7 @@ async def _run_check(
 
 def _timeout_finding(name: str, after_s: float) -> Finding:
     fix = "run doctor again; if this stays, the disk or the network hangs"
-    what = f"not known: this check took longer than {after_s:.0f} s"
-    return Finding(code="doctor.late", level="unknown", what=what, fix=fix, where=name)
+    return unknown("doctor.late", f"this check took longer than {after_s:.0f} s", fix, name)
 
 
 def _crash_finding(name: str, error: Exception) -> Finding:
@@ -293,13 +292,7 @@ def _crash_finding(name: str, error: Exception) -> Finding:
         error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
     )
     fix = "report it, with the version and the system, as a bug of reverie doctor"
-    return Finding(
-        code="doctor.broke",
-        level="unknown",
-        what=f"not known: this check itself broke: {reason}",
-        fix=fix,
-        where=name,
-    )
+    return unknown("doctor.broke", f"this check itself broke: {reason}", fix, name)
 
 
 def _is_missing_config(one: ConfigProblem) -> bool:

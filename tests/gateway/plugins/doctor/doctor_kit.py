@@ -256,6 +256,7 @@ fault = FAULTS = Table(
             "bad",
             "agents[0].modle",
             "mean",
+            also=(("doctor.unseen", "unknown"),),
             config={"agents": {0: {"modle": "main"}}},
         ),
         Fault(
@@ -364,7 +365,13 @@ fault = FAULTS = Table(
 )
 
 
-@fault("config.invalid", "bad", "channels.telegram.main.token", "set it")
+@fault(
+    "config.invalid",
+    "bad",
+    "channels.telegram.main.token",
+    "set it",
+    ("doctor.unseen", "unknown"),
+)
 def a_variable_that_is_not_set(here: World, _: Any) -> None:
     del here.env["TELEGRAM_TOKEN"]
 
