@@ -7,6 +7,7 @@ import asyncio
 import getpass
 import os
 import shutil
+import signal
 import sys
 import textwrap
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -18,10 +19,10 @@ from typing import Any, Final, NoReturn, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from gateway.config.source import clean_reference
-from gateway.core.findings import Finding
+from gateway.core.findings import Finding, unknown
 from gateway.core.text_safety import escape_unprintable
 
-DONE, FAILED, BAD_USAGE = 0, 1, 2
+DONE, FAILED, BAD_USAGE, UNCHECKED = 0, 1, 2, 3
 """Exit codes."""
 BACK: Final = "back"
 """Answer that leads to the question before."""
@@ -41,7 +42,7 @@ QUESTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "discord.gateway.url": ("", "its gateway"),
     "discord.owner": (f"Your id, or `{LATER}`", "the owner's Discord id"),
     "discord.rooms": (
-        "Where the bot may act: ids of these or of channels, `*`, `none`",
+        "Servers or channels where the bot may act: their ids, `*` for all, or `none`",
         "ids of guilds or channels, `*`, or none",
     ),
     "irc.server": ("Server", "host:port"),
@@ -90,8 +91,13 @@ SECRETS: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Questions for secrets; their flags end in `-env` and `-file`, and name a variable or a file."""
 CORRECT, AGAIN, GO_ON, SKIP = "correct it", "look again", "go on", "skip"
-"""What to do where something does not work: answer the question again, probe again, accept it,
-leave the platform out."""
+"""What to do where something does not work."""
+_MEANINGS: Final[Mapping[str, str]] = {
+    CORRECT: "answer again",
+    AGAIN: "test it again",
+    GO_ON: "keep it, although it does not work",
+    SKIP: "leave this platform out",
+}
 _SOLVED_ELSEWHERE: Final = (
     "discord.intents",
     "model.busy",
@@ -186,6 +192,12 @@ def resolve_secret(reference: str, directory: Path, env: Mapping[str, str] = os.
         raise ValueError(f"{what} {error}") from None
 
 
+def unset(code: str, secret: Secret) -> Finding:
+    """Build the finding of what cannot be tested without a secret."""
+    what = f"whether it works: {secret.reference} is not set here"
+    return unknown(code, what, "run `reverie doctor` where it is set")
+
+
 def split_words(words: str) -> list[str]:
     """Return the words of an answer that names several things."""
     return words.replace(",", " ").split()
@@ -211,11 +223,15 @@ def flag_of(key: str) -> str:
     return f"--{key.replace('.', '-')}"
 
 
+_KEYS: Final = {*QUESTIONS, *SECRETS}
+
+
 @dataclass(frozen=True, slots=True)
 class _Past:
     """Something that was given: an answer, or the result of a probe."""
 
-    key: str
+    question: str
+    """Its key, else its text; name of the function of a probe."""
     by_person: bool
     value: Any
 
@@ -224,8 +240,8 @@ class Respondent:
     """Has questions answered. Each method may raise `SetupStopped`, and `StepBack` for a person.
 
     On `back` the interview runs anew, and what was given before the question that is asked again is
-    given once more, in the same order, without asking, probing or telling it. That question
-    proposes its last answer.
+    given once more, each to its own question, without asking, probing or telling it. That question
+    and those after it propose their last answers.
     """
 
     def __init__(
@@ -246,9 +262,11 @@ class Respondent:
         self._past: list[_Past] = []
         self._position = 0
         """How much of the past this run of the interview was given."""
-        self._proposed: str | None = None
-        """Last answer to the question that was stepped back to."""
+        self._proposals: dict[str, str | Secret] = {}
+        """Earlier answers, by question, to those that are asked again."""
+        self._has_resumed = False
         self.findings: list[Finding] = []
+        """All that were reviewed."""
         self.seen_secrets: list[str] = []
         """Secrets that were typed or resolved."""
 
@@ -256,23 +274,44 @@ class Respondent:
         """Forget the person's last answer and what came after it; the interview is then to be run
         anew.
         """
-        self._position, self._proposed = 0, None
+        self._position = 0
+        self._proposals = {one: self._proposals[one] for one in self._proposals if one in _KEYS}
         while self._past:
             last = self._past.pop()
             if last.by_person:
-                self._proposed = last.value if isinstance(last.value, str) else None
+                self._proposals[last.question] = last.value
                 break
+
+    @property
+    def answers(self) -> dict[str, str | Secret]:
+        """The person's answers so far, by the keys of the questions, and those they proposed."""
+        given = {one.question: one.value for one in self._past if one.by_person}
+        return {key: one for key, one in (self._proposals | given).items() if key in _KEYS}
+
+    def resume(self, answers: Mapping[str, str | Secret]) -> None:
+        """Propose the answers of an interrupted interview. Only the first call counts."""
+        if not self._has_resumed:
+            self._proposals |= answers
+        self._has_resumed = True
 
     @property
     def _is_repeating(self) -> bool:
         return self._position < len(self._past)
 
+    def _has_past(self, question: str) -> bool:
+        """Return whether this question has its answer already. If another was asked here before,
+        that answer and what came after it are forgotten.
+        """
+        if self._is_repeating and self._past[self._position].question != question:
+            del self._past[self._position :]
+        return self._is_repeating
+
     def _repeat(self) -> Any:  # noqa: ANN401 - an answer of any kind
         self._position += 1
         return self._past[self._position - 1].value
 
-    def _keep(self, key: str, value: T, *, by_person: bool = False) -> T:
-        self._past.append(_Past(key, by_person, value))
+    def _keep(self, question: str, value: T, *, by_person: bool = False) -> T:
+        self._past.append(_Past(question, by_person, value))
         self._position += 1
         if isinstance(value, Secret) and value.value:
             self.seen_secrets.append(value.value)
@@ -281,12 +320,14 @@ class Respondent:
     @property
     def unused_flags(self) -> list[str]:
         """Flags that no question used."""
-        used = {one.key for one in self._past}
+        used = {one.question for one in self._past}
         return [flag_of(key) for key in (*self._answers, *self._secrets) if key not in used]
 
     def _take_flag(self, key: str, given: Mapping[str, str]) -> str | None:
         """Return the answer of a flag, which answers once."""
-        if key not in given or not any(one.key == key and not one.by_person for one in self._past):
+        if key not in given or not any(
+            one.question == key and not one.by_person for one in self._past
+        ):
             return given.get(key)
         if not self.attended:
             raise SetupStopped(f"{flag_of(key)}: {given[key]!r} was not accepted")
@@ -313,22 +354,29 @@ class Respondent:
         required. `unattended`: answer where nobody can be asked; None: `default`. `optional`: only
         a flag answers, else the default.
         """
-        if self._is_repeating:
-            return str(self._repeat())
         text = text or QUESTIONS[key][0]
+        question = key or text
+        if self._has_past(question):
+            return str(self._repeat())
         if (given := self._take_flag(key, self._answers)) is not None:
             try:
                 return self._keep(key, parse(given))
             except ValueError as error:
                 raise SetupStopped(f"{flag_of(key)}: {error}", code=BAD_USAGE) from None
         if optional:
-            return self._keep("", default or "")
+            return self._keep(question, default or "")
         if not self.attended:
             answer = default if unattended is None else unattended
             if answer is None:
                 raise SetupStopped(f"{flag_of(key)} is missing: {text}", code=BAD_USAGE)
-            return self._keep("", answer)
-        proposed, self._proposed = self._proposed or default, None
+            return self._keep(question, answer)
+        return self._ask_person(question, text, default, parse)
+
+    def _ask_person(
+        self, question: str, text: str, default: str | None, parse: Callable[[str], str]
+    ) -> str:
+        earlier = self._proposals.pop(question, None)
+        proposed = earlier if isinstance(earlier, str) else default
 
         def read(words: str) -> str:
             if words.strip():
@@ -338,7 +386,12 @@ class Respondent:
             return proposed
 
         prompt = f"{text} [{proposed}]" if proposed else text
-        return self._keep(key, self._prompt(prompt, read), by_person=True)
+        answer = self._keep(question, self._prompt(prompt, read), by_person=True)
+        if earlier is not None and answer != earlier:  # those about the same may no longer fit
+            page = f"{question.partition('.')[0]}."
+            for one in [one for one in self._proposals if one.startswith(page)]:
+                del self._proposals[one]
+        return answer
 
     def ask_secret(
         self,
@@ -355,19 +408,25 @@ class Respondent:
         `existing`: the answer for empty input; not if it was just typed, for then it was refused.
         `optional`: only a flag answers, else it stays as it is.
         """
-        if self._is_repeating:
+        if self._has_past(key):
             return self._repeat()  # type: ignore[no-any-return] # what was kept below
         if (secret := self._take_secret(key)) is not None:
             return self._keep(key, secret)
         if existing is not None and existing.is_new and not optional:
             existing = None
         if optional or (not self.attended and existing):
-            return self._keep("", existing)
+            return self._keep(key, existing)
         flag, (text, _) = flag_of(key), SECRETS[key]
         if not self.attended:
             why = f"{flag}-env NAME or {flag}-file PATH is missing: {text}"
             raise SetupStopped(why, code=BAD_USAGE)
-        self._proposed = None
+        return self._ask_hidden(key, file, existing, parse)
+
+    def _ask_hidden(
+        self, key: str, file: str, existing: Secret | None, parse: Callable[[str], str]
+    ) -> Secret:
+        if isinstance(earlier := self._proposals.pop(key, None), Secret):
+            existing = earlier
 
         def read(words: str) -> Secret:
             words = words.strip()
@@ -380,7 +439,9 @@ class Respondent:
             return existing
 
         hint = "hidden; Enter keeps it" if existing else "hidden, or ${NAME} of the environment"
-        return self._keep(key, self._prompt(f"{text} ({hint})", read, hidden=True), by_person=True)
+        return self._keep(
+            key, self._prompt(f"{SECRETS[key][0]} ({hint})", read, hidden=True), by_person=True
+        )
 
     def _take_secret(self, key: str) -> Secret | None:
         """Return the secret that a flag names."""
@@ -409,18 +470,14 @@ class Respondent:
         return word == "yes"
 
     def _prompt(self, text: str, read: Callable[[str], T], *, hidden: bool = False) -> T:
+        """Return what `read` makes of a line. Raises EOFError where the input ends."""
         while True:
-            try:
-                if hidden and sys.stdin.isatty():
-                    words = getpass.getpass(f"{text}: ", sys.stdout)
-                else:
-                    words = input(f"{text}: ")
-            except EOFError:
-                sys.stdout.write("\n")  # Ctrl-D ends no line
-                reason = "the input ended before all questions were answered; nothing was written"
-                raise SetupStopped(
-                    f"{reason}; --non-interactive uses flags instead", code=BAD_USAGE
-                ) from None
+            if hidden and sys.stdin.isatty():
+                words = getpass.getpass(f"{text}: ", sys.stdout)
+                if words:
+                    self.tell(f"  {len(words)} characters received")
+            else:
+                words = input(f"{text}: ")
             if not sys.stdin.isatty():
                 sys.stdout.write("\n")
             if words.strip().lower() == BACK:
@@ -432,10 +489,11 @@ class Respondent:
 
     def probe(self, probing: Coroutine[None, None, T]) -> T:
         """Return the result of a probe, or of a search for what can be offered as an answer."""
-        if self._is_repeating:
+        question = getattr(probing, "__qualname__", "")
+        if self._has_past(question):
             probing.close()
             return self._repeat()  # type: ignore[no-any-return] # what was kept below
-        return self._keep("", asyncio.run(probing))
+        return self._keep(question, asyncio.run(probing))
 
     def tell(self, *lines: str) -> None:
         """Show lines to a person."""
@@ -473,7 +531,7 @@ class Respondent:
         elsewhere = all(one.code.startswith(_SOLVED_ELSEWHERE) for one in wrong)
         first = (AGAIN, CORRECT) if elsewhere else (CORRECT, AGAIN)
         ways = (*first, GO_ON, *[SKIP] * skip)
-        self.tell(f"  What now: {', '.join(f'{way} ({way[0]})' for way in ways)}.")
+        self.tell("  What now?", *(f"    {way[0]}  {way}: {_MEANINGS[way]}" for way in ways))
         way = self.ask("", " Your choice", default=ways[0], parse=partial(parse_choice, ways))
         if way == SKIP:
             raise PlatformSkipped
@@ -532,7 +590,8 @@ def _write_wrapped(text: str, first: str, rest: str | None = None) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add those of `reverie setup`. Exit codes: 0 done; 1 something does not work or was not
-    confirmed; 2 bad usage. Nothing is written unless it is 0.
+    confirmed; 2 bad usage; 3 done, but something could not be tested. No configuration is written
+    unless it is 0 or 3.
     """
     parser.usage = "%(prog)s [--config DIR] [--non-interactive] [an answer by its flag ...]"
     parser.add_argument(
@@ -565,6 +624,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(args: argparse.Namespace) -> int:
     from gateway.plugins.setup.program import run_setup  # noqa: PLC0415 - it imports this module
 
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the answers are kept
+        signal.signal(number, signal.default_int_handler)
     given = {key.replace("_", "."): value for key, value in vars(args).items() if value is not None}
     secrets = {key: f"${{{given[f'{key}.env']}}}" for key in SECRETS if f"{key}.env" in given}
     for key in SECRETS:

@@ -27,6 +27,7 @@ from gateway.plugins.setup.dialog import (
     Secret,
     Values,
     parse_choice,
+    unset,
 )
 
 _MAX_LISTED: Final = 12
@@ -53,7 +54,7 @@ def ask_model(person: Respondent, config: Values) -> None:
         key, offered, way = provider.get("api_key"), ModelListing(), AGAIN
         kind = find_providers()[provider["kind"]]
         if isinstance(key, Secret) and key.value is None:
-            person.tell(f"  {key.reference} is not set here, so setup cannot test the model now.")
+            person.review([unset("model.answer", key)])
             model = _ask_model_name(person, kind, model, offered)
             break
         settings = person.build(kind, provider)

@@ -37,6 +37,7 @@ from gateway.plugins.setup.dialog import (
     Values,
     find_secrets,
     split_words,
+    unset,
 )
 
 
@@ -79,16 +80,14 @@ def _ask_token(
         assert token is not None, "a token is not optional"
         section = section | {"token": token}
         if token.value is None:
-            person.tell(f"  {token.reference} is not set here, so setup cannot check the token.")
+            person.review([unset(f"{platform}.token", token)])
             return section, unseen
         way, result = AGAIN, unseen
         while way == AGAIN:
             person.tell(f"  Asking {platform.capitalize()} ...")
             result = person.probe(probe(section))
             way = person.review(one for one in result.findings if one.code != later)
-        if way != CORRECT and (
-            not (who := label(result)) or person.confirm(f"Is {who} the right bot?")
-        ):
+        if way != CORRECT and (not (who := label(result)) or person.confirm(f"Use {who}?")):
             return section, result
 
 
@@ -428,16 +427,20 @@ class _IrcPage:
         return self.section["tls"] is False and not is_loopback_host(self.section["host"])
 
     def run(self) -> None:
-        person, section = self._person, self.section
         self._ask_server()
         self._ask_password(optional=True)  # few servers have one: asked for when missed
         self._ask_nick()
         self._ask_account()
+        self._log_in()
         self._ask_contact()
         self._ask_rooms()
+
+    def _log_in(self) -> None:
+        """Log in until it works, or the person accepts that it does not."""
+        person, section = self._person, self.section
         while True:
-            if any(secret.value is None for secret in find_secrets(section)):
-                person.tell("  A password is not set here, so setup cannot test this now.")
+            if missing := [one for one in find_secrets(section) if one.value is None]:
+                person.review([unset("irc.login", missing[0])])
                 return
             person.tell(f"  Logging in to {section['host']}:{section['port']} ...")
             findings = person.probe(probe_irc(self._build(rooms=[])))
@@ -536,6 +539,8 @@ class _IrcPage:
     def _ask_password(self, *, optional: bool = False) -> None:
         existing = self._person.know(self.section.get("password"))
         self.section["password"] = None
+        if self._is_exposed and existing:
+            self._person.tell("  Without TLS, the bot sends no password: it is left out.")
         if not self._is_exposed:
             file = f"{self.name}.server-password"
             self.section["password"] = self._person.ask_secret(

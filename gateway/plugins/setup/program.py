@@ -10,6 +10,7 @@ import shlex
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import unified_diff
 from functools import partial
@@ -23,24 +24,29 @@ from gateway.core.gateway_state import find_gateway_state
 from gateway.core.installing import in_image
 from gateway.core.redaction import Redactor
 from gateway.plugins.setup.config_edit import (
+    DRAFT,
     MAIN_FILE,
     SCHEMA_FILE,
     SECRETS,
     CannotEdit,
     check_files,
+    drop_draft,
     edit_files,
     find_changes,
     is_writable,
+    load_draft,
     merge_trees,
     parse_yaml,
     read_config_files,
     render_config,
+    save_draft,
     write_files,
 )
 from gateway.plugins.setup.dialog import (
     BAD_USAGE,
     DONE,
     FAILED,
+    UNCHECKED,
     PlatformSkipped,
     Respondent,
     Secret,
@@ -79,8 +85,13 @@ def run_setup(
             except StepBack:
                 person.step_back()
     except KeyboardInterrupt:
-        sys.stderr.write("\nstopped; nothing was written\n")
+        with suppress(OSError):  # the terminal may be gone
+            sys.stderr.write(f"\nstopped; {_keep_draft(person)}\n")
         return FAILED
+    except EOFError:
+        reason = f"the input ended before all questions were answered; {_keep_draft(person)}"
+        sys.stderr.write(f"\nsetup: {reason}; --non-interactive uses flags instead\n")
+        return BAD_USAGE
     except (SetupStopped, OSError, UnicodeError) as error:
         reason = str(error)
         if isinstance(error, OSError):
@@ -93,28 +104,16 @@ def run_setup(
         return error.code if isinstance(error, SetupStopped) else FAILED
     except Exception:  # noqa: BLE001 - an unexpected error may quote a secret: it is printed redacted
         redactor = Redactor(person.seen_secrets)
-        sys.stderr.write(f"this is a bug; nothing was written\n{redactor(traceback.format_exc())}")
+        bug = redactor(traceback.format_exc())
+        sys.stderr.write(f"this is a bug; {_keep_draft(person)}\n{bug}")
         return FAILED
 
 
 def _run_setup(
     directory: Path | None, person: Respondent, token: str, *, as_json: bool, yes: bool
 ) -> int:
-    person.tell(
-        "Reverie setup. Enter takes the value in brackets; `back` goes to the",
-        "question before; Ctrl-C stops and changes nothing.",
-        "",
-    )
-    question = "Directory of the configuration"
-    free = "~/.config/reverie" if Path("reverie").exists() else "./reverie"
-    default = str(default_config() or free)
-    directory = directory or Path(person.ask("", question, default=default)).expanduser()
-    if not is_writable(directory):
-        raise SetupStopped(
-            f"{directory} cannot be written: name another directory, or look who owns it",
-            code=BAD_USAGE,
-        )
-    person.directory, texts = directory, read_config_files(directory)
+    directory = person.directory = _choose_directory(directory, person)
+    texts = read_config_files(directory)
     if texts:
         _check(directory, texts, "correct the configuration first:")
         person.tell(f"There is a configuration in {directory}: setup proposes its values.")
@@ -149,15 +148,17 @@ def _run_setup(
     if files:
         _confirm(person, directory, files, silent=as_json, yes=yes)
         write_files(directory, files)
-    if not person.attended and person.unused_flags:
-        notes.append(f"not needed: {', '.join(person.unused_flags)}")
+    drop_draft(directory)
+    notes += [f"{flag} was not used: nothing asked for it" for flag in person.unused_flags]
+    last = {one.code: one.level for one in person.findings}
+    code = UNCHECKED if "unknown" in last.values() else DONE
     written = [str(directory / name) for name in files]
     next_commands = [
         f"reverie {name} --config {shlex.quote(str(directory))}" for name in ("doctor", "run")
     ]
     if not as_json:
         _say_farewell(channels, written, notes, next_commands, running=running)
-        return DONE
+        return code
     _print_json(
         {
             "ok": True,
@@ -170,7 +171,47 @@ def _run_setup(
             "next": next_commands,
         }
     )
-    return DONE
+    return code
+
+
+def _choose_directory(directory: Path | None, person: Respondent) -> Path:
+    """Return the directory of the configuration; answers of a setup that was stopped there are
+    proposed.
+    """
+    person.tell(
+        "Reverie setup. Enter takes the value in brackets; `back` goes to the",
+        "question before; Ctrl-C stops, and the next setup goes on from there.",
+        "",
+    )
+    question = "Directory of the configuration"
+    mine, draft = Path("reverie"), Path("reverie", DRAFT)
+    free = "~/.config/reverie" if mine.exists() and not draft.exists() else "./reverie"
+    default = str(default_config() or free)
+    directory = directory or Path(person.ask("", question, default=default)).expanduser()
+    if not is_writable(directory):
+        raise SetupStopped(
+            f"{directory} cannot be written: name another directory, or look who owns it",
+            code=BAD_USAGE,
+        )
+    if person.attended and (answers := load_draft(directory)):
+        person.tell("", f"Answers of a setup that was stopped are kept in {directory / DRAFT}.")
+        if person.confirm("Propose them again?"):
+            person.resume(answers)
+    return directory
+
+
+def _keep_draft(person: Respondent) -> str:
+    """Keep the answers of somebody whose setup ends, and return where."""
+    if not (person.attended and person.answers and person.directory != Path()):
+        return "nothing was written"
+    try:
+        save_draft(person.directory, person.answers)
+    except OSError as error:
+        return f"the answers could not be kept: {error.strerror}"
+    return (
+        f"your answers are kept in {person.directory / DRAFT}, each secret in a file of its own, "
+        "mode 600; the next setup proposes them"
+    )
 
 
 def _first_values() -> Values:

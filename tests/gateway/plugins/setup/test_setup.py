@@ -302,7 +302,7 @@ async def test_telegram_from_nothing_to_an_answer(
                 ("Token", api.token),
             )
             assert api.token not in person.arguments
-            await person.says("Is @reverie_bot the right bot")
+            await person.says("Use @reverie_bot")
             api.private_says(ann, "hello there")
             await person.answers(
                 ("Your id", ""),
@@ -336,7 +336,7 @@ async def test_telegram_with_every_mistake(tmp_path: Path) -> None:
                 ("that is not a token.*Token", "7000000001:AAwrong-token_of_somebody"),
                 ("does not know this token.*Your choice", ""),
                 ("Token", api.token),
-                ("Is @reverie_bot the right bot", ""),
+                ("Use @reverie_bot", ""),
                 ("Your id", "@ann"),
                 ("can get another owner.*Your id", str(lounge.id)),
                 ("that is the id of a group.*Your id", "4711"),
@@ -401,8 +401,8 @@ async def test_discord_from_nothing_to_an_answer(
             await person.answers(
                 ("Your choice", "what?"),
                 ("one of look again, correct it, go on, skip.*Your choice", "look again"),
-                ("Is reverie the right bot", ""),
-                ("Where the bot may act", ""),
+                ("Use reverie", ""),
+                ("Servers or channels", ""),
                 ("Your id", ""),
             )
             await the_rest(person)
@@ -432,13 +432,13 @@ async def test_irc_with_services_from_nothing_to_an_answer(
                     ("Nick", "reverie"),
                     ("Its account", "reverie"),
                     ("Password", "wrong horse"),
-                    ("Rooms", "#room"),
                     ("SASL login failed.*Your choice", ""),
                     ("Its account", ""),
                     ("Password", "correcthorse"),
                 )
+                await person.sees("12 characters received")
                 await person.sees("logged in to the services as reverie")
-                await person.says("Your own account", "alice")
+                await person.answers(("Rooms", "#room"), ("Your own account", "alice"))
                 await the_rest(person)
                 print_figures("IRC (with one mistake)", person, capsys)
                 kept(directory, person, "correcthorse", KEY, "wrong horse")
@@ -473,15 +473,17 @@ async def test_a_nick_that_is_taken_and_a_server_that_is_not_there(tmp_path: Pat
                 ("Its account", "alice, alice@example.org"),
                 ("that is not an account.*Its account", "https://example.org/alice"),
                 ("that is not an account.*Its account", "none"),
-                ("Rooms", "~room"),
-                ("is not an IRC channel.*Rooms", "room"),
                 ("server password is refused.*Your choice", ""),
                 ("Password of the server", "open sesame"),
                 ("the nick reverie is taken.*Your choice", ""),
                 ("Nick", "reverie2"),
             )
             await person.sees("the nick reverie2 is free")
-            await person.says("Your own account", "later")
+            await person.answers(
+                ("Rooms", "~room"),
+                ("is not an IRC channel.*Rooms", "room"),
+                ("Your own account", "later"),
+            )
             await the_rest(person)
             kept(tmp_path / "bot", person, "open sesame", KEY)
             assert "reverie ctl pair seed ID owner" in person.screen
@@ -496,7 +498,7 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
         await person.answers(
             ("Platforms", ""),
             ("Token", api.token),
-            ("Is @reverie_bot the right bot", ""),
+            ("Use @reverie_bot", ""),
             ("Your id", "later"),
             ("Groups", ""),
             ("Who answers", "embedded"),
@@ -526,12 +528,12 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
         await person.answers(
             ("Platforms", ""),
             ("Token", api.token),
-            ("Is @reverie_bot the right bot", "back"),
+            ("Use @reverie_bot", "back"),
             ("Token", "back"),
             ("Platforms", "back"),  # there is none before it
             ("Platforms", ""),
             ("Token", api.token),
-            ("Is @reverie_bot the right bot", ""),
+            ("Use @reverie_bot", ""),
             ("Your id", "later"),
         )
         asked = len(api.calls)
@@ -560,6 +562,62 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
     assert 'rooms: ["-100300"]' in files["reverie.yaml"]
     assert "id: nora" in files["reverie.yaml"]
     assert person.screen.count("To create a bot, talk to @BotFather") == 2
+
+
+@pytest.mark.parametrize("platform", ["telegram", "discord", "irc"])
+async def test_back_from_each_question_and_enter_lead_to_the_same_configuration(
+    platform: str, tmp_path: Path
+) -> None:
+    sasl = IrcOptions(caps=f"{CAPS} sasl=PLAIN", sasl={"mira": "correct horse"})
+    async with (
+        BotApi() as telegram,
+        DiscordApi() as discord,
+        Ircd(sasl) as ircd,
+        model() as fake,
+    ):
+        urls = ["--telegram-url", telegram.url, "--discord-api-url", discord.api_url]
+        urls += ["--discord-gateway-url", discord.gateway_url, "--model-url", fake.url]
+        pages = {
+            "telegram": [
+                ("Token", telegram.token),
+                ("Use @reverie_bot", "yes"),
+                ("Your id", "later"),
+                ("Groups", "-100200"),
+            ],
+            "discord": [
+                ("Token", discord.token),
+                ("Use reverie", "yes"),
+                ("Servers or channels", discord.room),
+                ("Your id", "later"),
+            ],
+            "irc": [
+                ("Server", f"127.0.0.1:{ircd.port}"),
+                ("TLS", "no"),
+                ("Nick", "mira"),
+                ("Its account", "mira"),
+                ("Password of that account", "correct horse"),
+                ("Rooms", "#tea #garden"),
+                ("Your own account", "alice"),
+            ],
+        }
+        dialog = [("Platforms", platform), *pages[platform]]
+        dialog += [("Who answers", "anthropic"), ("Key", KEY), ("Model", "2")]
+        dialog += [("Its name", "Mira"), ("Its character", "Calm."), ("May it speak up", "never")]
+        made = list[dict[str, str]]()
+        for goes_back in (False, True):
+            directory = tmp_path / str(goes_back)
+            async with at_terminal("--config", str(directory), *urls) as person:
+                before = ""
+                for prompt, words in [*dialog, ("Write it", "yes")]:
+                    if goes_back and before:
+                        await person.answers((prompt, "back"), (before, ""))
+                    await person.says(prompt, words)
+                    before = prompt
+                assert await person.over() == 0, person.screen
+            files = written(directory)
+            files.pop("secrets/ops.token")
+            made.append(files)
+        assert made[0] == made[1]
 
 
 @pytest.mark.system
@@ -606,23 +664,21 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
             )
             await corrects("does not know this token", ("Token", telegram.token))
             await person.answers(
-                ("Is @reverie_bot the right bot", ""),
+                ("Use @reverie_bot", ""),
                 ("Your id", "later"),
                 ("Groups", ""),
                 ("Token", "MTk4.wrong-token.of-somebody"),
             )
             await corrects("does not know this token", ("Token", discord.token))
             await person.answers(
-                ("Is reverie the right bot", ""),
-                ("Where the bot may act", ""),
+                ("Use reverie", ""),
+                ("Servers or channels", ""),
                 ("Your id", ""),
                 ("Server", "no-such-host.invalid:6697"),  # where TLS is not asked about
                 ("no host called.*Your choice", "go on"),
                 ("Nick", "reverie"),
                 ("Its account", "mira"),
                 ("Password", "wrong horse"),
-                ("Who runs the bot", "alice, alice@example.org"),
-                ("Rooms", "none"),
             )
             await corrects("no host called", ("Server", f"127.0.0.1:{ircd.port}"), ("TLS", "no"))
             await corrects(
@@ -634,6 +690,7 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
             await corrects("nick reverie is taken", ("Nick", "reverie2"))
             await person.sees("logged in to the services as mira")
             await person.answers(
+                ("Rooms", "none"),
                 ("Your own account", "alice"),
                 ("Who answers", ""),
                 ("Key", "sk-ant-wrong-0123456789"),
@@ -647,7 +704,6 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
         "telegram.main:",
         "discord.main:",
         "irc.local:",
-        'contact: "alice, alice@example.org"',
     ):
         assert kept_answer in text
 
@@ -661,8 +717,8 @@ async def test_a_server_that_refused_for_want_of_a_key_is_taken_to_want_one(tmp_
             ("nothing listens.*Your choice", "go on"),
             ("Nick", ""),
             ("Its account", "none"),
-            ("Rooms", "none"),
             ("nothing listens.*Your choice", "go on"),
+            ("Rooms", "none"),
             ("Your own account", "later"),
             ("Who answers", "compatible"),
             ("Its address", f"{fake.url}/v1"),
@@ -723,7 +779,7 @@ async def test_a_second_run_changes_what_is_answered_and_shows_it_before(tmp_pat
             await person.answers(
                 ("Platforms .telegram.", ""),
                 ("Token .hidden; Enter keeps it.", ""),
-                ("Is @reverie_bot the right bot", ""),
+                ("Use @reverie_bot", ""),
                 ("Your id", "later"),
                 ("Groups.*-100999", "-100999 -100888"),
                 ("Who answers .anthropic.", ""),
@@ -994,28 +1050,57 @@ async def test_a_directory_of_the_proposed_name_is_left_to_whom_it_belongs(tmp_p
 @pytest.mark.parametrize(
     "question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.system) for one in (1, 2, 4, 5))]
 )
-async def test_ctrl_c_at_any_question_leaves_nothing(tmp_path: Path, question: int) -> None:
+async def test_ctrl_c_at_any_question_keeps_the_answers_for_the_next_time(
+    tmp_path: Path, question: int
+) -> None:
+    directory = tmp_path / "bot"
     async with world() as (api, fake):
-        urls = "--telegram-url", api.url, "--model-url", fake.url
+        given = "--config", str(directory), "--telegram-url", api.url, "--model-url", fake.url
         answers = [
-            ("Platforms", ""),
+            ("Platforms", "t"),
             ("Token", api.token),
-            ("Is @", ""),
+            ("Use @", ""),
             ("Your id", "later"),
-            ("Groups", ""),
+            ("Groups", "-100200"),
         ]
-        answers += [("Who answers", ""), ("Key", KEY), ("Model", "")]
-        async with at_terminal("--config", str(tmp_path / "bot"), *urls) as person:
+        answers += [("Who answers", ""), ("Key", KEY), ("Model", "1")]
+        async with at_terminal(*given) as person:
             for prompt, words in answers[:question]:
                 await person.says(prompt, words)
             await person.sees(answers[question][0] + r"[^\n]*: $")
             assert await person.interrupts() == 1
-            assert "nothing was written" in person.screen
             assert "Traceback" not in person.screen
-        assert untouched(tmp_path)
+        if not question:
+            assert "nothing was written" in person.screen
+            assert untouched(tmp_path)
+            return
+        assert not list(directory.glob("*.yaml"))
+        draft = directory / "secrets" / "draft"
+        assert str(draft) in " ".join(person.screen.split())
+        for file in draft.iterdir():
+            assert file.stat().st_mode & 0o777 == 0o600
+            assert file.name != "answers.json" or api.token not in file.read_text()
+        async with at_terminal(*given) as person:
+            await person.says("Propose them again", "")
+            for prompt, words in answers:
+                asked = answers.index((prompt, words)) >= question
+                await person.says(prompt, words if asked else "")
+            await agreed(person)
+            assert api.token not in person.screen
+        assert not draft.exists()
+        files = written(directory)
+        assert files["secrets/telegram.main.token"].strip() == api.token
+        assert ("-100200" in files["reverie.yaml"], files["secrets/anthropic.key"].strip()) == (
+            True,
+            KEY,
+        )
 
 
-async def test_ctrl_c_while_it_looks_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.system)],
+)
+async def test_an_end_while_it_looks_keeps_the_answers(tmp_path: Path, number: int) -> None:
     async with (
         world() as (api, _),
         at_terminal("--config", str(tmp_path / "bot"), "--telegram-url", api.url) as person,
@@ -1026,12 +1111,12 @@ async def test_ctrl_c_while_it_looks_leaves_nothing(tmp_path: Path) -> None:
             ("Token", api.token),
         )
         await api.called("getMe")
-        os.kill(person.process.pid, signal.SIGINT)
+        os.kill(person.process.pid, number)
         assert await person.over() == 1
-        assert "nothing was written" in person.screen
         assert api.token not in person.screen
         api.faults.release()
-    assert untouched(tmp_path)
+        kept_files = [f"secrets/draft/{name}" for name in ("answers.json", "telegram.main.token")]
+        assert [*written(tmp_path / "bot")] == kept_files
 
 
 async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
@@ -1079,7 +1164,7 @@ async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
             await person.answers(
                 ("Platforms", ""),
                 ("Token", "${TG}"),
-                ("Is @reverie_bot the right bot", ""),
+                ("Use @reverie_bot", ""),
                 ("Your id", "later"),
                 ("Groups", ""),
                 ("Who answers", ""),
@@ -1093,7 +1178,7 @@ async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
                 ("May it speak up", ""),
                 ("Write it", ""),
             )
-            assert await person.over() == 0
+            assert await person.over() == 3
             assert "NOT_SET must be set in the environment" in person.screen
             assert api.token not in person.screen
         files = written(directory)
@@ -1173,7 +1258,7 @@ async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
         assert (code, err) == (0, ""), (out, err)
         told = json.loads(out)
         assert told["owners"] == ["irc.local:account:ann"]
-        assert told["warnings"] == ["not needed: --discord-owner"]
+        assert told["warnings"] == ["--discord-owner was not used: nothing asked for it"]
         assert {finding["level"] for finding in told["findings"]} == {"ok"}
         text = written(directory)["reverie.yaml"]
         for said in (
