@@ -66,6 +66,11 @@ def check_place(context: CheckContext) -> Iterator[Finding]:
             "make that directory writable for the gateway's user, or set store.path to another one"
         )
         yield bad("store.directory", f"its directory cannot be used: {problem}", fix, where)
+    for agent in context.settings.agents:
+        if agent.files and (problem := _find_directory_problem(agent.files)):
+            fix = "make it a directory that the gateway's user can write, or take `files` out"
+            what = f"the files of the agent cannot be kept there: {problem}"
+            yield bad("files.directory", what, fix, f"agents.{agent.id}.files")
 
 
 @check("store")

@@ -193,16 +193,21 @@ def _choose_directory(directory: Path | None, person: Respondent) -> Path:
             f"{directory} cannot be written: name another directory, or look who owns it",
             code=BAD_USAGE,
         )
-    if person.attended and (answers := load_draft(directory)):
+    if _is_at_terminal(person) and (answers := load_draft(directory)):
         person.tell("", f"Answers of a setup that was stopped are kept in {directory / DRAFT}.")
         if person.confirm("Propose them again?"):
             person.resume(answers)
     return directory
 
 
+def _is_at_terminal(person: Respondent) -> bool:
+    """Return whether somebody types the answers: those of a pipe come again by themselves."""
+    return person.attended and sys.stdin.isatty()
+
+
 def _keep_draft(person: Respondent) -> str:
     """Keep the answers of somebody whose setup ends, and return where."""
-    if not (person.attended and person.answers and person.directory != Path()):
+    if not (_is_at_terminal(person) and person.answers and person.directory != Path()):
         return "nothing was written"
     try:
         save_draft(person.directory, person.answers)

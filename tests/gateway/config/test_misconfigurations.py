@@ -338,6 +338,14 @@ MISTAKES = (
         {"store": {"path": "file/r.db"}},
     ),
     Mistake(
+        "files of an agent where no directory can be",
+        CHECK,
+        2,
+        "agents.r.files",
+        "take `files` out",
+        {"agents": {0: {"id": "r", "files": "file"}}},
+    ),
+    Mistake(
         "a workspace that is not there",
         DOCTOR,
         1,
