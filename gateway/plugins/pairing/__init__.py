@@ -75,6 +75,8 @@ from gateway.stream.attention import assess
 
 MAX_REFUSED_AGE: Final = timedelta(days=1)
 """Age of a question that is still answered after the approval."""
+MAX_LATER_LINES: Final = 20
+"""Lines of others after a question in a room with which the room has gone on without an answer."""
 MAX_REFUSED_LINES: Final = 10
 """Lines that are told of somebody who was let in: the question, and those before it."""
 _LET_IN: Final = "written before they were let in"
@@ -267,12 +269,12 @@ class Pairing(Plugin):
 
         The newest line to the agent is due, and their lines before it are context. Each enters
         once, at a new position: a turn that is under way covers no later one. Nothing of somebody
-        who is or was blocked, or was heard since.
+        who is or was blocked, or was heard since, and nothing in a room that has gone on.
         """
         at, policy, now = request.at, self._policy, self._gateway.clock.now()
         if request.room is not None and _room_address(at) != request.room:
             at = request.room
-        found = list[EffectFact]()
+        found, later = list[EffectFact](), 0
         recent = await self._gateway.store.newest_entries(
             RECENT_LINES, kinds=MESSAGE_KINDS, conversation=at.conversation
         )
@@ -282,7 +284,10 @@ class Pairing(Plugin):
                 not isinstance(message, Message)
                 or person_key(at.channel, message.sender.id) != request.person
             ):
+                later += 1
                 continue
+            if not found and later > MAX_LATER_LINES:
+                break
             before = await self._gateway.store.find_judgement(entry.seq)
             if (
                 before is None

@@ -14,6 +14,7 @@ from gateway import app
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Message
 from gateway.core.facts import CodeIssued, Judgement
+from gateway.plugins.pairing import MAX_LATER_LINES
 from gateway.store import Store
 from reverie.testing.channels import story
 from reverie.testing.gateway import CONSOLE, Gateway, Screen, running, settings
@@ -108,6 +109,18 @@ async def test_in_an_opened_room_who_asked_is_answered_and_others_are_not(tmp_pa
             ("context", "the weather is fine"),
             ("due", "reverie: do you sail?"),
         ]
+
+
+@story
+async def test_a_room_that_has_gone_on_is_opened_without_an_answer(tmp_path: Path) -> None:
+    async with running(tmp_path, Script(), access=ACCESS) as gateway:
+        shown = await say(gateway, "reverie: do you sail?", "eve", "office")
+        for number in range(MAX_LATER_LINES + 1):
+            await gateway.say(f"line {number}", sender="mallory", room="office")
+        await say(gateway, f"!room approve {code(shown)}", "root", "office")
+        await say(gateway, "!whoami", "olga")
+        assert await let_in(gateway) == []
+        assert not gateway.scripted.requests
 
 
 @story
