@@ -56,6 +56,7 @@ from channels.telegram.render import MAX_CAPTION_UNITS, TelegramText, parse_body
 from channels.text import single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Attachment, ChannelName, MessageId, Sender, SenderId
+from gateway.core.i18n import _, languages, use_language
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.telegram")
@@ -494,8 +495,10 @@ Role = Literal["owner", "admin", "member", "guest"]
 Menu = tuple[BotCommand, ...]
 
 
-def build_menu(specs: Sequence[CommandSpec], role: Role, *, direct: bool) -> Menu:
-    """Return the commands that a role may use there. Pure."""
+def build_menu(
+    specs: Sequence[CommandSpec], role: Role, *, direct: bool, language: str = ""
+) -> Menu:
+    """Return the commands that a role may use there, in a language; empty: English. Pure."""
     able = (
         spec
         for spec in specs
@@ -505,9 +508,16 @@ def build_menu(specs: Sequence[CommandSpec], role: Role, *, direct: bool) -> Men
             or (spec.own and direct and spec.role != "blocked")
         )
     )
-    return tuple(
-        BotCommand(spec.name, spec.summary[:_MAX_SUMMARY_CHARS] or spec.name) for spec in able
-    )[:_MAX_COMMANDS]
+    with use_language(language):
+        return tuple(
+            BotCommand(spec.name, _(spec.summary)[:_MAX_SUMMARY_CHARS] or spec.name)
+            for spec in able
+        )[:_MAX_COMMANDS]
+
+
+def _menu_languages() -> Sequence[str]:
+    """Return the languages that menus have, first that of everybody else."""
+    return ("", *sorted(languages()))
 
 
 class CommandMenus:
@@ -521,9 +531,9 @@ class CommandMenus:
     def __init__(self, name: ChannelName, specs: Sequence[CommandSpec]) -> None:
         self._name, self._specs = name, tuple(specs)
         self._api: TelegramApi | None = None
-        self._shown: dict[int, Menu] = {}
-        """Chat -> its own menu as certainly set; missing: none."""
-        self._wanted: dict[int, Menu] = {}
+        self._shown: dict[int, Role] = {}
+        """Chat -> the role whose menu is certainly set there; missing: none."""
+        self._wanted: dict[int, Role] = {}
         self._lock = asyncio.Lock()
 
     async def start(self, api: TelegramApi) -> None:
@@ -531,18 +541,15 @@ class CommandMenus:
         self._api = api
         if not self._specs:
             return
-        groups, alone = (
-            build_menu(self._specs, "guest", direct=direct) for direct in (False, True)
-        )
-        scopes: Iterable[tuple[BotCommandScope, Menu]] = (
-            (BotCommandScopeDefault(), groups),
-            (BotCommandScopeAllGroupChats(), groups),
-            (BotCommandScopeAllPrivateChats(), alone),
+        scopes: Iterable[tuple[BotCommandScope, bool]] = (
+            (BotCommandScopeDefault(), False),
+            (BotCommandScopeAllGroupChats(), False),
+            (BotCommandScopeAllPrivateChats(), True),
         )
         try:
             async with asyncio.timeout(_MENU_TIMEOUT_S):
-                for scope, wanted in scopes:
-                    await api.await_call(api.bot.set_my_commands(wanted, scope))
+                for scope, direct in scopes:
+                    await self._set(api, scope, "guest", direct=direct)
         except (TelegramError, TimeoutError) as error:
             logger.warning(
                 "%s: the command menu is not set: %s",
@@ -560,11 +567,11 @@ class CommandMenus:
         connection.
         """
         guest_menu = build_menu(self._specs, "guest", direct=True)
-        wanted = dict[int, Menu]()
+        wanted = dict[int, Role]()
         for sender, role in sorted(to, key=lambda entry: -_ROLE_ORDER.index(entry[1])):
             menu = build_menu(self._specs, role, direct=True)
             if sender.id.isascii() and sender.id.isdigit() and menu != guest_menu:
-                wanted.setdefault(int(sender.id), menu)
+                wanted.setdefault(int(sender.id), role)
         self._wanted = dict(list(wanted.items())[:_MAX_CHATS])
         await self.sync()
 
@@ -574,10 +581,10 @@ class CommandMenus:
             api, wanted = self._api, self._wanted
             if api is None:
                 return
-            outdated = dict[int, Menu]((chat, ()) for chat in self._shown if chat not in wanted)
-            for chat, menu in (outdated | wanted).items():
+            outdated = [chat for chat in self._shown if chat not in wanted]
+            for chat in (*outdated, *wanted):
                 try:
-                    await self._sync_chat(api, chat, menu)
+                    await self._sync_chat(api, chat, wanted.get(chat))
                 except RetryAfter as error:
                     logger.warning(
                         "%s: the menus of some chats are not set: %s", self._name, api.redact(error)
@@ -590,13 +597,21 @@ class CommandMenus:
                         "%s: the menu of a chat is not set: %s", self._name, api.redact(error)
                     )
 
-    async def _sync_chat(self, api: TelegramApi, chat: int, wanted: Menu) -> None:
+    async def _sync_chat(self, api: TelegramApi, chat: int, wanted: Role | None) -> None:
         if self._shown.get(chat) == wanted:
             return
         scope = BotCommandScopeChat(chat)
         if wanted:
-            await api.await_call(api.bot.set_my_commands(wanted, scope))
+            await self._set(api, scope, wanted, direct=True)
             self._shown[chat] = wanted
         else:
-            await api.await_call(api.bot.delete_my_commands(scope))
+            for language in _menu_languages():
+                await api.await_call(api.bot.delete_my_commands(scope, language or None))
             self._shown.pop(chat, None)
+
+    async def _set(
+        self, api: TelegramApi, scope: BotCommandScope, role: Role, *, direct: bool
+    ) -> None:
+        for language in _menu_languages():
+            menu = build_menu(self._specs, role, direct=direct, language=language)
+            await api.await_call(api.bot.set_my_commands(menu, scope, language or None))

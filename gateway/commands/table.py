@@ -32,7 +32,6 @@ from gateway.commands.definition import (
     declared_commands,
     make_arg,
 )
-from gateway.core.i18n import _, use_language
 from gateway.plugin import Plugin
 from gateway.store.effects import CommandEffect, done
 
@@ -62,40 +61,29 @@ class CommandTable:
         """The commands of people by subject, without aliases."""
         return tuple(dict.fromkeys(self.people.values()))
 
-    def specs(self, language: str = "en") -> tuple[CommandSpec, ...]:
-        """Return the specifications for the channels in this language (a tag; without a catalog:
-        English).
-
-        Names of commands, arguments and choices are the same in all languages.
-        `gateway.core.i18n.languages` lists the catalogs.
+    def specs(self) -> tuple[CommandSpec, ...]:
+        """Return the specifications for the channels, in English: these translate the summaries
+        (`gateway.core.i18n`). Names of commands, arguments and choices are the same everywhere.
         """
-        with use_language(language):
-            return tuple(
-                CommandSpec(
-                    name=row.name,
-                    summary=_(row.summary),
-                    args=_localize_args(row.args),
-                    subs=tuple(
-                        SubcommandSpec(
-                            name=sub.name,
-                            summary=_(sub.summary),
-                            args=_localize_args(sub.args),
-                            private=sub.private,
-                        )
-                        for sub in row.subs
-                    ),
-                    private=row.private,
-                    role=row.role,
-                    direct_only=row.direct_only,
-                    own=row.allowed_in_own_chat,
-                    aliases=row.aliases,
-                )
-                for row in self.rows
+        return tuple(
+            CommandSpec(
+                name=row.name,
+                summary=row.summary,
+                args=row.args,
+                subs=tuple(
+                    SubcommandSpec(
+                        name=sub.name, summary=sub.summary, args=sub.args, private=sub.private
+                    )
+                    for sub in row.subs
+                ),
+                private=row.private,
+                role=row.role,
+                direct_only=row.direct_only,
+                own=row.allowed_in_own_chat,
+                aliases=row.aliases,
             )
-
-
-def _localize_args(args: Sequence[CommandArg]) -> tuple[CommandArg, ...]:
-    return tuple(replace(arg, summary=_(arg.summary)) for arg in args)
+            for row in self.rows
+        )
 
 
 @cache

@@ -17,6 +17,7 @@ from channels.base import (
 from channels.telegram.actions import Role, build_menu
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message, MessageId, Sender, SenderId
+from gateway.core.i18n import languages
 from reverie.testing.servers.bot_api import BotApi
 from reverie.testing.servers.bot_api_world import Chat, Person
 from tests.channels.telegram.channel_kit import Running, at, running
@@ -169,15 +170,18 @@ async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> No
         )
         assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)
         assert shown(api, f"chat/{ben.id}") == names("member", direct=True)
+        german = api.methods.commands[f"chat/{ben.id}/de"]
+        assert {"command": "whoami", "description": "Zeigt deine ID und deine Rolle."} in german
         api.calls.clear()
         await run.channel.set_command_menus(offered)
-        assert {call["scope"]["chat_id"] for call in api.asked("setMyCommands")} == {77}
+        scopes = [call["scope"] for call in api.asked("setMyCommands")]
+        assert {one["chat_id"] for one in scopes if one["type"] == "chat"} == {77}
         await run.channel.set_command_menus([(somebody(ann), "member")])
         assert shown(api, f"chat/{ann.id}") == names("member", direct=True)
         assert shown(api, f"chat/{ben.id}") is None
         await run.channel.set_command_menus([])
         assert shown(api, f"chat/{ann.id}") is None
-        assert len(api.asked("deleteMyCommands")) == 2
+        assert len(api.asked("deleteMyCommands")) == 2 * (1 + len(languages()))
 
 
 async def test_who_is_a_member_is_asked_once_and_again_after_each_change() -> None:

@@ -11,6 +11,7 @@ from channels.base import CommandArg
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.definition import CommandDefinition
 from gateway.core.facts import AuditRecord, Judgement
+from gateway.core.i18n import languages
 from gateway.core.identity import ROLE_ORDER, Role
 from reverie.testing.channels import story
 from reverie.testing.servers.model_api import Json
@@ -169,7 +170,9 @@ async def test_menus_are_the_table(tmp_path: Path) -> None:
             )
         menus, chat = it.telegram.methods.commands, f"chat/{it.persons['olga'].id}/"
         await it.so(lambda: chat in menus, "the owner's menu")
-        assert menus.keys() == {"default/", "all_group_chats/", "all_private_chats/", chat}
+        scopes = ("default/", "all_group_chats/", "all_private_chats/", chat)
+        tongues = ("", *languages())
+        assert menus.keys() == {scope + tongue for scope in scopes for tongue in tongues}
         assert menus["default/"] == menus["all_group_chats/"] == menu("guest", direct=False)
         assert menus["all_private_chats/"] == menu("guest", direct=True)
         assert menus[chat] == menu("owner", direct=True)
