@@ -4,27 +4,38 @@
 Busy hours, days with silences, gaps at random, sparse weeks, single rooms at fixed gaps, each of a
 few seeds, judged by the prompt cache of `reverie/testing/servers/messages_cache.py`. 1.00 is the clairvoyant
 optimum (`optimum.py`) for the same requests: it knows when silences end, which nobody can, so talk
-at random cannot come near it. Printed are the four policies: `auto`, `fixed`, all for an hour, all
-for 5 minutes.
+at random cannot come near it. Printed are the four policies (`auto`, `fixed`, all for an hour, all
+for 5 minutes) and `hindsight`: the best of four layouts for each place and two for what all share,
+chosen when all requests were known. A policy that learns can hardly do better.
 """
 
 import argparse
 import json
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from agent.cache.plan import CachePolicy, PromptSegment, plan_cache
 from agent.cache.prices import Price, PriceTable
-from agent.cache.state import ROOT_DIGEST, CacheState, Cadence, extend_digest
+from agent.cache.state import (
+    ROOT_DIGEST,
+    CacheState,
+    Cadence,
+    GapOdds,
+    GapShares,
+    extend_digest,
+)
 from reverie.testing.servers.messages_cache import MessagesCache, Usage
 from tests.bench.optimum import Asked, Cost, optimum
 
 PRICES = PriceTable.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
 DAY_S = 86_400.0
 FOLD_TOKENS = 16_000
+SHARED_TOKENS = 2_400
+"""What all conversations begin with: 1,800 tokens of cl100k, as newer Claude models count them."""
 
 
 class Piece(NamedTuple):
@@ -165,7 +176,7 @@ def busy_hour(seed: int) -> list[Turn]:
     talks = [
         (
             conversation(
-                rng, f"p/{number}", "a", room=number % 3 > 0, shared=4_400, card=75, own=150
+                rng, f"p/{number}", "a", room=number % 3 > 0, shared=SHARED_TOKENS, card=75, own=150
             ),
             place,
         )
@@ -183,7 +194,13 @@ def day_with_silences(seed: int) -> list[Turn]:
         room, times = number < 12, steady_times(rng, number < 12, -7 * 3_600.0)
         agent = f"agent{number % 2}"
         talk = conversation(
-            rng, f"p/{number}", agent, room=room, shared=4_000, card=rng.randint(60, 250), own=2_500
+            rng,
+            f"p/{number}",
+            agent,
+            room=room,
+            shared=SHARED_TOKENS,
+            card=rng.randint(60, 250),
+            own=2_500,
         )
         talks.append((talk, [at_s for at_s in times if rng.random() < 0.5]))
     return told_at(talks, rng, tools=0.25)
@@ -207,7 +224,13 @@ def random_gaps(seed: int) -> list[Turn]:
         talks.append(
             (
                 conversation(
-                    rng, f"p/{number}", "a", room=number % 2 == 0, shared=4_000, card=150, own=2_500
+                    rng,
+                    f"p/{number}",
+                    "a",
+                    room=number % 2 == 0,
+                    shared=SHARED_TOKENS,
+                    card=150,
+                    own=2_500,
                 ),
                 times,
             )
@@ -230,7 +253,13 @@ def sparse_week(seed: int) -> list[Turn]:
         talks.append(
             (
                 conversation(
-                    rng, f"p/{number}", "a", room=number % 2 == 0, shared=4_000, card=150, own=2_500
+                    rng,
+                    f"p/{number}",
+                    "a",
+                    room=number % 2 == 0,
+                    shared=SHARED_TOKENS,
+                    card=150,
+                    own=2_500,
                 ),
                 times,
             )
@@ -252,6 +281,65 @@ POLICIES = {
 }
 
 
+EVEN: GapShares = (1 / 3, 1 / 3, 1 / 3)
+
+
+def gaps(short: float, medium: float, long: float, *, kept: float = 0.0) -> GapOdds:
+    """What leads `auto` to one layout, whatever comes."""
+    return GapOdds(EVEN, (EVEN, EVEN, EVEN), 20.0, gap_counts=(short, medium, long), kept=kept)
+
+
+FRONTS = (gaps(0.0, 1.0, 0.0), gaps(0.0, 0.0, 9.0))
+"""An hour and 5 minutes for what all share."""
+LAYOUTS = (
+    gaps(9.0, 9.0, 0.0),
+    gaps(9.0, 0.0, 9.0),
+    gaps(0.0, 0.0, 9.0),
+    gaps(0.0, 9.0, 0.0, kept=9.0),
+)
+"""For a place: an hour for its binding alone, 5 minutes for all, the same without its end, an hour
+for all."""
+
+
+@dataclass(slots=True)
+class Chosen(Cadence):
+    """One layout for each place."""
+
+    front: GapOdds = FRONTS[0]
+    layouts: Mapping[str, GapOdds] = field(default_factory=dict)
+    layout: GapOdds = LAYOUTS[0]
+    """Of a place that has none of its own."""
+
+    def shared_odds(self) -> GapOdds:
+        return self.front
+
+    def odds(self, conversation: str) -> GapOdds:
+        return self.layouts.get(conversation, self.layout)
+
+
+def hindsight(turns: list[Turn], price: Price) -> float:
+    """What the best layout of each place costs, chosen when all was known."""
+    totals = []
+    for front in FRONTS:
+        paid = [pay(turns, price, lambda: Chosen(front=front, layout=one)) for one in LAYOUTS]  # noqa: B023 - called at once
+        layouts = {
+            place: LAYOUTS[min(range(len(LAYOUTS)), key=lambda at: paid[at][place])]
+            for place in paid[0]
+        }
+        totals.append(pay(turns, price, lambda: Chosen(front=front, layouts=layouts)).total())  # noqa: B023 - the same
+    return min(totals)
+
+
+def pay(turns: list[Turn], price: Price, cadence: Callable[[], Cadence]) -> "Counter[str]":
+    """What each place pays. `cadence`: new knowledge of an agent's gaps."""
+    judge, keeper, paid = Judge(price), Keeper(price, CachePolicy(), cadence), Counter[str]()
+    for turn in turns:
+        before = judge.paid
+        keeper(turn, judge)
+        paid[turn.conversation] += judge.paid - before  # type: ignore[assignment]  # tokens, with their price
+    return paid
+
+
 def costs(turns: list[Turn], price: Price) -> dict[str, float]:
     """What each policy costs for these requests, and the bound, in plain input tokens."""
     found = {}
@@ -263,6 +351,7 @@ def costs(turns: list[Turn], price: Price) -> dict[str, float]:
             f"{name}: {keeper.missed} requests were billed otherwise than predicted"
         )
         found[name] = judge.paid
+    found["hindsight"] = hindsight(turns, price)
     return found | {"bound": best(turns, Cost(price.read, price.write_5m, price.write_1h))}
 
 
@@ -314,16 +403,18 @@ def body(system: Iterable[Json], said: Iterable[Json], now: Piece) -> Json:
 class Keeper:
     """How the plan is used around a model."""
 
-    def __init__(self, price: Price, policy: CachePolicy) -> None:
+    def __init__(
+        self, price: Price, policy: CachePolicy, cadence: Callable[[], Cadence] = Cadence
+    ) -> None:
         self.price, self.policy = price, policy
-        self.cadence: dict[str, Cadence] = {}
+        self.cadence = defaultdict[str, Cadence](cadence)
         self.warmth = CacheState()
         self.missed = 0
 
     def __call__(self, turn: Turn, judge: Judge) -> None:
         units = units_of(turn)
         path = [unit.digest for unit in units]
-        cadence = self.cadence.setdefault(turn.agent, Cadence())
+        cadence = self.cadence[turn.agent]
         cadence.observe_request(turn.conversation, turn.at_s)
         planned = plan_cache(
             units,
@@ -413,6 +504,9 @@ def main() -> None:
     print(json.dumps(result) if arguments.json else told(result))
 
 
+SHOWN = (*POLICIES, "hindsight")
+
+
 def told(result: dict[str, Any]) -> str:
     lines = [
         (
@@ -422,11 +516,11 @@ def told(result: dict[str, Any]) -> str:
         "",
     ]
     lines.append(
-        f"{'':36} requests  {'  '.join(f'{name:>9}' for name in POLICIES)}      bound  auto/best "
-        "of the others"
+        f"{'':36} requests  {'  '.join(f'{name:>9}' for name in SHOWN)}      bound  auto/best of the "
+        "others"
     )
     for scene, found in result["policies"].items():
-        ratios = "  ".join(f"{found[name] / found['bound']:9.3f}" for name in POLICIES)
+        ratios = "  ".join(f"{found[name] / found['bound']:9.3f}" for name in SHOWN)
         against = found["auto"] / min(found[name] for name in POLICIES if name != "auto")
         lines.append(
             f"{scene:36} {found['requests']:8}  {ratios}  {found['bound']:9.0f}  {against:.3f}"
