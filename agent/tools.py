@@ -64,7 +64,7 @@ CAPABILITY_USAGE: Final = (
 )
 CATALOGUE_HEADING: Final = """\
 # Other tools
-Call these by `call_capability`; arguments with `?` are optional."""
+Call these by `call_capability`; arguments with `?` may be left out."""
 
 
 def specs_on_wire(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:

@@ -32,7 +32,6 @@ from agent.prompt import (
     join_surrogates,
     make_call_ids_unique,
 )
-from agent.prompts import load_prompt
 from agent.tools import (
     CALL_CAPABILITY,
     CAPABILITY_USAGE,
@@ -53,7 +52,6 @@ from agent.turn_context import (
     TurnRequest,
     build_first_request,
     call_key,
-    list_queries,
 )
 from gateway.core.events import RequestUsage, ToolCallRecord, TurnStep
 from gateway.core.text_safety import replace_half_escapes
@@ -234,9 +232,6 @@ class _TurnLoop:
         """Output limit of the last answer that was cut."""
         self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *host.specs)}
         self._duplicates = DuplicateCalls(self._specs.values())
-        self._lookups = frozenset(
-            name for name, spec in self._specs.items() if spec.is_parallel and not spec.is_polling
-        )
 
     async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""
@@ -359,12 +354,7 @@ class _TurnLoop:
         """Put the last step, and the messages that arrived meanwhile, into the next request."""
         self._must_answer = self._must_answer or self._rounds >= self._max_rounds
         if self._must_answer:
-            self._request.forbid_tools()
-        self._request.set_reminder(
-            ANSWER_NOW_HINT if self._must_answer else load_prompt("synthesise"),
-            # The calls of this answer stand right above, and are not in the request yet.
-            list_queries(self._request.request.conversation, self._lookups),
-        )
+            self._request.forbid_tools(ANSWER_NOW_HINT)
         arrivals = join_surrogates(
             await self._host.fetch_arrivals(self._request.remaining_tokens())
         )

@@ -5,9 +5,8 @@ left in the model's window, `ResultTruncator` decides how much of each tool resu
 receives and archives the rest, `DuplicateCalls` answers repeated calls from the first result.
 """
 
-import contextlib
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -49,7 +48,6 @@ from agent.tools import (
 )
 from agent.view import find_safe_cut
 from gateway.core.events import EvidenceRef, RequestUsage, ToolCallRecord, TurnStep, Usage
-from gateway.core.text_safety import to_single_line
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 NO_USAGE = Usage()
@@ -541,10 +539,8 @@ SHRUNK_RESULT_TOKENS: Final = 200
 """Tokens of each of the newest results at the second retry, or at the first if there is clearly no
 room for more."""
 
-DIRECTIVE_TOKENS: Final = 300
-"""Tokens of the directive that follows tool results, with the list of earlier queries."""
-QUERY_TOKENS: Final = 40
-"""Tokens of one more query in the list."""
+DIRECTIVE_TOKENS: Final = 60
+"""Tokens of a directive that may follow tool results."""
 
 
 class TurnRequest:
@@ -579,7 +575,7 @@ class TurnRequest:
         self._hints: tuple[str, ...] = ()
         self._must_answer_first = False
         self._only_answers = self._without_tools = self._thinks_less = False
-        self._directive = self._queries = ""
+        self._directive = ""
         self._tool_images: dict[str, Image] = {}
         self._shortened = 0
         self._earlier_steps = len(host.progress.current.steps)
@@ -594,7 +590,7 @@ class TurnRequest:
         answer_tokens_used = estimate_tokens(text) + sum(
             CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls
         )
-        overhead = QUERY_TOKENS * len(calls) + (0 if self._directive else DIRECTIVE_TOKENS)
+        overhead = 0 if self._directive else DIRECTIVE_TOKENS
         return self._window.remaining_tokens() - answer_tokens_used - overhead
 
     def remaining_tokens(self) -> int:
@@ -635,9 +631,9 @@ class TurnRequest:
         """Say from the next request on that a person waits for an answer."""
         self._must_answer_first = True
 
-    def forbid_tools(self) -> None:
-        """Allow no tool calls from the next request on."""
-        self._only_answers = True
+    def forbid_tools(self, directive: str) -> None:
+        """Allow no tool calls from the next request on, and say so."""
+        self._only_answers, self._directive = True, directive
 
     def drop_tools(self) -> bool:
         """Repeat the request without tools, because the model calls them in any case. False: done
@@ -646,14 +642,6 @@ class TurnRequest:
         before, self._without_tools = self._without_tools, True
         self._set_conversation(self.request.conversation)
         return not before
-
-    def set_reminder(self, directive: str, queries: str) -> None:
-        """Set the directive and the list of queries for the next request.
-
-        The list holds the model's own words.
-        """
-        self._directive = directive
-        self._queries = queries
 
     def show_images(self, results: Sequence[ToolResult]) -> None:
         """Show images that tools returned, from the next request on."""
@@ -727,12 +715,10 @@ class TurnRequest:
                 now = now.replace(load_prompt(prompt_name), "").strip()
             now = f"{load_prompt('answer_first')}\n{now}".strip()
         now = "\n".join([text for text in (now, *self._hints, self._directive) if text])
-        aside = "\n".join([text for text in (self._first_request.aside, self._queries) if text])
         answer_only = self._only_answers
         request = replace(
             self._first_request,
             conversation=conversation,
-            aside=aside,
             now=now,
             answer_only=answer_only,
             thinks_less=self._thinks_less,
@@ -764,9 +750,6 @@ def build_first_request(
     )
 
 
-MAX_QUERY_CHARS: Final = 40
-MAX_LISTED_QUERIES: Final = 12
-"""The newest are listed."""
 MAX_FAILED_CALLS: Final = 2
 """Times that the same call is carried out although it failed before."""
 MAX_SAME_CALLS: Final = 2
@@ -818,29 +801,3 @@ def call_key(call: ToolCall) -> str:
     """Return a key that is equal for calls with the same effect."""
     inner = unwrap_call(call)
     return f"{inner.name} {json.dumps(load_arguments(inner.arguments), sort_keys=True)}"
-
-
-def list_queries(conversation: Iterable[ModelMessage], lookups: Collection[str]) -> str:
-    """Return a list of what the calls of these tools in view have asked for, the newest last, each
-    once. Empty: there are none.
-    """
-    calls = [
-        unwrap_call(part)
-        for message in conversation
-        for part in message.parts
-        if isinstance(part, ToolCall)
-    ]
-    queries = list(dict.fromkeys([_name_query(one) for one in calls if one.name in lookups]))
-    return f"Already asked: {', '.join(queries[-MAX_LISTED_QUERIES:])}" if queries else ""
-
-
-def _name_query(call: ToolCall) -> str:
-    """Return the tool's name, and the first text among its arguments."""
-    with contextlib.suppress(ValueError, RecursionError, AttributeError):
-        for one in json.loads(call.arguments.strip() or "{}").values():
-            if isinstance(one, str) and (text := join_surrogates(one).strip()):
-                shown = to_single_line(text[: 2 * MAX_QUERY_CHARS], MAX_QUERY_CHARS).replace(
-                    '"', "'"
-                )
-                return f'{call.name} "{shown}"'
-    return call.name

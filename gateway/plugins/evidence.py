@@ -114,9 +114,7 @@ class EvidenceReader(Plugin):
             ),
         ],
         offset: Annotated[int, Field(ge=0, description="Characters to skip.")] = 0,
-        limit: Annotated[
-            int, Field(ge=1, le=MAX_EVIDENCE_CHARS, description="Characters.")
-        ] = DEFAULT_EVIDENCE_CHARS,
+        limit: Annotated[int, Field(ge=1, le=MAX_EVIDENCE_CHARS)] = DEFAULT_EVIDENCE_CHARS,
         find: Annotated[
             str,
             Field(

@@ -145,7 +145,7 @@ class OwnerTelling(Plugin):
         """Look again."""
         self._changed.set()
 
-    @tool("Tell an owner something in their own chat.", effect=OWN)
+    @tool("Tell an owner something. It is posted in their own chat with you.", effect=OWN)
     async def tell(
         self,
         context: ToolContext,

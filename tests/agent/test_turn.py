@@ -240,7 +240,7 @@ async def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to()
     assert (ended.outcome, ended.text) == ("replied", "Four.")
     first, second, third = [request.now for request in model.requests]
     assert first == heard.now
-    assert second == f"{load_prompt('answer_first')}\nBe quick.\n{load_prompt('synthesise')}"
+    assert second == f"{load_prompt('answer_first')}\nBe quick."
     assert UNANSWERED_HINT in third
     assert model.requests[2].conversation == model.requests[1].conversation
     model = Played(Say(calls=(LOOK,)), Say(calls=(YIELD,)), Say(calls=(YIELD,)))
@@ -472,24 +472,13 @@ def test_what_failed_may_be_tried_again_but_not_for_ever() -> None:
     assert tools.calls == ["know{}", "know{}"]
 
 
-def test_who_has_used_tools_is_told_to_answer_and_what_was_asked() -> None:
+def test_nothing_is_told_behind_results_that_stands_in_front_of_them() -> None:
     model = Asks([("a", "know", '{"q": "x\\ny"}')], [("b", "know", '{"q": "x\\ny"}')])
     run_asks(model, Counting())
     first, second, third = model.requests
     assert (first.now, first.aside) == ("", "")
-    assert second.now == third.now == load_prompt("synthesise")
-    assert second.aside == ""  # it stands right above
-    assert third.aside == 'Already asked: know "x y"'
+    assert (second.now, second.aside) == (third.now, third.aside) == ("", "")
     assert second.tools == third.tools == first.tools
-
-
-def test_what_earlier_turns_asked_is_named_and_what_they_did_is_not() -> None:
-    asked = [("a", "know", '{"q": "pin"}'), ("b", "write", '{"text": "x"}')]
-    first = run_asks(Asks(asked), Counting())
-    again = brief("more?", kept("hello", first.text, first.steps))
-    model = Asks([("c", "know", '{"q": "unpin"}')])
-    asyncio.run(take_turn(again, model, Counting(), key="ana"))
-    assert [one.aside for one in model.requests] == ["", 'Already asked: know "pin"']
 
 
 def test_capabilities_are_called_by_their_names_and_end_a_turn_too() -> None:
@@ -967,7 +956,6 @@ async def test_the_request_at_the_limit_of_tools_is_billed_as_was_expected(bench
 # turns.
 
 
-ASKED_FOR = "Already asked:"
 STEPS = st.lists(
     st.builds(
         TurnStep,
@@ -1005,26 +993,8 @@ def grows(before: Seen, after: Seen) -> bool:
     rest = [
         {key: value for key, value in seen.body.items() if key != said} for seen in (before, after)
     ]
-    old, new = (json.dumps(lasting(seen.body[said]), sort_keys=True) for seen in (before, after))
+    old, new = (json.dumps(seen.body[said], sort_keys=True) for seen in (before, after))
     return rest[0] == rest[1] and new.startswith(old.removesuffix("]"))
-
-
-def lasting(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the directive and the list of what was asked for, which stand at the end."""
-    *earlier, last = messages
-    if "parts" in last:
-        passing = (ASKED_FOR, load_prompt("synthesise"))
-        parts = [one for one in last["parts"] if not one.get("text", "").startswith(passing)]
-        return [*earlier, {**last, "parts": parts}] if parts else earlier
-    if last["role"] == "system" and last["content"] == load_prompt("synthesise"):
-        *earlier, last = earlier
-    if isinstance(last["content"], str):
-        content: Any = (
-            last["content"].split(ASKED_FOR)[0].replace(load_prompt("synthesise"), "").rstrip()
-        )
-    else:
-        content = [one for one in last["content"] if not one.get("text", "").startswith(ASKED_FOR)]
-    return [*earlier, {**last, "content": content}] if content else earlier
 
 
 async def wire_turn(model: Model, asked: PromptInput, *heard: str) -> PromptTurn:

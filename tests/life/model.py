@@ -9,7 +9,7 @@ there are may change: it takes the best one offered, and fills in the arguments 
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -164,14 +164,28 @@ def _begins_turn(message: Json, *, steered: bool) -> bool:
     return message["role"] == "user" and bool(told) and not (steered and len(told) < len(parts))
 
 
+_NAMED = re.compile(r"^- (\w+)\((.*?)\): ", re.MULTILINE)
+"""A tool in the catalogue, with its arguments."""
+_ALONE = {"attend": ("room", "reason"), "yield_to_user": ("note",)}
+"""Tools that the prompts of the inner conversation tell of."""
+
+
+def inner_call(part: Json) -> tuple[str, Json]:
+    """Name and arguments of a call."""
+    name, given = part["name"], part["input"]
+    return (given["capability"], given["args"]) if name == "call_capability" else (name, given)
+
+
 class Ask:
     """One request, as the model reads it."""
 
     def __init__(self, body: Json) -> None:
         self.place, self.system = place_of(body), system_of(body)
-        self.tools: dict[str, Json] = {
+        self.described: dict[str, Collection[str]] = {
             one["name"]: one["input_schema"].get("properties", {}) for one in body.get("tools", ())
         }
+        named = _NAMED.findall(self.system) if self.described else []
+        self.tools = self.described | {name: args.split(", ") for name, args in named}
         messages = [one for one in body["messages"] if one["role"] != "system"]
         self.now = "\n".join(
             block["text"]
@@ -194,7 +208,7 @@ class Ask:
         for one in messages[last + 1 :]:
             for part in blocks_of(one):
                 if part["type"] == "tool_use":
-                    self.calls.append((part["name"], part["input"]))
+                    self.calls.append(inner_call(part))
                 elif part["type"] == "tool_result":
                     told = part["content"]
                     text = told if isinstance(told, str) else " ".join(x["text"] for x in told)
@@ -203,10 +217,10 @@ class Ask:
                     self.new += "\n" + part["text"]
         self.lines = read_lines(self.new)
         self.passed_on = "\n".join(
-            json.dumps(part["input"], ensure_ascii=False)
+            json.dumps(inner_call(part)[1], ensure_ascii=False)
             for one in messages[:last]
             for part in blocks_of(one)
-            if part["type"] == "tool_use" and part["name"] in ("tell", "send_message")
+            if part["type"] == "tool_use" and inner_call(part)[0] in ("tell", "send_message")
         )
         self.events = [m["text"] for line in self.new.splitlines() if (m := _EVENT.match(line))]
         self.mine = [
@@ -236,7 +250,7 @@ class Ask:
     def facts(self) -> Iterator[tuple[str, str]]:
         """(who said it, what): what the operator wrote, then what is no question, the newest first."""
         for line in self.system.splitlines():
-            if line.startswith("- "):
+            if line.startswith("- ") and not _NAMED.match(line):
                 yield "", line.removeprefix("- ")
         for one in reversed(self.earlier):
             if not one.asks:
@@ -259,12 +273,11 @@ class Reasonable:
 
     def _call(self, ask: Ask, name: str, **given: Any) -> tuple[str, str, str]:
         """With those of the arguments that the tool has."""
-        has = ask.tools[name]
-        return (
-            f"toolu_{next(self._ids)}",
-            name,
-            json.dumps({key: value for key, value in given.items() if key in has}),
-        )
+        has = _ALONE.get(name) or ask.tools[name]
+        args: Json = {key: value for key, value in given.items() if {key, f"{key}?"} & {*has}}
+        if name not in ask.described:
+            name, args = "call_capability", {"capability": name, "args": args}
+        return f"toolu_{next(self._ids)}", name, json.dumps(args)
 
     def _end(self, ask: Ask, note: str) -> Answer:
         """Say nothing."""

@@ -393,7 +393,7 @@ class Reminders(Plugin):
         return f"Intention {one.reminder} is set: {wait}. Finish it once it is done."
 
     @tool(
-        "List, finish or drop your intentions and reminders here.",
+        "List or end your intentions and reminders here.",
         effect=OWN,
     )
     async def intentions(

@@ -44,7 +44,7 @@ def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
         working = load_prompt("working")
         assert first.now == working
         for request in others:
-            assert request.now == f"{working}\n{load_prompt('synthesise')}"
+            assert request.now == working
         for request in desk.model.requests[1:]:
             assert [said.role for said in request.conversation][::2] == ["user"] * (
                 len(request.conversation) // 2 + 1

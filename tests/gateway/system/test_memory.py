@@ -113,6 +113,7 @@ async def test_without_the_plugin_an_agent_rests_without_dreams(
         assert not {"journal", "remember", "forget", "recall"} & {
             tool.name for tool in asked[0].tools
         }
+        assert "- journal(" not in str(asked[0].blocks)
     assert "a dream broke" not in caplog.text
 
 

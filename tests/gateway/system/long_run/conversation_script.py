@@ -241,7 +241,7 @@ class Script:
         *front, last = bare
         # What was called to mind, and what was asked for in the turn, stands behind the newest
         # words, and leaves.
-        leaves = ("[RECALLED]", "Already asked:")
+        leaves = ("[RECALLED]",)
         content_ = [
             block for block in last["content"] if not block.get("text", "").startswith(leaves)
         ]
