@@ -219,7 +219,8 @@ class Chat:
             "topic to: tea"
         )
         lines = (
-            "/tour shows the tour again, /skip leaves it, /quit ends everything.",
+            *(["/tour shows the tour again, /skip leaves it."] if self._tour else ()),
+            "/quit ends everything, as Ctrl-C does.",
             "!help lists the commands of the bot, such as !status, !why, !remind.",
             f"Everything else is said in {ROOM}.",
             *([f"The stand-in for a model has rules for: {known}."] if self._stand_in else ()),

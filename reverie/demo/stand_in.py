@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from operator import add, mul, sub
 from typing import Final
 
 from reverie.testing.servers.model_api import Answer, Json, ModelApi
@@ -23,7 +24,19 @@ _REMIND: Final = re.compile(
 )
 _TOPIC: Final = re.compile(r"set the topic to:? *(.+)", re.IGNORECASE)
 _AS_ASKED: Final = re.compile(r"set the topic as \w+ asked", re.IGNORECASE)
-_SUM: Final = re.compile(r"(\d{1,9}) *(\+|plus|-|minus|\*|x|times) *(\d{1,9})(?!\d)", re.IGNORECASE)
+_OPERATORS: Final = {
+    "+": add,
+    "plus": add,
+    "-": sub,
+    "minus": sub,
+    "*": mul,
+    "x": mul,
+    "times": mul,
+}
+_SUM: Final = re.compile(
+    rf"(?<!\d)(\d{{1,9}}) *({'|'.join(map(re.escape, _OPERATORS))}) *(\d{{1,9}})(?!\d)",
+    re.IGNORECASE,
+)
 _PHRASES: Final = (
     (r"may i talk|can i talk", "Of course, {name}. Welcome!"),
     (
@@ -89,7 +102,8 @@ def answer(body: Json) -> Answer:
     if topics and (_TOPIC.search(text) or _AS_ASKED.search(text)):
         return _call(body, "set_topic", topic=topics[-1])
     if asked := _SUM.search(text):
-        return Answer(text=f"{asked[0]} is {_compute(asked)}.")
+        compute = _OPERATORS[asked[2].lower()]
+        return Answer(text=f"{asked[0]} is {compute(int(asked[1]), int(asked[3]))}.")
     phrase = next(reply for pattern, reply in _PHRASES if re.search(pattern, text, re.IGNORECASE))
     return Answer(text=phrase.format(name=name, time=f"{datetime.now().astimezone():%H:%M}"))
 
@@ -104,10 +118,3 @@ def _report(result: str) -> str:
         return "I may not do that for you: it is for admins and the owner."
     reminder = re.match(r"Reminder .* is set .*(in \w+)\.", result)
     return f"I will remind you {reminder[1]}." if reminder else f"Done. {result}"
-
-
-def _compute(asked: re.Match[str]) -> int:
-    first, second = int(asked[1]), int(asked[3])
-    if asked[2] in ("+", "plus"):
-        return first + second
-    return first - second if asked[2] in ("-", "minus") else first * second
