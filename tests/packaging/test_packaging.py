@@ -276,6 +276,18 @@ def test_what_the_container_is_made_of_is_not_ignored() -> None:
         assert any(one == name.rstrip("/") or one.startswith(name) for one in named), name
 
 
+def test_a_release_is_proven_before_anything_is_published_and_only_of_a_tag() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yaml").read_text())["jobs"]
+    for script in re.findall(r"\.ci/\w+", str(jobs)):
+        assert os.access(ROOT / script, os.X_OK), script
+    assert set(jobs["publish"]["needs"]) == {"build", "image"}
+    assert jobs["publish"]["if"] == "github.ref_type == 'tag'"
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}, "no stored secret"
+    (push,) = (one for one in jobs["image"]["steps"] if "docker push" in one.get("run", ""))
+    assert push["if"] == "github.ref_type == 'tag'"
+    assert "secrets." not in str(jobs)
+
+
 def test_what_is_downloaded_is_named_exactly() -> None:
     """A tag that moves, or a library of any later version, would change what runs without a change
     here."""
