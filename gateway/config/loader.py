@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -285,14 +285,19 @@ class LoadedConfig:
 
 
 def read_config(
-    directory: Path, env: Mapping[str, str], *, needs: Collection[str] | None = None
+    directory: Path,
+    env: Mapping[str, str],
+    *,
+    needs: Collection[str] | None = None,
+    texts: Mapping[str, str] = MappingProxyType({}),
 ) -> LoadedConfig:
     """Read a configuration. Raises `ConfigError`, and nothing else for any content.
 
     `needs`: the sections in which every `${...}` must have a value; elsewhere a word of its own
-    stands for one that has none, and there are no warnings. None: all.
+    stands for one that has none, and there are no warnings. None: all. `texts`: by the names of
+    files, what they are to hold.
     """
-    source = _read_directory(directory, env)
+    source = _read_directory(directory, env, texts)
     settings = _validate(source, directory, needs)
     warnings = () if needs is not None else tuple(_find_warnings(settings, source, directory, env))
     return LoadedConfig(
@@ -343,7 +348,9 @@ def parse_config(data: Mapping[str, object], base: Path) -> Settings:
     return _validate(ConfigSource(data=tree), base)
 
 
-def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
+def _read_directory(
+    directory: Path, env: Mapping[str, str], texts: Mapping[str, str] = MappingProxyType({})
+) -> ConfigSource:
     merged = ConfigSource()
     try:
         files = sorted(path for path in directory.iterdir() if is_config_file(path))
@@ -357,7 +364,7 @@ def _read_directory(directory: Path, env: Mapping[str, str]) -> ConfigSource:
         message = "has no configuration (*.yaml); `reverie setup` writes one"
         raise ConfigError((ConfigProblem(str(directory), 0, "", message),))
     for file in files:
-        merge_sources(merged, read_yaml_file(file, env))
+        merge_sources(merged, read_yaml_file(file, env, texts.get(file.name)))
     return merged
 
 
@@ -562,6 +569,16 @@ class ConfigFiles:
         self._ops = ops or {}
         self._targets: frozenset[Path] = frozenset()
         self._stamp = self._take_stamp(())
+
+    def paths(self) -> list[Path]:
+        """Return the configuration files, in their order. Raises OSError."""
+        return sorted(path for path in self._directory.iterdir() if is_config_file(path))
+
+    def check(self, name: str, text: str) -> Settings:
+        """Return the settings as they would be if this file held this text. Raises ConfigError,
+        OSError.
+        """
+        return self.with_ops(read_config(self._directory, self._env, texts={name: text}).settings)
 
     def find_references(self) -> None:
         """Find the referenced files. Raises nothing for bad content or missing files."""

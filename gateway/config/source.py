@@ -168,9 +168,11 @@ class _CoreSchemaLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type:
     }
 
 
-def read_yaml_file(file: Path, env: Mapping[str, str]) -> ConfigSource:
-    """Read one file. Raises nothing for its content, nor if it cannot be read."""
-    return _YamlFileReader(file, env).read()
+def read_yaml_file(file: Path, env: Mapping[str, str], text: str | None = None) -> ConfigSource:
+    """Read one file. Raises nothing for its content, nor if it cannot be read. `text`: in place of
+    what it holds.
+    """
+    return _YamlFileReader(file, env).read(text)
 
 
 def read_text_file(path: Path) -> str:
@@ -220,11 +222,12 @@ class _YamlFileReader:
         self._source = ConfigSource(positions={(): (file, 1)})
         self._nodes = 0
 
-    def read(self) -> ConfigSource:
+    def read(self, given: str | None) -> ConfigSource:
         source = self._source
-        text = ""
+        text = given or ""
         try:
-            text = read_text_file(self._file)
+            if given is None:
+                text = read_text_file(self._file)
             node = _compose_node(text)
         except OSError as error:
             source.add_problem((), f"cannot be read: {error.strerror}")

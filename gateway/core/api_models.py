@@ -464,6 +464,55 @@ class CommandEntry(ApiModel):
     """Lowest role that may use it."""
 
 
+class ConfigFile(ApiModel):
+    """A file of the configuration."""
+
+    name: str
+    text: str
+    """With a mask in place of each literal secret."""
+    sha256: str
+    """Of the file, without masks."""
+    writable: bool = True
+
+
+class ConfigReport(ApiModel):
+    """The configuration."""
+
+    files: tuple[ConfigFile, ...]
+
+
+class ConfigDraft(BaseModel):
+    """A new text of a configuration file. Masks that still stand keep their secrets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: Annotated[str, Field(max_length=200)]
+    text: str
+    sha256: str = ""
+    """As the file was read; needed to save."""
+
+
+class ConfigMistake(ApiModel):
+    """Something to correct."""
+
+    line: int
+    """From 1; 0: not known."""
+    key: str
+    message: str
+
+
+class ConfigChange(ApiModel):
+    """What a new text means."""
+
+    saved: bool = False
+    problems: tuple[ConfigMistake, ...]
+    diff: str
+    """Unified diff; secrets are masked."""
+    needs_restart: tuple[str, ...]
+    """Keys that change, and take effect after a restart only: then all of the new text waits for
+    it."""
+
+
 class ClientEntry(ApiModel):
     """Who asks: the name of a token, and what it may do."""
 

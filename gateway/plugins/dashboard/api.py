@@ -41,6 +41,8 @@ STALLED_READER_S = 30.0
 """Seconds without reading after which the client of a stream is considered gone."""
 MAX_STREAMS = 16
 EVENTS_PATH: Final = "/api/events"
+CONFIG_PATH: Final = "/api/config"
+"""Path, and beginning of the paths, that need the role `own`."""
 ASSET_CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
     "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -55,9 +57,11 @@ def list_routes(events: EventBroadcaster) -> Iterator[HttpRoute]:
     for path in load_assets():
         yield HttpRoute(path, _send_asset, "page")
     for path, view in PAGES.items():
-        yield _build_route(events.backend, path, view, "read")
+        needs: ClientRole = "own" if path.startswith(CONFIG_PATH) else "read"
+        yield _build_route(events.backend, path, view, needs)
     for path, view in COMMANDS.items():
-        yield _build_route(events.backend, path, view, "operate", "POST")
+        needs = "own" if path.startswith(CONFIG_PATH) else "operate"
+        yield _build_route(events.backend, path, view, needs, "POST")
     for plugin in events.backend.plugins.all:
         for declared in routes_of(plugin):
             yield _build_plugin_route(events.backend, plugin.name, declared)
@@ -114,9 +118,12 @@ def _build_route(
 
     async def answer(request: Request) -> Response:
         given = await read_input(request, input_type)
-        async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-            found = await view(backend, given, *([request.state.client] if takes_client else []))
-            text = await serialize_answer(backend, found)
+        client = [request.state.client] if takes_client else []
+        try:
+            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                text = await serialize_answer(backend, await view(backend, given, *client))
+        except RouteRefused as refused:
+            raise HTTPException(409, str(refused)) from None
         return Response(text, media_type=JSON_TYPE)
 
     return HttpRoute(path, answer, needs, method)

@@ -47,9 +47,10 @@ from gateway.core.facts import MESSAGE_KINDS, OPERATOR_CHANNEL, AuditRecord, Pos
 from gateway.core.identity import Role, person_key
 from gateway.core.metrics import ChannelStats
 from gateway.core.redaction import Redactor
-from gateway.core.route import WAITING, routes_of
+from gateway.core.route import WAITING, RouteRefused, routes_of
 from gateway.core.text_safety import one_line, shorten
 from gateway.core.tool_spec import Image, ToolCall
+from gateway.plugins.dashboard.config_editor import ConfigEditor
 from gateway.plugins.http import Client
 from gateway.store import SpendingKey, search_terms
 from gateway.store.effects import EffectFact, build_effect_entries
@@ -77,6 +78,7 @@ class ApiBackend:
         self.gateway, self.stats, self.turn_tracker = gateway, gateway.stats, services.tracker
         self.agents, self.processes = services.agents, services.processes
         self.dispatcher, self.plugins = services.dispatcher, services.plugins
+        self.config = ConfigEditor(gateway.live, gateway.redactor)
         self._reader: OverviewReader | None = None
         self._opening = asyncio.Lock()
 
@@ -593,6 +595,31 @@ async def list_commands(
     return models.Page(items=tuple(found))
 
 
+async def get_config(backend: ApiBackend, _query: models.ApiQuery) -> models.ConfigReport:
+    """Return the files of the configuration, with secrets masked."""
+    return await backend.config.read()
+
+
+async def check_config(backend: ApiBackend, draft: models.ConfigDraft) -> models.ConfigChange:
+    """Return what is wrong with a new text of a file, and what it changes."""
+    return await backend.config.check(draft)
+
+
+async def save_config(
+    backend: ApiBackend, draft: models.ConfigDraft, client: Client
+) -> models.ConfigChange:
+    """Write a new text of a file, unless something is wrong with it."""
+    what, given = "/api/config/save", {"name": draft.name}
+    try:
+        change = await backend.config.save(draft)
+    except RouteRefused as refused:
+        await audit(backend, client, what, given, str(refused), ok=False)
+        raise
+    why = "" if change.saved else "something is wrong with it"
+    await audit(backend, client, what, given, why, ok=change.saved)
+    return change
+
+
 async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.OutboxStatus:
     """Return the posts that wait for delivery, and the newest deliveries."""
     reader = await backend.open_reader()
@@ -753,6 +780,7 @@ PAGES: Final[Mapping[str, View]] = {
     "/api/dmn": list_minds,
     "/api/dmn/history": get_dmn_history,
     "/api/outbox": get_outbox,
+    "/api/config": get_config,
     "/api/search": search,
     "/api/spending": get_spending,
     "/api/waiting": list_waiting,
@@ -761,7 +789,12 @@ PAGES: Final[Mapping[str, View]] = {
     PLUGINS_PATH: list_plugins,
 }
 """Views of `GET`, whose input is the query."""
-COMMANDS: Final[Mapping[str, View]] = {"/api/orders": carry_out, "/api/say": say}
+COMMANDS: Final[Mapping[str, View]] = {
+    "/api/orders": carry_out,
+    "/api/say": say,
+    "/api/config/check": check_config,
+    "/api/config/save": save_config,
+}
 """Views of `POST`, whose input is the body."""
 
 
@@ -777,7 +810,8 @@ async def serialize_answer(backend: ApiBackend, answer: object) -> bytes:
     tree, titles = to_jsonable_python(answer), backend.gateway.places.titles
     await titles.load([ConversationId(named) for _, named in find_untitled(tree)])
     add_titles(tree, titles)
-    chars = MAX_PROMPT_CHARS if isinstance(answer, models.ConversationDetail) else MAX_TEXT_CHARS
+    long = models.ConversationDetail | models.ConfigReport | models.ConfigChange
+    chars = MAX_PROMPT_CHARS if isinstance(answer, long) else MAX_TEXT_CHARS
     redacted = redact_tree(tree, backend.gateway.redactor, chars)
     return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "replace"

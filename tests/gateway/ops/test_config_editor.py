@@ -1,0 +1,137 @@
+"""The configuration over HTTP: read, checked and saved by an owner, and no secret leaves."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.models.scripted import Script
+from gateway.core.redaction import Redactor
+from gateway.core.route import RouteRefused
+from gateway.plugins.dashboard.config_editor import MASK, mask_secrets, restore_secrets
+from tests.kits.ops import TOKEN, Operated, operated
+
+BEN = {"name": "ben", "role": "operate", "token": "the-token-of-ben-0123456789"}
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Operated]:
+    async with operated(tmp_path, Script(), ops={"tokens": [BEN]}) as made:
+        yield made
+
+
+async def test_the_configuration_is_read_and_saved_without_its_secrets(
+    gateway: Operated, tmp_path: Path
+) -> None:
+    file = tmp_path / "reverie.yaml"
+    before = file.read_text(encoding="utf-8")
+    answer = await gateway.client.get("/api/config")
+    assert TOKEN not in answer.text
+    assert BEN["token"] not in answer.text
+    (shown,) = answer.json()["files"]
+    draft = {**shown, "text": shown["text"].replace('"coalesce": 0', '"coalesce": 0.5')}
+    draft.pop("writable")
+    checked = await gateway.post("/api/config/check", draft)
+    assert (checked["problems"], checked["saved"]) == ([], False)
+    assert "+" in checked["diff"]
+    assert file.read_text(encoding="utf-8") == before
+    saved = await gateway.post("/api/config/save", draft)
+    assert (saved["saved"], saved["needs_restart"]) == (True, [])
+    assert file.read_text(encoding="utf-8") == before.replace('"coalesce": 0', '"coalesce": 0.5')
+    live = gateway.live
+    assert live is not None
+    await gateway.until(lambda: live.settings.attention.coalesce == 0.5)
+    late = await gateway.client.post("/api/config/save", json=draft)
+    assert late.status_code == 409
+    acts = (await gateway.get("/api/audit"))["items"]
+    assert [(one["command"], one["ok"]) for one in acts] == [
+        ("/api/config/save", False),
+        ("/api/config/save", True),
+    ]
+
+
+async def test_mistakes_are_told_by_line_and_key_and_nothing_is_written(
+    gateway: Operated, tmp_path: Path
+) -> None:
+    file = tmp_path / "reverie.yaml"
+    before = file.read_text(encoding="utf-8")
+    (shown,) = (await gateway.get("/api/config"))["files"]
+    draft = {"name": shown["name"], "sha256": shown["sha256"]}
+    wrong = {**draft, "text": shown["text"].replace('"coalesce"', '\n"coalesse"')}
+    (mistake,) = (await gateway.post("/api/config/check", wrong))["problems"]
+    assert (mistake["line"], mistake["key"]) == (2, "attention.coalesse")
+    assert not (await gateway.post("/api/config/save", wrong))["saved"]
+    (mistake,) = (await gateway.post("/api/config/check", {**draft, "text": "a: [\n"}))["problems"]
+    assert mistake["line"] == 2
+    later = {**draft, "text": shown["text"].replace('"port": 0', '"port": 1')}
+    assert (await gateway.post("/api/config/check", later))["needs_restart"] == ["ops.port"]
+    for name in ("../reverie.yaml", "/etc/passwd", "other.yaml", ""):
+        answer = await gateway.client.post(
+            "/api/config/save", json={**draft, "name": name, "text": ""}
+        )
+        assert answer.status_code == 409
+    assert file.read_text(encoding="utf-8") == before
+
+
+async def test_only_an_owner_sees_the_configuration(gateway: Operated) -> None:
+    gateway.client.headers["Authorization"] = f"Bearer {BEN['token']}"
+    draft = {"name": "reverie.yaml", "text": "", "sha256": ""}
+    for answer in (
+        await gateway.client.get("/api/config"),
+        await gateway.client.post("/api/config/check", json=draft),
+        await gateway.client.post("/api/config/save", json=draft),
+    ):
+        assert answer.status_code == 403
+        assert "own" in answer.json()["detail"]
+
+
+FILE = """\
+# of the garden
+channels:
+  irc.x: {password: hunter2, host: "irc.example", sasl: {password: "${IRC}"}}
+llm:
+  providers:
+    a: {api_key: &key 'sk-one, two'}
+    b: {api_key: *key}
+    c:
+      headers: ["Bearer ${TOKEN}", none]
+      token: |
+        first line
+        second line
+"""
+
+
+def test_what_is_masked_comes_back_as_it_was() -> None:
+    masked = mask_secrets(FILE, Redactor())
+    for secret in ("hunter2", "sk-one", "first line"):
+        assert secret not in masked
+    for kept in ("${IRC}", "${TOKEN}", "*key", "&key", "# of the garden", "irc.example"):
+        assert kept in masked
+    back = restore_secrets(masked, FILE)
+    assert (
+        back.replace('"first line\\nsecond line\\n"', "|\n        first line\n        second line")
+        == FILE
+    )
+    changed = masked.replace(f'password: "{MASK}"', "password: other", 1)
+    assert "password: other" in restore_secrets(changed, FILE)
+    with pytest.raises(RouteRefused, match="line 2"):
+        restore_secrets(f"\nops: {{token: '{MASK}'}}\n", FILE)
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1))
+def test_any_password_is_masked_and_kept(password: str) -> None:
+    written = "'" + password.replace("'", "''") + "'"
+    text = f"a:\n  password: {written} # it\n  b: 1\n"
+    try:
+        masked = mask_secrets(text, Redactor())
+    except RouteRefused:
+        return
+    if (
+        password.strip()
+        and password.strip().lower() not in {"none", "null", "~"}
+        and "${" not in password
+    ):
+        assert f'"{MASK}"' in masked
+    assert restore_secrets(masked, text) == text
