@@ -375,7 +375,7 @@ class Respondent:
     def _ask_person(
         self, question: str, text: str, default: str | None, parse: Callable[[str], str]
     ) -> str:
-        earlier = self._proposals.pop(question, None)
+        earlier = self._proposals.get(question)
         proposed = earlier if isinstance(earlier, str) else default
 
         def read(words: str) -> str:
@@ -387,6 +387,7 @@ class Respondent:
 
         prompt = f"{text} [{proposed}]" if proposed else text
         answer = self._keep(question, self._prompt(prompt, read), by_person=True)
+        self._proposals.pop(question, None)
         if earlier is not None and answer != earlier:  # those about the same may no longer fit
             page = f"{question.partition('.')[0]}."
             for one in [one for one in self._proposals if one.startswith(page)]:
@@ -425,7 +426,7 @@ class Respondent:
     def _ask_hidden(
         self, key: str, file: str, existing: Secret | None, parse: Callable[[str], str]
     ) -> Secret:
-        if isinstance(earlier := self._proposals.pop(key, None), Secret):
+        if isinstance(earlier := self._proposals.get(key), Secret):
             existing = earlier
 
         def read(words: str) -> Secret:
@@ -439,9 +440,10 @@ class Respondent:
             return existing
 
         hint = "hidden; Enter keeps it" if existing else "hidden, or ${NAME} of the environment"
-        return self._keep(
-            key, self._prompt(f"{SECRETS[key][0]} ({hint})", read, hidden=True), by_person=True
-        )
+        prompt = f"{SECRETS[key][0]} ({hint})"
+        secret = self._keep(key, self._prompt(prompt, read, hidden=True), by_person=True)
+        self._proposals.pop(key, None)
+        return secret
 
     def _take_secret(self, key: str) -> Secret | None:
         """Return the secret that a flag names."""

@@ -1082,6 +1082,10 @@ async def test_ctrl_c_at_any_question_keeps_the_answers_for_the_next_time(
             assert file.name != "answers.json" or api.token not in file.read_text()
         async with at_terminal(*given) as person:
             await person.says("Propose them again", "")
+            await person.sees(r"Platforms[^\n]*: $")
+            assert await person.interrupts() == 1
+        async with at_terminal(*given) as person:
+            await person.says("Propose them again", "")
             for prompt, words in answers:
                 asked = answers.index((prompt, words)) >= question
                 await person.says(prompt, words if asked else "")
