@@ -354,12 +354,12 @@ MISTAKES = (
         agent(id="r", workspace="persona"),
     ),
     Mistake(
-        "an expression that is none",
+        "hours that are none",
         CHECK,
         2,
-        "attention.rules[0].regex",
-        "missing )",
-        {"attention": {"rules": [{"type": "*", "urgency": "low", "regex": "(a"}]}},
+        "attention.presence.sleep",
+        "write a start and an end",
+        {"attention": {"presence": {"sleep": "23-7"}}},
     ),
 )
 
