@@ -13,6 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from channels.base import PostPart, Uncertain
+from gateway.config.models import Settings
 from reverie.testing.servers.model_api import Answer
 from tests.kits.dashboard import DISCORD, IRC, READER, TOKEN, House, chromium, house, tab
 
@@ -448,6 +449,46 @@ def test_the_operator_answers_in_a_conversation_and_talks_with_the_agent(
         page.keyboard.press("Enter")
         expect(page.locator("#talk .bubble .words").first).to_have_text("are you there?")
         expect(page.locator("#talk .bubble")).to_have_count(2)  # and the answer
+
+
+def test_a_stranger_is_let_in_by_a_button(tmp_path: Path, browser: Browser) -> None:
+    def ask_first(made: Settings) -> Settings:
+        access = made.access.model_copy(update={"dm": "pairing"})
+        return made.model_copy(update={"access": access})
+
+    with house(tmp_path, ask_first) as made, tab(browser) as it:
+        page = it.open(made.address)
+        expect(page.locator("#waiting")).to_contain_text("Nothing waits for you")
+        made.say("<i>may I ask you something?</i>", sender="nuffe")
+        card = page.locator("#waiting .card")
+        expect(card).to_contain_text("nuffe")
+        expect(card.locator("blockquote")).to_have_text("<i>may I ask you something?</i>")
+        expect(page.locator("#nav .count")).to_have_text("1")
+        card.get_by_role("button").first.click()
+        expect(card.locator(".result.good")).to_contain_text("nuffe")
+        expect(page.locator("#nav .count")).to_be_hidden()
+        made.say("so?", sender="nuffe")
+        it.show("conversations")
+        place(page, "telegram.main/nuffe").click()
+        expect(page.locator("#opened .bubble", has_text="so?")).to_contain_text("answered")
+
+
+def test_the_whole_log_is_searched(gateway: House, browser: Browser) -> None:
+    gateway.say("the lighthouse keeper sleeps", room="#two")
+    with tab(browser) as it:
+        page = it.open(gateway.address, "search")
+        page.keyboard.press("/")
+        page.keyboard.type("lighthouse")
+        page.keyboard.press("Enter")
+        found = page.locator("#found .window .line")
+        expect(found).to_have_count(1)
+        found.click()
+        page.locator("#found .unfolded a").click()
+        expect(page.locator("#opened h3")).to_have_text("#two")
+        it.show("search")
+        page.locator("#search-text").fill("nobodysaidthis")
+        page.keyboard.press("Enter")
+        expect(page.locator("#found .empty")).to_contain_text("Nothing was found")
 
 
 def test_commands_are_given_in_the_command_box_and_by_buttons(
