@@ -513,6 +513,14 @@ class ConfigChange(ApiModel):
     it."""
 
 
+class ModelEntry(ApiModel):
+    """A configured model."""
+
+    name: str
+    agents: tuple[str, ...]
+    """Agents that use it now, besides in rooms that have one of their own."""
+
+
 class ClientEntry(ApiModel):
     """Who asks: the name of a token, and what it may do."""
 

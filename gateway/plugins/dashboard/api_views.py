@@ -620,6 +620,19 @@ async def save_config(
     return change
 
 
+async def list_models(
+    backend: ApiBackend, _query: models.ApiQuery
+) -> models.Page[models.ModelEntry]:
+    """List the configured models, in their order."""
+    used = [(one.agent_model.name, one.id) for one in backend.agents.agents]
+    return models.Page(
+        items=tuple(
+            models.ModelEntry(name=key, agents=tuple(agent for name, agent in used if name == key))
+            for key in backend.gateway.live.settings.llm.models
+        )
+    )
+
+
 async def get_outbox(backend: ApiBackend, _query: models.ApiQuery) -> models.OutboxStatus:
     """Return the posts that wait for delivery, and the newest deliveries."""
     reader = await backend.open_reader()
@@ -785,6 +798,7 @@ PAGES: Final[Mapping[str, View]] = {
     "/api/spending": get_spending,
     "/api/waiting": list_waiting,
     "/api/commands": list_commands,
+    "/api/models": list_models,
     "/api/audit": list_audit,
     PLUGINS_PATH: list_plugins,
 }

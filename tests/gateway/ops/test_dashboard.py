@@ -521,6 +521,7 @@ def test_a_token_that_may_only_read_is_shown_no_acts(gateway: House, browser: Br
             it.show(view)
             expect(page.locator(f"#{view} h2").first).to_be_visible()
         it.show("conversations")
+        place(page, "telegram.main/#one").click()
         expect(page.locator("#opened .bubble").first).to_be_visible()
         expect(page.locator("main .acts button, main .reply")).to_have_count(0)
 

@@ -75,8 +75,15 @@ export function button({ label, key, run, words, about, path, body, confirm, sty
   return made;
 }
 
-/** Return buttons with one place for their results. `acts`: as for `button`, with a common `key`. */
-export function buttons(key, acts) {
+/** Return buttons, and `more`, with one place for their results. `acts`: as for `button`, with a common `key`. */
+export function buttons(key, acts, more = null) {
   const made = acts.map((one) => button({ key, ...one })).filter(Boolean);
-  return made.length ? h("div.acts", made, resultOf(key)) : null;
+  return made.length ? h("div.acts", made, more ?? [], resultOf(key)) : null;
+}
+
+/** Return a choice of a name with a button. `run(name)`: as of `button`; `used`: the name that is chosen now. */
+export function choice({ label, names, used, act, key, run, done }) {
+  const option = (name) => h("option", { value: name, selected: name === used }, name);
+  const pick = h("select", { "aria-label": label, "data-key": label }, names.map(option));
+  return h("span.pair", pick, button({ label: act, key, run: () => run(pick.value), done }));
 }

@@ -1,7 +1,7 @@
 /** State of each agent's DMN: now, over a day, what runs, and buttons that direct it. */
 
-import { button, buttons, order, resultOf } from "./acts.js";
-import { get, may, maybe } from "./api.js";
+import { button, buttons, choice, order, resultOf } from "./acts.js";
+import { get, may } from "./api.js";
 import { empty, h, placed, put, s, said, show } from "./dom.js";
 import { day, dollars, hour, now as clock, plural, since, span, time } from "./format.js";
 import { timeTicks } from "./plot.js";
@@ -36,7 +36,7 @@ export function stretches(states, from, to) {
 
 export class Agents {
   constructor(root, running) {
-    Object.assign(this, { root, running, seen: new Map(), states: new Map(), turns: new Map(), models: null, read_ms: 0, width: 0 });
+    Object.assign(this, { root, running, seen: new Map(), states: new Map(), turns: new Map(), models: [], read_ms: 0, width: 0 });
     new ResizeObserver(([entry]) => {
       if (Math.round(entry.contentRect.width) === this.width) return;
       this.width = Math.round(entry.contentRect.width);
@@ -55,9 +55,14 @@ export class Agents {
 
   async history() {
     const { items: states } = await get("/api/dmn/history", { hours: HOURS });
-    this.models = (await maybe("/api/models"))?.items ?? null;
     this.states = new Map();
     for (const one of states) this.remember(one);
+    this.paint();
+  }
+
+  /** Load the models that can be chosen. */
+  async loadModels() {
+    this.models = (await get("/api/models")).items;
     this.paint();
   }
 
@@ -170,15 +175,11 @@ export class Agents {
 
   /** A choice of the agent's model. */
   model(agent, key) {
-    if (!this.models?.length) return null;
-    const used = this.models.find((one) => one.agents?.includes(agent))?.name;
-    const pick = h("select", { "aria-label": `Model of ${agent}`, "data-key": `model ${agent}` }, this.models.map(({ name }) => h("option", { value: name, selected: name === used }, name)));
-    const run = async () => {
-      const result = await order(["model", "switch", pick.value], { agent });
-      this.models = (await maybe("/api/models").catch(() => null))?.items ?? this.models;
-      return result;
-    };
-    return h("span.pair", pick, button({ label: "Use this model", key, run }));
+    if (!this.models.length) return null;
+    const used = this.models.find((one) => one.agents.includes(agent))?.name;
+    const names = this.models.map((one) => one.name);
+    const run = (name) => order(["model", "switch", name], { agent });
+    return choice({ label: `Model of ${agent}`, names, used, act: "Use this model", key, run, done: () => this.loadModels() });
   }
 
   band(agent, now) {

@@ -31,12 +31,11 @@ export const forgetToken = () => sessionStorage.removeItem(KEY);
 /** Return whether a header can carry the text: ASCII only. */
 export const sendable = (said) => /^[\x21-\x7e]+$/.test(said);
 
-let me = { name: "", role: "own" };
+let me = { name: "", role: "read" };
 
-/** Load who the token stands for. A gateway without roles has only owners. */
+/** Load who the token stands for. */
 export async function loadMe() {
-  me = (await maybe("/api/me")) ?? { name: "", role: "own" };
-  return me;
+  me = await get("/api/me");
 }
 
 /** Return whether the token may do what needs a role. */
@@ -90,7 +89,7 @@ export async function maybe(path, query = {}) {
   try {
     return await get(path, query);
   } catch (error) {
-    if (error.status === 404 || (error.status === 403 && path !== "/api/me")) return null;
+    if (error.status === 404 || error.status === 403) return null;
     throw error;
   }
 }

@@ -36,6 +36,7 @@ const live = new Live({
 });
 const agents = new Agents($("agents"), $("running"));
 const running = (id) => agents.turnIn(id);
+const models = () => agents.models.map((one) => one.name);
 const places = new Places({
   view: $("conversations"),
   list: $("places"),
@@ -43,8 +44,9 @@ const places = new Places({
   count: $("conversations-count"),
   filter: $("f-place"),
   running,
+  models,
 });
-const talk = new Talk($("talk").querySelector(".opened"), { running });
+const talk = new Talk($("talk").querySelector(".opened"), { running, models });
 const channels = new Channels($("health"));
 const usage = new Usage({ share: $("share"), cost: $("cost"), sums: $("sums"), hours: $("hours"), by: $("by") });
 const turns = new Turns(body("turns"));
@@ -71,7 +73,8 @@ const refresh = {
   plugins: new Refresh(() => plugins.refresh(), failed, 5_000, ["agent", "plugins"]),
   audit: new Refresh(() => audit.refresh(), failed, 3_000, ["audit"]),
   history: new Refresh(() => agents.history(), failed, 30_000, ["agent"], 300_000),
-  config: new Refresh(async () => views.offer("config", await config.refresh()), failed, 5_000, ["config"], Infinity),
+  models: new Refresh(() => agents.loadModels(), failed, 10_000, ["agent", "conversations"], 300_000),
+  config: new Refresh(async () => views.offer("config", may("own") && (await config.refresh())), failed, 5_000, null, Infinity),
 };
 const soon = (...names) => names.forEach((name) => refresh[name].soon());
 
@@ -226,7 +229,6 @@ async function begin() {
     if (error.status) return;
   }
   $("frame").hidden = $("menu").hidden = $("command").hidden = false;
-  views.offer("config", may("own"));
   show($("reload"), button({ label: "Read the files again", key: "reload", words: ["reload"] }), resultOf("reload"));
   events.start(after ?? 0);
   Refresh.view = "";

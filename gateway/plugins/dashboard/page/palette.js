@@ -1,7 +1,7 @@
 /** The command box: any command of the gateway, and any view, by a few letters. */
 
 import { order, resultOf, tell } from "./acts.js";
-import { may, maybe } from "./api.js";
+import { get, may } from "./api.js";
 import { h, placedWhole, said, show } from "./dom.js";
 
 const KEY = "palette";
@@ -41,7 +41,7 @@ export class Palette {
     tell(KEY, { ok: true, text: "" });
     this.dialog.showModal();
     this.match();
-    this.commands ??= (await maybe("/api/commands").catch(() => null))?.items ?? [];
+    this.commands ??= (await get("/api/commands").catch(() => ({ items: [] }))).items;
     this.match();
   }
 

@@ -9,9 +9,9 @@ import { address } from "./views.js";
 const MOST = 200;
 
 export class Places {
-  constructor({ view, list, opened, count, filter, running }) {
+  constructor({ view, list, opened, count, filter, ...talk }) {
     Object.assign(this, { view, list, opened, count, filter, known: [], chosen: null });
-    this.talk = new Talk(opened, { running, close: () => (location.hash = address("conversations")) });
+    this.talk = new Talk(opened, { ...talk, close: () => (location.hash = address("conversations")) });
     this.roving = roving(list, "a");
     filter.addEventListener("input", () => this.paint());
     view.addEventListener("keydown", (event) => {

@@ -105,7 +105,7 @@ export class Plugins {
   body(name, heading, path) {
     if (!this.bodies.has(path)) {
       const id = `plugin-${name}-${this.bodies.size}`;
-      const body = h("div", { class: "body scroll", tabindex: "0", role: "region", "aria-labelledby": `${id}-h` });
+      const body = h("div", { class: "body scroll", tabindex: "0", role: "group", "aria-labelledby": `${id}-h` });
       const header = h("header", h("h3", { id: `${id}-h` }, said(heading)), h("span.chip.calm", said(name)), h("span.quiet"));
       (OF_AGENTS.includes(name) ? this.own : this.others).append(h("section", { id, class: "panel", "aria-labelledby": `${id}-h` }, header, body));
       this.bodies.set(path, body);

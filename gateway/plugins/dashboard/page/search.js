@@ -1,6 +1,6 @@
 /** Search in the whole log. */
 
-import { maybe } from "./api.js";
+import { get } from "./api.js";
 import { h } from "./dom.js";
 import { plural } from "./format.js";
 import { COLUMNS, unfolded } from "./live.js";
@@ -35,9 +35,9 @@ export class Search {
 
   async page() {
     const asked = this.asked;
-    const answer = await maybe("/api/search", { text: asked, before: this.next, limit: PAGE });
-    if (asked !== this.asked || !answer) return 0;
-    const found = answer.items.map((one) => ({ ...one, seq: one.seq ?? one.position }));
+    const answer = await get("/api/search", { text: asked, before: this.next, limit: PAGE });
+    if (asked !== this.asked) return 0;
+    const found = answer.items.map((one) => ({ ...one, seq: one.position }));
     Object.assign(this, { items: [...this.items, ...found], next: answer.next });
     return found.length;
   }

@@ -1,6 +1,6 @@
 /** One conversation: its last messages, a field to answer, and the last prompt. */
 
-import { buttons, order, resultOf, send, tell } from "./acts.js";
+import { buttons, choice, order, resultOf, send, tell } from "./acts.js";
 import { get, may } from "./api.js";
 import { empty, h, placed, put, said, show, titleOf } from "./dom.js";
 import { plural, time } from "./format.js";
@@ -12,9 +12,12 @@ import { prompt } from "./prompt.js";
 export const OPERATOR = "console/operator";
 
 export class Talk {
-  /** `close`: called by the button that closes it; null: it has none. `running(id)`: the turn that runs there. */
-  constructor(root, { close = null, running }) {
-    Object.assign(this, { root, close, running, id: null, asked: 0, seen: "" });
+  /**
+   * `close`: called by the button that closes it; null: it has none. `running(id)`: the turn that runs there.
+   * `models()`: names of the models.
+   */
+  constructor(root, { close = null, running, models }) {
+    Object.assign(this, { root, close, running, models, id: null, asked: 0, seen: "" });
   }
 
   get isOperator() {
@@ -110,6 +113,7 @@ export class Talk {
     const id = this.id;
     if (this.heading.contains(document.activeElement) && this.heading.dataset.id === id) return;
     this.heading.dataset.id = id;
+    const key = `talk ${id}`;
     const back = h("button", { type: "button", class: "plain", "aria-label": "Close this conversation", title: "Close (Esc)", on: { click: () => this.close() } }, "✕");
     const acts = [
       { label: "Start over", words: ["new"], confirm: "Start over? The agent no longer sees what was said here before." },
@@ -123,8 +127,16 @@ export class Talk {
       answer?.agent ? h("span.chip.calm", said(answer.agent)) : null,
       h("span.spring"),
       this.close ? back : null,
-      answer ? buttons(`talk ${id}`, acts) : null,
+      answer ? buttons(key, acts, this.model(id, key)) : null,
     );
+  }
+
+  /** A choice of the model that answers in this room. */
+  model(id, key) {
+    const names = this.models();
+    if (this.isOperator || !names.length) return null;
+    const run = (name) => order(["model", "here", name], { place: id });
+    return choice({ label: "Model of this room", names: ["default", ...names], act: "Use here", key, run });
   }
 
   line(one, agent) {

@@ -1,6 +1,6 @@
 /** Usage and costs of models: today's totals, both plots, and sums by day, room, person and model. */
 
-import { get, maybe } from "./api.js";
+import { get } from "./api.js";
 import { empty, h, put, said, show, titleOf } from "./dom.js";
 import { bytes, dollars, input, now as clock, share, tokens } from "./format.js";
 import { Plot } from "./plot.js";
@@ -57,9 +57,9 @@ export class Usage {
 
   async refresh() {
     const [hours, by] = [Number(this.hours.value), this.by.value];
-    const [answer, found] = await Promise.all([get("/api/cache", { hours, by: "channel" }), this.spending(hours, by)]);
+    const [answer, { items }] = await Promise.all([get("/api/cache", { hours, by: "channel" }), get("/api/spending", { hours, by })]);
     if (hours !== Number(this.hours.value) || by !== this.by.value) return; // another choice was made meanwhile
-    this.table(found);
+    this.table(items);
     if (!answer.totals.length) {
       this.plots = null;
       for (const root of this.roots) show(root, empty("There were no requests to a model in this time."));
@@ -75,19 +75,12 @@ export class Usage {
     this.plots[1].draw(series(answer, hours, (one) => one?.cost_usd ?? null, costs));
   }
 
-  /** Return the sums; where the gateway does not have them by this key, null. */
-  async spending(hours, by) {
-    const answer = await maybe("/api/spending", { hours, by });
-    if (answer) return answer.items ?? answer;
-    return ["conversation", "model", "agent"].includes(by) ? (await get("/api/cache", { hours, by })).totals : null;
-  }
-
   table(found) {
-    if (!found?.length) return show(this.sums, empty(found ? "There were no requests to a model in this time." : "This gateway does not sum by this."));
+    if (!found.length) return show(this.sums, empty("There were no requests to a model in this time."));
     const most = Math.max(...found.map((one) => one.cost_usd));
     const part = (one) => h("span", { class: "meter", "aria-hidden": "true", style: { "--part": most ? one.cost_usd / most : 0 } });
     const columns = [
-      [this.by.selectedOptions[0].text, "wide", (one) => said(titleOf(one.key) || "–", { title: one.key })],
+      [this.by.selectedOptions[0].text, "wide", (one) => said(one.label || titleOf(one.key) || "–", { title: one.key })],
       ["share of cost", "share", part],
       ["cost", "num", (one) => dollars(one.cost_usd)],
       ["requests", "num", (one) => String(one.requests)],

@@ -34,6 +34,7 @@ export class Views {
   offer(name, there) {
     this.link(name).hidden = !there;
     if (!there && Refresh.view === name) location.replace("#waiting");
+    if (there && Refresh.view !== name && location.hash === `#${name}`) this.follow(false);
   }
 
   /** Set the number beside a view's name. `words`: what is counted. */

@@ -1,7 +1,7 @@
 /** What waits for a person's yes or no. */
 
 import { buttons, resultOf } from "./acts.js";
-import { maybe } from "./api.js";
+import { get } from "./api.js";
 import { empty, h, placed, put, said } from "./dom.js";
 import { since, time } from "./format.js";
 import { markdown } from "./markdown.js";
@@ -16,9 +16,7 @@ export class Waiting {
 
   /** Load the list. What was decided here stays, with the result, until `forget`. */
   async refresh() {
-    const answer = await maybe("/api/waiting");
-    this.root.closest(".panel").hidden = answer === null;
-    this.items = answer?.items ?? [];
+    this.items = (await get("/api/waiting")).items;
     this.counted(this.items.length);
     this.paint();
   }
@@ -47,7 +45,7 @@ export class Waiting {
     const acts = one.actions.map((act) => ({
       label: act.label,
       words: act.words,
-      about: { place: act.place ?? "", agent: act.agent ?? "" },
+      about: { place: act.place, agent: act.agent },
       style: { yes: "strong", no: "danger" }[act.style] ?? "",
       done: (result) => {
         if (result.ok) this.decided.set(one.id, one);
