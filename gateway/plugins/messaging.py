@@ -32,6 +32,7 @@ from channels.base import (
 )
 from gateway.access.policy import decide, is_room_allowed, list_open_rooms
 from gateway.context.conversation import LOCK_TIMEOUT_S
+from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.requesters import was_asked_for
 from gateway.core.clock import new_id
 from gateway.core.events import (
@@ -387,7 +388,6 @@ MAX_FILE_NAME_CHARS: Final = 100
 MAX_CAPTION_CHARS: Final = 1_000
 """Limit of the text with a file. Telegram allows 1,024
 (https://core.telegram.org/bots/api#senddocument)."""
-_RECENT_POSTS: Final = 20
 
 MAX_REACTION_CHARS: Final = 64
 MAX_TOPIC_CHARS: Final = 400
@@ -571,27 +571,17 @@ class MessageActions(Plugin):
         return channel.capabilities.max_file_bytes
 
     async def _was_posted_before(self, file: PostFile, text: str, context: ToolContext) -> bool:
-        """Return True if this turn posted the same before its process ended: see
-        `gateway.context.history`.
-        """
-        place = context.at.conversation
-        ended = await self._store.newest_entries(1, kinds=["turn_ended"], conversation=place)
-        after = ended[0].seq if ended else 0
-        for one in await self._store.newest_entries(
-            _RECENT_POSTS, after=after, kinds=["post"], conversation=place
-        ):
-            if isinstance(one.fact, PostQueued) and (one.fact.post.file, one.fact.post.text) == (
-                file,
-                text,
-            ):
-                cause = await self._store.entry(one.cause) if one.cause is not None else None
-                if (
-                    cause is not None
-                    and isinstance(cause.fact, PlatformAction)
-                    and cause.fact.turn != context.turn
-                ):
-                    return True
-        return False
+        """Return whether an unfinished earlier turn posted the same here."""
+        acted = await find_write_of_cut_off_turn(
+            self._store,
+            context.at.conversation,
+            context.turn,
+            "acted",
+            lambda one: isinstance(one.fact, PlatformAction) and one.fact.text == file.name,
+        )
+        caused = [] if acted is None else await self._store.caused_by(acted.seq)
+        posts = [one.fact.post for one in caused if isinstance(one.fact, PostQueued)]
+        return any((one.file, one.text) == (file, text) for one in posts)
 
     async def _queue(self, file: PostFile, data: bytes, text: str, context: ToolContext) -> None:
         now, place = self._clock.now(), context.at.conversation

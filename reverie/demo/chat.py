@@ -221,7 +221,7 @@ class Chat:
         lines = (
             *(["/tour shows the tour again, /skip leaves it."] if self._tour else ()),
             "/quit ends everything, as Ctrl-C does.",
-            "!help lists the commands of the bot, such as !status, !why, !remind.",
+            "!help lists the commands of the bot, such as !status, !why, !intentions.",
             f"Everything else is said in {ROOM}.",
             *([f"The stand-in for a model has rules for: {known}."] if self._stand_in else ()),
             f"Dashboard: {self._stage.dashboard}",

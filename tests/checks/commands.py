@@ -72,7 +72,7 @@ TAIL = """\
 ## Notes
 
 - `stop` ends what is under way in this conversation. Lines sent until then are kept as context and are not answered.
-- `pause`, `quiet` and `reminders` stand for `dmn pause`, `dmn quiet` and `remind list`; `start` is a welcome.
+- `pause`, `quiet` and `reminders` stand for `dmn pause`, `dmn quiet` and `intentions list`; `start` is a welcome.
 - `why` without a number explains the last answer here in one sentence.
 - `new` begins afresh: the model sees nothing of what was said here before. The log keeps everything.
 - `model switch NAME` applies from the next turn until `model reset`. `model here NAME` and `persona here NAME` (an agent

@@ -353,9 +353,8 @@ MAX_OLD_BYTES: Final = 100_000
 """Bytes of the text to replace."""
 _HEAD_BYTES: Final = 8_192
 """Bytes that are searched for a NUL, as git does: text has none."""
-_SHOWN_PLACES: Final = 3
 _SHOWN_LINES: Final = 30
-"""Lines of each place."""
+"""Lines of the first place that was changed."""
 _CONTEXT_LINES: Final = 2
 """Lines before and behind it."""
 _BOM: Final = b"\xef\xbb\xbf"
@@ -383,10 +382,12 @@ class TextEdit(NamedTuple):
     """A file with replacements."""
 
     data: bytes
-    starts: Sequence[int]
-    """Positions of the replacements, in bytes."""
+    places: int
+    """Number of replacements."""
+    start: int
+    """Position of the first, in bytes."""
     length: int
-    """Bytes of the longest replacement."""
+    """Bytes of what stands there now."""
 
 
 def describe_binary(data: bytes) -> str:
@@ -518,50 +519,27 @@ def replace_text(
         raise ToolCallRefused(
             f"{name} would have more than the {max_bytes:,} bytes that a file may have."
         )
-    edit = _apply_replacements(data, matches, new_bytes, crlf=crlf)
-    if edit.data == data:
+
+    def render(match: re.Match[bytes]) -> bytes:
+        takes_crlf = b"\r\n" in match[0] or (crlf and b"\n" not in match[0])
+        return new_bytes.replace(b"\n", b"\r\n") if takes_crlf else new_bytes
+
+    changed = pattern.sub(render, data)
+    if changed == data:
         raise ToolCallRefused(f"That would change nothing in {name}: `old` and `new` are the same.")
-    return edit
+    return TextEdit(changed, len(matches), matches[0].start(), len(render(matches[0])))
 
 
 def render_edit(name: str, edit: TextEdit) -> str:
-    """Render the changed lines, with some around them."""
-    count = len(edit.starts)
+    """Render the first place that was changed, with some lines around it."""
     lines, _notes = decode_text(edit.data)
-    rendered = [
-        f"{name}, {len(lines)} lines; {'1 place' if count == 1 else f'{count} places'} changed:"
-    ]
-    last = 0
-    for start in edit.starts[:_SHOWN_PLACES]:
-        line = edit.data.count(b"\n", 0, start) + 1
-        height = edit.data.count(b"\n", start, start + max(0, edit.length - 1))
-        first = max(line - _CONTEXT_LINES, last + 1)
-        if last and first > last + 1:
-            rendered.append("   ...")
-        last = max(last, min(line + min(height, _SHOWN_LINES) + _CONTEXT_LINES, len(lines)))
-        rendered += [number_line(number, lines[number - 1]) for number in range(first, last + 1)]
-    return "\n".join(
-        rendered
-        if count <= _SHOWN_PLACES
-        else [*rendered, f"   ... and {count - _SHOWN_PLACES} more places"]
-    )
-
-
-def _apply_replacements(
-    data: bytes, matches: Iterable[re.Match[bytes]], new_bytes: bytes, *, crlf: bool
-) -> TextEdit:
-    new_crlf = new_bytes.replace(b"\n", b"\r\n")
-    pieces, starts, end, size, length = list[bytes](), list[int](), 0, 0, 0
-    for match in matches:
-        was = match.group()
-        now = new_crlf if b"\r\n" in was or (crlf and b"\n" not in was) else new_bytes
-        pieces += (data[end : match.start()], now)
-        size += match.start() - end
-        starts.append(size)
-        size += len(now)
-        length = max(length, len(now))
-        end = match.end()
-    return TextEdit(b"".join([*pieces, data[end:]]), starts, length)
+    line = edit.data.count(b"\n", 0, edit.start) + 1
+    height = edit.data.count(b"\n", edit.start, edit.start + max(0, edit.length - 1))
+    last = min(line + min(height, _SHOWN_LINES) + _CONTEXT_LINES, len(lines))
+    shown = range(max(line - _CONTEXT_LINES, 1), last + 1)
+    changed = "1 place changed" if edit.places == 1 else f"{edit.places} places changed, the first"
+    head = f"{name}, {len(lines)} lines; {changed}:"
+    return "\n".join([head, *(number_line(number, lines[number - 1]) for number in shown)])
 
 
 def _explain_not_found(name: str, data: bytes, old_bytes: bytes) -> str:

@@ -112,8 +112,6 @@ _QUESTION: Final = re.compile(r"[?\uff1f\u061f][^\w]{0,9}\Z")
 """End of a question: the ASCII mark, the wide one of East Asian scripts, or the Arabic one."""
 _MIN_TOLD_CHARS: Final = 3
 """Shorter words tell nothing."""
-_MAX_VIEW_STARTS: Final = 1_000
-"""Starts of views that are cached."""
 
 
 class PrefetchSettings(ConfigSection):
@@ -148,7 +146,6 @@ class Recall(Plugin):
         self._hits = HitBuilder(gateway.store, gateway.places, gateway.redactor)
         self._notes = set[int]()
         self._notes_upto = 0
-        self._view_starts: dict[Seq, Seq] = {}
         self._has_failed = False
         gateway.live.follow(self._use)
 
@@ -380,17 +377,10 @@ class Recall(Plugin):
 
     async def _find_view_start(self, since: Seq) -> Seq:
         """Return the first log position of the input of the turn that ended at `since`."""
-        if since not in self._view_starts:
-            ended = await self._store.entry(since)
-            covers = (
-                ended.fact.covers
-                if ended is not None and isinstance(ended.fact, TurnRecord)
-                else ()
-            )
-            if len(self._view_starts) >= _MAX_VIEW_STARTS:
-                self._view_starts.clear()
-            self._view_starts[since] = min((since, *covers))
-        return self._view_starts[since]
+        ended = await self._store.entry(since)
+        if ended is None or not isinstance(ended.fact, TurnRecord):
+            return since
+        return min((since, *ended.fact.covers))
 
     async def _search_log(
         self, query: "_RecallQuery", weighed: Mapping[int, float], size: int

@@ -493,31 +493,17 @@ class Reminders(Plugin):
 
     # Commands
 
-    REMIND = command(
-        "remind",
-        "List or cancel reminders of this conversation.",
-        group="this conversation",
-        role="admin",
-        allowed_in_own_chat=True,
-        aliases=("reminders",),
-    )
     INTENTIONS = command(
         "intentions",
-        "List what I intend to do, or drop one.",
+        "List what I intend to do, and reminders, or drop one.",
         group="this conversation",
+        aliases=("remind", "reminders"),
     )
 
-    async def suggest_reminders(
-        self, typed: CommandCompletion, *, intended: bool = False
-    ) -> Sequence[str]:
-        """Suggest reminders of that place, the next first. `intended`: intentions."""
+    async def suggest_ids(self, typed: CommandCompletion) -> Sequence[str]:
+        """Suggest what is pending in that place, the next first."""
         rows = await find_pending(self._store)
-        here = [one for one in rows if one.place == typed.at.conversation]
-        return [one.reminder for one in here if one.intended == intended]
-
-    async def suggest_intentions(self, typed: CommandCompletion) -> Sequence[str]:
-        """Suggest intentions of that place, the next first."""
-        return await self.suggest_reminders(typed, intended=True)
+        return [one.reminder for one in rows if one.place == typed.at.conversation]
 
     @route("GET", "list", panel="Reminders")
     async def list_all(self) -> list[dict[str, object]]:
@@ -533,9 +519,7 @@ class Reminders(Plugin):
                 "_actions": [
                     {
                         "label": "Cancel",
-                        "words": ["intentions", "drop", one.reminder]
-                        if one.intended
-                        else ["remind", "cancel", one.reminder],
+                        "words": ["intentions", "drop", one.reminder],
                         "confirm": "Cancel this?",
                     }
                 ],
@@ -543,33 +527,11 @@ class Reminders(Plugin):
             for one in sorted(rows, key=lambda one: one.due)
         ]
 
-    @command("remind list", "List the reminders that are still to come.")
-    async def list_reminders(self, call: CommandCall) -> CommandEffect:
-        return await self._show(call, _("There are no reminders here."), intended=False)
-
-    @command("remind cancel", "Cancel a reminder.", private=False)
-    async def cancel_reminder(
-        self,
-        call: CommandCall,
-        id: Annotated[str, "As list shows it.", suggest_reminders],  # noqa: A002 - the user's word
-    ) -> CommandEffect:
-        return await self._cancel(call, id, intended=False)
-
-    @command("intentions list", "List what I intend to do.")
+    @command("intentions list", "List what I intend to do, and reminders.")
     async def list_intentions(self, call: CommandCall) -> CommandEffect:
-        return await self._show(call, _("There is nothing that I intend here."), intended=True)
-
-    @command("intentions drop", "Have me drop one: yours, or any for an admin.", private=False)
-    async def drop_intention(
-        self,
-        call: CommandCall,
-        id: Annotated[str, "As list shows it.", suggest_intentions],  # noqa: A002 - the user's word
-    ) -> CommandEffect:
-        return await self._cancel(call, id, intended=True)
-
-    async def _show(self, call: CommandCall, nothing: str, *, intended: bool) -> CommandEffect:
-        here, elsewhere, private = await self._find_shown(call, intended=intended)
-        lines = [self._format_reminder(one) for one in here] or [nothing]
+        here, elsewhere, private = await self._find_shown(call)
+        lines = [self._format_reminder(one) for one in here]
+        lines = lines or [_("There is nothing that I intend here, and no reminder.")]
         if elsewhere or private:
             others = [
                 _("{reminder}, in {room}").format(
@@ -583,34 +545,31 @@ class Reminders(Plugin):
             lines += ["", _("In other rooms:"), *others, *counted]
         return done("\n".join(lines), data=[_to_data(one) for one in (*here, *elsewhere)])
 
-    async def _cancel(self, call: CommandCall, written: str, *, intended: bool) -> CommandEffect:
-        wanted, sender = normalize_reminder_id(written.strip(" `")), call.command.sender
-        here, elsewhere, __ = await self._find_shown(call, intended=intended)
+    @command("intentions drop", "Have me drop one: yours, or any for an admin.", private=False)
+    async def drop_intention(
+        self,
+        call: CommandCall,
+        id: Annotated[str, "As list shows it.", suggest_ids],  # noqa: A002 - the user's word
+    ) -> CommandEffect:
+        wanted, sender = normalize_reminder_id(id.strip(" `")), call.command.sender
+        here, elsewhere, __ = await self._find_shown(call)
         row = next((one for one in (*here, *elsewhere) if one.reminder == wanted), None)
         if row is None:
-            text = (
-                _("There is no intention {id} here.")
-                if intended
-                else _("There is no reminder {id} here.")
-            )
-            return refuse(text.format(id=inline_code(written)))
+            return refuse(_("There is no {id} here.").format(id=inline_code(id)))
         is_own = call.command.direct or (sender.verified and sender.id == row.by)
         if not is_own and call.role not in ADMIN_ROLES:
             return refuse(_("Only an admin, or whoever asked for it, may have it dropped."))
-        words = (
-            _("Intention `{id}` is dropped.") if intended else _("Reminder `{id}` is cancelled.")
-        )
         fact = ReminderEnded(reminder=row.reminder, reason=f"cancelled by {call.person}")
-        return done(words.format(id=row.reminder), EffectFact(fact, place=row.home))
+        words = _("`{id}` is dropped.").format(id=row.reminder)
+        return done(words, EffectFact(fact, place=row.home))
 
     async def _find_shown(
-        self, call: CommandCall, *, intended: bool
+        self, call: CommandCall
     ) -> tuple[Sequence[ReminderSet], Sequence[ReminderSet], int]:
-        """Return the reminders of this place, those of others that may be shown here, and the
-        number of the rest. `intended`: intentions, in place of reminders.
+        """Return what is pending in this place, what of others may be shown here, and the number of
+        the rest.
         """
-        at = call.command.at.conversation
-        rows = [one for one in await find_pending(self._store) if one.intended == intended]
+        at, rows = call.command.at.conversation, await find_pending(self._store)
         here = [one for one in rows if one.place == at]
         if not (call.command.direct and call.global_role in ADMIN_ROLES):
             return here, [], 0

@@ -413,7 +413,7 @@ async def test_seen_tells_when_somebody_last_wrote_here(gateway: Gateway) -> Non
 
 @pytest.mark.parametrize(
     ("short", "whole"),
-    [("!pause", "!dmn pause"), ("!quiet 8h", "!dmn quiet 8h"), ("!reminders", "!remind list")],
+    [("!pause", "!dmn pause"), ("!quiet 8h", "!dmn quiet 8h"), ("!reminders", "!intentions list")],
 )
 async def test_words_that_people_try_stand_for_the_command(
     short: str, whole: str, tmp_path: Path

@@ -246,7 +246,7 @@ def test_the_table_is_whole() -> None:
 GUEST = {"help", "about", "whoami", "seen", "status", "more", "again", "version", "link"}
 GUEST |= {"intentions", "recap"}
 MEMBER = {"usage", "tools"}
-OWN = {"files", "new", "retry", "rewind", "compact", "stop", "journal", "memory", "remind"}
+OWN = {"files", "new", "retry", "rewind", "compact", "stop", "journal", "memory"}
 ADMIN = {row.name for row in TABLE.rows} - GUEST - MEMBER - OWN
 
 

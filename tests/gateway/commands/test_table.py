@@ -217,14 +217,19 @@ async def test_the_help_has_the_language_of_the_person(tmp_path: Path) -> None:
         listed, told, wrong = await ask(
             tmp_path,
             ("help", "", "olga"),
-            ("help", "remind cancel", "olga"),
-            ("remind", "cancel", "olga"),
+            ("help", "intentions drop", "olga"),
+            ("intentions", "drop", "olga"),
         )
     assert "- `!whoami`: Zeigt deine ID und deine Rolle." in listed.splitlines()
     assert listed.splitlines()[-1] == "`!help <Befehl>` zeigt, wie man einen Befehl benutzt."
-    assert told.splitlines()[0].startswith("`!remind cancel <id>`: Löscht eine Erinnerung.")
+    assert told.splitlines()[0].startswith(
+        "`!intentions drop <id>`: Streicht ein Vorhaben: das eigene, für Admins jedes."
+    )
     assert told.splitlines()[1] == "- `id`: Wie list es zeigt."
-    assert wrong == "`id` fehlt. Schreib `!remind cancel <id>`: Löscht eine Erinnerung."
+    assert (
+        wrong
+        == "`id` fehlt. Schreib `!intentions drop <id>`: Streicht ein Vorhaben: das eigene, für Admins jedes."
+    )
 
 
 def test_menus_have_the_texts_of_each_language_and_room_for_them() -> None:

@@ -91,21 +91,16 @@ CONVERSATION: Final[Sequence[Line]] = (
         calls=(("remind", '{"text": "the kettle", "at": "in 5 h"}'),),
         says=_ANSWER,
     ),
-    Use(command="remind list", says="(?P<reminder>[0-9A-Z]{6}): .*the kettle"),
-    Use(
-        command="remind cancel", given={"id": "@reminder@"}, says="Reminder @reminder@ is cancelled"
-    ),
     Say(
         text="look later",
         calls=(("intend", '{"what": "look at the tickets", "when": "in 5 h"}'),),
         says=_ANSWER,
     ),
-    Use(command="intentions list", says="(?P<intention>[0-9A-Z]{6}): .*look at the tickets"),
     Use(
-        command="intentions drop",
-        given={"id": "@intention@"},
-        says="Intention @intention@ is dropped",
+        command="intentions list",
+        says="(?P<reminder>[0-9A-Z]{6}): .*the kettle.*[0-9A-Z]{6}: .*look at the tickets",
     ),
+    Use(command="intentions drop", given={"id": "@reminder@"}, says="@reminder@ is dropped"),
     Use(command="new", says="I started over"),
 )
 APPROVALS: Final[Sequence[Line]] = (

@@ -206,7 +206,7 @@ async def test_nothing_of_a_private_promise_stands_in_a_digest_or_another_room(
         await gateway.say("!intentions", sender="bob", room="#two")
         await gateway.say("!intentions", sender="olga", on=TELEGRAM)
         await clock.sleep(5)
-        assert gateway.sent("#two")[-1] == "There is nothing that I intend here."
+        assert gateway.sent("#two")[-1] == ("There is nothing that I intend here, and no reminder.")
         assert "surprise party" in gateway.sent("olga")[-1]
 
 

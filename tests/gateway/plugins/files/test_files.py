@@ -625,11 +625,10 @@ def test_the_change_is_shown_where_it_is() -> None:
         "    53\tline 52",
     ]
     many = replace_text("a.txt", data, "line 1", "LINE 1", everywhere=True, max_bytes=MOST)
-    shown = render_edit("a.txt", many)
-    assert "12 places changed" in shown
-    assert shown.endswith("... and 9 more places")
-    assert [int(number) for number in re.findall(r"(\d+)\tLINE", shown)] == [1, 10, 11, 12, 13]
-    assert shown.count("\n   ...") == 2
+    assert render_edit("a.txt", many).split("\n") == [
+        "a.txt, 100 lines; 12 places changed, the first:",
+        *("     1\tLINE 1", "     2\tline 2", "     3\tline 3"),
+    ]
     all_gone = replace_text("a.txt", b"a", "a", "", everywhere=False, max_bytes=MOST)
     assert render_edit("a.txt", all_gone) == "a.txt, 0 lines; 1 place changed:"
     long = replace_text(

@@ -1,4 +1,4 @@
-"""The command `remind`, on a real store with running reminders."""
+"""The command `intentions`, on a real store with running reminders."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -67,20 +67,20 @@ async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_pa
         tea = await it.remind("tea `@everyone`", at="18:30")
         cake = await it.remind("cake", every="2h")
         await it.remind("secret", "#b", at="18:30")
-        assert (await at(it).says("remind list")).splitlines() == [
+        assert (await at(it).says("intentions list")).splitlines() == [
             f"- `{cake.reminder}`: Sat 2026-11-21 11:00 (Europe/Zurich), every 2h, for `Ann`: `cake`",
             (
                 f"- `{tea.reminder}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, for `Ann`: `tea "
                 "\\u0060@everyone\\u0060`"
             ),
         ]
-        answer = await at(it)("remind cancel", id=f" `{tea.reminder.lower()}`")
-        assert (answer.ok, answer.answer) == (True, f"Reminder `{tea.reminder}` is cancelled.")
+        answer = await at(it)("intentions drop", id=f" `{tea.reminder.lower()}`")
+        assert (answer.ok, answer.answer) == (True, f"`{tea.reminder}` is dropped.")
         (fact,) = await ended(it)
         assert (fact.reminder, fact.reason) == (tea.reminder, "cancelled by irc.test:root")
-        assert tea.reminder not in await at(it).says("remind list")
-        again = await at(it)("remind cancel", id=tea.reminder)
-        assert (again.ok, again.answer) == (False, f"There is no reminder `{tea.reminder}` here.")
+        assert tea.reminder not in await at(it).says("intentions list")
+        again = await at(it)("intentions drop", id=tea.reminder)
+        assert (again.ok, again.answer) == (False, f"There is no `{tea.reminder}` here.")
     async with town(tmp_path) as it:
         assert [one.text for one in await find_pending(it.store)] == ["cake", "secret"]
 
@@ -96,7 +96,7 @@ async def test_one_that_is_called_off_is_not_told(reminders: Town) -> None:
     tea = await reminders.remind("tea", at="in 10m")
     await reminders.remind("cake", at="in 20m")
     await reminders.clock.asleep()
-    await at(reminders)("remind cancel", id=tea.reminder)
+    await at(reminders)("intentions drop", id=tea.reminder)
     await asyncio.sleep(0)
     for _ in range(20):
         await reminders.clock.passes(minutes=1)
@@ -106,7 +106,7 @@ async def test_one_that_is_called_off_is_not_told(reminders: Town) -> None:
 async def test_nobody_waits_for_one_that_is_called_off(reminders: Town) -> None:
     tea = await reminders.remind("tea", at="in 10m")
     await reminders.clock.asleep()
-    await at(reminders)("remind cancel", id=tea.reminder)
+    await at(reminders)("intentions drop", id=tea.reminder)
     await reminders.clock.passes(minutes=1)
     for _ in range(50):  # turns of the event loop, in which it would begin to wait again
         await asyncio.sleep(0)
@@ -114,11 +114,13 @@ async def test_nobody_waits_for_one_that_is_called_off(reminders: Town) -> None:
 
 
 async def test_nothing_is_there(reminders: Town) -> None:
-    assert await at(reminders).says("remind list") == "There are no reminders here."
-    answer = await at(reminders)("remind cancel", id="`<@everyone>\n# x")
+    assert await at(reminders).says("intentions list") == (
+        "There is nothing that I intend here, and no reminder."
+    )
+    answer = await at(reminders)("intentions drop", id="`<@everyone>\n# x")
     assert (answer.ok, answer.answer) == (
         False,
-        "There is no reminder `\\u0060<@everyone>\\n# x` here.",
+        "There is no `\\u0060<@everyone>\\n# x` here.",
     )
 
 
@@ -132,7 +134,7 @@ async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_t
     public = {mine.reminder, room.reminder, own.reminder}
 
     async def seen(counter: Counter) -> set[str]:
-        told = await counter.says("remind list")
+        told = await counter.says("intentions list")
         return {one.reminder for one in (mine, room, theirs, own) if one.reminder in told}
 
     assert await seen(at(reminders, HERE, "owner")) == set()
@@ -141,7 +143,7 @@ async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_t
     assert await seen(at(reminders, ALONE, "admin", everywhere="member")) == {mine.reminder}
     assert await seen(at(reminders, ALONE, "admin")) == public
     assert await seen(at(reminders, ALONE, "owner")) == {*public, theirs.reminder}
-    told = (await at(reminders, ALONE, "admin").says("remind list")).splitlines()
+    told = (await at(reminders, ALONE, "admin").says("intentions list")).splitlines()
     assert told[1:3] == ["", "In other rooms:"]
     assert told[3].endswith("`room`, in `irc.test/#b`")
     assert told[4].endswith("`own`, in `reverie` on its own")
@@ -151,11 +153,11 @@ async def test_others_are_told_to_admins_alone_with_the_agent_and_private_ones_t
         (at(reminders, ALONE, "guest"), room),
         (at(reminders, ALONE, "admin"), theirs),
     ):
-        assert not (await counter("remind cancel", id=one.reminder)).ok
+        assert not (await counter("intentions drop", id=one.reminder)).ok
     assert await ended(reminders) == []
-    assert (await at(reminders, ALONE, "guest")("remind cancel", id=mine.reminder)).ok
-    assert (await at(reminders, ALONE, "admin")("remind cancel", id=own.reminder)).ok
-    assert (await at(reminders, ALONE, "owner")("remind cancel", id=theirs.reminder)).ok
+    assert (await at(reminders, ALONE, "guest")("intentions drop", id=mine.reminder)).ok
+    assert (await at(reminders, ALONE, "admin")("intentions drop", id=own.reminder)).ok
+    assert (await at(reminders, ALONE, "owner")("intentions drop", id=theirs.reminder)).ok
     entries = await reminders.store.entries(kinds=["reminder_ended"])
     assert [one.conversation for one in entries] == [
         ALONE.conversation,
@@ -169,7 +171,7 @@ async def test_those_of_that_place_are_suggested(reminders: Town) -> None:
     later = await reminders.remind("tea", at="18:30")
     sooner = await reminders.remind("tea", at="17:30")
     await reminders.remind("tea", "#b", at="18:30")
-    typed = typing(HERE, "remind", "cancel", "id")
-    found = await reminders.reminders.suggest_reminders(typed)
+    typed = typing(HERE, "intentions", "drop", "id")
+    found = await reminders.reminders.suggest_ids(typed)
     assert found == [sooner.reminder, later.reminder]
     assert rank_suggestions(found, later.reminder[:4].lower()) == [later.reminder]
