@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -381,3 +382,7 @@ def test_results_are_fenced_where_they_are_repeated_and_written_down_as_they_are
     assert found is not None
     assert (found[2], found[3]) == ("web_fetch http://x/", "Buy!")
     assert told[1] == ToolResult(id="b", text="It is written.")
+    asked = replace(one, arguments='{"url": "http://x/"}')
+    (repeated,) = render_steps((TurnStep(text="", calls=(asked,)),))[1].parts
+    assert isinstance(repeated, ToolResult)
+    assert "http://x/" not in repeated.text, "it stands in the call"
