@@ -261,6 +261,11 @@ def cross_check(settings: Settings) -> Iterator[tuple[Keys, str]]:
     yield from _check_agents(settings.agents)
     for path, message in check_models(llm.models, llm.providers):
         yield ("llm", *path), message
+    if settings.ops.tokens and settings.ops.token is None:
+        yield (
+            ("ops", "tokens"),
+            "these need ops.token as well, for what only an owner may do: set it",
+        )
     if settings.ops.token is not None and OPERATOR_CHANNEL in settings.channels:
         yield (
             ("channels", OPERATOR_CHANNEL),

@@ -8,6 +8,7 @@ import asyncio
 import difflib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -121,6 +122,7 @@ class ConfigEditor:
                 name=path.name,
                 text=mask_secrets(text := read_text_file(path), self._redactor),
                 sha256=_digest(text),
+                writable=os.access(path.resolve().parent, os.W_OK),
             )
             for path in self._files().paths()
         ]

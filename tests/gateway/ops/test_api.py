@@ -370,12 +370,14 @@ async def test_what_a_token_of_an_admin_says_is_an_admins(tmp_path: Path) -> Non
         [TOKENS[0], {**TOKENS[1], "token": TOKENS[0]["token"]}],
         [{**TOKENS[0], "token": "short"}],
         [{**TOKENS[0], "role": "root"}],
+        TOKENS,
     ],
 )
 def test_tokens_have_names_and_values_of_their_own(
     tokens: list[dict[str, str]], tmp_path: Path
 ) -> None:
+    token = None if tokens == TOKENS else TOKEN
     with pytest.raises(ConfigError) as error:
-        configured_in(tmp_path, (), {"tokens": tokens}, {})
+        configured_in(tmp_path, (), {"tokens": tokens, "token": token}, {})
     assert "ops.tokens" in str(error.value)
     assert TOKENS[0]["token"] not in str(error.value)
