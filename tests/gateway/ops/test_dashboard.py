@@ -4,6 +4,7 @@ what it survives.
 One browser and one gateway for all of these.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -489,6 +490,55 @@ def test_the_whole_log_is_searched(gateway: House, browser: Browser) -> None:
         page.locator("#search-text").fill("nobodysaidthis")
         page.keyboard.press("Enter")
         expect(page.locator("#found .empty")).to_contain_text("Nothing was found")
+
+
+WRITTEN = """\
+channels:
+  telegram.main: {platform: console, rooms: ["#one"]}
+agents:
+  - id: reverie
+llm:
+  providers:
+    s: {kind: scripted}
+  models:
+    main: {provider: s}
+access:
+  dm: open
+"""
+
+
+def test_the_configuration_is_checked_beside_its_lines_and_saved(
+    tmp_path: Path, browser: Browser
+) -> None:
+    made = House(tmp_path)
+    secret = json.dumps({"port": made.port, "token": TOKEN})
+    made.written = f"{WRITTEN}ops: {secret}\n"
+    try:
+        made.begin()
+        with tab(browser) as it:
+            page = it.open(made.address, "config")
+            text, review = (
+                page.locator("#config textarea"),
+                page.get_by_role("button", name="Review"),
+            )
+            expect(text).to_have_value(re.compile("dm: open"))
+            shown = text.input_value()
+            assert TOKEN not in shown
+            text.fill(shown.replace("dm: open", "dm: opn"))
+            expect(page.locator("#config .problems")).to_contain_text("access.dm")
+            expect(page.locator("#config .numbers .bad")).to_have_text("11")
+            review.click()
+            expect(page.locator("#config .result.bad")).not_to_be_empty()
+            text.fill(shown.replace("dm: open", "dm: pairing"))
+            expect(page.locator("#config .problems .good")).to_be_visible()
+            review.click()
+            expect(page.locator("#ask .ins")).to_contain_text("dm: pairing")
+            page.locator("#ask-yes").click()
+            expect(page.locator("#config .result.good")).to_be_visible()
+        expected = made.written.replace("dm: open", "dm: pairing")
+        assert (tmp_path / "reverie.yaml").read_text(encoding="utf-8") == expected
+    finally:
+        made.close()
 
 
 def test_commands_are_given_in_the_command_box_and_by_buttons(

@@ -1,7 +1,7 @@
 /** The configuration: an editor with line numbers, problems beside lines, help from the schema, and a diff first. */
 
 import { ask, forgetResults, resultOf, send, tell } from "./acts.js";
-import { maybe, post } from "./api.js";
+import { get, post } from "./api.js";
 import { h, said, show } from "./dom.js";
 import { plural } from "./format.js";
 
@@ -53,14 +53,16 @@ export class Config {
     Object.assign(this, { root, files: null, problems: [], asked: 0 });
   }
 
-  /** Load the files, unless one is being changed. Return whether the gateway has them for this role. */
+  /** Load the files, unless one is being changed. */
   async refresh() {
-    if (this.dirty) return true;
-    const answer = await maybe("/api/config");
-    if (!answer) return false;
-    Object.assign(this, { files: answer.files, schema: answer.schema });
+    if (this.dirty) return;
+    try {
+      Object.assign(this, await get("/api/config"));
+    } catch (error) {
+      if (error.status !== 409) throw error;
+      return show(this.root, h("p.empty", said(error.message))); // they cannot be shown
+    }
     this.show(this.files.find((one) => one.name === this.file?.name) ?? this.files[0]);
-    return true;
   }
 
   get dirty() {
@@ -109,7 +111,7 @@ export class Config {
     this.save.disabled = this.undo.disabled = !this.dirty;
     this.explain();
     clearTimeout(this.timer);
-    this.timer = setTimeout(() => this.check().catch(() => {}), CHECK_MS);
+    this.timer = setTimeout(() => this.check().catch((error) => show(this.found, h("p.bad", said(error.message)))), CHECK_MS);
   }
 
   lines() {
@@ -176,12 +178,10 @@ export class Config {
     const shown = h("pre.diff", { tabindex: 0, role: "region", "aria-label": "Changes" }, lines.map((one) => h(`span.${tone[one[0]] ?? "same"}`, `${one}\n`)));
     if (!(await ask(`Save these changes to ${this.file.name}?`, "Save", shown))) return;
     const result = await send("/api/config/save", { name: this.file.name, text: this.text.value, sha256: this.file.sha256 });
-    if (!result.ok) {
-      if (result.status === 409) result.text = "The file has changed on the disk meanwhile. Copy your text, press Undo all, and load this view again.";
-      return tell(KEY, result);
-    }
+    if (!result.ok) return tell(KEY, result);
+    if (!result.answer.saved) return this.changed();
     this.file = { ...this.file, text: this.text.value };
-    const later = result.answer.needs_restart ?? [];
+    const later = result.answer.needs_restart;
     const text = later.length ? `Saved. After the next start: ${later.map((one) => `\`${one}\``).join(", ")}.` : "Saved and in use.";
     tell(KEY, { ok: true, text });
     this.text.value = this.file.text;

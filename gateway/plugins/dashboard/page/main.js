@@ -74,7 +74,7 @@ const refresh = {
   audit: new Refresh(() => audit.refresh(), failed, 3_000, ["audit"]),
   history: new Refresh(() => agents.history(), failed, 30_000, ["agent"], 300_000),
   models: new Refresh(() => agents.loadModels(), failed, 10_000, ["agent", "conversations"], 300_000),
-  config: new Refresh(async () => views.offer("config", may("own") && (await config.refresh())), failed, 5_000, null, Infinity),
+  config: new Refresh(() => config.refresh(), failed, 5_000, ["config"], Infinity),
 };
 const soon = (...names) => names.forEach((name) => refresh[name].soon());
 
@@ -229,6 +229,7 @@ async function begin() {
     if (error.status) return;
   }
   $("frame").hidden = $("menu").hidden = $("command").hidden = false;
+  views.offer("config", may("own"));
   show($("reload"), button({ label: "Read the files again", key: "reload", words: ["reload"] }), resultOf("reload"));
   events.start(after ?? 0);
   Refresh.view = "";

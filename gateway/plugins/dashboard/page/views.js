@@ -34,7 +34,6 @@ export class Views {
   offer(name, there) {
     this.link(name).hidden = !there;
     if (!there && Refresh.view === name) location.replace("#waiting");
-    if (there && Refresh.view !== name && location.hash === `#${name}`) this.follow(false);
   }
 
   /** Set the number beside a view's name. `words`: what is counted. */
