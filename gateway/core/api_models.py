@@ -6,7 +6,7 @@ it makes JSON of them.
 """
 
 from datetime import date
-from typing import Annotated, Final, Generic, Literal, TypeVar
+from typing import Annotated, Any, Final, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -479,6 +479,8 @@ class ConfigReport(ApiModel):
     """The configuration."""
 
     files: tuple[ConfigFile, ...]
+    structure: dict[str, Any]
+    """JSON schema of all keys."""
 
 
 class ConfigDraft(BaseModel):

@@ -223,11 +223,7 @@ class Tab:
 
     def fair(self) -> None:
         """Raises AssertionError for an error on the console, or a request to anybody else."""
-        wrong = [
-            one
-            for one in self.complaints
-            if not any(said in one for said in self.expected)
-        ]
+        wrong = [one for one in self.complaints if not any(said in one for said in self.expected)]
         assert not wrong, wrong
         assert len(self.hosts) <= 1, self.hosts
 

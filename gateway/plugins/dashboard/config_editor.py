@@ -23,6 +23,7 @@ from gateway.core import api_models as models
 from gateway.core.private_files import replace_private
 from gateway.core.redaction import Redactor
 from gateway.core.route import RouteRefused
+from gateway.plugins.setup.schema import read_schema
 
 MASK: Final = "********"
 _SECRET_KEY: Final = re.compile(r"(token|password|passphrase|secret|api_?key)s?$", re.IGNORECASE)
@@ -114,7 +115,8 @@ class ConfigEditor:
 
     async def read(self) -> models.ConfigReport:
         """Return all files. Raises RouteRefused, OSError."""
-        return models.ConfigReport(files=tuple(await asyncio.to_thread(self._read)))
+        files = tuple(await asyncio.to_thread(self._read))
+        return models.ConfigReport(files=files, structure=await asyncio.to_thread(read_schema))
 
     def _read(self) -> list[models.ConfigFile]:
         return [

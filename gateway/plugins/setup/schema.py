@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from functools import cache
 from typing import Any, Final
 
 Schema = dict[str, Any]
@@ -26,8 +27,11 @@ _DURATION: Final[Schema] = {"type": "string", "pattern": r"^\s*\d+(\.\d+)?\s*(ms
 _ABOUT: Final = ("title", "description", "default")
 
 
+@cache
 def read_schema() -> Schema:
-    """Return the schema of the settings as the program has them. Blocks for a second."""
+    """Return the schema of the settings as the program has them; do not change it. The first call
+    blocks for a second.
+    """
     command = [sys.executable, "-P", "-c", _PRINT]
     done = subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - this Python and our own text
     found: Schema = json.loads(done.stdout)

@@ -144,7 +144,7 @@ export class Config {
   /** Tell what the schema says of the key at the cursor. */
   explain() {
     const keys = keysAt(this.text.value, this.text.value.slice(0, this.text.selectionStart).split("\n").length - 1);
-    const found = keys.length && this.schema ? schemaAt(this.schema, keys) : null;
+    const found = keys.length && this.structure ? schemaAt(this.structure, keys) : null;
     const path = keys.join(".").replaceAll(".-", "[]");
     if (path === this.path && this.help.hasChildNodes()) return;
     this.path = path;
