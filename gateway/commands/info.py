@@ -235,7 +235,9 @@ async def handle_version(_call: CommandCall, _context: CommandContext) -> Comman
     needs_gateway=True,
 )
 async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return done(context.runtime.agents.describe_tools(call.command.at))
+    channel: object = context.gateway.channels.get(call.command.at.channel)
+    brief = isinstance(channel, CanPage)
+    return done(context.runtime.agents.describe_tools(call.command.at, brief=brief))
 
 
 @command(

@@ -139,9 +139,10 @@ class Agents:
             return next(iter(modes.values()))
         return ", ".join(f"{agent}: {mode}" for agent, mode in modes.items())
 
-    def describe_tools(self, at: Address) -> str:
-        """Return the tools of the agent that answers there, for people."""
-        return self.registry.render_tools(self.agent_for(at.conversation).tools)
+    def describe_tools(self, at: Address, *, brief: bool) -> str:
+        """Return the tools of the agent that answers there, for people. `brief`: names alone."""
+        context = self.agent_for(at.conversation).context_for(at.conversation)
+        return self.registry.render_tools(context.tools, brief=brief)
 
     @property
     def model_labels(self) -> str:

@@ -11,6 +11,7 @@ model and for people.
 import asyncio
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,7 +40,7 @@ from gateway.core.permissions import (
     decide_permission,
 )
 from gateway.core.redaction import Redactor
-from gateway.core.text_safety import inline_code, to_single_line
+from gateway.core.text_safety import escape_markdown, inline_code, to_single_line
 from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused, ToolSpec, find_unknown_arguments
 from gateway.hooks import Plugins
@@ -314,12 +315,9 @@ class ToolDispatcher:
         pinned, now = {spec.name for spec in self.specs}, {*self._tools, *self._dynamic_by_name()}
         return sorted(now - pinned), sorted(pinned - now)
 
-    def permits(self) -> dict[str, ToolPermit]:
-        """Return the permit of each current tool, by name."""
-        return {
-            name: tool.permit
-            for name, tool in sorted((self._dynamic_by_name() | self._tools).items())
-        }
+    def current_tools(self) -> list[Tool]:
+        """Return all current tools, by name."""
+        return [tool for _, tool in sorted((self._dynamic_by_name() | self._tools).items())]
 
     async def call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         """Carry out one call. Raises only `StoreError` and cancellation."""
@@ -535,47 +533,56 @@ _SCOPE_TEXTS = {
     "private": N_("only in private chats"),
     "room": N_("only in rooms that are not private"),
 }
+MAX_TOLD_CHARS: Final = 100
+"""Characters shown of what a tool does."""
 _APPROVAL_TEXTS = {"always": N_("an admin must approve each call")}
 
 
 def render_tool_list(
-    families: Mapping[str, Mapping[str, ToolPermit]],
+    tools: Iterable[Tool],
     rules: Sequence[ToolRule] = (),
     off: Sequence[str] = (),
     states: Sequence[str] = (),
+    *,
+    brief: bool = False,
 ) -> str:
-    """Render the tools of one agent as Markdown, for people.
+    """Render the tools of one agent as Markdown, for people: by who may have them used, each with
+    what it does. `brief`: their names alone.
 
-    `families`: permits by the family (`files`, `shell`, ...) and name of the tool, without the
-    operator's `rules`. `off`: globs of disabled tools; those without a match are shown, too: they
-    keep something away. `states`: state of what the tools depend on, a line each, perhaps with
+    `rules`: the operator's. `off`: globs of disabled tools; those without a match are shown, too:
+    they keep something away. `states`: state of what the tools depend on, a line each, perhaps with
     anybody's words.
     """
-    lines = list[str]()
-    for family, tools in families.items():
-        permits = {
-            name: apply_rules(name, tools[name], rules)
-            for name in sorted(tools)
-            if not is_off(name, off)
-        }
-        alike = groupby(
-            sorted(
-                permits,
-                key=lambda name: (
-                    ROLE_ORDER.index(permits[name].role),
-                    permits[name].scope,
-                    permits[name].approval,
-                ),
-            ),
-            key=permits.__getitem__,
+    ruled = [
+        (apply_rules(one.spec.name, one.permit, rules), one)
+        for one in tools
+        if not is_off(one.spec.name, off)
+    ]
+    ruled.sort(
+        key=lambda pair: (
+            ROLE_ORDER.index(pair[0].role),
+            pair[0].scope,
+            pair[0].approval,
+            pair[1].spec.name,
         )
-        if rendered := "; ".join(
-            f"{_format_codes(names)} ({_format_permit(permit)})" for permit, names in alike
-        ):
-            lines.append(f"- {family}: {rendered}")
+    )
+    lines = list[str]()
+    for permit, pairs in groupby(ruled, key=lambda pair: pair[0]):
+        who, some = _format_permit(permit), [one for __, one in pairs]
+        if brief:
+            lines.append(f"- {who}: {_format_codes(one.spec.name for one in some)}")
+            continue
+        lines.append(f"**{who}**")
+        lines += [f"- {inline_code(one.spec.name)}: {_summarise(one)}" for one in some]
     lines += [_("- off: {tools}").format(tools=_format_codes(off))] if off else []
     lines += [f"- {inline_code(state, 200)}" for state in states]
     return "\n".join(lines) or _("I have no tools.")
+
+
+def _summarise(tool: Tool) -> str:
+    """Return the first sentence of a tool's description, which others may have written."""
+    first = re.split(r"(?<=[.!?])\s|\n", tool.spec.description.strip(), maxsplit=1)[0]
+    return escape_markdown(first, MAX_TOLD_CHARS)
 
 
 def _format_codes(names: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ people.
 import logging
 
 from agent.models.base import Model
-from gateway.core.permissions import ToolPermit
 from gateway.core.tool import Tool
 from gateway.hooks import Plugins
 from gateway.stream.handle import GatewayHandle
@@ -62,17 +61,11 @@ class ToolRegistry:
     def _dynamic_tools(self) -> list[Tool]:
         return [tool for some in (self._plugins.dynamic_tools() or {}).values() for tool in some]
 
-    def render_tools(self, dispatcher: ToolDispatcher) -> str:
+    def render_tools(self, dispatcher: ToolDispatcher, *, brief: bool = False) -> str:
         """Render the tools of an agent, and the state of what they depend on in this process, for
-        people.
+        people. `brief`: as `render_tool_list`.
         """
-        config, families = self._live.settings.tools, dict[str, dict[str, ToolPermit]]()
-        dynamic = self._plugins.dynamic_tools() or {}
-        family_of = {
-            tool.spec.name: family
-            for family, some in (*dynamic.items(), *self._families.items())
-            for tool in some
-        }
-        for name, permit in dispatcher.permits().items():
-            families.setdefault(family_of[name], {})[name] = permit
-        return render_tool_list(families, config.rules, config.all_off, self._plugins.states())
+        config, tools = self._live.settings.tools, dispatcher.current_tools()
+        return render_tool_list(
+            tools, config.rules, config.all_off, self._plugins.states(), brief=brief
+        )

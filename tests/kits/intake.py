@@ -45,7 +45,7 @@ def emits(
 ) -> dict[ChannelName, Emit]:
     """Return the `emit` of each channel, of one intake."""
 
-    def describe_tools(_: Address) -> str:
+    def describe_tools(_: Address, *, brief: bool) -> str:  # noqa: ARG001 - as it is called
         return "I have no tools."
 
     there = Channels(live, channels)

@@ -64,7 +64,7 @@ CONVERSATION: Final[Sequence[Line]] = (
     ),
     Use(command="recap", given={"since": "1h"}, says=r"Since 20.*lines?.*answers?"),
     Use(command="cache", says=r"Here today: \d+ requests?"),
-    Use(command="tools", says="itself: .*remember"),
+    Use(command="tools", says="anybody.*remember: ", on={IRC: "anybody: .*remember"}),
     Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn)"),
     Slow(text="take your time", says=""),
     Use(command="stop", says="Stopped"),

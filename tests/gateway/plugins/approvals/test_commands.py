@@ -20,8 +20,15 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import Judgement
-from gateway.core.permissions import ALLOW_ADMINS, ALLOW_ANYBODY, ALLOW_MEMBERS, ToolRule
-from gateway.core.tool_spec import ToolSpec
+from gateway.core.permissions import (
+    ALLOW_ADMINS,
+    ALLOW_ANYBODY,
+    ALLOW_MEMBERS,
+    ToolPermit,
+    ToolRule,
+)
+from gateway.core.tool import Tool, ToolContext
+from gateway.core.tool_spec import ToolArguments, ToolSpec, define_tool
 from gateway.tools.dispatch import render_tool_list
 from tests.kits.approvals import DONE, GUS, HERE, LOBBY, OFFICE, ROOT, THERE, House, house
 
@@ -159,37 +166,45 @@ async def test_what_is_changed_into_a_command_afterwards_decides_nothing(it: Hou
     assert await it.verdicts() == []
 
 
-BOX = render_tool_list(
-    families={
-        "notes": {"journal": ALLOW_ANYBODY},
-        "files": {"read_file": ALLOW_MEMBERS, "glob": ALLOW_MEMBERS, "write_file": ALLOW_ADMINS},
-        "mcp git": {"mcp_git_push": ALLOW_ADMINS, "mcp_git_log": ALLOW_MEMBERS},
-        "shell": {"bash": ALLOW_ADMINS},
-    },
-    rules=(ToolRule(tool="write_file", scope="private", approval="always"),),
-    off=("mcp_git_log", "bash"),
-    states=("shell: bubblewrap, no network", "mcp git: down: `exit 1`\n# no"),
-)
+def tool(name: str, permit: ToolPermit) -> Tool:
+    described = define_tool(name, f"Does {name}. *More* than that.", ToolArguments)
+
+    async def handle(_context: ToolContext) -> str:
+        return ""
+
+    return Tool(described, ToolArguments, handle, permit)
 
 
-def test_tools_are_told_by_family_with_who_may_have_them_used() -> None:
-    admins, private, always = (
-        "admin and above",
-        "only in private chats",
-        "an admin must approve each call",
-    )
-    assert BOX.splitlines() == [
-        "- notes: `journal` (anybody)",
-        (
-            f"- files: `glob`, `read_file` (member and above); `write_file` ({admins}, {private}, "
-            f"{always})"
-        ),
-        f"- mcp git: `mcp_git_push` ({admins})",
-        "- off: `mcp_git_log`, `bash`",
-        "- `shell: bubblewrap, no network`",
+def test_tools_are_told_by_who_may_have_them_used_with_what_they_do() -> None:
+    tools = [
+        tool("journal", ALLOW_ANYBODY),
+        tool("read_file", ALLOW_MEMBERS),
+        tool("glob", ALLOW_MEMBERS),
+        tool("write_file", ALLOW_ADMINS),
+        tool("bash", ALLOW_ADMINS),
+    ]
+    rules = [ToolRule(tool="write_file", scope="private", approval="always")]
+    states = ["mcp git: down: `exit 1`\n# no"]
+    admins = "admin and above, only in private chats, an admin must approve each call"
+    listed = render_tool_list(tools, rules, ["bash"], states)
+    assert listed.splitlines() == [
+        "**anybody**",
+        "- `journal`: Does journal\\.",
+        "**member and above**",
+        "- `glob`: Does glob\\.",
+        "- `read_file`: Does read\\_file\\.",
+        f"**{admins}**",
+        "- `write_file`: Does write\\_file\\.",
+        "- off: `bash`",
         "- `mcp git: down: \\u0060exit 1\\u0060\\n# no`",
     ]
-    assert render_tool_list({}) == "I have no tools."
+    assert render_tool_list(tools, rules, ["bash"], brief=True).splitlines() == [
+        "- anybody: `journal`",
+        "- member and above: `glob`, `read_file`",
+        f"- {admins}: `write_file`",
+        "- off: `bash`",
+    ]
+    assert render_tool_list([]) == "I have no tools."
 
 
 async def test_tools_are_told_to_members(it: House) -> None:
