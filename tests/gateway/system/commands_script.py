@@ -65,7 +65,7 @@ CONVERSATION: Final[Sequence[Line]] = (
     Use(command="recap", given={"since": "1h"}, says=r"Since 20.*lines?.*answers?"),
     Use(command="cache", says=r"Here today: \d+ requests?"),
     Use(command="tools", says="anybody.*remember: ", on={IRC: "anybody: .*remember"}),
-    Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn)"),
+    Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn|cursor)"),
     Slow(text="take your time", says=""),
     Use(command="stop", says="Stopped"),
     Use(command="files undo", says="In the last day I changed no file of this conversation"),
@@ -198,5 +198,5 @@ WHAT_I_DO: Final[Sequence[Line]] = (
         command="channels",
         says=r"telegram\.main \(Telegram\): up.*discord\.main.*irc\.main \(IRC\): up",
     ),
-    Use(command="reload", says="The configuration has not changed"),
+    Use(command="reload", says="Nothing in it has changed"),
 )
