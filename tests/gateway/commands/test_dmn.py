@@ -241,14 +241,17 @@ async def test_what_is_unread_is_told_by_conversation_and_private_ones_are_count
         ):
             await it.store.append(heard(number, room=room, urgency=urgency))  # type: ignore[arg-type] # one of these
         since = "since 2026-03-04 05:06 UTC"
-        told = [f"- `irc.test/#b`: 1 urgent, {since}", f"- `irc.test/#a`: 1 normal, 1 low, {since}"]
+        told = [
+            f"- `irc.test/#b`: 1 urgent, {since}",
+            f"- `irc.test/#a`: 1 normal, 1 that can wait, {since}",
+        ]
         assert (await it.at(HERE).says("pending")).splitlines() == [
             *told,
-            "- in 2 private conversations: 1 urgent, 1 low",
+            "- in 2 private conversations: 1 urgent, 1 that can wait",
         ]
         assert (await it.at(ALONE, "admin").says("pending")).splitlines() == [
             *told,
-            f"- `irc.test/root`: 1 low, {since}",
+            f"- `irc.test/root`: 1 that can wait, {since}",
             "- in 1 private conversation: 1 urgent",
         ]
         owners = (await it.at(ALONE).says("pending")).splitlines()
