@@ -4,7 +4,7 @@ ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help install demo test test-all examples crash cluster soak proof check docs messages lock bench trace clean
+.PHONY: help install demo test test-all examples crash cluster soak proof check docs images messages lock bench trace clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -68,6 +68,9 @@ docs: .venv/.tools ## write the generated pages of docs/ again
 	.venv/bin/python tests/checks/metrics.py
 	.venv/bin/python tests/checks/permissions.py
 	.venv/bin/python tests/checks/plugins_api.py
+
+images: .venv/.tools ## take the pictures of the dashboard again
+	.venv/bin/python tests/checks/images.py
 
 messages: .venv/.tools ## collect the texts for people, and compile their translations
 	.venv/bin/python tests/checks/messages.py

@@ -442,7 +442,7 @@ def test_the_operator_answers_in_a_conversation_and_talks_with_the_agent(
         assert [one.body for one in gateway.shown if one.to.room == "#two"][-1].startswith("I am")
         page.get_by_role("button", name="Start over").click()
         expect(page.locator("#ask")).to_be_visible()
-        expect(page.get_by_role("button", name="Cancel")).to_be_focused()
+        expect(page.get_by_role("button", name="Back")).to_be_focused()
         page.keyboard.press("Enter")
         assert "new" not in {one["command"] for one in gateway.ask("/api/audit")["items"]}
         it.show("talk")

@@ -46,21 +46,25 @@ export class Plugins {
     }
     body.closest(".panel").hidden = rows === null;
     body.closest(".panel").querySelector("header .quiet").textContent = rows?.length ? plural(rows.length, "entry", "entries") : "";
-    if (!rows?.length) return put(body, empty("There is nothing yet."));
+    if (!rows?.length) return put(body, resultOf(path), empty("There is nothing yet."));
     const columns = Object.keys(rows[0]).filter((column) => column !== "_actions").map((column) => {
       const kind = rows.every((row) => typeof row[column] === "number") ? "num" : "wide";
       return [said(column), kind, (row) => value(row[column])];
     });
     if (may("operate") && rows.some((row) => row._actions?.length))
       columns.push(["acts", "does", (row) => this.acts(path, row, () => this.paint(name, heading, path))]);
-    put(body, table(heading, columns, rows));
+    put(body, resultOf(path), table(heading, columns, rows));
   }
 
   /** Buttons of a row. An act with `edit` opens a form with these fields in place of the buttons. */
   acts(path, row, again) {
     const key = JSON.stringify([path, row]);
     const root = h("div.acts");
-    const done = (result) => result.ok && again();
+    const done = (result) => {
+      if (!result.ok) return;
+      tell(path, result); // above the rows, for this one may be gone
+      again();
+    };
     const made = row._actions.map(({ label, words, path: to, body, confirm, edit }) => {
       if (edit) {
         const opener = h("button", { type: "button", "data-key": key + label }, label);

@@ -136,7 +136,7 @@ export class Talk {
     const names = this.models();
     if (this.isOperator || !names.length) return null;
     const run = (name) => order(["model", "here", name], { place: id });
-    return choice({ label: "Model of this room", names: ["default", ...names], act: "Use here", key, run });
+    return choice({ label: "Model of this room", names: ["default", ...names], act: "Use this model here", key, run });
   }
 
   line(one, agent) {
