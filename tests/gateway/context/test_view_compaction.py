@@ -169,7 +169,10 @@ def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
             autonomous=False,
         )
         found = await plugin_of(
-            EvidenceReader, gateway=desk.means.gateway, media=desk.means.history.media
+            EvidenceReader,
+            gateway=desk.means.gateway,
+            media=desk.means.history.media,
+            plugins={},
         ).find(handle, where.visibility, where.at.conversation)
         assert "the number of door 0 is 0" in found.text
         assert "the number of door 1 is 7919" in found.text
@@ -409,7 +412,10 @@ def test_results_keep_their_handles_whatever_is_folded(
         for handle, text in zip(handles, library.brought.values(), strict=True):
             assert (
                 await plugin_of(
-                    EvidenceReader, gateway=desk.means.gateway, media=desk.means.history.media
+                    EvidenceReader,
+                    gateway=desk.means.gateway,
+                    media=desk.means.history.media,
+                    plugins={},
                 ).find(handle, where.visibility, where.at.conversation)
             ).text == text
             assert Seq(int(handle[1:])) > 0

@@ -469,6 +469,7 @@ def opens(desk: Desk) -> EvidenceReader:
     places = privacy(desk.store, Bindings((ANYWHERE,)))
     return plugin_of(
         EvidenceReader,
+        plugins={},
         gateway=handle_of(desk.store, desk.clock, places=places),
         media=desk.means.history.media,
     )

@@ -115,7 +115,10 @@ async def audit(home: Home, handles: Sequence[str]) -> int:
     media = MediaStore(live_settings(), Path("/nonexistent"), {}, home.clock)
     opener, sight = (
         plugin_of(
-            EvidenceReader, gateway=handle_of(home.store, home.clock, places=places), media=media
+            EvidenceReader,
+            gateway=handle_of(home.store, home.clock, places=places),
+            media=media,
+            plugins={},
         ),
         await places.visibility(ROOM.conversation),
     )
