@@ -93,7 +93,7 @@ CONVERSATION: Final[Sequence[Line]] = (
     ),
     Say(
         text="look later",
-        calls=(("intend", '{"what": "look at the tickets", "when": "in 5 h"}'),),
+        calls=(("intend", '{"what": "look at the tickets", "when": "in 6 h"}'),),
         says=_ANSWER,
     ),
     Use(
