@@ -5,19 +5,22 @@ at the same key, saving keeps the secret. References (`${NAME}`, `${file:...}`) 
 """
 
 import asyncio
+import contextlib
 import difflib
 import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import yaml
+from pydantic import SecretStr
 
 from gateway.config.loader import ConfigError, ConfigFiles
 from gateway.config.reload import LiveSettings, find_restart_keys
+from gateway.config.secrets import walk_values
 from gateway.config.source import ConfigProblem, Keys, format_key, read_text_file
 from gateway.core import api_models as models
 from gateway.core.private_files import replace_private
@@ -26,55 +29,94 @@ from gateway.core.route import RouteRefused
 from gateway.plugins.setup.schema import read_schema
 
 MASK: Final = "********"
-_SECRET_KEY: Final = re.compile(r"(token|password|passphrase|secret|api_?key)s?$", re.IGNORECASE)
-_REFERENCE: Final = re.compile(r"\$\{[^}]*\}")
+_SECRET_KEY: Final = re.compile(
+    r"(token|password|passphrase|secret|api_?key|credential)s?$", re.IGNORECASE
+)
+_SECRET_SECTION: Final = re.compile(r"env|headers|keys|on_connect")
+"""Each value in one of these is a secret."""
+_REFERENCE: Final = re.compile(
+    r"(?:(?:Bearer|Basic|Bot|Token)\s+)?\$\{(?:file:[^}]*|[A-Za-z_]\w*)\}", re.IGNORECASE
+)
 _PROPERTIES: Final = re.compile(r"(?:[&!]\S*\s+)*")
 """Anchor and tag in front of a value."""
 
 
-def _find_scalars(
-    node: yaml.Node | None, keys: Keys = ()
-) -> Iterator[tuple[Keys, yaml.ScalarNode]]:
-    """Yield each value with its key; the values of an alias stand where its anchor does."""
+class _Value(NamedTuple):
+    """A value of a file."""
+
+    keys: Keys
+    """Of an alias: where its anchor stands."""
+    place: Keys
+    """As `keys`, with the name or id of a list's member in place of its number, which changes where
+    another one is taken out."""
+    node: yaml.ScalarNode
+
+
+def _find_values(
+    node: yaml.Node | None, keys: Keys, place: Keys, seen: set[int]
+) -> Iterator[_Value]:
+    """Yield each value once."""
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.ScalarNode):
-        yield keys, node
+        yield _Value(keys, place, node)
     elif isinstance(node, yaml.SequenceNode):
-        for index, one in enumerate(node.value):
-            yield from _find_scalars(one, (*keys, index))
+        names = [_name_of(one) for one in node.value]
+        for index, (name, one) in enumerate(zip(names, node.value, strict=True)):
+            is_clear = name and names.count(name) == 1
+            member = name if is_clear else f"{index + 1} of {len(names)}"
+            yield from _find_values(one, (*keys, index), (*place, member), seen)
     elif isinstance(node, yaml.MappingNode):
         for key, one in node.value:
-            yield from _find_scalars(one, (*keys, str(key.value)))
+            name = str(key.value)
+            yield from _find_values(one, (*keys, name), (*place, name), seen)
 
 
-def _replace_scalars(text: str, change: Callable[[Keys, yaml.ScalarNode, str], str | None]) -> str:
-    """Return the text with other values. `change` gets the key, the value, and how it is written,
-    and returns how the new one is written, or None for no change. Raises yaml.YAMLError.
+def _name_of(member: yaml.Node) -> str:
+    """Return how a member of a list is called. Empty: it has no name."""
+    pairs = member.value if isinstance(member, yaml.MappingNode) else ()
+    return next((str(one.value) for key, one in pairs if key.value in ("name", "id")), "")
+
+
+def _list_values(text: str) -> list[_Value]:
+    """Return each value. Raises yaml.YAMLError, RecursionError."""
+    return list(_find_values(yaml.compose(text), (), (), set()))
+
+
+def _replace_values(text: str, change: Callable[[_Value, str], str | None]) -> str:
+    """Return the text with other values. `change` gets the value and how it is written, and returns
+    how the new one is written, or None for no change. Raises yaml.YAMLError, RecursionError.
     """
-    found = {id(node): (keys, node) for keys, node in _find_scalars(yaml.compose(text))}
-    for keys, node in sorted(found.values(), key=lambda one: -one[1].start_mark.index):
-        start, end = node.start_mark.index, node.end_mark.index
+    for value in sorted(_list_values(text), key=lambda one: -one.node.start_mark.index):
+        start, end = value.node.start_mark.index, value.node.end_mark.index
         properties = _PROPERTIES.match(text, start, end)
         start = properties.end() if properties is not None else start
-        written = change(keys, node, text[start:end])
+        written = change(value, text[start:end])
         if written is not None:
             line_end = "\n" if text[start:end].endswith("\n") else ""
             text = f"{text[:start]}{written}{line_end}{text[end:]}"
     return text
 
 
-def mask_secrets(text: str, redactor: Redactor) -> str:
-    """Return the text of a file with `MASK` in place of literal secrets. Raises RouteRefused for
-    one in which secrets could not be found.
+def mask_secrets(text: str, redactor: Redactor, secrets: Collection[Keys] = ()) -> str:
+    """Return the text of a file with `MASK` in place of literal secrets: the values at `secrets`,
+    at keys that are called so, and what the redactor finds. Raises RouteRefused for a file in which
+    secrets could not be found.
     """
 
-    def change(keys: Keys, node: yaml.ScalarNode, _written: str) -> str | None:
-        value = _REFERENCE.sub("", node.value).strip()
-        is_named = bool(keys) and _SECRET_KEY.search(str(keys[-1])) is not None
-        is_secret = is_named and value.lower() not in {"", "none", "null", "~"}
-        return json.dumps(MASK) if is_secret or redactor(node.value) != node.value else None
+    def change(one: _Value, _written: str) -> str | None:
+        names = [key for key in one.keys if isinstance(key, str)]
+        is_named = one.keys in secrets or (
+            _SECRET_KEY.search("".join(names[-1:])) is not None
+            or any(_SECRET_SECTION.fullmatch(name) for name in names[-2:])
+        )
+        rest = _REFERENCE.sub("", one.node.value).strip()
+        is_secret = is_named and rest.lower() not in {"", "none", "null", "~"}
+        return json.dumps(MASK) if is_secret or redactor(one.node.value) != one.node.value else None
 
     try:
-        masked = _replace_scalars(text, change)
+        masked = _replace_values(text, change)
     except (yaml.YAMLError, RecursionError):
         raise RouteRefused("the file is not YAML, so its secrets could not be masked") from None
     if redactor(masked) != masked:
@@ -84,26 +126,27 @@ def mask_secrets(text: str, redactor: Redactor) -> str:
 
 def restore_secrets(text: str, before: str) -> str:
     """Return a text that was sent, with the secrets of the file where their masks stand. Raises
-    yaml.YAMLError, and RouteRefused for a mask at a key that had none.
+    yaml.YAMLError, RecursionError, and RouteRefused for a mask at a key that had none.
     """
     written = dict[Keys, str]()
 
-    def keep(keys: Keys, node: yaml.ScalarNode, raw: str) -> None:
-        written[keys] = raw if node.style not in {"|", ">"} else json.dumps(node.value)
+    def keep(one: _Value, raw: str) -> None:
+        is_block = one.node.style in {"|", ">"}
+        written[one.place] = json.dumps(one.node.value) if is_block else raw
 
-    _replace_scalars(before, keep)
+    _replace_values(before, keep)
 
-    def change(keys: Keys, node: yaml.ScalarNode, _written: str) -> str | None:
-        if node.value != MASK:
+    def change(one: _Value, _written: str) -> str | None:
+        if one.node.value != MASK:
             return None
-        if keys not in written:
+        if one.place not in written:
             raise RouteRefused(
-                f"line {node.start_mark.line + 1}: there was no secret at {format_key(keys)}: "
-                "write one in place of the mask"
+                f"line {one.node.start_mark.line + 1}: there was no secret at "
+                f"{format_key(one.keys)}: write one in place of the mask"
             )
-        return written[keys]
+        return written[one.place]
 
-    return _replace_scalars(text, change)
+    return _replace_values(text, change)
 
 
 class ConfigEditor:
@@ -114,15 +157,16 @@ class ConfigEditor:
         self._lock = asyncio.Lock()
 
     async def read(self) -> models.ConfigReport:
-        """Return all files. Raises RouteRefused, OSError."""
-        files = tuple(await asyncio.to_thread(self._read))
+        """Return all files. Raises RouteRefused."""
+        with _disk_errors_refused():
+            files = tuple(await asyncio.to_thread(self._read))
         return models.ConfigReport(files=files, structure=await asyncio.to_thread(read_schema))
 
     def _read(self) -> list[models.ConfigFile]:
         return [
             models.ConfigFile(
                 name=path.name,
-                text=mask_secrets(text := read_text_file(path), self._redactor),
+                text=self._mask(text := read_text_file(path)),
                 sha256=_digest(text),
                 writable=os.access(path.resolve().parent, os.W_OK),
             )
@@ -130,26 +174,29 @@ class ConfigEditor:
         ]
 
     async def check(self, draft: models.ConfigDraft) -> models.ConfigChange:
-        """Return what is wrong with a new text, and what it changes. Raises RouteRefused,
-        OSError.
-        """
-        return (await asyncio.to_thread(self._check, draft))[0]
+        """Return what is wrong with a new text, and what it changes. Raises RouteRefused."""
+        with _disk_errors_refused():
+            return (await asyncio.to_thread(self._check, draft))[0]
 
     async def save(self, draft: models.ConfigDraft) -> models.ConfigChange:
         """Write a new text if nothing is wrong with it, and have the gateway read it. Raises
-        RouteRefused where the file has changed since it was read, and OSError.
+        RouteRefused, also where the file has changed since it was read.
         """
-        async with self._lock:
-            change, path, text = await asyncio.to_thread(self._check, draft)
-            if _digest(await asyncio.to_thread(read_text_file, path)) != draft.sha256:
-                raise RouteRefused("the file has changed meanwhile: read it again")
-            if change.problems:
-                return change
-            mode = path.stat().st_mode & 0o777
-            await asyncio.to_thread(replace_private, path.resolve(), text.encode())
-            path.resolve().chmod(mode)
-            self._live.request_reload()
-            return change.model_copy(update={"saved": True})
+        with _disk_errors_refused():
+            async with self._lock:
+                return await self._save(draft)
+
+    async def _save(self, draft: models.ConfigDraft) -> models.ConfigChange:
+        change, path, text = await asyncio.to_thread(self._check, draft)
+        if _digest(await asyncio.to_thread(read_text_file, path)) != draft.sha256:
+            raise RouteRefused("the file has changed meanwhile: read it again")
+        if change.problems:
+            return change
+        mode = path.stat().st_mode & 0o777
+        await asyncio.to_thread(replace_private, path.resolve(), text.encode())
+        path.resolve().chmod(mode)
+        self._live.request_reload()
+        return change.model_copy(update={"saved": True})
 
     def _check(self, draft: models.ConfigDraft) -> tuple[models.ConfigChange, Path, str]:
         files = self._files()
@@ -168,11 +215,15 @@ class ConfigEditor:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 0
             problems = (ConfigProblem(path.name, line, "", "not YAML"),)
-        old, new = mask_secrets(before, self._redactor).splitlines(), draft.text.splitlines()
+        old, new = self._mask(before).splitlines(), draft.text.splitlines()
         diff = difflib.unified_diff(old, new, path.name, path.name, lineterm="")
         change = models.ConfigChange(
             problems=tuple(
                 models.ConfigMistake(line=one.line, key=one.key, message=one.message)
+                if Path(one.file).name in (path.name, "")
+                else models.ConfigMistake(
+                    line=0, key=one.key, message=f"in {Path(one.file).name}: {one.message}"
+                )
                 for one in problems
             ),
             diff="\n".join(diff),
@@ -180,10 +231,25 @@ class ConfigEditor:
         )
         return change, path, text
 
+    def _mask(self, text: str) -> str:
+        values = walk_values(self._live.settings)
+        secrets = {keys for keys, one in values if isinstance(one, SecretStr)}
+        return mask_secrets(text, self._redactor, secrets)
+
     def _files(self) -> ConfigFiles:
         if self._live.files is None:
             raise RouteRefused("the configuration does not come from files")
         return self._live.files
+
+
+@contextlib.contextmanager
+def _disk_errors_refused() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RouteRefused(f"a file cannot be read or written: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RouteRefused("a file is not UTF-8 text") from None
 
 
 def _digest(text: str) -> str:

@@ -120,6 +120,64 @@ def test_what_is_masked_comes_back_as_it_was() -> None:
         restore_secrets(f"\nops: {{token: '{MASK}'}}\n", FILE)
 
 
+def test_values_of_secret_sections_are_masked_whatever_their_keys() -> None:
+    """Before the gateway has read them it does not know them."""
+    text = """\
+irc: {keys: {"#garden": abc}, on_connect: [OPER me def], env: {KEY: ghi}}
+headers: {X-Key: jkl, Authorization: "Bearer ${TOKEN}"}
+providers: {a: {credentials: mno, api_key: "${KEY:-pqr}"}}
+"""
+    masked = mask_secrets(text, Redactor())
+    assert masked.count(MASK) == 6
+    assert "Bearer ${TOKEN}" in masked
+    assert restore_secrets(masked, text) == text
+
+
+def test_a_secret_stays_with_the_member_of_a_list_that_it_belongs_to() -> None:
+    """Else who reads would have the power of an owner once their own token is taken out."""
+    ben, ann = "{name: ben, role: read, token: one}", "{name: ann, role: own, token: two}"
+    file = f"tokens: [{ben}, {ann}]\n"
+    masked = mask_secrets(file, Redactor())
+    without = masked.replace(ben.replace("one", f'"{MASK}"') + ", ", "")
+    assert restore_secrets(without, file) == f"tokens: [{ann}]\n"
+    lines = "on_connect: [one, two]\n"
+    with pytest.raises(RouteRefused, match="line 1"):
+        restore_secrets(f'on_connect: ["{MASK}"]\n', lines)
+    assert restore_secrets(mask_secrets(lines, Redactor()), lines) == lines
+
+
+def test_the_secret_of_an_anchor_stays_without_its_aliases() -> None:
+    file = "a: {api_key: &key one}\nb: {api_key: *key}\n"
+    masked = mask_secrets(file, Redactor()).replace("b: {api_key: *key}\n", "")
+    assert restore_secrets(masked, file) == "a: {api_key: &key one}\n"
+
+
+async def test_a_mistake_in_another_file_is_told_with_its_name(
+    gateway: Operated, tmp_path: Path
+) -> None:
+    (shown,) = (await gateway.get("/api/config"))["files"]
+    (tmp_path / "zoo.yaml").write_text("\n\nzoo: 1\n", encoding="utf-8")
+    draft = {"name": shown["name"], "text": shown["text"]}
+    (mistake,) = (await gateway.post("/api/config/check", draft))["problems"]
+    assert (mistake["line"], mistake["key"]) == (0, "zoo")
+    assert "zoo.yaml" in mistake["message"]
+
+
+async def test_a_file_that_cannot_be_written_is_refused_and_audited(
+    gateway: Operated, tmp_path: Path
+) -> None:
+    (shown,) = (await gateway.get("/api/config"))["files"]
+    file = tmp_path / shown["name"]
+    (tmp_path / "real").mkdir()
+    file.rename(tmp_path / "real" / f"{'x' * 250}.yaml")  # no temporary name fits beside it
+    file.symlink_to(tmp_path / "real" / f"{'x' * 250}.yaml")
+    draft = {"name": shown["name"], "text": shown["text"], "sha256": shown["sha256"]}
+    answer = await gateway.client.post("/api/config/save", json=draft)
+    assert (answer.status_code, answer.headers["content-type"]) == (409, "application/problem+json")
+    (act,) = (await gateway.get("/api/audit"))["items"]
+    assert (act["command"], act["ok"]) == ("/api/config/save", False)
+
+
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1))
 def test_any_password_is_masked_and_kept(password: str) -> None:
     written = "'" + password.replace("'", "''") + "'"
