@@ -647,9 +647,10 @@ class DmnConfig(ConfigSection):
     """Shortest time between two dreams, which turn notes into MEMORY.md. 0: never."""
     dream_tokens: int = Field(default=500, ge=0)
     """Smallest size of new notes for a dream."""
-    parallel_turns: int = Field(default=100, ge=1)
-    """Turns of an agent at the same time, in different conversations. How many requests its model
-    takes at the same time is learnt from what its provider refuses."""
+    parallel_turns: int | None = Field(default=None, ge=1)
+    """Turns of an agent at the same time, in different conversations. None: 8 for llamacpp and
+    local, which refuse nothing and become slower, else 100. How many requests a model takes at the
+    same time is learnt from what its provider refuses."""
     timezone: TimeZone = "UTC"
     """Time zone of schedules that name none: an IANA name, e.g. Europe/Zurich."""
     tell: TellConfig = TellConfig()

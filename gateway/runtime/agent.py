@@ -75,6 +75,11 @@ logger = logging.getLogger("reverie.agents")
 SAVE_AFTER_S: Final = 1.0
 """Longest delay of a save that is not urgent: nobody waits for it. After a turn it rides on the
 next commit."""
+LANES: Final = 100
+"""Turns at the same time, where a provider refuses what is too many."""
+LANES_OF_OWN_MODEL: Final = 8
+"""The same for a model on this machine or a server of one's own, which refuses nothing: it makes
+all wait, until none gets its first token in time."""
 QUEUE_S: Final = 15.0
 """Time for which a turn waits for others without a word."""
 MAX_BEGUN_ANEW: Final = 2
@@ -800,7 +805,9 @@ class Agent:
 
 def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
     """Build the policy of an agent's DMN loop."""
-    config = settings.dmn
+    config, llm = settings.dmn, settings.llm
+    own = llm.models.get(next(one.model for one in settings.agents if one.id == agent))
+    runs_here = own is not None and llm.providers[own.provider].runs_here
     return DmnPolicy(
         inner=inner_conversation(agent),
         engaged_s=config.engaged,
@@ -811,7 +818,7 @@ def build_dmn_policy(settings: Settings, agent: str) -> DmnPolicy:
         daily_turns=config.daily_turns,
         daily_cost_usd=config.daily_cost_usd,
         forage_per_day=config.forage_per_day if config.forage else 0,
-        lanes=config.parallel_turns,
+        lanes=config.parallel_turns or (LANES_OF_OWN_MODEL if runs_here else LANES),
         dream_every_s=config.dream_every,
         dream_tokens=config.dream_tokens,
     )

@@ -4,13 +4,36 @@ wait."""
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from gateway.config.loader import parse_config
 from gateway.core.clock import ManualClock
+from gateway.runtime.agent import LANES, LANES_OF_OWN_MODEL, build_dmn_policy
 from gateway.runtime.turn_record import QUEUED_TEXT
 from reverie.testing.gateway import Gateway, Held, running
 from reverie.testing.waiting import until
 
 ROOMS = [f"room{number}" for number in range(6)]
 ANSWER = "You said: "
+
+
+@pytest.mark.parametrize(
+    ("kind", "dmn", "lanes"),
+    [
+        ("anthropic", {}, LANES),
+        ("local", {}, LANES_OF_OWN_MODEL),
+        ("local", {"parallel_turns": 3}, 3),
+    ],
+)
+def test_a_model_that_refuses_nothing_is_asked_by_few_at_a_time(
+    tmp_path: Path, kind: str, dmn: dict[str, int], lanes: int
+) -> None:
+    llm = {
+        "providers": {"p": {"kind": kind}},
+        "models": {"main": {"provider": "p", "name": "m"}},
+    }
+    given = {"agents": [{"id": "ana"}], "llm": llm, "store": {"path": "r.db"}, "dmn": dmn}
+    assert build_dmn_policy(parse_config(given, tmp_path), "ana").lanes == lanes
 
 
 async def asked(gateway: Gateway, room: str, text: str = "hello?") -> None:
