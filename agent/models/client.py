@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from typing import NamedTuple
 
 from agent.cache.plan import PlannedRequest
@@ -335,7 +336,10 @@ class _Attempt:
                             limit.holding(ConversationId(request.conversation_id))
                         )
                 except TimeoutError:
-                    raise ModelBusy(f"{self._candidate.model.label} {self.missed}") from None
+                    label, waited_s = self._candidate.model.label, self._candidate.first_token_s
+                    busy = ModelBusy(f"{label} took no further request within {waited_s:g} s")
+                    busy.status = HTTPStatus.TOO_MANY_REQUESTS  # as others were answered
+                    raise busy from None
                 self.scope = None
                 if cache is None:
                     yield request

@@ -125,6 +125,30 @@ async def test_a_model_that_begins_and_hangs_is_billed_and_asked_no_more() -> No
     assert (account.model, account.usage) == ("m", Usage(input_tokens=7))
 
 
+async def test_who_waits_too_long_for_others_is_told_of_an_overload() -> None:
+    class Full(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+            self.requests.append(request)
+            if len(self.requests) == 1:
+                raise refused
+            yield StreamStart()
+            await asyncio.Event().wait()
+
+    refused, clock = ModelBusy("too many"), ManualClock()
+    refused.status = 429
+    full = Full(clock=clock)
+    model = client_of([full], clock=clock, attempts=1, first_token_s=60)
+    with pytest.raises(ModelBusy):
+        await ask(model)
+    under_way = asyncio.create_task(ask(model))
+    await asyncio.sleep(0)
+    with pytest.raises(ModelBusy) as waited:
+        await patiently(clock, model)
+    assert (waited.value.cause, len(full.requests)) == ("overloaded", 2)
+    under_way.cancel()
+    await asyncio.gather(under_way, return_exceptions=True)
+
+
 async def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         clock = ManualClock()
