@@ -451,6 +451,24 @@ class CommandDispatcher:
             result=one_line(redactor(_first_line(result)), MAX_LINE_CHARS),
         )
 
+    def _build_operator_record(
+        self,
+        row: CommandDefinition,
+        command: Command,
+        order: CommandRequest,
+        result: str,
+        *,
+        ok: bool,
+    ) -> AuditRecord:
+        return replace(
+            self._build_record(row, command, result, ok=ok),
+            by=OPERATOR,
+            evidence=OPERATOR_EVIDENCE,
+            role=OPERATOR,
+            rule="runs the gateway",
+            at=command.at if order.place else None,
+        )
+
     async def carry_out(
         self,
         order: CommandRequest,
@@ -498,7 +516,12 @@ class CommandDispatcher:
         if row is None:
             return _refuse(answer_unknown_command(call, name), understood=False)
         if not row.is_allowed_for(role, direct=True, everywhere=role):
-            return _refuse(f"`{row.name}` needs the role {row.role}, and you have {role}")
+            why = f"`{row.name}` needs the role {row.role}, and you have {role}"
+            refused = self._build_operator_record(row, command, order, why, ok=False)
+            facts = (EffectFact(refused),) if row.is_administrative else ()
+            if entries := build_effect_entries(facts, [None] * len(facts), at=now, place=None):
+                await context.gateway.store.append(entries)
+            return _refuse(why)
         parsed = parse_arguments(row, command.args)
         if isinstance(parsed, InvalidArguments):
             return _refuse(_explain_invalid(row, command, parsed, SHELL_PREFIX), understood=False)
@@ -508,15 +531,7 @@ class CommandDispatcher:
                 f"{context.gateway.store.path}: start it"
             )
         answer = await self._call_handler(row, call, parsed, OPERATOR_TIMEOUT_S)
-        record = self._build_record(row, command, answer.answer, ok=answer.ok)
-        record = replace(
-            record,
-            by=OPERATOR,
-            evidence=OPERATOR_EVIDENCE,
-            role=OPERATOR,
-            rule="runs the gateway",
-            at=at if order.place else None,
-        )
+        record = self._build_operator_record(row, command, order, answer.answer, ok=answer.ok)
         facts = (*((EffectFact(record),) if row.is_administrative else ()), *answer.facts)
         here = at.conversation if order.place else None
         entries = build_effect_entries(facts, [None] * len(facts), at=now, place=here)

@@ -545,6 +545,8 @@ async def search(backend: ApiBackend, query: models.SearchQuery) -> models.Page[
 
 
 _WAITING: Final = TypeAdapter(list[models.WaitingItem])
+PLUGIN_TIMEOUT_S = 2.0
+"""Seconds for a plugin to tell what waits there; its failure keeps back nothing of others."""
 
 
 async def list_waiting(
@@ -558,7 +560,8 @@ async def list_waiting(
         for declared in routes_of(plugin):
             if declared.path == WAITING:
                 with backend.plugins.guard(plugin.name, WAITING):
-                    found = await declared.answer()
+                    async with asyncio.timeout(PLUGIN_TIMEOUT_S):
+                        found = await declared.answer()
                     items += _WAITING.validate_python(found, from_attributes=True)
     await titles.load([ConversationId(one.place) for one in items if one.place])
     titled = [

@@ -615,6 +615,8 @@ class Memory(Plugin):
         """Put back what MEMORY.md said before the last dream. Repeated, it goes back dream by
         dream.
         """
+        if call.global_role != "owner":
+            return refuse(_(OWNERS_ALONE))
         agent = call.agent
         await self.file.finish_write(agent)
         dreams, text = await load_dreams(self._store, agent), await self.file.read(agent)

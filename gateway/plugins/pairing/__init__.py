@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -57,6 +57,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import _
 from gateway.core.identity import (
     ADMIN_ROLES,
+    Role,
     identify,
     is_bridged,
     normalize_person_key,
@@ -340,6 +341,8 @@ class Pairing(Plugin):
             return refuse(_(BRIDGED_NO_ROLE_TEXT))
         if role in ADMIN_ROLES and not is_verifiable(whom):
             return refuse(_(MASK_NOT_ADMIN_TEXT))
+        if why := self._explain_refusal(call, whom, role):
+            return refuse(why)
         given = self._roster.find_grant(whom)
         if given is not None and given.role == role:
             return refuse(
@@ -371,17 +374,7 @@ class Pairing(Plugin):
         whom = await find_named_person(self._gateway, call.command.at, who)
         if isinstance(whom, CommandEffect):
             return whom
-        policy, by = self._policy, call.person
-        if not call.is_operator and (
-            why := explain_role_refusal(
-                policy,
-                by=by,
-                role=call.global_role,
-                whom=whom.person,
-                wants="",
-                last_role=whom.last_role,
-            )
-        ):
+        if why := self._explain_refusal(call, whom.person, "", whom.last_role):
             return refuse(why)
         outcome = codes.revoke_pairing(whom.person, roster.find_grant(whom.person), call.person)
         if outcome.ok and (others := list_accounts_of(self._policy, whom.person)[1:]):
@@ -389,6 +382,21 @@ class Pairing(Plugin):
             stay = _("Their roles as {accounts} stay.").format(accounts=accounts)
             return replace(outcome, answer=f"{outcome.answer} {stay}")
         return outcome
+
+    def _explain_refusal(
+        self,
+        call: CommandCall,
+        whom: str,
+        wants: Role | Literal[""],
+        last_role: Role = "guest",
+    ) -> str:
+        """As `explain_role_refusal`. Empty for the operator with an owner's power."""
+        role = call.global_role
+        if call.is_operator and role == "owner":
+            return ""
+        return explain_role_refusal(
+            self._policy, by=call.person, role=role, whom=whom, wants=wants, last_role=last_role
+        )
 
     ROOM = command(
         "room",

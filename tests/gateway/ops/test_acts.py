@@ -1,6 +1,7 @@
 """What waits for the operator, what is searched and summed, and what the panels of plugins do, over
 HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,15 @@ from typing import Any
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
+from gateway.commands.context import CommandCall
+from gateway.commands.definition import command
+from gateway.core.route import route
+from gateway.plugin import Plugin
+from gateway.plugins import use_plugins
 from reverie.testing.gateway import UNHURRIED
-from tests.kits.ops import Operated, operated
+from tests.kits.ops import TOKEN, Operated, operated
 
+BEN = {"name": "ben", "role": "operate", "token": "the-token-of-ben-0123456789"}
 OWNER = {"dm": "pairing", "roles": {"owner": ["demo:root"]}, "rates": UNHURRIED}
 NOTE = (("remember", '{"text": "Ann likes tea"}'),)
 REMIND = (("remind", '{"at": "in 90 minutes", "text": "Water the plants"}'),)
@@ -63,8 +70,7 @@ async def test_a_call_that_waits_is_approved_by_a_token_of_an_admin(tmp_path: Pa
     script = Script(
         rules=(ScriptRule(match="tea", calls=NOTE), ScriptRule(match="", reply="Done."))
     )
-    token = "the-token-of-ben-0123456789"
-    tokens = [{"name": "ben", "role": "operate", "token": token}]
+    token, tokens = BEN["token"], [BEN]
     more: dict[str, Any] = {"access": OWNER, "tools": {"rules": rules}}
     async with operated(tmp_path, script, ops={"tokens": tokens}, **more) as gateway:
         gateway.client.headers["Authorization"] = f"Bearer {token}"
@@ -149,7 +155,7 @@ async def test_an_owner_changes_and_removes_entries_of_the_memory_file(tmp_path:
     file = workspace / "MEMORY.md"
     file.write_text("# Known\n\n- Ann likes tea\n  in the morning\n- Ben likes coffee\n")
     agents = [{"id": "reverie", "workspace": str(workspace)}]
-    tokens = [{"name": "ben", "role": "operate", "token": "the-token-of-ben-0123456789"}]
+    tokens = [BEN]
     async with operated(tmp_path, agents=agents, ops={"tokens": tokens}) as gateway:
         rows = await gateway.get("/api/plugins/memory/entries")
         texts = ["# Known", "- Ann likes tea\n  in the morning", "- Ben likes coffee"]
@@ -170,3 +176,80 @@ async def test_an_owner_changes_and_removes_entries_of_the_memory_file(tmp_path:
             (edit["path"], False),
             (edit["path"], True),
         ]
+
+
+@pytest.mark.parametrize("words", ["pair seed demo:eve owner", "pair revoke demo:root"])
+async def test_a_token_of_an_admin_has_no_power_of_an_owner(words: str, tmp_path: Path) -> None:
+    tokens = [BEN]
+    async with operated(tmp_path, ops={"tokens": tokens}) as gateway:
+        await gateway.post("/api/orders", {"words": ["pair", "seed", "demo:root", "owner"]})
+        gateway.client.headers["Authorization"] = f"Bearer {tokens[0]['token']}"
+        assert not (await gateway.post("/api/orders", {"words": words.split()}))["ok"]
+        newest, _ = (await gateway.get("/api/audit"))["items"]
+        assert (newest["command"], newest["ok"]) == ("pair", False)
+        assert "ben" in newest["actor"]
+        seed = {"words": ["pair", "seed", "demo:ann"]}
+        assert (await gateway.post("/api/orders", seed))["ok"]
+
+
+async def test_a_token_of_an_admin_undoes_no_change_of_memory(tmp_path: Path) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    (workspace / "MEMORY.md").write_text("- Ann likes tea\n")
+    agents = [{"id": "reverie", "workspace": str(workspace)}]
+    tokens = [BEN]
+    async with operated(tmp_path, agents=agents, ops={"tokens": tokens}) as gateway:
+        (row,) = await gateway.get("/api/plugins/memory/entries")
+        await act(gateway, row["_actions"][0], after="- Ann likes mate")
+        bearer = {"Authorization": f"Bearer {tokens[0]['token']}"}
+        undo = {"words": ["memory", "undo"]}
+        refused = await gateway.client.post("/api/orders", json=undo, headers=bearer)
+        assert not refused.json()["ok"]
+        assert (workspace / "MEMORY.md").read_text() == "- Ann likes mate\n"
+        assert (await gateway.post("/api/orders", undo))["ok"]
+        assert (workspace / "MEMORY.md").read_text() == "- Ann likes tea\n"
+
+
+class Keys(Plugin):
+    name = "keys"
+
+    @command("keys", "Show the keys.", role="owner")
+    async def show_keys(self, _call: CommandCall) -> str:
+        return "the keys"
+
+    @route("GET", "waiting")
+    async def list_waiting(self) -> list[dict[str, object]]:
+        return [
+            {"id": "1", "kind": "key", "who": "", "place": "nowhere", "what": "", "actions": []}
+        ]
+
+
+class Stuck(Plugin):
+    name = "stuck"
+
+    @route("GET", "waiting")
+    async def list_waiting(self) -> list[dict[str, object]]:
+        await asyncio.Event().wait()
+        return []
+
+
+async def test_a_refused_order_is_audited(tmp_path: Path) -> None:
+    with use_plugins(Keys):
+        async with operated(tmp_path, ops={"tokens": [BEN]}) as gateway:
+            gateway.client.headers["Authorization"] = f"Bearer {BEN['token']}"
+            order = {"words": ["keys"]}
+            assert not (await gateway.post("/api/orders", order))["ok"]
+            (act,) = (await gateway.get("/api/audit"))["items"]
+            assert (act["command"], act["ok"]) == ("keys", False)
+            gateway.client.headers["Authorization"] = f"Bearer {TOKEN}"
+            assert (await gateway.post("/api/orders", order))["lines"] == ["the keys"]
+
+
+async def test_what_waits_is_listed_without_a_plugin_that_is_stuck(
+    tmp_path: Path,
+) -> None:
+    with use_plugins(Keys, Stuck):
+        async with operated(tmp_path, access=OWNER) as gateway:
+            await gateway.console.receive_message("may I?", sender="ann")
+            found = {one["kind"] for one in (await gateway.get("/api/waiting"))["items"]}
+            assert found == {"pairing", "key"}
