@@ -11,8 +11,10 @@ from typing import Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from yaml.constructor import SafeConstructor
 
 from gateway.core.events import CacheTtl, Usage
+from gateway.core.yaml_text import compose_yaml
 
 _TOKENS_PER_PRICE = 1_000_000
 
@@ -118,11 +120,10 @@ class PriceTable(_PriceModel):
     def parse(cls, text: str) -> Self:
         """Parse YAML. Raises ValueError with every mistake and its place."""
         try:
-            return cls.model_validate(yaml.safe_load(text))
+            node = compose_yaml(text)
+            return cls.model_validate(node and SafeConstructor().construct_document(node))
         except yaml.YAMLError as error:
             raise ValueError(f"not YAML: {error}") from None
-        except RecursionError:
-            raise ValueError("nested too deep") from None
         except ValidationError as error:
             mistakes = [
                 (".".join(map(str, detail["loc"])) or "the table", detail["msg"])

@@ -562,7 +562,7 @@ class BindingConfig(ConfigSection):
     Telegram group with a username, an IRC channel without the modes i, k, p and s) may be shown in
     all places; those of an open channel of a Discord server, in all of that server; all others in
     that room alone."""
-    group: str = Field(default="", pattern=r"^[\w.-]{0,40}$")
+    group: str = Field(default="", max_length=40, pattern=r"^[\w.-]*$")
     """Name of a group of closed rooms that share their texts: texts from one are shown in all rooms
     of the group. Rooms that the platform opens to more people, and private ones, do not take
     part."""

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import yaml
 
+from gateway.core.yaml_text import LOADER, MAX_DEPTH, compose_yaml
+
 Keys = tuple[str | int, ...]
 """Path of a value: mapping keys and list positions from the top."""
 Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
@@ -23,7 +25,6 @@ Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
 _MIN_HIDDEN_CHARS = 4
 """Length of the shortest value that is hidden in messages: shorter ones reveal nothing, and would
 hide ordinary words."""
-_MAX_DEPTH = 40
 _MAX_NODES = 100_000
 """Aliases can make a short text grow without bound."""
 _MAX_CHARS = 1_000_000
@@ -160,7 +161,7 @@ def _merge_into(
         whole.damaged_keys.add(keys)
 
 
-class _CoreSchemaLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]  # the C loader where it is available
+class _CoreSchemaLoader(LOADER):  # type: ignore[misc]  # the C loader where it is available
     """YAML 1.2's core schema, without hexadecimals and infinities."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012  # PyYAML's own name and shape
@@ -228,7 +229,7 @@ class _YamlFileReader:
         try:
             if given is None:
                 text = read_text_file(self._file)
-            node = _compose_node(text)
+            node = compose_yaml(text, _CoreSchemaLoader)
         except OSError as error:
             source.add_problem((), f"cannot be read: {error.strerror}")
         except UnicodeDecodeError:
@@ -246,7 +247,7 @@ class _YamlFileReader:
 
     def _read_value(self, node: yaml.Node, keys: Keys) -> Tree:
         self._nodes += 1
-        if self._nodes > _MAX_NODES or len(keys) > _MAX_DEPTH:
+        if self._nodes > _MAX_NODES or len(keys) > MAX_DEPTH:
             if self._nodes <= _MAX_NODES + 1:
                 self._source.add_problem(keys[:3], "too large or nested too deep")
             return None
@@ -331,19 +332,6 @@ class _YamlFileReader:
             )
         self._source.resolved_values.add(value)
         return value
-
-
-def _compose_node(text: str) -> yaml.Node | None:
-    depth = 0
-    # The C parser's compose recurses on the C stack, and deep nesting ends the process: check
-    # first.
-    for event in yaml.parse(text, Loader=_CoreSchemaLoader):
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            raise yaml.YAMLError("nested too deep")
-    node: yaml.Node | None = yaml.compose(text, Loader=_CoreSchemaLoader)
-    return node
 
 
 def _explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int, str]:

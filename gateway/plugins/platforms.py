@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from importlib import import_module
 from typing import ClassVar
 
 from channels.base import Channel, CommandSpec
@@ -18,6 +19,8 @@ _CHECKS = "gateway.plugins.platforms_check"
 def _make_irc(
     *, name: ChannelName, settings: IrcConfig, clock: Clock, cursor: str | None, **_: object
 ) -> Channel:
+    # Its import inspects each function that calls it: 40 ms more below those of our own modules.
+    import_module("irc.events")
     from channels.irc.channel import IrcChannel  # noqa: PLC0415 - heavy: only where IRC is used
 
     return IrcChannel(name, settings, clock, cursor=cursor)
