@@ -22,7 +22,9 @@ class Person:
     rooms: dict[str, str] = field(default_factory=dict)
     """Room -> their rank there: `o`, or none."""
     is_online: bool = True
-    is_split: bool = False
+    is_split: bool | None = False
+    """Whether they are back from a netsplit and have done nothing since. None: the bot cannot know,
+    because they did something where it did not see them."""
 
     @property
     def mask(self) -> str:
@@ -48,6 +50,11 @@ class Network:
     def sees(self, person: Person) -> bool:
         return person is self.bot or not self.bot.rooms.keys().isdisjoint(person.rooms)
 
+    def end_split(self, who: Person, *, is_seen: bool, again: bool = False) -> None:
+        """Keep that they have done something. `again`: they were lost in a netsplit."""
+        if who.is_split is not None:
+            who.is_split = again if is_seen else None if who.is_split else False
+
     def act(self, who: Person, deed: str, room: str, whom: Person) -> None:
         """Do what was drawn, if it is possible."""
         told, shared = None, self.bot.rooms.keys() & who.rooms
@@ -57,7 +64,7 @@ class Network:
                 who.rooms[room] = ""
                 if room in self.bot.rooms:
                     told = self.tell(f":{who.mask} JOIN {room} {who.account} :real")
-                    assert told.is_netsplit == who.is_split
+                    assert who.is_split in (told.is_netsplit, None)
                     self.known.add(who)
                     if who is self.bot:
                         here = [one for one in self.people if room in one.rooms]
@@ -71,12 +78,15 @@ class Network:
                     assert told.left == (self.fold(room) if who is self.bot else "")
                     told = told if deed == "part" else None
                 del who.rooms[room]
-                who.is_split = who.is_split and deed == "kick"
+                self.end_split(who, is_seen=room in self.bot.rooms or room in shared)
             case "quit" | "split" if who is not self.bot and who.is_online:
                 if is_seen:
                     told = self.tell(f":{who.mask} QUIT :{SPLIT if deed == 'split' else 'bye'}")
                     assert told.is_netsplit == (deed == "split")
-                who.is_online, who.is_split, who.rooms = False, is_seen and deed == "split", {}
+                    self.end_split(who, is_seen=True, again=deed == "split")
+                else:
+                    self.end_split(who, is_seen=False)
+                who.is_online, who.rooms = False, {}
             case "return":
                 who.is_online = True
             case "nick" if who.is_online:
@@ -84,7 +94,8 @@ class Network:
                 new = next(nick for nick in NICKS if self.fold(nick) not in used | {who.nick})
                 if is_seen:
                     told = self.tell(f":{who.mask} NICK {new}")
-                who.nick, who.is_split = new, False
+                who.nick = new
+                self.end_split(who, is_seen=is_seen)
             case "login" | "logout" if who is not self.bot and who.is_online:
                 who.account = f"account{self.people.index(who)}" if deed == "login" else "*"
                 if is_seen:
