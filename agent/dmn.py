@@ -161,9 +161,9 @@ def due_conversations(
     return tuple(conversation for conversation in found if conversation not in state.running)
 
 
-def find_outage(state: DmnState, at: datetime) -> Outage | None:
-    """Return the outage for which no model is asked now. None: one may be asked."""
-    found = state.outage
+def find_outage(state: DmnState, model: str, at: datetime) -> Outage | None:
+    """Return the outage for which this model is not asked now. None: it may be asked."""
+    found = state.outages.get(model)
     return found if found is not None and found.since <= at < found.until else None
 
 
@@ -173,13 +173,14 @@ def find_put_off(state: DmnState, conversation: ConversationId) -> PutOffQuestio
 
 
 def is_faulty(state: DmnState, conversation: ConversationId) -> bool:
-    """Return whether a model has answered others since it failed at the question there: then the
+    """Return whether the model has answered others since it failed at the question there: then the
     question is at fault, and does not wait any longer.
     """
     one = find_put_off(state, conversation)
-    if one is None or one.failed is None or state.answered is None:
+    answered = state.answers.get(one.model) if one is not None else None
+    if one is None or one.failed is None or answered is None:
         return False
-    return one.failed <= state.answered
+    return one.failed <= answered
 
 
 def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
@@ -230,7 +231,7 @@ def _apply_signal(  # noqa: C901 - one case per signal
             return _ask_again(state, (question,) if question else (), signal.at, policy)
         case ModelChanged():
             asked = tuple(replace(one, failed=None) for one in state.put_off)
-            return _ask_again(replace(state, outage=None, put_off=asked), asked, signal.at, policy)
+            return _ask_again(replace(state, outages={}, put_off=asked), asked, signal.at, policy)
         case Presence():
             return replace(state, presence=signal.level), ()
         case LeftOff():
@@ -366,8 +367,8 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> Ste
     if signal.failed:
         return _put_off(state, signal)
     if signal.answered is not None:
-        newest = max(signal.answered, state.answered or signal.answered)
-        state = replace(state, answered=newest)
+        newest = max(signal.answered, state.answers.get(signal.model, signal.answered))
+        state = replace(state, answers={**state.answers, signal.model: newest})
     return _settle_put_off(state, signal, policy) if state.put_off else (state, ())
 
 
@@ -378,17 +379,19 @@ def _put_off(state: DmnState, signal: TurnEnded) -> StepResult:
     if signal.no_model is None:
         return state, ()
     failed = at if signal.asked else before.failed if before is not None else None
-    known = find_outage(state, at)
+    known = find_outage(state, signal.model, at)
     until = known.until if known is not None else at
     if signal.asked:
         until = max(until, at + timedelta(seconds=min(signal.retry_after_s, MAX_AWAY_HINT_S)))
         newest = Outage(since=at, until=until, cause=signal.no_model, reason=signal.reason)
-        state = replace(state, outage=newest if until > at else None)
+        others = {key: one for key, one in state.outages.items() if key != signal.model}
+        state = replace(state, outages=others | ({signal.model: newest} if until > at else {}))
     if not signal.awaited or state.stopping:
         return state, ()
     one = PutOffQuestion(
         conversation=signal.conversation,
         direct=signal.direct,
+        model=signal.model,
         wait_s=FIRST_AWAY_S if before is None else min(MAX_AWAY_S, 2 * before.wait_s),
         failed=failed,
     )
@@ -398,11 +401,14 @@ def _put_off(state: DmnState, signal: TurnEnded) -> StepResult:
 
 
 def _settle_put_off(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> StepResult:
-    """Let the questions that wait be asked if a model has answered one of them: it is back."""
+    """Let the questions that wait for a model be asked if it has answered one of them: it is
+    back.
+    """
     if find_put_off(state, signal.conversation) is None:
         return state, ()
     state = _drop_put_off(state, signal.conversation)
-    others = state.put_off if signal.answered is not None else ()
+    is_back = signal.answered is not None
+    others = tuple(one for one in state.put_off if is_back and one.model == signal.model)
     return _ask_again(state, others, signal.at, policy)
 
 
@@ -621,8 +627,8 @@ def persistent(state: DmnState) -> DmnState:
         low=(),
         low_since=None,
         put_off=(),
-        answered=None,
-        outage=None,
+        answers={},
+        outages={},
         spared=False,
         woken=False,
         stopping=False,

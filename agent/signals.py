@@ -5,7 +5,8 @@ All types are frozen: a state is a value. Times are aware, in UTC, and come with
 States, policies and signals are stored, so their class and field names are a file format.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
@@ -86,7 +87,7 @@ class PendingTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """Time for which no model is asked, because its provider wants to be left alone."""
+    """Time for which a model is not asked, because its provider wants to be left alone."""
 
     since: datetime
     until: datetime
@@ -104,6 +105,8 @@ class PutOffQuestion:
 
     conversation: ConversationId
     direct: bool
+    model: str = ""
+    """Model that it waits for."""
     wait_s: float
     """Time after which it is asked again."""
     failed: datetime | None = None
@@ -159,10 +162,10 @@ class DmnState:
     """Start of the last dream. None: none yet."""
     put_off: tuple[PutOffQuestion, ...] = ()
     """Questions that wait for a model."""
-    answered: datetime | None = None
-    """Start of the newest turn that a model has answered. None: none since the process began."""
-    outage: Outage | None = None
-    """The newest outage, which may be over. None: there was none."""
+    answers: Mapping[str, datetime] = field(default_factory=dict)
+    """Model -> start of the newest turn that it has answered since the process began."""
+    outages: Mapping[str, Outage] = field(default_factory=dict)
+    """Model -> its newest outage, which may be over."""
     stopping: bool = False
 
 
@@ -204,8 +207,10 @@ class TurnEnded:
     addressed: bool = False
     """True: the turn began autonomously, and a person spoke to the agent during it. It does not
     count as autonomous."""
+    model: str = ""
+    """Key of the model that the turn was for."""
     answered: datetime | None = None
-    """Start of the turn, if a model answered it. None: none was asked."""
+    """Start of the turn, if the model answered it. None: it was not asked."""
     failed: bool = False
     """True: it ended without an answer, and the rest says why."""
     continues: bool = False

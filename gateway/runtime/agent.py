@@ -301,7 +301,7 @@ class Agent:
             case SetRetryTimer(conversation=conversation, delay_s=delay_s):
                 if (earlier := self._retries.pop(conversation, None)) is not None:
                     earlier.cancel()
-                work = self._ask_again(conversation, delay_s)
+                work = self._ask_later(conversation, delay_s)
                 self._retries[conversation] = self._tasks.create_task(work)
             case Persist():
                 self._is_unsaved = True
@@ -360,8 +360,8 @@ class Agent:
             continuing=own.continuing,
             low=own.low,
             put_off=own.put_off,
-            answered=own.answered,
-            outage=own.outage,
+            answers=own.answers,
+            outages=own.outages,
             presence=own.presence,
             stopping=own.stopping,
         )
@@ -448,6 +448,7 @@ class Agent:
             left=left,
             direct=self._gateway.places.direct.get(place, False),
             addressed=addressed,
+            model=result.used_model,
             answered=began if result.model == "answered" else None,
             failed=result.has_failed,
         )
@@ -494,9 +495,13 @@ class Agent:
         with use_language(language_for(room, person, direct=direct)):
             await post_notice(self._gateway, at, _(QUEUED_TEXT), cause.seq)
 
-    async def _ask_again(self, place: ConversationId, delay_s: float) -> None:
+    async def _ask_later(self, place: ConversationId, delay_s: float) -> None:
         await self._clock.sleep(delay_s)
         self._retries.pop(place, None)
+        self.ask_again(place)
+
+    def ask_again(self, place: ConversationId) -> None:
+        """Ask now what waits for a model there."""
         self.send(RetryDue(at=self._clock.now(), conversation=place))
 
     async def _unread_urgency(self, conversation: ConversationId) -> int:
@@ -734,13 +739,14 @@ class Agent:
         async with self._turns.digests.locks.lock_for(conversation):
             context = self.context_for(conversation)
             with self._models.pool.holding(context.model):  # whatever is in use by its end
-                return await self._turns.run(
+                result = await self._turns.run(
                     context,
                     conversation,
                     autonomous=autonomous,
                     continuing=continuing,
                     handle=handle,
                 )
+                return replace(result, used_model=context.model.name)
 
     async def dream(self, handle: TurnHandle) -> TurnResult:
         """Consolidate the notes. Any exception but `StoreError` is a bug in that dream."""
@@ -749,7 +755,8 @@ class Agent:
         async with self._turns.digests.locks.lock_for(self.policy.inner):
             context = self.context
             with self._models.pool.holding(context.model):
-                return await self._dreams.take_turn(context, handle)
+                result = await self._dreams.take_turn(context, handle)
+                return replace(result, used_model=context.model.name)
 
     async def give_up(
         self, conversation: ConversationId, reason: str, *, autonomous: bool

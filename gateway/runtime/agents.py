@@ -30,6 +30,7 @@ from gateway.core.facts import (
     DmnDirective,
     DmnStateSaved,
     RoleAssigned,
+    RoomAssigned,
     TurnRecord,
     inner_conversation,
     is_inner,
@@ -81,6 +82,7 @@ class Agents:
         store.subscribe(self._on_alarms, Alarm, TaskFinished)
         store.subscribe(self._on_changed, MessageEdited, MessageDeleted)
         store.subscribe(lambda _: self._end_blocked_turns(), RoleAssigned)
+        store.subscribe(self._on_room_assigned, RoomAssigned)
         live.on_change(self.prepare)
         live.on_change(lambda _: self._end_blocked_turns)
         inbox.subscribe(self.notice)
@@ -153,6 +155,14 @@ class Agents:
         """Arm the timer of every agent. A start fires nothing by itself."""
         for agent in self.agents:
             agent.start()
+
+    def _on_room_assigned(self, entries: Sequence[LogEntry]) -> None:
+        """Ask at once what waits for a model in a room that may have another one now."""
+        rooms = {one.fact.room for one in entries if isinstance(one.fact, RoomAssigned)}
+        for agent in self.agents:
+            for one in agent.state.put_off:
+                if replace(Address.parse(one.conversation), thread=None) in rooms:
+                    agent.ask_again(one.conversation)
 
     async def stop(self, grace_s: float) -> None:
         """Stop all agents and their turns at once, see `Agent.stop`."""

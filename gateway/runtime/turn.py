@@ -122,9 +122,9 @@ class TurnRunner:
         self._tracker = services.registry.running.tracker
         self._told_people = set[SenderId]()
         """People who were told that no model answers, since one has."""
-        self._model_back_at: datetime | None = None
-        """When the provider that asked to wait wants to be asked again. None: none did, or a model
-        has answered since.
+        self._back_at = dict[str, datetime]()
+        """Model -> when its provider, which asked to wait, wants to be asked again. Without those
+        that have answered since.
         """
         self._last_digest: Digest | None = None
         """The newest digest, for the record if its turn fails."""
@@ -161,7 +161,8 @@ class TurnRunner:
             ending.enter_context(use_language(await self._read(turn)))
             if not await self._is_needed(turn):
                 return await self._leave_unanswered(turn)
-            if (away := find_outage(agent.state, now)) is not None and turn.may_wait():
+            away = find_outage(agent.state, context.model.name, now)
+            if away is not None and turn.may_wait():
                 await handle.begin_ending()
                 failed = TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause)
                 return replace(await self._record(turn, failed), model="unasked")
@@ -333,7 +334,7 @@ class TurnRunner:
         if has_no_model and agent.is_faulty(turn.conversation):
             outcome = replace(outcome, cause="conversation")
         if outcome.outcome == "replied":
-            self._model_back_at = None
+            self._back_at.pop(turn.context.model.name, None)
             self._told_people.clear()
         await self._write(turn, outcome)
         return result
@@ -403,7 +404,7 @@ class TurnRunner:
                 continue
             if awaited.sender is not None:
                 self._told_people.add(awaited.sender)
-            text = self._build_put_off_text(outcome, record.at)
+            text = self._build_put_off_text(outcome, turn.context.model.name, record.at)
             post = Post(key=key, to=turn.place, text=text, reply_to=awaited.message, style="notice")
             entries += await build_post_entries(
                 turn, post, record.at, awaited.seq, self.services.plugins
@@ -413,13 +414,13 @@ class TurnRunner:
         result = to_result(outcome, autonomous=turn.autonomous)
         return replace(result, put_off=outcome, is_awaited=is_awaited)
 
-    def _build_put_off_text(self, outcome: TurnOutcome, now: datetime) -> str:
+    def _build_put_off_text(self, outcome: TurnOutcome, model: str, now: datetime) -> str:
         """Return the text for whoever waits, with the time until which the provider asks to
         wait.
         """
         if outcome.retry_after_s is not None:
-            self._model_back_at = now + timedelta(seconds=outcome.retry_after_s)
-        back_at = self._model_back_at
+            self._back_at[model] = now + timedelta(seconds=outcome.retry_after_s)
+        back_at = self._back_at.get(model)
         if back_at is None or (back_at - now).total_seconds() < MIN_TOLD_WAIT_S:
             return _(PUT_OFF_TEXTS[outcome.cause])
         return _(PUT_OFF_UNTIL_TEXTS[outcome.cause]).format(time=format_time(back_at))

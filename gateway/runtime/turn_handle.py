@@ -34,6 +34,8 @@ class TurnResult:
     model: Literal["answered", "failed", "unasked"] = "answered"
     """What the model did, whatever the turn came to. `failed`: it was asked, and overloaded or out
     of reach."""
+    used_model: str = ""
+    """Key of that model."""
 
 
 class TurnInterrupted(Exception):

@@ -64,8 +64,11 @@ def waits(
     *,
     failed: datetime | None = NOW,
     direct: bool = False,
+    model: str = "",
 ) -> PutOffQuestion:
-    return PutOffQuestion(conversation=conversation, direct=direct, wait_s=wait_s, failed=failed)
+    return PutOffQuestion(
+        conversation=conversation, direct=direct, model=model, wait_s=wait_s, failed=failed
+    )
 
 
 def in_mode(mode: DmnMode) -> DmnState:
@@ -218,10 +221,12 @@ def retry(conversation: ConversationId, delay_s: float) -> SetRetryTimer:
     return SetRetryTimer(conversation=conversation, delay_s=delay_s)
 
 
-def away(until_s: float, since_s: float = 0.0, reason: str = "529") -> Outage:
-    """An outage, in seconds from now."""
+def down(
+    until_s: float, since_s: float = 0.0, reason: str = "529", model: str = ""
+) -> dict[str, Outage]:
+    """An outage of a model, in seconds from now."""
     since, until = (NOW + timedelta(seconds=one_s) for one_s in (since_s, until_s))
-    return Outage(since=since, until=until, cause="overloaded", reason=reason)
+    return {model: Outage(since=since, until=until, cause="overloaded", reason=reason)}
 
 
 EARLIER = NOW - timedelta(minutes=1)
@@ -550,50 +555,69 @@ ROWS: list[Row] = [
         "unless its provider wants to be left alone for longer: nobody is asked meanwhile",
         replace(E, running=(A,)),
         unanswered(A, retry_after_s=120.0),
-        replace(F, errors=1, put_off=(waits(A),), outage=away(120)),
+        replace(F, errors=1, put_off=(waits(A),), outages=down(120)),
         (retry(A, 120), timer(60), SAVE),
     ),
     (
         "which counts for five minutes at most",
         replace(E, running=(A,)),
         unanswered(A, retry_after_s=3600.0),
-        replace(F, errors=1, put_off=(waits(A),), outage=away(300)),
+        replace(F, errors=1, put_off=(waits(A),), outages=down(300)),
         (retry(A, 300), timer(60), SAVE),
     ),
     (
         "a question that comes meanwhile waits until then, and no model has failed at it",
-        replace(E, running=(A,), outage=away(90, -30)),
+        replace(E, running=(A,), outages=down(90, -30)),
         unanswered(A, asked=False, reason="unasked"),
-        replace(F, errors=1, put_off=(waits(A, failed=None),), outage=away(90, -30)),
+        replace(F, errors=1, put_off=(waits(A, failed=None),), outages=down(90, -30)),
         (retry(A, 90), timer(60), SAVE),
     ),
     (
         "a turn that was under way fails meanwhile: the longer time holds",
-        replace(E, running=(A,), outage=away(90, -30)),
+        replace(E, running=(A,), outages=down(90, -30)),
         unanswered(A, retry_after_s=20.0, reason="503"),
-        replace(F, errors=1, put_off=(waits(A),), outage=away(90, reason="503")),
+        replace(F, errors=1, put_off=(waits(A),), outages=down(90, reason="503")),
         (retry(A, 90), timer(60), SAVE),
     ),
     (
         "nobody waits for the answer: it is not asked again",
         replace(F, running=(A,)),
         unanswered(A, awaited=False, retry_after_s=60.0, continues=True, autonomous=True),
-        replace(R, errors=1, continuing=(A,), outage=away(60)),
+        replace(R, errors=1, continuing=(A,), outages=down(60)),
         (timer(600), SAVE),
     ),
     (
         "it is answered: a model is back, and the others are asked at once",
         replace(E, running=(A, C), put_off=(waits(A), waits(B), waits(C))),
         ended(A, answered=EARLIER),
-        replace(E, running=(C, B), put_off=(waits(B), waits(C)), answered=EARLIER),
+        replace(E, running=(C, B), put_off=(waits(B), waits(C)), answers={"": EARLIER}),
         (start(B), timer(5)),
     ),
     (
         "another is answered: a model may fail at these questions alone, so they wait",
-        replace(E, running=(A,), put_off=(waits(B),), answered=NOW),
+        replace(E, running=(A,), put_off=(waits(B),), answers={"": NOW}),
         ended(A, answered=EARLIER),
-        replace(E, put_off=(waits(B),), answered=NOW),
+        replace(E, put_off=(waits(B),), answers={"": NOW}),
         (timer(5),),
+    ),
+    (
+        "another model answers: what waits for this one waits on",
+        replace(E, running=(A,), put_off=(waits(A, model="second"), waits(B)), outages=down(90)),
+        ended(A, answered=EARLIER, model="second"),
+        replace(E, put_off=(waits(B),), answers={"second": EARLIER}, outages=down(90)),
+        (timer(5),),
+    ),
+    (
+        "another model is away for longer: each has its own time",
+        replace(E, running=(A,), outages=down(900)),
+        unanswered(A, model="second", retry_after_s=120.0),
+        replace(
+            F,
+            errors=1,
+            put_off=(waits(A, model="second"),),
+            outages=down(900) | down(120, model="second"),
+        ),
+        (retry(A, 120), timer(60), SAVE),
     ),
     (
         "what asked for an answer is gone: a model may still be away",
@@ -632,7 +656,7 @@ ROWS: list[Row] = [
     ),
     (
         "another model: all are asked at once, and it has failed at none of them",
-        replace(E, put_off=(waits(A), waits(B)), outage=away(90)),
+        replace(E, put_off=(waits(A), waits(B)), outages=down(90)),
         ModelChanged(at=NOW),
         replace(E, running=(A, B), put_off=(waits(A, failed=None), waits(B, failed=None))),
         (start(A), start(B)),

@@ -21,8 +21,8 @@ from tests.agent.dmn_transitions import (
     C,
     F,
     R,
-    away,
     cells,
+    down,
     in_mode,
     owed,
     start,
@@ -175,16 +175,19 @@ def test_the_interval(calm_s: float, errors: int, waits_s: float) -> None:
 def test_a_question_is_at_fault_if_others_were_answered_since(
     failed: datetime | None, answered: datetime | None, *, faulty: bool
 ) -> None:
-    state = replace(R, put_off=(waits(A, failed=failed),), answered=answered)
+    answers = {"": answered} if answered is not None else {}
+    state = replace(R, put_off=(waits(A, failed=failed),), answers=answers)
     assert (dmn.is_faulty(state, A), dmn.is_faulty(state, B)) == (faulty, False)
+    elsewhere = replace(state, put_off=(waits(A, failed=failed, model="second"),))
+    assert not dmn.is_faulty(elsewhere, A)
 
 
 @pytest.mark.parametrize(("at_s", "is_away"), [(-31, False), (-30, True), (89, True), (90, False)])
 def test_no_model_is_asked_in_an_outage(at_s: float, *, is_away: bool) -> None:
     """A clock that is set back does not make it longer."""
-    state, at = replace(R, outage=away(90, -30)), NOW + timedelta(seconds=at_s)
-    assert (dmn.find_outage(state, at) is not None) == is_away
-    assert dmn.find_outage(R, at) is None
+    state, at = replace(R, outages=down(90, -30)), NOW + timedelta(seconds=at_s)
+    assert (dmn.find_outage(state, "", at) is not None) == is_away
+    assert dmn.find_outage(state, "second", at) is None
 
 
 def test_what_outlives_the_process() -> None:
@@ -211,8 +214,8 @@ def test_what_outlives_the_process() -> None:
         continuing=(C,),
         low=(C,),
         put_off=(waits(A),),
-        answered=NOW,
-        outage=away(60),
+        answers={"": NOW},
+        outages=down(60),
     )
     assert dmn.load_state(dmn.dump_state(replace(moment, spared=True, stopping=True))) == lasting
     assert (

@@ -119,6 +119,7 @@ def test_laws_hold_in_many_runs() -> None:
     check_laws(cast("Core", dmn), examples=1500)
 
 
+models = st.sampled_from(("", "second"))
 times = st.datetimes(timezones=st.just(UTC))
 places = st.sampled_from(PLACES)
 several = st.lists(places, max_size=3).map(tuple)
@@ -134,12 +135,16 @@ ANY_STATE = st.builds(
     low_since=for_until,
     put_off=st.lists(
         st.builds(
-            signals.PutOffQuestion, conversation=places, wait_s=st.floats(0, 99), failed=for_until
+            signals.PutOffQuestion,
+            conversation=places,
+            model=models,
+            wait_s=st.floats(0, 99),
+            failed=for_until,
         ),
         max_size=3,
     ).map(tuple),
-    answered=for_until,
-    outage=st.none() | st.builds(signals.Outage, since=times, until=times),
+    answers=st.dictionaries(models, times),
+    outages=st.dictionaries(models, st.builds(signals.Outage, since=times, until=times)),
     autonomous=st.integers(0, 10**6),
     turns_today=st.integers(0, 10**6),
     errors=st.integers(0, 10**6),

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from agent.models.base import ModelUnusable
-from gateway.core.facts import ModelSelected, ViewFolded
+from gateway.core.facts import ModelSelected, RoomAssigned, ViewFolded
 from gateway.runtime.agent import Agent
 from gateway.runtime.model_choice import GATEWAY_NAME
 from reverie.testing.channels import story
 from reverie.testing.gateway import CONSOLE
 from reverie.testing.servers.model_api import Answer, Json, ModelApi
-from tests.kits.model_choice import Gate, configured, serving
+from tests.kits.model_choice import ANN, Gate, configured, serving
 
 
 async def chosen(gate: Gate, name: str, mind: Agent | None = None) -> None:
@@ -241,6 +241,8 @@ async def test_a_room_has_its_own_model_over_restarts_until_default_and_others_k
             assert (await gate.command("model here", name="othr")).answer == wrong
             await gate.command("model here", name="other")
             await talk(gate, 0)
+            kept = await gate.facts("room_assigned")
+            assert [one.model for one in kept if isinstance(one, RoomAssigned)] == ["other"]
             shown = await gate.command("model here")
             assert (shown.answer, shown.facts) == ("This room uses `other`.", ())
         async with serving(made) as gate:
@@ -248,6 +250,23 @@ async def test_a_room_has_its_own_model_over_restarts_until_default_and_others_k
             await gate.command("model here", name="default")
             await talk(gate, 2)
         assert asked(api) == [ANTHROPIC, OPENAI, ANTHROPIC, OPENAI, OPENAI, OPENAI]
+
+
+@story
+async def test_a_room_that_gets_another_model_is_not_held_back_by_the_outage_of_the_first(
+    tmp_path: Path,
+) -> None:
+    async with ModelApi() as api:
+        away = Answer(status=429, headers={"retry-after": "900"})
+        api.default = lambda body: away if body["model"] == OPENAI[0] else Answer(text="I see.")
+        async with serving(configured(tmp_path, api)) as gate:
+            await gate.console.receive_message("reverie: one", sender="ann", room="lobby")
+            await gate.until(lambda: len(asked(api)) == 1)
+            await gate.console.receive_message("two", sender="ann")
+            await gate.until(lambda: gate.gateway.agents.agents[0].is_put_off(ANN.conversation))
+            await gate.command("model here", name="other")
+            await gate.until(lambda: "I see." in [part.body for part in gate.screen.parts])
+        assert asked(api) == [OPENAI, ANTHROPIC]
 
 
 @story
