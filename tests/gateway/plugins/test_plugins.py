@@ -522,7 +522,7 @@ async def test_dynamic_tools_are_waited_for_described_listed_and_called(tmp_path
     with use_plugins(Grows):
         async with Gateway(settings(tmp_path, access=access), script) as gateway:
             assert "all is quiet" in await gateway.ask("go", sender="olga")
-            assert "- grows: `look_around`" in await gateway.ask("!tools", sender="olga")
+            assert "- `look_around`: Look" in await gateway.ask("!tools", sender="olga")
     assert "- look_around(): Look" in str(gateway.scripted.requests[0].blocks)
 
 
