@@ -170,7 +170,7 @@ async def notice(it: Scene) -> Fate:
     bare = re.sub(r"`[^`]*`", "", shown)
     hidden = re.search(r"[\x00-\x09\x0b-\x1f\u200b-\u200f\u2028-\u202e]", shown)
     trapped = "everyone" in bare or "channel>" in bare or "click" in bare or hidden is not None
-    return Fate(trapped or line.count("`") != 2, line)
+    return Fate(trapped or line.count("`") % 2 == 1, line)
 
 
 async def names(it: Scene) -> Fate:

@@ -66,7 +66,7 @@ PUBLIC = "203.0.114.1"
 """Never connected to: it is refused together with another one."""
 ALLOWED, REBOUND = "127.0.0.1", "127.0.0.2"
 """Of the site that may be fetched, and of one that may not and listens at the same port."""
-NOTICE = re.compile(r"`!approve ([^`\s]+)`")
+NOTICE = re.compile(r"`!(?:approve|show) ([^`\s]+)`")
 
 
 @dataclass(frozen=True, slots=True)

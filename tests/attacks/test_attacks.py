@@ -147,7 +147,7 @@ def configured(delay: str) -> dict[str, Any]:
                 "dmn": lively | {"dream_every": 0},
                 "attention": {
                     "coalesce": 0,
-                    "rules": [{"type": "*.room.*", "regex": r"\?$", "urgency": "normal"}],
+                    "rules": [{"type": "*.room.*", "keyword": "?", "urgency": "normal"}],
                 },
             }
         case _:

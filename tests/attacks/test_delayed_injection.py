@@ -25,7 +25,7 @@ pytestmark = pytest.mark.boxed
 
 INNER = "agent/reverie"
 QUICK = {
-    "attention": {"rules": [{"type": "*.room.*", "regex": r"\?$", "urgency": "normal"}]},
+    "attention": {"rules": [{"type": "*.room.*", "keyword": "?", "urgency": "normal"}]},
     "dmn": {"engaged": 0.2, "foraging": 0.2, "resting": 0.2},
 }
 VOICE = Attachment(id="v1", form="audio", duration_s=3.0, recorded=True)
