@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import CacheTtl, Time, Usage
 from gateway.core.metrics import ChannelStats
+from gateway.core.route import ClientRole
 
 MAX_LIMIT = 200
 """Most entries of one answer."""
@@ -428,6 +429,8 @@ class WaitingAction(ApiModel):
     place: str = ""
     agent: str = ""
     style: Literal["yes", "no", ""] = ""
+    role: ClientRole = "operate"
+    """Role of a token that is needed."""
 
 
 class WaitingItem(ApiModel):

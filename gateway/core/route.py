@@ -46,7 +46,8 @@ def route(
     are, redacted and cut. A row may have `_actions`, a list of what can be done about it:
     `{label, words}`, an order, with `place` and `agent` as in `CommandRequest`, or
     `{label, path, body}`, a POST to a path of the API; `edit` names fields of the body, with their
-    texts, that a person may change before, and `confirm` is a question that is asked before.
+    texts, that a person may change before, `confirm` is a question that is asked before, and
+    `role` is the role that is needed, if not `operate`.
 
     GET `waiting` (`WAITING`) of a plugin returns what waits there for a person: the fields of
     `gateway.core.api_models.WaitingItem`.

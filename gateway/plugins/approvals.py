@@ -638,7 +638,11 @@ class Approvals(Plugin):
                     until=asked.until,
                     actions=(
                         WaitingAction(
-                            label="Approve", words=("approve", name), place=asked.room, style="yes"
+                            label="Approve",
+                            words=("approve", name),
+                            place=asked.room,
+                            style="yes",
+                            role="own" if asked.needs == "owner" else "operate",
                         ),
                         WaitingAction(
                             label="Deny", words=("deny", name), place=asked.room, style="no"

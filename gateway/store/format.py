@@ -156,7 +156,7 @@ def actor_name(fact: Fact) -> str:
         case Alarm():
             return fact.asked_by
         case AuditRecord():
-            return f"{fact.by} ({fact.name})" if fact.name else fact.by
+            return f"{fact.by} ({fact.name})" if fact.name not in ("", fact.by) else fact.by
         case _:
             return ""
 

@@ -355,11 +355,14 @@ def find_agent(backend: ApiBackend, conversation: ConversationId) -> str:
 def parse_conversation(text: str) -> ConversationId:
     """Parse a conversation of a query. Raises HTTPException."""
     try:
-        return Address.parse(text).conversation
+        found = Address.parse(text).conversation
     except ValueError:
+        found = None
+    if found is None or "\0" in found:  # PostgreSQL takes none
         raise HTTPException(
             400, "that is no conversation: write channel/room or channel/room/thread"
-        ) from None
+        )
+    return found
 
 
 async def get_conversation(
@@ -526,8 +529,10 @@ async def get_spending(
 async def search(backend: ApiBackend, query: models.SearchQuery) -> models.Page[models.FoundText]:
     """Return the entries of the whole log whose texts hold all the words, the newest first."""
     place = parse_conversation(query.conversation) if query.conversation else None
+    if not (match := search_terms(query.text)):
+        return models.Page(items=())
     found = await (await backend.open_reader()).newest_entries(
-        query.limit, before=query.before, conversation=place, match=search_terms(query.text)
+        query.limit, before=query.before, conversation=place, match=match
     )
     items = tuple(
         models.FoundText(

@@ -417,6 +417,7 @@ class Memory(Plugin):
                         words=("memory", "approve", f"n{one.seq}"),
                         agent=agent,
                         style="yes",
+                        role="own",
                     ),
                     WaitingAction(
                         label="Forget",
@@ -467,8 +468,8 @@ class Memory(Plugin):
             for entry in filter(str.strip, split_entries(text)):
                 change = {"label": "Edit", "path": EDIT_PATH, "edit": {"after": entry}}
                 forget = {"label": "Forget", "path": EDIT_PATH, "confirm": "Forget this entry?"}
-                body = {"agent": agent, "before": entry, "after": ""}
-                actions = [{**one, "body": body} for one in (change, forget)]
+                needs = {"role": "own", "body": {"agent": agent, "before": entry, "after": ""}}
+                actions = [{**one, **needs} for one in (change, forget)]
                 rows.append({"agent": agent, "entry": entry, "_actions": actions})
         return rows
 

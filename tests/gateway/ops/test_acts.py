@@ -110,7 +110,9 @@ async def test_the_whole_log_is_searched_by_words(gateway: Operated) -> None:
     assert (await gateway.get("/api/search", text="apple", conversation="demo/lobby"))[
         "items"
     ] == []
-    for wrong in ({"text": " "}, {"text": "a", "conversation": "nowhere"}, {}):
+    assert (await gateway.get("/api/search", text="\0"))["items"] == []
+    nul = {"text": "a", "conversation": "demo/\0"}
+    for wrong in ({"text": " "}, {"text": "a", "conversation": "nowhere"}, nul, {}):
         assert (await gateway.client.get("/api/search", params=wrong)).status_code == 400
 
 

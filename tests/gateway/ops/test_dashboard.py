@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from channels.base import PostPart, Uncertain
 from gateway.config.models import Settings
+from gateway.core.permissions import ToolRule
 from reverie.testing.servers.model_api import Answer
 from tests.kits.dashboard import DISCORD, IRC, READER, TOKEN, House, chromium, house, tab
 
@@ -332,23 +333,30 @@ SMALL = """() => [...document.querySelectorAll("button, select, input")]
   .map((one) => one.id || one.className)"""
 
 
+def check_accessible(page: Page) -> None:
+    """By axe-core, where it is installed: contrast, names, roles, and what can be reached
+    (https://github.com/dequelabs/axe-core)."""
+    if not AXE.exists():
+        return
+    if not page.evaluate("'axe' in window"):
+        page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
+    found = page.evaluate("axe.run()")["violations"]
+    assert found == [], [(one["id"], one["nodes"][0]["html"]) for one in found]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_each_view_is_accessible(gateway: House, browser: Browser, scheme: str) -> None:
-    """By axe-core: contrast, names, roles, and what can be reached
-    (https://github.com/dequelabs/axe-core)."""
     if not AXE.exists():
         pytest.skip("axe-core is not installed: requirements/npm/install")
     with tab(browser, color_scheme=scheme, bypass_csp=True) as it:
         page = it.open(gateway.address)
-        page.add_script_tag(content=AXE.read_text(encoding="utf-8"))
         for view in VIEWS:
             it.show(view)
             if view in ("live", "turns"):
                 page.locator(f"#{view} .window .line").first.click()
             elif view == "conversations":
                 expect(page.locator("#opened .talk .bubble").first).to_be_visible()
-            found = page.evaluate("axe.run()")["violations"]
-            assert found == [], (view, [(one["id"], one["nodes"][0]["html"]) for one in found])
+            check_accessible(page)
 
 
 def test_themes_follow_the_system_or_the_person(gateway: House, browser: Browser) -> None:
@@ -472,6 +480,74 @@ def test_a_stranger_is_let_in_by_a_button(tmp_path: Path, browser: Browser) -> N
         it.show("conversations")
         place(page, "telegram.main/nuffe").click()
         expect(page.locator("#opened .bubble", has_text="so?")).to_contain_text("answered")
+
+
+COMMAND = "echo *all* **is** _kept_ # shown"
+
+
+def test_a_call_waits_as_it_is_written_and_memory_is_changed(
+    tmp_path: Path, browser: Browser
+) -> None:
+    """And both are accessible."""
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    file = workspace / "MEMORY.md"
+    file.write_text("- Ann likes *tea*\n- Ben likes coffee\n", encoding="utf-8")
+
+    def ask_always(made: Settings) -> Settings:
+        rule = ToolRule(tool="remember", approval="always")
+        tools = made.tools.model_copy(update={"rules": (rule, *made.tools.rules)})
+        agent = made.agents[0].model_copy(update={"workspace": workspace})
+        roles = made.access.roles.model_copy(update={"owner": ("telegram.main:olga",)})
+        access = made.access.model_copy(update={"roles": roles})
+        return made.model_copy(update={"tools": tools, "agents": (agent,), "access": access})
+
+    with house(tmp_path, ask_always) as made, tab(browser, bypass_csp=True) as it:
+        call = ("one", "remember", json.dumps({"text": COMMAND}))
+        made.api.then(Answer(calls=(call,)))
+        made.api.default = lambda _: Answer(text="well, well")
+        page = it.open(made.address)
+        made.say("keep this", sender="olga")
+        card = page.locator("#waiting .card")
+        expect(card.locator("blockquote pre")).to_have_text(json.dumps({"text": COMMAND}))
+        check_accessible(page)
+        card.get_by_role("button", name="Approve").click()
+        expect(card.locator(".result.good")).to_be_visible()
+        expect(page.locator("#nav .count")).to_be_hidden()
+        it.show("agent")
+        rows = page.locator(
+            "section.panel", has=page.get_by_role("heading", name="Memory")
+        ).locator("tbody tr")
+        expect(rows).to_have_count(2)
+        rows.first.get_by_role("button", name="Edit").click()
+        text = rows.first.locator("textarea")
+        expect(text).to_be_focused()
+        expect(text).to_have_value("- Ann likes *tea*")
+        check_accessible(page)
+        page.keyboard.press("Escape")
+        expect(rows.first.get_by_role("button", name="Edit")).to_be_focused()
+        page.keyboard.press("Enter")
+        rows.first.locator("textarea").fill("- Ann likes mate")
+        rows.first.get_by_role("button", name="Save").click()
+        expect(rows.first).to_contain_text("Ann likes mate")
+        rows.nth(1).get_by_role("button", name="Forget").click()
+        page.locator("#ask-yes").click()
+        expect(rows).to_have_count(1)
+        assert file.read_text(encoding="utf-8") == "- Ann likes mate\n"
+
+
+def test_a_long_line_of_a_table_is_read_in_time_that_grows_with_it(
+    gateway: House, browser: Browser
+) -> None:
+    with tab(browser) as it:
+        page = it.open(gateway.address)
+        lines = page.evaluate(
+            """async () => {
+              const { markdown } = await import("/page/markdown.js");
+              return markdown(`|\n${"-".repeat(500_000)}x`).length;
+            }"""
+        )
+        assert lines == 1
 
 
 def test_the_whole_log_is_searched(gateway: House, browser: Browser) -> None:

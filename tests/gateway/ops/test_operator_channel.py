@@ -234,7 +234,7 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(
         assert ended["result"].startswith("The operator ended it")
         (act,) = (await gateway.get("/api/audit"))["items"]
         assert (act["actor"], act["command"], act["place"], act["ok"]) == (
-            "operator (operator)",
+            "operator",
             "kill",
             "console/operator",
             True,

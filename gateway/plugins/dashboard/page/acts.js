@@ -7,6 +7,9 @@ import { markdown } from "./markdown.js";
 /** Results by the key of the act. A panel that is drawn again shows them again. */
 const results = new Map();
 
+/** Keys of acts under way: a panel that is drawn again has other buttons for them. */
+const running = new Set();
+
 /** Forget the results, as another view is opened. */
 export const forgetResults = () => results.clear();
 
@@ -64,9 +67,11 @@ export function button({ label, key, run, words, about, path, body, confirm, sty
   if (!may(role)) return null;
   const mine = key ?? JSON.stringify([words ?? path, about ?? body]);
   const press = async () => {
-    if (made.ariaBusy === "true" || (confirm && !(await ask(confirm, label)))) return;
+    if (running.has(mine) || (confirm && !(await ask(confirm, label)))) return;
+    running.add(mine);
     made.ariaBusy = "true";
     const result = await (run ?? (() => (words ? order(words, about) : send(path, body))))();
+    running.delete(mine);
     made.ariaBusy = "false";
     tell(mine, result);
     done?.(result);

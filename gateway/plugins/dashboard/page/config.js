@@ -104,6 +104,7 @@ export class Config {
     this.text.value = this.file.text;
     forgetResults();
     this.changed();
+    this.refresh().catch(() => {}); // the file may have changed meanwhile
   }
 
   changed() {

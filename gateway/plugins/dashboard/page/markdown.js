@@ -4,7 +4,7 @@ import { h, visible } from "./dom.js";
 
 const INLINE = /(`+)(?<code>.+?)\1|\*\*(?<strong>[^*\n]+)\*\*|(?<![\w*])[*_](?<em>[^*_\n]+)[*_](?![\w*])/g;
 const ITEM = /^(\s*)(?:[-*+]|\d+[.)])\s+(.*)$/;
-const RULE = /^\s*\|?[\s:|-]*-[\s:|-]*\|?\s*$/;
+const RULE = /^[\s:|]*-[\s:|-]*$/;
 
 function inline(text) {
   const nodes = [];

@@ -65,28 +65,32 @@ export class Plugins {
       tell(path, result); // above the rows, for this one may be gone
       again();
     };
-    const made = row._actions.map(({ label, words, path: to, body, confirm, edit }) => {
+    const made = row._actions.map(({ label, words, path: to, body, confirm, edit, role }) => {
+      if (!may(role ?? "operate")) return null;
       if (edit) {
         const opener = h("button", { type: "button", "data-key": key + label }, label);
         opener.addEventListener("click", () => this.edit(root, { label, to, body, edit, key, done, opener }));
         return opener;
       }
       const question = confirm === true ? `${label}? This cannot be undone.` : confirm;
-      return button({ label, key, words, path: to, body, confirm: question, style: confirm ? "danger" : "", done });
+      return button({ label, key, words, path: to, body, confirm: question, style: confirm ? "danger" : "", role, done });
     });
     root.append(...made.filter(Boolean), resultOf(key));
     return root;
   }
 
   edit(root, { label, to, body, edit, key, done, opener }) {
-    const fields = Object.entries(edit).map(([name, text]) => [name, h("textarea", { rows: Math.min(12, String(text).split("\n").length + 1), "aria-label": name }, String(text))]);
+    const fields = Object.entries(edit).map(([name, text]) => [name, h("textarea", { rows: Math.min(12, String(text).split("\n").length + 1) }, String(text))]);
     const close = () => {
       form.replaceWith(...buttons);
       opener.focus();
     };
     const save = async (event) => {
       event.preventDefault();
+      if (form.ariaBusy === "true") return;
+      form.ariaBusy = "true";
       const result = await send(to, { ...body, ...Object.fromEntries(fields.map(([name, field]) => [name, field.value])) });
+      form.ariaBusy = "false";
       if (result.ok) close();
       tell(key, result);
       done(result);
@@ -95,7 +99,7 @@ export class Plugins {
     const form = h(
       "form",
       { class: "editing", on: { submit: save, keydown: (event) => event.key === "Escape" && (event.stopPropagation(), close()) } },
-      fields.map(([name, field]) => h("label", name, field)),
+      fields.map(([name, field]) => h("label", fields.length > 1 ? name : label, field)),
       h("button", { type: "submit", class: "strong" }, "Save"),
       h("button", { type: "button", on: { click: () => close() } }, "Cancel"),
     );

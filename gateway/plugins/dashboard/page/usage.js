@@ -19,7 +19,7 @@ function figures({ today, agents, store }) {
     ["read from the cache", share(today.read_share), `${tokens(today.read_tokens)} tokens`],
     ["requests to models", String(today.requests), `${tokens(input(today))} tokens in, ${tokens(today.output_tokens)} out`],
     ["turns on its own", `${sum("turns_today")}`, `of ${sum("daily_turns")} a day`],
-    ["spent on these", dollars(sum("spent_today_usd")), `of ${dollars(sum("daily_cost_usd"))}`],
+    ["cost of its own turns", dollars(sum("spent_today_usd")), `of ${dollars(sum("daily_cost_usd"))}`],
     store.bytes_per_day === null
       ? ["store", bytes(store.size_bytes), "growth is known after a day"]
       : ["store", bytes(store.size_bytes), `+${bytes(store.bytes_per_day)} a day; ${full}`],

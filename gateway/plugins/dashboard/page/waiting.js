@@ -7,6 +7,8 @@ import { since, time } from "./format.js";
 import { markdown } from "./markdown.js";
 
 const KINDS = { pairing: "stranger", room: "room", approval: "tool call", note: "note", link: "account" };
+/** Kinds whose words are code: each character counts. */
+const CODE = ["approval", "tool"];
 
 export class Waiting {
   /** `counted(number)`: called with the number of what waits. */
@@ -46,6 +48,7 @@ export class Waiting {
       label: act.label,
       words: act.words,
       about: { place: act.place, agent: act.agent },
+      role: act.role,
       style: { yes: "strong", no: "danger" }[act.style] ?? "",
       done: (result) => {
         if (result.ok) this.decided.set(one.id, one);
@@ -64,7 +67,7 @@ export class Waiting {
         one.since ? h("span.quiet", time(one.since, `${since(one.since)} ago`)) : null,
       ),
       h("p.what", one.who ? [said(one.who, { class: "who" }), " "] : null, said(one.what)),
-      one.words ? h("blockquote", markdown(one.words)) : null,
+      one.words ? h("blockquote", one.kind === "note" ? markdown(one.words) : h(CODE.includes(one.kind) ? "pre" : "p", said(one.words))) : null,
       one.until && open ? h("p.quiet", "It waits until ", time(one.until), ".") : null,
       open ? buttons(key, acts) : resultOf(key),
     );
