@@ -27,6 +27,7 @@ from gateway.config.loader import ConfigError, is_config_file, read_config
 from gateway.config.source import Keys, Tree, format_key, parse_scalar, value_at
 from gateway.core.private_files import replace_private
 from gateway.plugins.setup.dialog import QUESTIONS, Secret, replace_texts, resolve_secret
+from gateway.plugins.setup.dialog import SECRETS as SECRET_QUESTIONS
 
 MAIN_FILE: Final = "reverie.yaml"
 DRAFT: Final = "secrets/draft"
@@ -305,15 +306,20 @@ def save_draft(directory: Path, answers: Mapping[str, str | Secret]) -> None:
 
 
 def load_draft(directory: Path) -> dict[str, str | Secret]:
-    """Read the answers that `save_draft` wrote; empty: there are none, or they cannot be read."""
-    folder, answers = directory / DRAFT, dict[str, str | Secret]()
+    """Read the answers that `save_draft` wrote, without those that this version cannot read."""
+    folder, answers, given = directory / DRAFT, dict[str, str | Secret](), None
     with contextlib.suppress(OSError, ValueError):
-        for key, told in json.loads((folder / _ANSWERS).read_text(encoding="utf-8")).items():
-            file = folder / Path(told[7:-1]).name
-            if key not in QUESTIONS and told.startswith("${file:secrets/") and file.is_file():
-                answers[key] = Secret(told, file.read_text(encoding="utf-8"), is_new=True)
-            else:
-                answers[key] = told if key in QUESTIONS else resolve_secret(told, directory)
+        given = json.loads((folder / _ANSWERS).read_text(encoding="utf-8"))
+    for key, told in given.items() if isinstance(given, dict) else ():
+        with contextlib.suppress(OSError, ValueError):
+            if key in QUESTIONS:
+                answers |= {key: told} if isinstance(told, str) else {}
+            elif key in SECRET_QUESTIONS and isinstance(told, str):
+                file = folder / Path(told[7:-1]).name
+                if told.startswith("${file:secrets/") and file.is_file():
+                    answers[key] = Secret(told, file.read_text(encoding="utf-8"), is_new=True)
+                else:
+                    answers[key] = resolve_secret(told, directory)
     return answers
 
 

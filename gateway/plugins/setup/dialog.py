@@ -383,7 +383,7 @@ class Respondent:
                 return parse(words)
             if proposed is None:
                 raise ValueError("An answer is needed.")
-            return proposed
+            return parse(proposed) if proposed == earlier else proposed
 
         prompt = f"{text} [{proposed}]" if proposed else text
         answer = self._keep(question, self._prompt(prompt, read), by_person=True)

@@ -1100,6 +1100,29 @@ async def test_ctrl_c_at_any_question_keeps_the_answers_for_the_next_time(
         )
 
 
+async def test_answers_of_another_version_are_proposed_as_far_as_they_can_be_read(
+    tmp_path: Path,
+) -> None:
+    draft = tmp_path / "secrets" / "draft"
+    draft.mkdir(parents=True)
+    answers = {
+        "gone.key": "x",
+        "telegram.token": 3,
+        "platforms": "matrix",
+        "irc.server": "127.0.0.1:1",
+    }
+    (draft / "answers.json").write_text(json.dumps(answers))
+    async with at_terminal("--config", str(tmp_path)) as person:
+        await person.answers(("Propose them again", ""), (r"Platforms[^\n]*\[matrix\]", ""))
+        await person.sees("matrix is not one of")
+        await person.says("Platforms", "irc")
+        await person.sees(r"Server \[127.0.0.1:1\]: $")
+        assert await person.interrupts() == 1
+    (draft / "answers.json").write_text("[]")
+    async with at_terminal("--config", str(tmp_path)) as person:
+        await person.sees(r"Platforms[^\n]*\[telegram\]: $")
+
+
 @pytest.mark.parametrize(
     "number",
     [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.system)],
