@@ -91,6 +91,8 @@ MAX_NOTE_CHARS: Final = 300
 """Characters of one note in an answer."""
 MAX_ROWS: Final = 100
 """Notes in the panel of the journal."""
+MAX_ENTRIES: Final = 500
+"""Entries of MEMORY.md of an agent in the panel."""
 EDIT_PATH: Final = "/api/plugins/memory/edit"
 MAX_MEMORY_CHARS: Final = 6_000
 """Characters of MEMORY.md in an answer."""
@@ -465,12 +467,15 @@ class Memory(Plugin):
                 text = await self.file.read(agent)
             except OSError as error:
                 raise RouteRefused(f"MEMORY.md of {agent} cannot be read: {error}") from None
-            for entry in filter(str.strip, split_entries(text)):
+            entries = list(filter(str.strip, split_entries(text)))
+            for entry in entries[:MAX_ENTRIES]:
                 change = {"label": "Edit", "path": EDIT_PATH, "edit": {"after": entry}}
                 forget = {"label": "Forget", "path": EDIT_PATH, "confirm": "Forget this entry?"}
                 needs = {"role": "own", "body": {"agent": agent, "before": entry, "after": ""}}
                 actions = [{**one, **needs} for one in (change, forget)]
                 rows.append({"agent": agent, "entry": entry, "_actions": actions})
+            if (more := len(entries) - MAX_ENTRIES) > 0:
+                rows.append({"agent": agent, "entry": f"(and {more} more in the file)"})
         return rows
 
     @route("POST", "edit", role="own")

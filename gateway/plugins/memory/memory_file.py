@@ -261,7 +261,7 @@ class MemoryStore:
         self, agent: str, before: str, after: str, reason: str, notes: tuple[Seq, ...]
     ) -> str:
         """Return an empty text, else why nothing was done."""
-        if len(after) > MAX_CHARS:
+        if len(after) > MAX_CHARS and len(after) >= len(before):
             text = _("the file would be longer than {count} characters; shorten it first")
             return text.format(count=f"{MAX_CHARS:,}")
         newest = await find_newest_dream(self._store, agent)

@@ -255,3 +255,23 @@ async def test_what_waits_is_listed_without_a_plugin_that_is_stuck(
             await gateway.console.receive_message("may I?", sender="ann")
             found = {one["kind"] for one in (await gateway.get("/api/waiting"))["items"]}
             assert found == {"pairing", "key"}
+
+
+async def test_entries_of_a_memory_file_that_is_too_long_are_listed_in_part_and_forgotten(
+    tmp_path: Path,
+) -> None:
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    lines = [f"- {number} {'x' * 20}" for number in range(600)]
+    file = workspace / "MEMORY.md"
+    file.write_text("\n".join(lines))
+    async with operated(
+        tmp_path, agents=[{"id": "reverie", "workspace": str(workspace)}]
+    ) as gateway:
+        rows = await gateway.get("/api/plugins/memory/entries")
+        assert len(rows) == 501
+        assert "100" in rows[-1]["entry"]
+        edit, forget = rows[0]["_actions"]
+        assert (await act(gateway, edit, after=f"{lines[0]}x")).status_code == 409
+        assert (await act(gateway, forget)).is_success
+        assert file.read_text() == "\n".join(lines[1:]) + "\n"
