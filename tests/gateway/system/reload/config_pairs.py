@@ -318,6 +318,13 @@ def document(second: bool) -> Json:
             "port": either(0, 9),
             "token": either("first-token-of-ops-1", "second-token-of-ops-2"),
             "hosts": [either("one.example", "two.example")],
+            "tokens": [
+                {
+                    "name": either("ann", "ben"),
+                    "role": either("read", "operate"),
+                    "token": either("first-token-of-ann-1", "second-token-of-ben-2"),
+                }
+            ],
         },
     }
 
