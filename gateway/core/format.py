@@ -43,6 +43,11 @@ def format_time(at: datetime) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def format_moment(at: datetime, now: datetime) -> str:
+    """Format a time to the minute, in UTC, with its date unless that is today's."""
+    return at.strftime("%H:%M UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+
+
 def age_s(at: datetime, now: datetime) -> float:
     """Return the seconds between `at` and `now`; 0 if the clock was set back."""
     return max(0.0, (now - at).total_seconds())

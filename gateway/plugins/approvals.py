@@ -52,11 +52,11 @@ from gateway.core.facts import (
     TurnRecord,
     is_inner,
 )
-from gateway.core.format import format_duration, format_time
+from gateway.core.format import format_duration, format_moment
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES, Role, has_role_holder, identify, proven_role
 from gateway.core.labels import Label
-from gateway.core.permissions import PermissionDecision
+from gateway.core.permissions import PermissionDecision, describe_cause
 from gateway.core.ratelimit import LruDict
 from gateway.core.route import WAITING, route
 from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code, to_single_line
@@ -835,15 +835,27 @@ def render_approval_request(
         else _("May {agent} use {tool}?").format(agent=agent, tool=tool)
     )
     call = inline_code(asked.arguments, MAX_BRIEF_CHARS)
-    why = _("Why: {why}.").format(why=_MARKUP.sub("?", asked.rule))
-    if cause:
-        why += " " + _("The least trusted text behind this: {cause}.").format(cause=cause)
+    why = _explain_why(asked, cause)
     until = _("If nobody answers by {time} UTC (in {span}), I do not do it.").format(
-        time=f"{asked.until:%H:%M:%S}", span=span
+        time=f"{asked.until:%H:%M}", span=span
     )
     if not has_buttons:
         until = f"{_format_decisions(asked.approval, prefix, whole=_is_brief(asked))} {until}"
     return f"{may} {describe_requesters(askers)}: {call}\n{why}\n{until}"
+
+
+def _explain_why(asked: ApprovalRequested, cause: str) -> str:
+    """Return why a call has to be approved, in Markdown. The `cause` replaces what the rule says of
+    it.
+    """
+    rule, idea = asked.rule, describe_cause(asked.label)
+    if cause and rule.startswith(f"{idea}, so "):
+        rule = ""
+    elif cause:
+        rule = rule.removeprefix(f"{idea}, and ").removesuffix(f", and {idea}")
+    because = _("Why: {why}.").format(why=_MARKUP.sub("?", rule)) if rule else ""
+    source = _("The idea may come from {cause}.").format(cause=cause) if cause else ""
+    return " ".join(filter(None, (because, source)))
 
 
 def render_whole_call(asked: ApprovalRequested, prefix: str) -> str:
@@ -1046,7 +1058,7 @@ def _describe_author(gateway: GatewayHandle, written: Message | MembershipChange
     return _("{name} ({role}) at {time}").format(
         name=inline_code(sender.name or sender.id),
         role=proven_role(role, verified=sender.verified),
-        time=format_time(written.sent),
+        time=format_moment(written.sent, gateway.clock.now()),
     )
 
 

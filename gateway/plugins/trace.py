@@ -10,6 +10,7 @@ from gateway.commands.context import CommandCall, find_hidden, sees_everything
 from gateway.commands.definition import command
 from gateway.commands.info import SAVED_STATE_KINDS, find_entry_places
 from gateway.commands.parser import escape_code
+from gateway.core.clock import Clock
 from gateway.core.events import (
     Alarm,
     DeliveryReport,
@@ -33,7 +34,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.core.format import format_duration, format_time
+from gateway.core.format import format_duration, format_moment
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.labels import Label
@@ -120,11 +121,11 @@ async def explain_event(
         judged = found.row.judged
         article = "an" if judged.role[:1] in "aeiou" else "a"
         story = [
-            f"noticed as {judged.type}, {_URGENCIES[judged.urgency]}, from {article} {judged.role}",
+            f"{_URGENCIES[judged.urgency]}, from {article} {judged.role} (type {judged.type})",
             *await _explain_alarm(reader, entry, sees_everything=sees_everything),
             *await _explain_message(reader, entry),
             *await _explain_judged(reader, found, sees_everything=sees_everything),
-            f"fate: {found.row.fate}",
+            f"outcome: {found.row.fate}",
         ]
     return [format_entry(entry, Redactor()), *(escape_unprintable(line) for line in story)]
 
@@ -489,7 +490,7 @@ class Trace(Plugin):
         """
         store = self.context.gateway.store
         if "entry" not in call.arguments:
-            return done(await _explain_last_answer(call, store))
+            return done(await _explain_last_answer(call, store, self.context.gateway.clock))
         asked = await store.entry(entry)
         if asked is not None and asked.conversation != call.command.at.conversation:
             if not call.command.direct:
@@ -514,7 +515,7 @@ class Trace(Plugin):
         return refuse(text.format(number=entry))
 
 
-async def _explain_last_answer(call: CommandCall, reader: StoreReader) -> str:
+async def _explain_last_answer(call: CommandCall, reader: StoreReader, clock: Clock) -> str:
     turns = await reader.newest_entries(
         _MAX_LISTED, kinds=["turn_ended"], conversation=call.command.at.conversation
     )
@@ -531,7 +532,7 @@ async def _explain_last_answer(call: CommandCall, reader: StoreReader) -> str:
             "At {time} I answered {name} ({rule}), with {requests} to {model}. `{prefix}why "
             "{entry}` says more."
         ).format(
-            time=format_time(ended.at),
+            time=format_moment(ended.at, clock.now()),
             name=inline_code(asked.fact.sender.name),
             rule=judged.rule,
             requests=ngettext("{count} request", "{count} requests", turn.requests).format(

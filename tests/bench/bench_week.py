@@ -368,7 +368,7 @@ async def told_why(week: Week, path: Path) -> None:
             for seq in random.Random(1).sample(seqs, min(SAMPLED, len(seqs))):
                 story = await explain_event(reader, seq)
                 assert story is not None
-                assert story[-1] == f"fate: {fate}", story
+                assert story[-1] == f"outcome: {fate}", story
                 assert any(rules[seq] in line for line in story), story
                 week.stories[seq] = story
 

@@ -120,7 +120,7 @@ def judge_tour(told: str) -> None:
     assert sum("6 times 7 is 42" in line for line in bot) == 1
     assert sum("Approved: `irc.demo:account:mia`" in line for line in bot) == 1
     assert sum("The topic is changed" in line for line in bot) == 1
-    assert "fate: answered" in told
+    assert "outcome: answered" in told
     assert "has not ended" not in told
     assert re.search(r" 0 lost; \d+ lines from reverie, 0 doubled", " ".join(told.split()))
 

@@ -25,7 +25,6 @@ from gateway.access.texts import (
 )
 from gateway.core.events import Address, ChannelName, Post, PostButton, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, RoleAssigned, RoomAccessChanged
-from gateway.core.format import format_time
 from gateway.core.i18n import N_, _, current_language, use_language
 from gateway.core.identity import AccessPolicy, normalize_person_key
 from gateway.core.text_safety import PLACE_CHARS, inline_code
@@ -297,16 +296,15 @@ def render_login_needed(channel: str, command: str) -> str:
 def format_request(request: CodeIssued) -> str:
     """Return a pending code as text, without the code."""
     who = format_person(request.person, request.name)
-    since, until = format_time(request.until - CODE_LIFETIME), format_time(request.until)
+    until = f"{request.until:%H:%M} UTC"  # within the hour
     if request.room is None:
-        return _("`{id}`: {person}, since {since}, until {until}").format(
-            id=request.request, person=who, since=since, until=until
+        return _("`{id}`: {person}, until {until}").format(
+            id=request.request, person=who, until=until
         )
-    return _("`{id}`: {person} for {room}, since {since}, until {until}").format(
+    return _("`{id}`: {person} for {room}, until {until}").format(
         id=request.request,
         person=who,
         room=format_room(request.room.conversation, request.about),
-        since=since,
         until=until,
     )
 
@@ -347,9 +345,9 @@ def render_request_for_owners(request: CodeIssued, prefix: str, *, has_buttons: 
     approve = format_approve_command(request, prefix)
     if has_buttons:
         return f"{asks} {_('You can also write {approve}.').format(approve=approve)}"
-    choice = _("To approve it, write {approve}. To refuse it, write `{refuse}`.")
+    choice = _("To approve it: {approve}\nTo refuse it: `{refuse}`")
     return (
-        f"{asks} {choice.format(approve=approve, refuse=f'{prefix}pair revoke {request.request}')}"
+        f"{asks}\n{choice.format(approve=approve, refuse=f'{prefix}pair revoke {request.request}')}"
     )
 
 

@@ -105,7 +105,7 @@ async def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
     assert told["reverie: second"][3].startswith("the least trusted words in view: guest, in m")
     assert " is sent (entry " in told["reverie: second"][4]
     assert told["quiet, please"][3].startswith("the least trusted words in view: guest, in m")
-    assert told["quiet, please"][4:] == ["fate: silent"]
+    assert told["quiet, please"][4:] == ["outcome: silent"]
     assert told["quiet, please"][2].endswith("which stayed silent")
     assert told["reverie: let me in"][1] == (
         "refused, and never shown to the model: not in channels.console.rooms"
@@ -172,14 +172,16 @@ async def test_who_said_it(tmp_path: Path, role: Any, words: str) -> None:
     message, verdict = line()
     assert isinstance(verdict.fact, Judgement)
     verdict = replace(verdict, fact=replace(verdict.fact, role=role))
-    assert (await story_of(tmp_path, message, verdict))[0].endswith(words)
+    assert (await story_of(tmp_path, message, verdict))[0].endswith(
+        f"{words} (type irc.test.room.#a)"
+    )
 
 
 async def test_what_a_digest_showed_is_context_until_something_comes_of_it(tmp_path: Path) -> None:
     assert (await story_of(tmp_path, *line(), LOOK))[2:] == [
         "looked at in turn i1 of the inner conversation (entry 3)",
         "context for the next turn there",
-        "fate: looked at",
+        "outcome: looked at",
     ]
 
 
@@ -191,7 +193,7 @@ async def test_a_later_turn_folds_it_in(tmp_path: Path) -> None:
         "looked at in turn i1 of the inner conversation (entry 3)",
         "told as context in turn k (entry 4), which replied",
         "the reply (entry 5) is sent (entry 6)",
-        "fate: context",
+        "outcome: context",
     ]
 
 
@@ -204,7 +206,7 @@ async def test_the_inner_turn_answered_it(tmp_path: Path) -> None:
             "replied"
         ),
         "the reply (entry 4) is uncertain (entry 5)",
-        "fate: answered elsewhere",
+        "outcome: answered elsewhere",
     ]
 
 
@@ -348,14 +350,14 @@ async def test_why_a_channel_was_down_stands_in_its_own_line(tmp_path: Path) -> 
         await store.append(event(LINK_DOWN, ANA, "noted"))
         story = await explain_event(store, 1) or []
     assert story[0].endswith("irc.test down: its adapter raised KeyError; again in 2 s")
-    assert story[2:] == ["noted; it needs no turn: a rule", "fate: noted"]
+    assert story[2:] == ["noted; it needs no turn: a rule", "outcome: noted"]
 
 
 async def test_what_was_put_away_needs_no_turn(tmp_path: Path) -> None:
     put_away = NewEntry(fact=UnreadDismissed(upto=Seq(1)), at=NOW, conversation=A)
     assert (await story_of(tmp_path, *line(), put_away))[2:] == [
         "it needs no turn: it was deleted, or the view was begun afresh (entry 3)",
-        "fate: handled",
+        "outcome: handled",
     ]
 
 
@@ -363,7 +365,7 @@ async def test_an_interrupted_turn_leaves_it_to_the_next_one(tmp_path: Path) -> 
     cut = ended("c", A, 1, outcome="interrupted")
     assert (await story_of(tmp_path / "1", *line(3), cut))[2:] == [
         "heard in turn c (entry 3), which was interrupted; no turn has ended there since",
-        "fate: interrupted",
+        "outcome: interrupted",
     ]
     record = ended("n", A)
     assert (await story_of(tmp_path / "2", *line(3), cut, record, queued(record)))[2:] == [
@@ -372,7 +374,7 @@ async def test_an_interrupted_turn_leaves_it_to_the_next_one(tmp_path: Path) -> 
             "replied"
         ),
         "the reply (entry 5) is still to be delivered",
-        "fate: answered",
+        "outcome: answered",
     ]
 
 
@@ -386,7 +388,7 @@ async def test_what_was_only_counted(tmp_path: Path) -> None:
             "only counted, for newer lines filled the prompt, in turn t (entry 3), which failed: no "
             "credit"
         ),
-        "fate: counted",
+        "outcome: counted",
     ]
 
 
@@ -416,14 +418,14 @@ async def test_an_alarm_names_its_reminder(tmp_path: Path) -> None:
     )
     missed = "2 before it passed while nobody could tell"
     assert told == [
-        "noticed as x.alarm, to be looked at soon, from a nobody",
+        "to be looked at soon, from a nobody (type x.alarm)",
         (
             f"one time of reminder r1 (set in entry 1); {missed}; it comes again at 2026-03-05 "
             "05:06:07 UTC"
         ),
         "due for a turn: a rule",
         "shown to the model in turn i of the inner conversation (entry 4), which ended",
-        "fate: taken up",
+        "outcome: taken up",
     ]
 
 
@@ -450,7 +452,7 @@ async def test_other_events_have_their_story_too(tmp_path: Path) -> None:
         assert told[1:] == [
             "due for a turn: a rule",
             f"shown to the model in turn t{inside} (entry 3), which yielded",
-            "fate: yielded",
+            "outcome: yielded",
         ]
 
 
@@ -544,7 +546,7 @@ async def test_a_gateway_that_is_by_itself_leaves_such_stories(
             assert counted[line.seq] is (
                 EventOutcome.CONTEXT if fate is EventOutcome.LOOKED_AT else fate
             )
-            assert story[-1] == f"fate: {counted[line.seq]}"
+            assert story[-1] == f"outcome: {counted[line.seq]}"
             assert any(told in one and "of the inner conversation (entry " in one for one in story)
             assert any("of help" in one for one in story) == bool(does)  # the room was told it
             events = [
@@ -728,7 +730,7 @@ async def test_what_becomes_of_the_first_event(
     found = await load_trail(store, log[0])
     assert found is not None
     assert found.row.fate is fate
-    assert (await explain_event(store, 1) or [])[-1] == f"fate: {fate}"
+    assert (await explain_event(store, 1) or [])[-1] == f"outcome: {fate}"
 
 
 def test_every_fate_is_in_the_table() -> None:

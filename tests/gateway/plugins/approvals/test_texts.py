@@ -15,7 +15,8 @@ from channels.split import split_markdown
 from gateway.core.events import Address, ConversationId, PostButton, RoomId, SenderId, ThreadId
 from gateway.core.facts import TurnId
 from gateway.core.identity import Role
-from gateway.core.labels import OUTSIDE_LABEL
+from gateway.core.labels import OUTSIDE_LABEL, Label
+from gateway.core.permissions import describe_cause
 from gateway.core.text_safety import escape_invisible
 from gateway.plugins.approvals import (
     APPROVAL_ID_ALPHABET,
@@ -154,12 +155,40 @@ def test_nothing_that_others_wrote_leaves_its_code(name: str, command: str, rule
 def test_a_notice_says_until_when_and_names_commands_only_without_buttons() -> None:
     written, tapped = (_notice("{}", has_buttons=has_buttons) for has_buttons in (False, True))
     assert (
-        "`!approve k7qd` or `!deny k7qd`. If nobody answers by 00:00:00 UTC (in 2 min), I do not "
+        "`!approve k7qd` or `!deny k7qd`. If nobody answers by 00:00 UTC (in 2 min), I do not "
         "do it."
     ) in written
-    assert "If nobody answers by 00:00:00 UTC (in 2 min), I do not do it." in tapped
+    assert "If nobody answers by 00:00 UTC (in 2 min), I do not do it." in tapped
     assert "`!approve k7qd`" not in tapped
     assert "`!deny" not in tapped
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [
+        ("{idea}, so bash has to be approved", "The idea"),
+        ("bash is for the role admin and above, and {idea}", "Why: bash is for the role admin and"),
+        ("{idea}, and a link could carry it", "Why: a link could carry it. The idea"),
+        ("each call has to be approved", "Why: each call has to be approved. The idea"),
+    ],
+)
+def test_a_notice_names_whose_idea_it_may_be_once_and_no_number_of_an_entry(
+    rule: str, why: str
+) -> None:
+    label = Label(integrity="member", source="m66")
+    asked = replace(_asked(), label=label, rule=rule.format(idea=describe_cause(label)))
+    text = render_approval_request(
+        asked,
+        askers=(),
+        cause="`gus` (member) at 10:02 UTC",
+        place="",
+        prefix="!",
+        span="2 min",
+        has_buttons=True,
+    ).splitlines()[1]
+    assert text.startswith(why)
+    assert text.endswith("The idea may come from `gus` (member) at 10:02 UTC.")
+    assert (text.count("idea"), "m66" in text) == (1, False)
 
 
 def test_each_button_is_the_command_that_decides() -> None:

@@ -576,7 +576,7 @@ def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(
             said = next(one for one in await store.entries(kinds=["room"]))
             told = "\n".join(await explain_event(store, said.seq) or [])
             assert f"which yielded: {REASON}: it may have been answered since" in told
-            assert "fate: looked at" in told
+            assert "outcome: looked at" in told
 
     run(story())
 
