@@ -193,6 +193,30 @@ async def measure_idle_plugins(options: argparse.Namespace) -> list[Figure]:
     ]
 
 
+async def measure_against(options: argparse.Namespace) -> list[Figure]:
+    """The start and idle memory of the code in another directory, and of this one, in turn, so that
+    the machine is the same to both."""
+    trees = {"there": options.against, "here": Path(__file__).resolve().parents[2]}
+    found: dict[tuple[str, str, str], list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder:
+        async with Wire() as wire:
+            bench = Bench(Path(folder), wire, FastModel())
+            for turn, (name, tree) in itertools.product(range(options.runs + 1), trees.items()):
+                ENVIRONMENT["PYTHONPATH"] = str(tree)
+                async with running(wire, bench.config(remote=False)) as gateway:
+                    taken = {("launch -> JOIN", "s"): gateway.joined_s - gateway.launched_s}
+                    taken["processor time until the link is up", "s"] = gateway.cpu_s()
+                    await asyncio.sleep(IDLE_S)
+                    taken["resident, idle", "MB"] = gateway.resident_mb()
+                    taken["of it held by no other process", "MB"] = gateway.own_mb()
+                for (what, unit), value in taken.items() if turn else ():  # the first compiles
+                    found.setdefault((what, unit, name), []).append(value)
+    return [
+        Figure(f"{what}, {name}", statistics.median(values), unit)
+        for (what, unit, name), values in sorted(found.items())
+    ]
+
+
 async def measure(options: argparse.Namespace) -> list[Figure]:
     """All figures, in the order of the table."""
     figures: list[Figure] = []
@@ -276,10 +300,17 @@ def main() -> int:
         action="store_true",
         help="what 0, 10 and 100 plugins cost that do nothing",
     )
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="DIR",
+        help="start and idle memory of the code in this directory and of this one, in turn",
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load = os.getloadavg()[0]
     measured = measure_idle_plugins if options.idle_plugins else measure
+    measured = measure_against if options.against else measured
     figures = asyncio.run(measured(options))
     if options.json:
         print(

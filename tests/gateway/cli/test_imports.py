@@ -1,0 +1,67 @@
+"""What commands need not import: it takes the time of each start, and memory as long as a gateway
+runs."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from reverie.testing.servers.ircd import Ircd
+
+PROGRAM = """
+import atexit, json, sys
+from reverie.__main__ import main
+atexit.register(lambda: print("\\n" + json.dumps(sorted(sys.modules))))
+sys.argv[0] = "reverie"
+sys.exit(main())
+"""
+NOT_FOR_IDLING = {
+    "PIL", "agent.models.anthropic", "agent.models.gemini", "aiohttp",
+    "channels.discord.channel", "channels.telegram.channel", "cryptography", "discord",
+    "gateway.cli.log", "gateway.plugins.backup.create", "gateway.plugins.console.app",
+    "gateway.plugins.dashboard.api", "gateway.plugins.doctor.examine",
+    "gateway.plugins.mcp.connection", "gateway.plugins.media.extract",
+    "gateway.plugins.setup.dialog", "gateway.store.postgres_log", "markdown_it", "mcp", "numpy",
+    "psycopg", "pypdf", "rich", "textual", "tokenizers", "uvicorn",
+}  # fmt: skip
+"""By a gateway on IRC alone that nobody has written to."""
+
+
+def test_a_gateway_that_idles_has_imported_nothing_for_what_nobody_asked(tmp_path: Path) -> None:
+    async def story() -> set[str]:
+        async with asyncio.timeout(60), Ircd() as ircd:
+            config = {
+                "channels": {"irc.a": {
+                    "platform": "irc", "host": "127.0.0.1", "port": ircd.port, "tls": False,
+                    "nick": "reverie", "rooms": ["#lobby"],
+                }},
+                "agents": [{"id": "reverie"}],
+                "llm": {
+                    "providers": {"p": {"kind": "openai", "api_key": "none"}},
+                    "models": {"main": {"provider": "p", "name": "m"}},
+                },
+                "ops": {"port": 0, "token": "a token of the operator"},
+            }  # fmt: skip
+            (tmp_path / "reverie.yaml").write_text(json.dumps(config))
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", PROGRAM, "run", "--config", tmp_path),
+                stdout=asyncio.subprocess.PIPE,
+            )
+            try:
+                await ircd.joined("reverie", "#lobby")
+            finally:
+                process.terminate()
+                told, _ = await process.communicate()
+            return set(json.loads(told.splitlines()[-1]))
+
+    imported = asyncio.run(story())
+    assert "gateway.app" in imported
+    assert sorted(imported & NOT_FOR_IDLING) == []
+
+
+def test_the_version_is_told_without_the_gateway() -> None:
+    command = [sys.executable, "-c", PROGRAM, "version"]
+    told = subprocess.run(command, capture_output=True, check=True, text=True, timeout=60).stdout
+    assert told.startswith("reverie ")
+    assert not {"asyncio", "gateway.cli.main", "pydantic"} & set(json.loads(told.splitlines()[-1]))
