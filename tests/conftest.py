@@ -49,7 +49,7 @@ INTEGRATION = (
     "channels/conformance/",
     "channels/irc/test_real_servers.py",
     "gateway/config/test_example_configs.py",
-    "gateway/ops/test_dashboard.py",
+    "gateway/plugins/dashboard/test_dashboard.py",
     "gateway/plugins/backup/test_backup_faults.py",
     "gateway/plugins/console/",
     "gateway/plugins/doctor/",

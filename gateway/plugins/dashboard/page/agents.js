@@ -2,7 +2,7 @@
 
 import { button, buttons, choice, order, resultOf } from "./acts.js";
 import { get, may } from "./api.js";
-import { empty, h, placed, put, s, said, show } from "./dom.js";
+import { empty, h, placed, put, s, said } from "./dom.js";
 import { day, dollars, hour, now as clock, plural, since, span, time } from "./format.js";
 import { timeTicks } from "./plot.js";
 

@@ -300,7 +300,7 @@ def test_a_long_list_has_only_what_is_in_sight_in_the_document(
         expect(many.locator(":focus")).to_be_in_viewport()
 
 
-AXE = Path(__file__).parents[3] / ".venv/npm/node_modules/axe-core/axe.min.js"
+AXE = Path(__file__).parents[4] / ".venv/npm/node_modules/axe-core/axe.min.js"
 VIEWS = [
     "waiting",
     "talk",

@@ -24,7 +24,7 @@ from gateway.core.identity import AccessPolicy
 from gateway.store import Store
 from reverie.testing.gateway import settings
 from reverie.testing.waiting import until
-from tests.gateway.ops.test_server import START
+from tests.gateway.plugins.http.test_server import START
 from tests.kits.ops import DEMO, TOKEN, Operated, operated
 from tests.kits.policies import bindings_of, policy_of
 

@@ -661,7 +661,7 @@ async def test_metrics_need_the_token_where_others_reach_them() -> None:
 # What the page is made of: only its own files, no markup out of text, nothing from elsewhere, and
 # all of it packed
 
-PAGE = Path(__file__).parents[3] / "gateway" / "plugins" / "dashboard" / "page"
+PAGE = Path(__file__).parents[4] / "gateway" / "plugins" / "dashboard" / "page"
 FILES = sorted(PAGE.iterdir())
 MODULES = [
     one.name for one in FILES if one.suffix == ".js" and one.name not in ("main.js", "theme.js")
