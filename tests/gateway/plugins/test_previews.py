@@ -247,7 +247,8 @@ async def test_an_answer_that_fills_a_message_goes_on_in_the_next_one_at_once(
                 2,
             )  # 2: a draft that is full before more is known becomes a message
         assert console.of("sent") == list(parts)
-        assert len(console.of("finished")) == len(parts) - drafts, "a draft is not there any more"
+        # A draft is not there any more, nor was the last part shown before if it came at once.
+        assert len(console.of("finished")) in (len(parts) - 1, len(parts) - drafts)
     assert (console.standing, console.of("unpreview")) == ({}, [])
     assert await rebuild(tmp_path / "reverie.db") == []
 
