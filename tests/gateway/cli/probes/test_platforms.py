@@ -91,6 +91,7 @@ async def test_an_irc_network_that_lets_us_in_is_left_with_a_goodbye() -> None:
         caps=f"{CAPS} sasl=PLAIN,EXTERNAL",
         sasl={"bot": "correct horse"},
         isupport=("NETWORK=TestNet", "CHANTYPES=#"),
+        modes={"#room": "+nt"},
     )
     async with Ircd(options) as ircd:
         sasl = {"mechanism": "plain", "account": "bot", "password": "correct horse"}
