@@ -12,10 +12,12 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
 
+from agent.tools import CALL_CAPABILITY, unwrap_call
 from gateway.core.api_models import TurnSummary, token_fields
 from gateway.core.clock import id_created_at
 from gateway.core.events import Command, ConversationId, Usage
 from gateway.core.facts import Fact, Judgement, Seq, fact_adapter, is_inner
+from gateway.core.tool_spec import ToolCall
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
 from gateway.store.reader import StoreReader, open_reading, to_log_time
 from gateway.store.schema import StoreLocation
@@ -143,7 +145,9 @@ _TURN_COLUMNS = """
 SELECT seq, at, conversation, json_extract(body, '$.turn'), json_extract(body, '$.agent'),
     json_extract(body, '$.cause'), json_extract(body, '$.outcome'), json_extract(body, '$.model'),
     CAST(json_extract(body, '$.requests') AS bigint), (
-        SELECT json_group_array(json_extract(call.value, '$.name'))
+        SELECT json_group_array(CASE json_extract(call.value, '$.name')
+            WHEN 'call_capability' THEN ':' || json_extract(call.value, '$.arguments')
+            ELSE json_extract(call.value, '$.name') END)
         FROM json_each(body, '$.steps') AS step CROSS JOIN json_each(step.value, '$.calls') AS call
     ), json_extract(body, '$.usage'), (
         SELECT coalesce(sum(CAST(json_extract(value, '$.cost_usd') AS double precision)), 0.0)
@@ -372,6 +376,15 @@ class ConversationRow:
     unread: int
 
 
+def _tool_of_call(written: str) -> str:
+    """Return the tool of a call. `written`: its name; of `call_capability`, a colon and the
+    arguments.
+    """
+    if not written.startswith(":"):
+        return written
+    return unwrap_call(ToolCall(id="", name=CALL_CAPABILITY.name, arguments=written[1:])).name
+
+
 def _turn_of_row(row: Iterable[Any]) -> TurnSummary:
     """Make it of a row of `RECENT_TURNS`. A turn that records the action of another one has no
     duration.
@@ -403,7 +416,7 @@ def _turn_of_row(row: Iterable[Any]) -> TurnSummary:
         outcome=outcome,
         model=model,
         requests=requests,
-        tools=tuple(json.loads(tools)),
+        tools=tuple(map(_tool_of_call, json.loads(tools))),
         seconds=None if began is None else max(0.0, (ended - began).total_seconds()),
         autonomous=autonomous in (1, "true"),  # as SQLite and PostgreSQL read JSON
         **token_fields(Usage(**json.loads(usage)), cost),

@@ -438,8 +438,12 @@ async def test_turns_come_without_what_was_said_in_them(store: Store) -> None:
         )
         assert isinstance(plain.fact, TurnRecord)
         calls = tuple(
-            ToolCallRecord(id=str(number), name=name, arguments="{}", result="x")
-            for number, name in enumerate("ab")
+            ToolCallRecord(id=name, name=name, arguments=arguments, result="x")
+            for name, arguments in (
+                ("a", "{}"),
+                ("call_capability", '{"capability": "b", "args": {}}'),
+                ("call_capability", "no JSON"),
+            )
         )
         worked = replace(
             plain.fact, steps=(TurnStep(text="", calls=calls), TurnStep(text="", calls=calls[:1]))
@@ -447,7 +451,7 @@ async def test_turns_come_without_what_was_said_in_them(store: Store) -> None:
         await store.append([replace(plain, fact=worked), turn(place("#b").conversation)])
         other, one = await looking.recent_turns(9)
         assert (one.tools, one.requests, one.cost_usd, one.agent) == (
-            ("a", "b", "a"),
+            ("a", "b", "call_capability", "a"),
             2,
             0.25,
             "reverie",
