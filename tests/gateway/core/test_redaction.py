@@ -267,7 +267,7 @@ def test_our_own_texts_have_hardly_anything_that_looks_like_a_secret() -> None:
         "redaction.py: ",  # its own example, and patterns
         "outgoing.py: token = f",  # a template
         "connection.py: password=f",  # the same
-        'http.py: "send `Authorization: ',  # what is to be sent, in general
+        'site.py: "send `Authorization: ',  # what is to be sent, in general
         "model.py: wants = person.ask(replace(question, secret_key=",  # the name of an answer
         "config_edit.py: server_password=server,",  # a name behind a name that ends in `password`
         'platforms.py: "password": _ask_irc_password,',  # the same
