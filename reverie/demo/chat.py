@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -35,6 +37,7 @@ DONE, FAILED = 0, 1
 """Exit codes. With `--once` the first one means that an answer came."""
 PROMPT_S: Final = 2.0
 """Seconds after a line until the next one may be typed; a later answer is shown above it."""
+_PREFIX: Final = "reverie-demo-"
 _CHOSEN = Literal["stand-in", "embedded"]
 
 
@@ -53,8 +56,14 @@ class TourWanted(Exception):
 def run_demo(*, once: str | None, model: _CHOSEN | None, port: int, env: Mapping[str, str]) -> int:
     """Run the demo and return its exit code. `model` None: by the keys in the environment."""
     try:
-        with tempfile.TemporaryDirectory(prefix="reverie-demo-") as directory:
-            return asyncio.run(_run(Path(directory), once, model, port, env))
+        _remove_left()
+        with tempfile.TemporaryDirectory(prefix=_PREFIX) as directory:
+            held = os.open(directory, os.O_RDONLY)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            try:
+                return asyncio.run(_run(Path(directory), once, model, port, env))
+            finally:
+                os.close(held)
     except (GatewayEnded, StepFailed, ModelUnusable) as error:
         sys.stdout.write(f"The demo cannot go on: {error}\n")
         return FAILED
@@ -63,6 +72,18 @@ def run_demo(*, once: str | None, model: _CHOSEN | None, port: int, env: Mapping
         return FAILED
     except (KeyboardInterrupt, asyncio.CancelledError):
         return DONE if once is None else FAILED
+
+
+def _remove_left() -> None:
+    """Remove the directories of demos that were killed: nobody holds a lock on them."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # it is held, or another user's, or gone meanwhile
+            held = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left)
+            finally:
+                os.close(held)
 
 
 async def _run(

@@ -1,5 +1,6 @@
 """`reverie demo` as a person meets it: a process, its exit code, and what it prints."""
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -47,6 +48,18 @@ def run(
         cwd=where,
         env=demo_environment(directory, env),
     )
+
+
+def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    killed, running = tmp_path / "reverie-demo-killed", tmp_path / "reverie-demo-running"
+    killed.mkdir()
+    (killed / "reverie.db").touch()
+    running.mkdir()
+    held = os.open(running, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    assert demo(tmp_path, said="/quit\n").returncode == 0
+    os.close(held)
+    assert [one.name for one in tmp_path.glob("reverie-demo-*")] == [running.name]
 
 
 @pytest.mark.parametrize("kind", ["OPENAI", "ANTHROPIC", "GEMINI"])
