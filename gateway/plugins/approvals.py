@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from agent.tools import read_call
 from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
-from gateway.commands.context import CommandCall, follow_up_key
+from gateway.commands.context import CommandCall
 from gateway.commands.definition import command
 from gateway.core.api_models import WaitingAction, WaitingItem
 from gateway.core.events import (
@@ -416,8 +416,13 @@ class Approvals(Plugin):
         shown, buttons = render_whole_call(asked, call.prefix), approval_buttons(name)
         if written.origin != "button":
             return done(shown, buttons=buttons)
-        key = follow_up_key(written, "shown")
-        post = Post(key=key, to=written.at, text=shown, style="notice", buttons=buttons)
+        post = Post(
+            key=_notice_key(asked, "shown"),
+            to=written.at,
+            text=shown,
+            style="notice",
+            buttons=buttons,
+        )
         return done(_("The whole call is below."), queue_post(post))
 
     async def _render_waiting(self, approver: Approver) -> str:
@@ -584,8 +589,7 @@ class Approvals(Plugin):
         fact = ApprovalEnded(
             approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=""
         )
-        notice, _cause = await self._store.find_post(_notice_key(asked))
-        ends = build_notice_end(notice, render_outcome(verdict, ""))
+        ends = await self._end_notices(asked, render_outcome(verdict, ""))
         await self._store.append(
             [
                 NewEntry(fact=fact, at=now, conversation=place, key=key, cause=cause),
@@ -692,7 +696,8 @@ class Approvals(Plugin):
         place = entry.conversation or ConversationId("")
         if not can_decide(approver, Address.parse(asked.room), self.room):
             return CommandEffect(answer=_render_unknown(name))
-        notice, _cause = await self._store.find_post(_notice_key(asked))
+        verdict: ApprovalVerdict = "once" if approved else "denied"
+        ends = await self._end_notices(asked, render_outcome(verdict, approver.name))
         ended = await self._store.entry_by_key(f"approval:{name}:ended")
         if ended is not None and isinstance(ended.fact, ApprovalEnded):
             return CommandEffect(
@@ -713,7 +718,6 @@ class Approvals(Plugin):
             return CommandEffect(answer=refusal)
         if waiting is not None:
             waiting.claimed = True
-        verdict: ApprovalVerdict = "once" if approved else "denied"
         fact = ApprovalEnded(
             approval=name, agent=asked.agent, tool=asked.tool, verdict=verdict, by=approver.name
         )
@@ -721,10 +725,18 @@ class Approvals(Plugin):
             answer=render_decision(asked.tool, approved=approved),
             facts=(
                 EffectFact(fact, place, f"approval:{name}:ended"),
-                *build_notice_end(notice, render_outcome(verdict, approver.name)),
+                *ends,
             ),
             settle=lambda _result: self._unclaim(waiting),
         )
+
+    async def _end_notices(self, asked: ApprovalRequested, outcome: str) -> list[EffectFact]:
+        """Return the posts that take the buttons from the notice, and from the call as a tap showed
+        it.
+        """
+        keys = (_notice_key(asked), _notice_key(asked, "shown"))
+        posts = [await self._store.find_post(key) for key in keys]
+        return [end for post, _cause in posts for end in build_notice_end(post, outcome)]
 
     def _unclaim(self, waiting: _Waiting | None) -> None:
         """Let the wait go on: with the verdict, if that could be written."""
@@ -733,8 +745,8 @@ class Approvals(Plugin):
             waiting.changed.set()
 
 
-def _notice_key(asked: ApprovalRequested) -> PostKey:
-    named = f"approval:{asked.approval}:{asked.turn}"
+def _notice_key(asked: ApprovalRequested, what: str = "approval") -> PostKey:
+    named = f"{what}:{asked.approval}:{asked.turn}"
     return PostKey(hashlib.sha256(named.encode()).hexdigest()[:26])
 
 

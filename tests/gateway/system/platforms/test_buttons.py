@@ -259,6 +259,40 @@ async def test_what_a_guest_taps_or_forges_is_what_they_might_write(
 
 
 @both
+@pytest.mark.parametrize(("choice", "made_files"), [("Yes", 1), ("No", 0)])
+async def test_a_long_call_is_shown_whole_by_a_tap_and_decided_there(
+    platform: str, choice: str, made_files: int, tmp_path: Path
+) -> None:
+    long = json.dumps({"path": "made.txt", "text": " ".join(f"word{one}" for one in range(60))})
+    async with stage(platform, tmp_path, arguments=long) as made:
+        async with made.it.inside():
+            await made.ready()
+            made.mentions("make it")
+            number, text, taps = await notice(made)
+            name = taps[0].removeprefix("show ")
+            assert taps == [f"show {name}", f"deny {name}"]
+            assert "word59" not in text
+            assert await answered(made, made.tap("guest", number, taps[0])) == (
+                "This command needs the role admin or above."
+            )
+            for _ in range(2):  # it is shown once
+                tap = made.tap("owner", number, taps[0])
+                assert await answered(made, tap) == "The whole call is below."
+            await made.until(lambda: len([one for one in made.notices() if one[2]]) == 2)
+            whole, text, below = await notice(made)
+            shown = re.sub(r"[`\n]", "", text)
+            assert long in shown
+            assert below == [f"approve {name}", f"deny {name}"]
+            await answered(made, made.tap("owner", whole, below[choice == "No"]))
+            verdict = "Approved" if choice == "Yes" else "Denied"
+            for one in (number, whole):
+                assert await closed(made, one) == f"{verdict} by {made.owner}."
+            await made.until(lambda: any("So be it." in text for _, text, _ in made.notices()))
+            assert len(made.notices()) == 3
+        assert files(tmp_path) == made_files
+
+
+@both
 async def test_a_tap_after_a_crash_is_answered_and_its_notice_closed(
     platform: str, tmp_path: Path
 ) -> None:
