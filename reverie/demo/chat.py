@@ -67,6 +67,9 @@ def run_demo(*, once: str | None, model: _CHOSEN | None, port: int, env: Mapping
     except (GatewayEnded, StepFailed, ModelUnusable) as error:
         sys.stdout.write(f"The demo cannot go on: {error}\n")
         return FAILED
+    except FileNotFoundError as error:  # of `tempfile`: it found no directory to write into
+        sys.stdout.write(f"The demo cannot start: {error.strerror}\n")
+        return FAILED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAILED

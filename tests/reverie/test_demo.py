@@ -62,6 +62,14 @@ def test_what_a_killed_demo_left_is_removed_by_the_next_one(tmp_path: Path) -> N
     assert [one.name for one in tmp_path.glob("reverie-demo-*")] == [running.name]
 
 
+def test_without_a_directory_to_write_into_it_says_so(tmp_path: Path) -> None:
+    no_files = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", sys.executable, "-m", "reverie"]
+    done = run(no_files, ROOT, tmp_path)
+    assert done.returncode == 1
+    assert "No usable temporary directory" in done.stdout
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize("kind", ["OPENAI", "ANTHROPIC", "GEMINI"])
 def test_one_exchange_over_irc_with_a_model_of_ones_own(tmp_path: Path, kind: str) -> None:
     with GeminiApi.threaded() as api:
