@@ -27,7 +27,7 @@ export class Places {
 
   /** Open a conversation where the screen has room for it beside the list. */
   offer(id) {
-    if (!matchMedia("(min-width: 901px)").matches) return;
+    if (location.hash !== address("conversations") || !matchMedia("(min-width: 901px)").matches) return;
     this.byItself = true;
     location.replace(address("conversations", id));
   }

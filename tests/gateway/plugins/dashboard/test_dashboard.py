@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from channels.base import PostPart, Uncertain
 from gateway.config.models import Settings
@@ -650,6 +650,21 @@ def test_a_token_that_may_only_read_is_shown_no_acts(gateway: House, browser: Br
         place(page, "telegram.main/#one").click()
         expect(page.locator("#opened .bubble").first).to_be_visible()
         expect(page.locator("main .acts button, main .reply")).to_have_count(0)
+
+
+def test_a_list_that_comes_late_does_not_change_the_view(gateway: House, browser: Browser) -> None:
+    with tab(browser) as it:
+        page = it.open(gateway.address)
+        held = list[Route]()
+        page.route("**/api/conversations*", lambda one: held.append(one))  # noqa: PLW0108 - Playwright marks what it is given
+        with page.expect_request("**/api/conversations*"):
+            it.show("conversations")
+        it.show("live")
+        with page.expect_response("**/api/conversations*"):
+            held[0].continue_()
+        page.evaluate("new Promise((done) => setTimeout(done, 0))")
+        expect(page.locator("#places a").first).to_be_attached()
+        expect(page.locator("#live")).to_be_visible()
 
 
 def test_a_conversation_whose_load_failed_is_loaded_again(gateway: House, browser: Browser) -> None:
