@@ -11,6 +11,7 @@ arguments have other names than its pattern (`^[a-zA-Z0-9_.-]{1,64}$`).
 """
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -244,19 +245,42 @@ def render_result(
     structured: object = None,
     is_error: bool | None = False,
 ) -> str:
-    """Render a whole result as text; parts in `shown` are described as shown. The rest: as in
-    `CallToolResult`.
+    """Render a whole result as text; parts in `shown` are described as shown, and `structured` is
+    left out where the texts repeat it. The rest: as in `CallToolResult`.
     """
     rendered = [_render_part(one, shown) for one in parts[:MAX_RESULT_BLOCKS]]
-    # Servers repeat it in a text (2025-11-25, server/tools, structured content).
-    if structured is not None and not any(isinstance(one, str) for one in parts):
-        rendered.append(json.dumps(structured, ensure_ascii=False, sort_keys=True))
+    if structured is not None and not _is_repeated(structured, parts[:MAX_RESULT_BLOCKS]):
+        rendered.append(_dump_sorted(structured))
     if (more := len(parts) - MAX_RESULT_BLOCKS) > 0:
         rendered.append(f"[{more} more parts are left out]")
     text = "\n".join(one for one in rendered if one)
     if is_error:
         return f"{FAILED}\n{text or '(nothing)'}"
     return text or NO_OUTPUT
+
+
+def _dump_sorted(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _is_repeated(structured: object, parts: Sequence[str | McpBinary]) -> bool:
+    """Return whether the texts hold all of it: as JSON, as a server should but need not do
+    (2025-11-25, server/tools, structured content), or as the value of `{"result": value}`, which
+    the Python SDK makes of a result that is no object, with one text for each item of a list.
+    """
+    repeated = set[str]()
+    for part in parts:
+        if isinstance(part, str):
+            repeated.add(_dump_sorted(part))
+            with contextlib.suppress(ValueError, RecursionError):
+                repeated.add(_dump_sorted(json.loads(part)))
+    if _dump_sorted(structured) in repeated:
+        return True
+    if not isinstance(structured, dict) or structured.keys() != {"result"}:
+        return False
+    value = structured["result"]
+    values = value if value and isinstance(value, list) else [value]
+    return repeated.issuperset(map(_dump_sorted, values))
 
 
 def _render_part(part: str | McpBinary, shown: Sequence[McpBinary]) -> str:

@@ -781,12 +781,34 @@ def test_results_as_text() -> None:
     )
     parts: list[str | McpBinary] = ["one", image, other]
     shown = "[image, image/png, 24 bytes: shown]\n[file, x y, 0 bytes: it cannot be shown here]"
-    assert render_result(parts, [image], structured={"b": 1}) == f"one\n{shown}"
+    assert render_result(parts, [image]) == f"one\n{shown}"
     found = render_result(parts[1:], [image], structured={"b": 1, "a": "é"})
     assert found == f'{shown}\n{{"a": "é", "b": 1}}'
     assert render_result([]).startswith("It was done")
     assert render_result(["no"], is_error=True).endswith("says:\nno")
     assert render_result(["x"] * 2000).endswith("[1000 more parts are left out]")
+
+
+@pytest.mark.parametrize(
+    ("structured", "texts", "shown"),
+    [
+        ({"b": 1, "a": 2}, ["Found it."], 'Found it.\n{"a": 2, "b": 1}'),
+        ({"b": 1, "a": 2}, ["Found it.", '{ "a": 2, "b": 1 }'], 'Found it.\n{ "a": 2, "b": 1 }'),
+        ({"a": True}, ['{"a": 1}'], '{"a": 1}\n{"a": true}'),
+        ({"a": 1}, ["[" * 100_000], "[" * 100_000 + '\n{"a": 1}'),
+        ({"count": 3}, ["3"], '3\n{"count": 3}'),
+        # As the Python SDK returns a str, a float, lists of these, and an empty list.
+        ({"result": "hi"}, ["hi"], "hi"),
+        ({"result": 2.5}, ["2.5"], "2.5"),
+        ({"result": ["1", 2]}, ["1", "2"], "1\n2"),
+        ({"result": [1, 2]}, ["1"], '1\n{"result": [1, 2]}'),
+        ({"result": []}, [], '{"result": []}'),
+    ],
+)
+def test_a_structured_result_is_left_out_only_where_the_texts_repeat_it(
+    structured: object, texts: list[str], shown: str
+) -> None:
+    assert render_result(texts, structured=structured) == shown
 
 
 @given(words=st.text(max_size=200), most=st.integers(min_value=1, max_value=50))
