@@ -120,9 +120,13 @@ async def choose_room_model(call: CommandCall, context: CommandContext) -> Comma
     "persona here",
     "Have another agent answer in this room. Without a name: show it.",
     args=(make_arg("name", "The id of an agent, or default.", suggests=_suggest_agents),),
+    needs_global_role=True,
     private=False,
 )
 async def choose_room_agent(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """Choose the agent of a room. An agent brings its memory and its tools, so this is for admins
+    everywhere, not for those of one room.
+    """
     name, at = call.arguments.get("name", "").strip(), call.command.at
     known, used = [*context.gateway.live.agents], context.agent_at(at)
     if not name:

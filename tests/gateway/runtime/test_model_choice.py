@@ -9,11 +9,13 @@ import pytest
 
 from agent.models.base import ModelUnusable
 from gateway.core.facts import ModelSelected, RoomAssigned, ViewFolded
+from gateway.core.identity import Role
 from gateway.runtime.agent import Agent
 from gateway.runtime.model_choice import GATEWAY_NAME
 from reverie.testing.channels import story
 from reverie.testing.gateway import CONSOLE
 from reverie.testing.servers.model_api import Answer, Json, ModelApi
+from tests.kits.commands import TABLE
 from tests.kits.model_choice import ANN, Gate, configured, serving
 
 
@@ -307,3 +309,13 @@ async def test_another_agent_answers_in_a_room_until_default(
             await gate.console.receive_message("two", sender="ann")
             await gate.screen.until(2)
         assert asked(api) == [ANTHROPIC, OPENAI]
+
+
+def test_an_admin_of_one_room_chooses_its_model_but_no_agent_with_its_memory_and_tools() -> None:
+    def may(command: str, everywhere: Role) -> bool:
+        meant = TABLE.people[command].find_meant("here")
+        return meant.is_allowed_for("admin", direct=False, everywhere=everywhere)
+
+    assert may("model", "guest")
+    assert not may("persona", "guest")
+    assert may("persona", "admin")
