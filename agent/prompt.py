@@ -17,8 +17,10 @@ fence.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
@@ -542,12 +544,18 @@ def _step_messages(step: TurnStep, pictures: ToolImages) -> tuple[ModelMessage, 
 
 
 def _render_result(record: ToolCallRecord) -> str:
-    """Return the result as the model reads it. An origin that the call itself names, e.g. its path
-    or command, is not repeated.
+    """Return the result as the model reads it. An origin that is the value of an argument, e.g. a
+    path or a command, is not repeated; a part of one is, e.g. the page that a longer URL led to.
     """
     if not record.untrusted:
         return record.result
-    origin = "" if record.origin in record.arguments else record.origin
+    values = list[object]()
+    with suppress(ValueError, RecursionError):
+        json.loads(
+            record.arguments,
+            object_pairs_hook=lambda pairs: values.extend([value for _, value in pairs]),
+        )
+    origin = "" if record.origin in values else record.origin
     return fence_result(record.result, record.name, origin, record.id)
 
 

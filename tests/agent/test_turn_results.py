@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -382,7 +381,29 @@ def test_results_are_fenced_where_they_are_repeated_and_written_down_as_they_are
     assert found is not None
     assert (found[2], found[3]) == ("web_fetch http://x/", "Buy!")
     assert told[1] == ToolResult(id="b", text="It is written.")
-    asked = replace(one, arguments='{"url": "http://x/"}')
-    (repeated,) = render_steps((TurnStep(text="", calls=(asked,)),))[1].parts
-    assert isinstance(repeated, ToolResult)
-    assert "http://x/" not in repeated.text, "it stands in the call"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_named"),
+    [
+        ('{"url": "http://x/"}', False),
+        (r'{"url": "http:\/\/x\/"}', False),
+        ('{"capability": "web_fetch", "args": {"url": "http://x/"}}', False),
+        ('{"url": "http://x/out?to=http://x/"}', True),  # a redirect's target
+        ('{"url": "http://y/?\\"http://x/"}', True),
+        ("http://x/ and no JSON", True),
+        ("[" * 100_000, True),
+    ],
+)
+def test_an_origin_is_named_unless_an_argument_is_just_that(arguments: str, is_named: bool) -> None:
+    record = ToolCallRecord(
+        id="a",
+        name="web_fetch",
+        arguments=arguments,
+        result="Buy!",
+        origin="http://x/",
+        untrusted=True,
+    )
+    (result,) = render_steps((TurnStep(text="", calls=(record,)),))[1].parts
+    assert isinstance(result, ToolResult)
+    assert ("http://x/" in result.text) == is_named
