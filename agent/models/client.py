@@ -62,6 +62,12 @@ def retry_delay_s(attempt: int, hint_s: float | None, random: float) -> float:
     return min(MAX_DELAY_S, FIRST_DELAY_S * 2.0 ** min(attempt, 10) * (1 + random))
 
 
+class _NoTurn(ModelBusy):
+    """Other requests took all of the time for the first token. The model, which was not asked, has
+    not failed.
+    """
+
+
 class Candidate(NamedTuple):
     """A model that may answer."""
 
@@ -237,7 +243,8 @@ class ModelClient:
         """Return the error to raise if no other model answers. Raises it where none could."""
         self._reasons[index] = error.reason
         if isinstance(error, ModelBusy):
-            self._record_failure(index, error)
+            if not isinstance(error, _NoTurn):
+                self._record_failure(index, error)
             return error
         if isinstance(error, ModelUnusable):
             self._warn_once(index, error)
@@ -337,7 +344,7 @@ class _Attempt:
                         )
                 except TimeoutError:
                     label, waited_s = self._candidate.model.label, self._candidate.first_token_s
-                    busy = ModelBusy(f"{label} took no further request within {waited_s:g} s")
+                    busy = _NoTurn(f"{label} took no further request within {waited_s:g} s")
                     busy.status = HTTPStatus.TOO_MANY_REQUESTS  # as others were answered
                     raise busy from None
                 self.scope = None

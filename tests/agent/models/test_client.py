@@ -24,6 +24,7 @@ from agent.models.base import (
     PromptTooLong,
     RequestRefused,
     StreamChunk,
+    StreamEnd,
     StreamStart,
     TextPart,
     ToolResult,
@@ -147,6 +148,31 @@ async def test_who_waits_too_long_for_others_is_told_of_an_overload() -> None:
     assert (waited.value.cause, len(full.requests)) == ("overloaded", 2)
     under_way.cancel()
     await asyncio.gather(under_way, return_exceptions=True)
+
+
+async def test_a_model_that_answers_others_meanwhile_is_not_passed_over_later() -> None:
+    class Full(ScriptedModel):
+        async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+            self.requests.append(request)
+            if len(self.requests) == 1:
+                raise refused
+            yield TextPart(text="A long answer begins.")
+            await leave.wait()
+            yield StreamEnd(stop_reason="end", usage=Usage(), model="full")
+
+    refused, leave, clock = ModelBusy("too many"), asyncio.Event(), ManualClock()
+    refused.status = 429
+    full, second = Full(clock=clock), scripted(clock, name="second")
+    model = client_of([full, second], clock=clock, attempts=1, first_token_s=60)
+    await ask(model)
+    under_way = asyncio.create_task(ask(model))
+    await asyncio.sleep(0)
+    waiting = [asyncio.create_task(ask(model)) for _ in range(5)]
+    await patiently(clock, model)
+    assert (len(full.requests), len(second.requests)) == (2, 1 + len(waiting) + 1)
+    leave.set()
+    await asyncio.gather(under_way, *waiting)
+    assert text(await ask(model)) == "A long answer begins."
 
 
 async def test_unusable_goes_to_the_next_and_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
