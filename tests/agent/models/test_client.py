@@ -170,8 +170,10 @@ async def test_a_model_that_answers_others_meanwhile_is_not_passed_over_later() 
     waiting = [asyncio.create_task(ask(model)) for _ in range(5)]
     await patiently(clock, model)
     assert (len(full.requests), len(second.requests)) == (2, 1 + len(waiting) + 1)
+    await asyncio.gather(*waiting)
+    under_way.cancel()
+    await asyncio.gather(under_way, return_exceptions=True)
     leave.set()
-    await asyncio.gather(under_way, *waiting)
     assert text(await ask(model)) == "A long answer begins."
 
 
