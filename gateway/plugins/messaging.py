@@ -411,6 +411,11 @@ _OwnMessage = Annotated[
 ]
 
 
+def _if_some(ability: type) -> Callable[["MessageActions"], str | None]:
+    """Return the note of a tool that only a channel with this protocol can carry out."""
+    return lambda actions: actions.note_for(ability)
+
+
 class MessageActions(Plugin):
     """What an agent does to messages and rooms besides posting, and files that it posts."""
 
@@ -426,11 +431,20 @@ class MessageActions(Plugin):
         self._channels, self._places = gateway.channels, gateway.places
         self._rooms, self._messaging = context.get(RoomReader), context.get(Messaging)
 
+    def note_for(self, ability: type) -> str | None:
+        """Return None if no channel has this protocol, as `Tool.note`."""
+        return "" if any(isinstance(one, ability) for one in self._channels.values()) else None
+
     async def _effect(self, context: ToolContext, *, message: str, **_: object) -> Effect:
         found = await self._find_reachable(message, context)
         return await self._messaging.find_effect(found.at, context)
 
-    @tool("Put a reaction on a message here.", effect=_effect, offer="described")
+    @tool(
+        "Put a reaction on a message here.",
+        effect=_effect,
+        note=_if_some(CanReact),
+        offer="described",
+    )
     async def react(
         self,
         context: ToolContext,
@@ -455,7 +469,7 @@ class MessageActions(Plugin):
         await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
         return "The reaction is set." if add else "The reaction is removed."
 
-    @tool("Edit one of your posts.", ALLOW_MEMBERS, effect=_effect)
+    @tool("Edit one of your posts.", ALLOW_MEMBERS, effect=_effect, note=_if_some(CanEdit))
     async def edit_own(
         self,
         context: ToolContext,
@@ -484,7 +498,7 @@ class MessageActions(Plugin):
         await self._perform(fact, lambda: channel.edit(found.at, target, text))
         return "The post is edited. This conversation still shows you the old text."
 
-    @tool("Delete one of your posts.", ALLOW_MEMBERS, effect=_effect)
+    @tool("Delete one of your posts.", ALLOW_MEMBERS, effect=_effect, note=_if_some(CanDelete))
     async def delete_own(self, context: ToolContext, *, message: _OwnMessage) -> str:
         """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
         found = await self._find_own(message, context)
@@ -500,7 +514,7 @@ class MessageActions(Plugin):
             await self._perform(fact, partial(channel.delete, found.at, target))
         return "The post is deleted. This conversation still shows it to you."
 
-    @tool("Change the topic of this room.", ALLOW_ADMINS, effect=OUT)
+    @tool("Change the topic of this room.", ALLOW_ADMINS, effect=OUT, note=_if_some(CanSetTopic))
     async def set_topic(
         self,
         context: ToolContext,

@@ -46,6 +46,7 @@ from tests.kits.messaging import (
     stagehands,
 )
 from tests.kits.store import NOW, turn
+from tests.kits.tools import dispatcher
 
 
 def done(kit: Stagehands) -> list[tuple[str, ...]]:
@@ -386,6 +387,17 @@ async def test_cut_off_in_between_the_log_says_that_it_may_have_been_done(tmp_pa
 
 async def _react(kit: Stagehands, where: ToolContext) -> None:
     await kit.hand("react", where, message="last", reaction="x")
+
+
+@pytest.mark.parametrize("stage", [Stage, Deaf])
+async def test_what_no_channel_can_do_is_not_offered(
+    stage: type[Stage | Deaf], tmp_path: Path
+) -> None:
+    needs_channel = {"react", "edit_own", "delete_own", "set_topic"}
+    async with stagehands(tmp_path, stage()) as kit:
+        offered = {spec.name for spec in dispatcher(kit.tools).specs}
+    assert offered & needs_channel == (needs_channel if stage is Stage else set())
+    assert "send_file" in offered
 
 
 async def test_a_topic_is_set_in_the_room_of_the_turn_alone(kit: Stagehands) -> None:
