@@ -102,7 +102,7 @@ async def test_a_message_is_delivered_once_where_it_was_left(tmp_path: Path, irc
     gateway.start()
     await ircd.joined("reverie", OTHER)
     await ircd.say(ROOM, "!tell Bob bring biscuits", by=ALICE)
-    await ircd.received(rf"PRIVMSG {ROOM} :.*when they speak")
+    await ircd.received(r"NOTICE alice :.*when they speak")
     await gateway.kill()
     gateway.start()
     await gateway.until(lambda: gateway.entries("link"))
@@ -117,7 +117,7 @@ async def test_a_message_is_delivered_once_where_it_was_left(tmp_path: Path, irc
         await ircd.joined("reverie", OTHER)
         await ircd.say(ROOM, "hello again", by=BOB)
         await ircd.say(ROOM, "!tell carol hi", by=ALICE)  # what is sent comes in order
-        await ircd.received(rf"PRIVMSG {ROOM} :.*carol")
+        await ircd.received(r"NOTICE alice :.*carol")
         delivered = await gateway.entries("irc_extras.delivered")
     assert len(told_lines(ircd)) == 1
     assert len(delivered) == 1
@@ -132,7 +132,7 @@ async def test_too_much_is_not_kept(text: str, tmp_path: Path, ircd: Ircd) -> No
                 await ircd.say(ROOM, f"!tell bob {number}", by=ALICE)
         await gateway.until(lambda: kept(gateway, MAX_TELLS if text[0] == "o" else 0))
         await ircd.say(ROOM, f"!tell bob {text}", by=ALICE)
-        await ircd.received(rf"PRIVMSG {ROOM} :.*(longer than|wait for)")
+        await ircd.received(r"NOTICE alice :.*(longer than|wait for)")
         assert await kept(gateway, MAX_TELLS if text[0] == "o" else 0)
 
 
