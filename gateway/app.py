@@ -93,7 +93,6 @@ from gateway.store import (
 )
 from gateway.store.shared import SharedStore
 from gateway.stream.attention import LiveAttention
-from gateway.stream.channel_stats import follow_log
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.internal import InternalIntake
@@ -108,7 +107,12 @@ from gateway.stream.presence import PresenceTracker
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import LiveAccessPolicy, LiveBindings, PrivacyCache
 from gateway.stream.store_outages import StoreOutages
-from gateway.stream.supervisor import AdapterFactory, ChannelSupervisor, find_ranked_rooms
+from gateway.stream.supervisor import (
+    AdapterFactory,
+    ChannelSupervisor,
+    count_events,
+    find_ranked_rooms,
+)
 from gateway.tools.dispatch import PermissionGate, RunningCalls
 from gateway.tools.metrics import ToolStats
 from gateway.tools.registry import ToolRegistry
@@ -477,7 +481,7 @@ def _build_handle(
     held = {} if channels.cluster.is_shared else _find_platforms(channels)
     names = {name: channel.capabilities.platform for name, channel in held.items()}
     stats = GatewayStats(names, clock.now())
-    follow_log(stats, store)
+    count_events(stats, store)
     return GatewayHandle(
         store=store,
         clock=clock,

@@ -113,7 +113,7 @@ SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """Notifications that were taken in, as `gateway.stream.channel_stats` counts them."""
+    """Notifications that were taken in, as `gateway.stream.supervisor.count_events` counts them."""
 
     by_fate: Counter[tuple[ChannelName, str, str]] = field(default_factory=Counter)
     """Their number, by channel, kind and what was decided about them."""

@@ -38,11 +38,11 @@ from gateway.config.models import Settings
 from gateway.config.source import ConfigProblem, format_key
 from gateway.config.validation import find_unrunnable
 from gateway.core.clock import Clock, new_id
-from gateway.core.events import ChannelName, ConnectionChanged, EventId, Notification
-from gateway.core.facts import OPERATOR_CHANNEL
+from gateway.core.events import Address, ChannelName, ConnectionChanged, EventId, Notification
+from gateway.core.facts import INNER_CHANNEL, NOTIFICATION_CLASSES, OPERATOR_CHANNEL, Judgement
 from gateway.core.i18n import N_, _
-from gateway.core.metrics import GatewayStats
-from gateway.store import StoreError
+from gateway.core.metrics import OWN_KINDS, GatewayStats
+from gateway.store import LogEntry, Store, StoreError
 from gateway.stream.notices import Notices
 from gateway.stream.operator import OperatorChannel
 from gateway.stream.outbox import Outbox
@@ -631,3 +631,24 @@ def build_adapter_specs(settings: Settings) -> dict[ChannelName, AdapterSpec]:
         )
         for name, config in settings.channels.items()
     }
+
+
+def count_events(stats: GatewayStats, store: Store) -> None:
+    """Have the connections and the notifications counted that this process appends from now on."""
+
+    def on_appended(entries: Sequence[LogEntry]) -> None:
+        facts = {entry.seq: entry.fact for entry in entries}
+        for entry in entries:
+            if isinstance(entry.fact, ConnectionChanged):
+                stats.record_link(entry.fact, entry.at)
+            elif isinstance(entry.fact, Judgement) and entry.cause in facts:
+                event = facts[entry.cause]
+                at: Address | None = getattr(event, "at", None)
+                channel = at.channel if at is not None else INNER_CHANNEL
+                if isinstance(event, ConnectionChanged):
+                    channel = event.channel
+                elif event.kind not in OWN_KINDS:
+                    stats.events.last[channel] = entry.at
+                stats.events.by_fate[channel, event.kind, entry.fact.fate] += 1
+
+    store.subscribe(on_appended, Judgement, ConnectionChanged, *NOTIFICATION_CLASSES, own=True)

@@ -25,7 +25,7 @@ from gateway.core.metrics import GatewayStats
 from gateway.plugins.metrics import MAX_MODELS, AgentStats, ChannelMetrics, WorkspaceCounts
 from gateway.runtime.dmn_admin import snapshot_dmn
 from gateway.store import NewEntry
-from gateway.stream.channel_stats import follow_log
+from gateway.stream.supervisor import count_events
 from tests.kits.commands import parts_of
 from tests.kits.ops import rendered_metrics
 from tests.kits.store import account, delivered, judged, opened, place, said, turn
@@ -280,7 +280,7 @@ async def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
 
     async with await opened(tmp_path / "s.db") as store:
         store.subscribe(agents.on_appended)
-        follow_log(stats, store)
+        count_events(stats, store)
         for _ in range(2):  # the second time it is known
             message = said(1, kind="mention")
             await store.append([message, judged(message, 3, "due")])
