@@ -195,7 +195,7 @@ def snapshot_dmn(agent: "Agent", now: datetime, state: DmnState | None = None) -
 
 def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
     """Return the state of a network, for people; the first line names the agent."""
-    mode = _(MODE_TEXTS[status.mode])
+    mode = _put_in_words(MODE_TEXTS, status.mode)
     head = _("{agent} is {mode}").format(agent=status.agent, mode=mode) + _format_rest(status, now)
     if status.next_tick_s is not None:
         text = _("it checks again in {time}")
@@ -231,8 +231,15 @@ def format_dmn_status(status: DmnStatus, now: datetime) -> list[str]:
         head,
         f"  {unasked}",
         *(f"  {name}: {', '.join(places)}" for name, places in lists if places),
-        f"  {_('people')}: {_(_PRESENCE_TEXTS[status.presence])}",
+        f"  {_('people')}: {_put_in_words(_PRESENCE_TEXTS, status.presence)}",
     ]
+
+
+def _put_in_words(texts: Mapping[str, str], state: str) -> str:
+    """Return a state for people. One that only a gateway of another version knows, which the
+    console shows, too, stays as it is.
+    """
+    return _(texts[state]) if state in texts else state
 
 
 def _pending_reason(state: DmnState, place: str) -> str:

@@ -134,15 +134,14 @@ class Http(Plugin):
         """Answer these paths, too. Called by plugins when they are built."""
         self._sites.append(site)
 
-    async def start(self) -> None:
-        """Start to listen. A port in use is logged as a warning only."""
-        if self._sites:
-            await self._server.start()
-            self.context.gateway.channels.cluster.ops = self._server.address
-
     async def run(self) -> None:
-        """Answer until cancelled: to the end of the gateway's stop."""
+        """Answer until cancelled: to the end of the gateway's stop. A port in use is logged as a
+        warning only.
+        """
         try:
+            if self._sites:
+                await self._server.start()
+                self.context.gateway.channels.cluster.ops = self._server.address
             await asyncio.Event().wait()
         finally:
             await self._server.close()
