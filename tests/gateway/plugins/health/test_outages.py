@@ -265,7 +265,7 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_named(
     async with ModelApi() as api:
         api.default = lambda body: Answer(
             text="hi",
-            usage={"prompt_tokens": min(len(json.dumps(body)) // 3, 2_048), "completion_tokens": 1},
+            usage={"prompt_tokens": min(len(json.dumps(body)) // 3, 1_024), "completion_tokens": 1},
         )
         models = {"main": {"provider": "s", "name": "qwen3:8b"}}
         llm = {"providers": {"s": {"kind": "openai", "base_url": api.url}}, "models": models}
@@ -278,7 +278,7 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_named(
             async def is_told() -> bool:
                 _, findings = await healthy(tmp_path)
                 return any(
-                    "has read 2048 of about" in line and "OLLAMA" in line for line in findings
+                    "has read 1024 of about" in line and "OLLAMA" in line for line in findings
                 )
 
             await until(is_told)
