@@ -155,7 +155,7 @@ async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> Non
         assert room is not None
         names = [one.request for one in await it.facts("code_given") if isinstance(one, CodeIssued)]
         waiting = (await it.shell("pair list")).answer
-        assert [line.split(", since")[0] for line in waiting.splitlines() if ", since" in line] == [
+        assert [line.split(", until")[0] for line in waiting.splitlines() if ", until" in line] == [
             f"- `{names[0]}`: `telegram.main:666` (`Eve`)",
             f"- `{names[1]}`: `telegram.main:666` (`Eve`) for `telegram.main/-100`",
         ]

@@ -268,7 +268,8 @@ async def test_a_room_that_gets_another_model_is_not_held_back_by_the_outage_of_
             await gate.until(lambda: gate.gateway.agents.agents[0].is_put_off(ANN.conversation))
             await gate.command("model here", name="other")
             await gate.until(lambda: "I see." in [part.body for part in gate.screen.parts])
-        assert asked(api) == [OPENAI, ANTHROPIC]
+        assert asked(api)[0] == OPENAI
+        assert asked(api).count(ANTHROPIC) == 1
 
 
 @story
