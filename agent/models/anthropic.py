@@ -349,14 +349,13 @@ class AnthropicModel(RemoteModel):
 
     Thinking is never yielded as text. If the model thought before it called tools, the API wants
     that thinking back verbatim in the rest of the tool loop, behind exactly the same prefix. This
-    instance remembers such answers by the id of their first call. It sends them back unchanged as
-    long as everything before them is unchanged and the message has the same text and calls. The
-    suffix of the original request (`aside` and `now`) is part of that prefix and is repeated at its
-    place. Otherwise (after a compaction, a restart, or the 257th such answer) the answer is sent
-    without thinking, which the API allows; later thinking is then bound to a changed prefix and is
-    left out, too. If the API refuses returned thinking, the request is sent once more without it,
-    and so is the rest of the loop. A server that demands the thinking of all answers (DeepSeek)
-    gets it from `ModelMessage.thinking`, from then on.
+    instance remembers such answers by the id of their first call, and sends them back unchanged if
+    the message has the same text and calls. The suffix of the original request (`aside` and `now`)
+    is part of that prefix and is repeated at its place. Otherwise (after a restart, or the 257th
+    such answer) the answer is sent without thinking, which the API allows. If the API refuses
+    returned thinking, as after a compaction, the request is sent once more without it, and so is
+    the rest of the loop. A server that demands the thinking of all answers (DeepSeek) gets it from
+    `ModelMessage.thinking`, from then on.
 
     Tool calls are yielded right before `StreamEnd`, and only if the model stopped for them or was
     stopped by the output limit, which leaves the last one incomplete.
@@ -537,7 +536,6 @@ class AnthropicModel(RemoteModel):
         content = answer.raw_content()
         if any(block.get("type") in THINKING_TYPES for block in content):
             remembered = ThinkingAnswer(
-                prefix_digest=wire.digest(),
                 suffix=wire.suffix,
                 text=answer.text().strip(),
                 calls=answer.tool_calls(),

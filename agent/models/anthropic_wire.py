@@ -10,14 +10,13 @@ Obeys platform.claude.com/docs/en:
   and is the last message or stands before the assistant's.
 - build-with-claude/{extended-thinking, preserved-thinking}: within a tool loop an answer that
   thought goes back verbatim or without its thinking. Newer models bind thinking to exactly what
-  came before it (tools, system, messages; not the breakpoints).
+  came before it (tools, system, messages; not the breakpoints): they refuse it if that changed.
 - build-with-claude/{thinking-troubleshooting, effort} and the what's-new pages: the table of
   capabilities. A model that is not in it (newer, or of a compatible server) gets the settings of
   the configuration as they are, no system messages.
 """
 
 import base64
-import hashlib
 import json
 import re
 from collections import OrderedDict
@@ -55,8 +54,6 @@ class RequestSuffix(NamedTuple):
 class ThinkingAnswer:
     """An answer that thought before it called tools."""
 
-    prefix_digest: str
-    """`PrefixHash.digest` of everything before it."""
     suffix: RequestSuffix
     """Suffix of the request that it answered: the thinking is bound to it, too."""
     text: str
@@ -70,33 +67,6 @@ RecallThinking = Callable[[ModelMessage], ThinkingAnswer | None]
 """Returns the remembered answer that an assistant's `ModelMessage` was; None: it did not think, or
 is not remembered.
 """
-
-
-class PrefixHash:
-    """Incremental hash of everything before an answer. Computes nothing before `digest` is
-    called.
-    """
-
-    def __init__(self, head: object) -> None:
-        self._head = head
-        self._hash = hashlib.sha256()
-        self._hashed_count = -1
-        """Messages in the hash. -1: not even the head is in it."""
-
-    def digest(self, messages: Sequence[Json]) -> str:
-        """Hash the head and `messages`. These begin with the messages of the call before, except
-        its last two.
-        """
-        if self._hashed_count < 0:
-            self._hash.update(_canonical_json(self._head))
-            self._hashed_count = 0
-        for message in messages[self._hashed_count : -2]:  # the suffix is in one of the last two
-            self._hash.update(_canonical_json(message))
-            self._hashed_count += 1
-        complete = self._hash.copy()
-        for message in messages[self._hashed_count :]:
-            complete.update(_canonical_json(message))
-        return complete.hexdigest()
 
 
 class ThinkingStore:
@@ -142,10 +112,6 @@ def _loop_call_ids(conversation: Sequence[ModelMessage]) -> Iterator[str]:
         ):
             return
         yield from [part.id for part in message.parts if isinstance(part, ToolCall)][:1]
-
-
-def _canonical_json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
 THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
@@ -210,14 +176,6 @@ class AnthropicRequest:
     """Ids of the first calls of the answers that are sent with their thinking."""
     ephemeral_from: int | None
     """Index of the `ModelMessage` that is the first of them; None: there is none."""
-    _prefix: PrefixHash
-    _messages: Sequence[Json]
-
-    def digest(self) -> str:
-        """Return the digest of everything that thinking in the answer is bound to: all but the
-        breakpoints. Slow.
-        """
-        return self._prefix.digest(self._messages)
 
 
 def build_counted_body(request: ModelRequest, model: str) -> Json:
@@ -247,9 +205,7 @@ def build_anthropic_request(
         for t in request.tools
     ]
     system: list[Json] = [{"type": "text", "text": block.text} for block in request.blocks]
-    layout = _MessageLayout(
-        PrefixHash([model, tools, system]), takes_system_messages=takes_system_messages
-    )
+    layout = _MessageLayout(takes_system_messages=takes_system_messages)
     loop = find_tool_loop_start(request.conversation)
     for role, parts in _merge_roles(request.conversation):
         thinking = list[Json]()
@@ -283,8 +239,6 @@ def build_anthropic_request(
         has_breakpoints=bool(marks),
         recalled_call_ids=tuple(layout.recalled_call_ids),
         ephemeral_from=layout.ephemeral_from,
-        _prefix=layout.prefix,
-        _messages=messages,
     )
 
 
@@ -306,8 +260,7 @@ def read_thinking(written: str, model: str) -> list[Json]:
 class _MessageLayout:
     """Messages that have been laid out so far."""
 
-    def __init__(self, prefix: PrefixHash, *, takes_system_messages: bool) -> None:
-        self.prefix = prefix
+    def __init__(self, *, takes_system_messages: bool) -> None:
         self.messages: list[Json] = []
         self.places: dict[int, list[tuple[int, int]]] = {}
         """By index of `ModelMessage`: (message, block) of each block that it became."""
@@ -329,19 +282,15 @@ class _MessageLayout:
     def _recall_content(
         self, parts: _IndexedParts, recall: RecallThinking
     ) -> list[tuple[int, Json]] | None:
-        """Return a remembered answer as it came, and restore the suffix before it.
-
-        None: it is not remembered, or its prefix has changed.
+        """Return a remembered answer as it came, and restore the suffix before it. None: it is not
+        remembered.
         """
         answer = recall(ModelMessage(role="assistant", parts=tuple(part for _, part in parts)))
         if answer is None:
             return None
-        before = _with_suffix(
+        self.messages = _with_suffix(
             self.messages, answer.suffix, takes_system_messages=self._takes_system_messages
         )
-        if self.prefix.digest(before) != answer.prefix_digest:
-            return None
-        self.messages = before
         self.recalled_call_ids.append(answer.calls[0].id)
         self.ephemeral_from = parts[0][0] if self.ephemeral_from is None else self.ephemeral_from
         self._suffix = RequestSuffix(
