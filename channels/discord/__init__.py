@@ -1,6 +1,7 @@
 """Discord adapter: the gateway, the HTTP API and discord.py.
 
-- `channel`: `DiscordChannel`, the methods that the gateway calls, and `create_channel`.
+- `channel`: `DiscordChannel`, the methods that the gateway calls, and what it does besides sending:
+  reactions, edits, topics and members.
 - `session`: one run of an account, from login to stop: socket, heartbeats, the IDENTIFY budget, and
   the state kept between runs. `rest`: requests of the HTTP API, and downloads.
 - `inflow`: raw events in order, duplicates dropped, and gaps filled from the histories.
@@ -8,7 +9,6 @@
   `ids`: snowflakes.
 - `outgoing`: messages in order, with nonces. `interactions`: answers to commands and
   autocompletion.
-- `actions`: reactions, edits, topics and members.
 
 `wire`, `directory`, `ids` and `DiscordProgress` are pure: time is passed in.
 

@@ -1,13 +1,22 @@
-"""Discord channel: the methods that the gateway calls. `session` holds what runs behind it."""
+"""Discord channel: the methods that the gateway calls. `session` holds what runs behind it.
+
+All actions other than sending are repeatable, so discord.py may repeat them after a 5xx, and an
+interrupted one is at worst uncertain.
+"""
 
 import contextlib
+import logging
 import random as _random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from channels.aio import AnswerCache, with_timeout
 from channels.base import (
+    MEMBERSHIP_TIMEOUT_S,
     Announce,
     Audience,
     BeforeSend,
@@ -15,29 +24,38 @@ from channels.base import (
     CommandCompleter,
     CommandSpec,
     Emit,
+    Membership,
     PostPart,
+    RateLimited,
     Rejected,
+    RoomMembers,
     SendError,
+    Unreachable,
     is_provisional,
     no_announcement,
     no_before_send,
 )
-from channels.discord.actions import DiscordActions
 from channels.discord.config import DiscordConfig
-from channels.discord.ids import get_snowflake
+from channels.discord.directory import DiscordDirectory, listed_name, user_sender
+from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.discord.outgoing import (
     MAX_FILE_BYTES,
     MESSAGE_PATH,
+    MESSAGES_PATH,
     RESEND_WINDOW_S,
+    SUPPRESS_EMBEDS,
     DiscordOutgoing,
     mention_notified,
     message_content,
     render_bodies,
 )
 from channels.discord.wire import DiscordRefused, parse_channel_id, parse_message_id
+from channels.split import utf16_length
+from channels.text import Json, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
+    Attachment,
     ChannelName,
     MessageId,
     PlaceNames,
@@ -45,12 +63,32 @@ from gateway.core.events import (
     Receipt,
     RoomId,
     Sender,
+    SenderId,
 )
 
 if TYPE_CHECKING:
-    from channels.discord.session import DiscordAccountState
+    from channels.discord.rest import DiscordRestClient
+    from channels.discord.session import DiscordAccountState, DiscordSession
 
-
+logger = logging.getLogger("reverie.discord")
+_TOPIC_CHARS, _NAME_CHARS = 1024, 100
+"""https://discord.com/developers/docs/resources/channel#modify-channel."""
+_UNKNOWN_EMOJI, _WRONG_CHANNEL_TYPE = 10014, 50003
+"""https://discord.com/developers/docs/topics/opcodes-and-status-codes#json."""
+_EMOJI_CHARS = 32
+_MAX_MESSAGES = 100
+_CUSTOM_EMOJI = re.compile(r"<?a?:?(\w{2,32}):(\d{15,20})>?")
+_NAMED_EMOJI = re.compile(r":(\w{2,32}):")
+_EMOJI_SELECTOR = "\ufe0f"
+"""Requests the picture of a character that also has a plain form. Discord knows each emoji in one
+of both spellings."""
+_CANNOT_LEAVE = (
+    "a bot is in all channels of a server that it can see: take its right to see this one in the "
+    "channel's settings, or close the room to it with `room revoke`"
+)
+_SPEAKERS_NOTE = (
+    "Discord tells this bot no list of members; these are people who spoke here lately."
+)
 _FORMATTING = (
     "Discord shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, headings to "
     "###, lists, > quotes and [links](url); tables become code blocks, pictures become links. A "
@@ -59,7 +97,7 @@ _FORMATTING = (
 )
 
 
-class DiscordChannel(DiscordActions):
+class DiscordChannel:
     """One bot account on Discord; a `channels.base.Channel`. With `preview: all`, use
     `DiscordPreviewChannel`.
     """
@@ -91,7 +129,13 @@ class DiscordChannel(DiscordActions):
         commands: Sequence[CommandSpec] = (),
         random: Callable[[], float] = _random.random,
     ) -> None:
-        super().__init__(name, config, clock)
+        self.name, self._config, self._clock = name, config, clock
+        self._directory = DiscordDirectory(name, threads=config.threads)
+        self._outgoing = DiscordOutgoing(clock, self._directory, link_previews=config.link_previews)
+        self._members = AnswerCache[tuple[str, str], Sequence[str]](clock, 0.0)
+        """Guild and user -> the roles of a member."""
+        self._session: DiscordSession | None = None
+        """Set while `run` runs."""
         self._random, self._commands, self._cursor = random, tuple(commands), cursor
         self._state: DiscordAccountState | None = None
         """Set since the first `run`."""
@@ -209,6 +253,261 @@ class DiscordChannel(DiscordActions):
             "Discord shows no such channel or server: invite the bot to it, and let it view the "
             "channel"
         )
+
+    @property
+    def _connected(self) -> "DiscordSession":
+        if self._session is None:
+            raise Unreachable(f"{self.name} is not connected")
+        return self._session
+
+    @property
+    def _api(self) -> "DiscordRestClient":
+        return self._connected.api
+
+    async def react(self, at: Address, message: MessageId, reaction: str, *, add: bool) -> None:
+        channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
+        emoji = await self._resolve_emoji(channel, single_line(reaction, len(reaction)))
+        path, method = MESSAGE_PATH + "/reactions/{emoji}/@me", "PUT" if add else "DELETE"
+        other = (
+            emoji.removesuffix(_EMOJI_SELECTOR)
+            if emoji.endswith(_EMOJI_SELECTOR)
+            else emoji + _EMOJI_SELECTOR
+        )
+        spellings = [emoji] if ":" in emoji else [emoji, other]
+        for spelling in spellings:
+            try:
+                await self._api.call(
+                    method, path, channel_id=channel, message_id=number, emoji=spelling
+                )
+                return
+            except DiscordRefused as error:
+                if error.status == HTTPStatus.NOT_FOUND and not add:
+                    continue
+                if error.code != _UNKNOWN_EMOJI:
+                    raise
+        if add:
+            raise Rejected(
+                "Discord does not know this emoji here: write one character, or `:name:` of one "
+                "that it has"
+            )
+
+    async def _resolve_emoji(self, channel: str, text: str) -> str:
+        if custom := _CUSTOM_EMOJI.fullmatch(text):
+            return f"{custom[1]}:{custom[2]}"
+        named = _NAMED_EMOJI.fullmatch(text)
+        if named and (guild := self._directory.guild_of(channel)):
+            answer = {
+                "result": await self._api.call("GET", "/guilds/{guild_id}/emojis", guild_id=guild)
+            }
+            for emoji in get_objects(answer, "result"):
+                if get_str(emoji, "name") == named[1] and (number := get_snowflake(emoji, "id")):
+                    return f"{named[1]}:{number}"
+        if not text or text.isascii() or len(text) > _EMOJI_CHARS:
+            raise Rejected(
+                "a reaction is an emoji: one character, or `:name:` of one that this server has"
+            )
+        return text
+
+    async def edit(self, at: Address, message: MessageId, text: str) -> None:
+        (new, *more) = render_bodies(text) or ("",)
+        if not new or more:
+            raise Rejected(
+                "the text is too long for one message" if more else "a message needs text"
+            )
+        content = message_content(new) | (
+            {} if self._config.link_previews else {"flags": SUPPRESS_EMBEDS}
+        )
+        channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
+        await self._api.call(
+            "PATCH", MESSAGE_PATH, json=content, channel_id=channel, message_id=number
+        )
+
+    async def delete(self, at: Address, message: MessageId) -> None:
+        """Delete our message.
+
+        Checks its author first: with the right permission, a bot can delete other people's
+        messages.
+        """
+        channel, number = parse_channel_id(at, self._directory, message), parse_message_id(message)
+        try:
+            answer = await self._api.call(
+                "GET", MESSAGE_PATH, channel_id=channel, message_id=number
+            )
+            if (
+                get_snowflake(get_object({"result": answer}, "result").get("author"), "id")
+                != self._directory.own_id
+            ):
+                raise Rejected("that is not a message of ours")
+            await self._delete_own(channel, number)
+        except DiscordRefused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
+    async def _delete_own(self, channel: str, message: str) -> None:
+        """Delete our message without an event for it. Raises `SendError`."""
+        deleted_ids = self._connected.pipeline.deleted_ids
+        deleted_ids.put(message, None)
+        try:
+            await self._api.call("DELETE", MESSAGE_PATH, channel_id=channel, message_id=message)
+        except (Rejected, RateLimited, Unreachable):
+            deleted_ids.pop(message, None)
+            raise
+
+    async def set_topic(self, at: Address, topic: str) -> None:
+        """Set the topic of a channel, or the name of a thread."""
+        new, key = single_line(topic, len(topic)), "topic" if at.thread is None else "name"
+        max_chars = _TOPIC_CHARS if at.thread is None else _NAME_CHARS
+        if utf16_length(new) > max_chars:
+            raise Rejected(f"it may have {max_chars} characters there, and has {utf16_length(new)}")
+        if at.thread is not None and not new:
+            raise Rejected("a thread needs a name")
+        try:
+            await self._api.call(
+                "PATCH",
+                "/channels/{channel_id}",
+                json={key: new},
+                channel_id=parse_channel_id(at, self._directory),
+            )
+        except DiscordRefused as error:
+            if error.code == _WRONG_CHANNEL_TYPE:
+                raise Rejected("a direct chat has no topic") from None
+            raise
+
+    async def leave(self, at: Address) -> None:
+        """Leave a thread; a bot can leave nothing else.
+
+        https://discord.com/developers/docs/resources/channel#leave-thread
+        """
+        if at.thread is None:
+            raise Rejected(
+                _CANNOT_LEAVE
+                if self._directory.guild_of(at.room)
+                else "bots leave nothing but threads"
+            )
+        try:
+            await self._api.call(
+                "DELETE",
+                "/channels/{channel_id}/thread-members/@me",
+                channel_id=parse_channel_id(at, self._directory),
+            )
+        except DiscordRefused as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
+    async def membership(self, at: Address, person: SenderId) -> Membership | None:
+        """Ask Discord for the person's roles: without the privileged intent GUILD_MEMBERS it
+        reports no changes.
+
+        So each question is asked anew. Permissions come from the events of the connection.
+        """
+        session, directory, guild = (
+            self._session,
+            self._directory,
+            self._directory.find_guild(at.room),
+        )
+        is_valid = person.isascii() and person.isdigit() and at.channel == self.name
+        if session is None or not session.up or not guild or not is_valid:
+            return None
+
+        async def can_read() -> bool:
+            roles = await self._members.get(
+                (guild, person), lambda: self._read_member(guild, person)
+            )
+            if roles is None or not session.up:
+                return False
+            reads = directory.can_read(at, person, roles)
+            return await self._is_in_thread(str(at.thread), person) if reads is None else reads
+
+        try:
+            return (
+                "reads_all"
+                if await with_timeout(self._clock, MEMBERSHIP_TIMEOUT_S, can_read())
+                else None
+            )
+        except (TimeoutError, SendError):
+            return None
+
+    async def _read_member(self, guild: str, user: str) -> Sequence[str] | None:
+        """Return the roles of a member of a guild. None: they are no member, or Discord does not
+        tell.
+
+        https://discord.com/developers/docs/resources/guild#get-guild-member, which needs no intent.
+        """
+        path = "/guilds/{guild_id}/members/{user_id}"
+        try:
+            answer = await self._api.call("GET", path, again=False, guild_id=guild, user_id=user)
+        except SendError as error:
+            logger.info("who is a member of %s is not told: %s", guild, error.reason)
+            return None
+        member = get_object({"result": answer}, "result")
+        return (
+            get_snowflakes(member, "roles")
+            if get_snowflake(get_object(member, "user"), "id") == user
+            else None
+        )
+
+    async def _is_in_thread(self, thread: str, user: str) -> bool:
+        """Return whether somebody was added to a thread. False also if Discord does not tell.
+
+        https://discord.com/developers/docs/resources/channel#get-thread-member
+        """
+        path = "/channels/{channel_id}/thread-members/{user_id}"
+        try:
+            answer = await self._api.call("GET", path, again=False, channel_id=thread, user_id=user)
+        except SendError:
+            return False
+        return get_snowflake(get_object({"result": answer}, "result"), "user_id") == user
+
+    async def download(self, at: Address, attachment: Attachment, *, limit_bytes: int) -> bytes:
+        # Here and not above: it comes with the library.
+        from channels.discord.rest import download_attachment  # noqa: PLC0415
+
+        del at  # the attachment's id contains its channel
+        return await download_attachment(self._api, self._config, attachment.id, limit_bytes)
+
+    async def list_members(self, at: Address, *, most: int) -> RoomMembers:
+        """Return everybody in a direct chat, and in a guild who spoke there lately: only bots with
+        the privileged intent GUILD_MEMBERS, which this one does not ask for, are told of more.
+        """
+        channel, limit = parse_channel_id(at, self._directory), max(0, most)
+        call = partial(self._api.call, "GET")
+        try:
+            guild, told = self._directory.guild_of(channel), None
+            if (
+                not guild
+            ):  # a direct chat, or we have just joined, and its event has not arrived yet
+                told = await call("/channels/{channel_id}", channel_id=channel)
+                guild = get_snowflake(told, "guild_id")
+            if not guild:
+                others = get_objects(told, "recipients")
+                members = self._to_senders([(user, {}) for user in others], limit)
+                return RoomMembers(members=members, total=len(others) + 1)
+            said = await call(MESSAGES_PATH, params={"limit": _MAX_MESSAGES}, channel_id=channel)
+            counts = {"with_counts": "true"}
+            counted = at.thread or await call("/guilds/{guild_id}", params=counts, guild_id=guild)
+        except (Rejected, RateLimited):
+            raise
+        except SendError as error:  # nothing was to be changed, so nothing is uncertain
+            raise Unreachable(error.reason) from None
+        speakers = [
+            (get_object(message, "author"), get_object(message, "member"))
+            for message in get_objects({"result": said}, "result")
+            if not get_snowflake(message, "webhook_id")
+        ]
+        return RoomMembers(
+            members=self._to_senders(speakers, limit),
+            total=get_int(counted, "approximate_member_count"),
+            note=_SPEAKERS_NOTE,
+        )
+
+    def _to_senders(self, users: list[tuple[Json, Json]], limit: int) -> tuple[Sender, ...]:
+        """Return the users with their data as members; each once, and not us."""
+        senders: dict[str, Sender] = {}
+        for user, member in users:
+            sender = user_sender(user, name=listed_name(user, member))
+            if sender is not None and sender.id != self._directory.own_id:
+                senders.setdefault(sender.id, sender)
+        return tuple(senders.values())[:limit]
 
 
 class DiscordPreviewChannel(DiscordChannel):

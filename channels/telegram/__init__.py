@@ -1,6 +1,6 @@
 """Telegram adapter: the Bot API (core.telegram.org/bots/api) and python-telegram-bot.
 
-- `channel`: `TelegramChannel`, built on `actions`: previews, downloads, reactions, edits, topics,
+- `channel`: `TelegramChannel`: previews, downloads, reactions, edits, topics,
   members, menus.
 - `api`: the Bot API client: the library's `ExtBot` and requests, with errors for what it takes for
   something else.

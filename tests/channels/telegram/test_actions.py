@@ -14,7 +14,7 @@ from channels.base import (
     RateLimited,
     Rejected,
 )
-from channels.telegram.actions import Role, build_menu
+from channels.telegram.channel import Role, build_menu
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message, MessageId, Sender, SenderId
 from gateway.core.i18n import languages

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from agent.models.scripted import Script
 from channels.base import CommandCompletion
-from channels.telegram.actions import build_menu
+from channels.telegram.channel import build_menu
 from gateway.app import carry_out_stopped
 from gateway.cli.ctl import operator_commands
 from gateway.commands import help  # noqa: A004 - the command has this name
