@@ -5,12 +5,9 @@ what it writes. The result is read again: if it does not say exactly what was me
 raised.
 """
 
-import contextlib
 import io
-import json
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
@@ -26,13 +23,9 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 from gateway.config.loader import ConfigError, is_config_file, read_config
 from gateway.config.source import Keys, Tree, format_key, parse_scalar, value_at
 from gateway.core.private_files import replace_private
-from gateway.plugins.setup.dialog import QUESTIONS, Secret, replace_texts, resolve_secret
-from gateway.plugins.setup.dialog import SECRETS as SECRET_QUESTIONS
+from gateway.plugins.setup.dialog import replace_texts
 
 MAIN_FILE: Final = "reverie.yaml"
-DRAFT: Final = "secrets/draft"
-"""Directory of the answers of a setup that was stopped."""
-_ANSWERS: Final = "answers.json"
 SECRETS: Final = "secrets/"
 """Directory of the files that are readable by their owner only, and whose text is never shown."""
 SCHEMA_FILE: Final = "reverie.schema.json"
@@ -291,38 +284,3 @@ def write_files(directory: Path, files: Mapping[str, str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
         replace_private(path, files[name].encode())
         path.chmod(mode)
-
-
-def save_draft(directory: Path, answers: Mapping[str, str | Secret]) -> None:
-    """Write the answers of a setup that was stopped, each new secret to a file of its own, all
-    readable by their owner only. Raises OSError.
-    """
-    told = {key: one.reference if isinstance(one, Secret) else one for key, one in answers.items()}
-    files = {f"{DRAFT}/{_ANSWERS}": json.dumps(told)}
-    for one in answers.values():
-        if isinstance(one, Secret) and one.is_new:
-            files[f"{DRAFT}/{Path(one.reference[7:-1]).name}"] = one.value or ""
-    write_files(directory, files)
-
-
-def load_draft(directory: Path) -> dict[str, str | Secret]:
-    """Read the answers that `save_draft` wrote, without those that this version cannot read."""
-    folder, answers, given = directory / DRAFT, dict[str, str | Secret](), None
-    with contextlib.suppress(OSError, ValueError):
-        given = json.loads((folder / _ANSWERS).read_text(encoding="utf-8"))
-    for key, told in given.items() if isinstance(given, dict) else ():
-        with contextlib.suppress(OSError, ValueError):
-            if key in QUESTIONS:
-                answers |= {key: told} if isinstance(told, str) else {}
-            elif key in SECRET_QUESTIONS and isinstance(told, str):
-                file = folder / Path(told[7:-1]).name
-                if told.startswith("${file:secrets/") and file.is_file():
-                    answers[key] = Secret(told, file.read_text(encoding="utf-8"), is_new=True)
-                else:
-                    answers[key] = resolve_secret(told, directory)
-    return answers
-
-
-def drop_draft(directory: Path) -> None:
-    """Remove it, if there is one."""
-    shutil.rmtree(directory / DRAFT, ignore_errors=True)

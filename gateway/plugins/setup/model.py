@@ -1,5 +1,6 @@
 """Questions about the model."""
 
+import asyncio
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,7 +25,6 @@ from gateway.plugins.setup.dialog import (
     GO_ON,
     YES_OR_NO,
     Respondent,
-    Secret,
     Values,
     parse_choice,
     unset,
@@ -53,7 +53,7 @@ def ask_model(person: Respondent, config: Values) -> None:
         model |= {"provider": name} if kept else {"provider": name, "name": None, **_UNKNOWN}
         key, offered, way = provider.get("api_key"), ModelListing(), AGAIN
         kind = find_providers()[provider["kind"]]
-        if isinstance(key, Secret) and key.value is None:
+        if key and person.reveal(key) is None:
             person.review([unset("model.answer", key)])
             model = _ask_model_name(person, kind, model, offered)
             break
@@ -61,15 +61,15 @@ def ask_model(person: Respondent, config: Values) -> None:
         while way == AGAIN:
             if kind.names_models:
                 person.tell("  Asking the server for its models ...")
-                offered = person.probe(list_models(settings))
-                way = person.review(offered.findings, skip=False)
+                offered = asyncio.run(list_models(settings))
+                way = person.review(offered.findings)
                 if way != GO_ON:
                     continue
             model = _ask_model_name(person, kind, model, offered)
             person.tell("  Asking the model for one word ...")
             prices, wanted = _load_prices(person.directory), person.build(ModelConfig, model)
-            findings, window = person.probe(probe_model(wanted, settings, prices))
-            way = person.review(findings, skip=False)
+            findings, window = asyncio.run(probe_model(wanted, settings, prices))
+            way = person.review(findings)
             if window and any(
                 one.code == "model.context" and one.level == "warning" for one in findings
             ):
@@ -132,11 +132,11 @@ def _ask_provider(
     provider |= {"base_url": url} if url else {}
     if not issubclass(settings, KeyedSettings):
         return name, provider, kept
-    key = person.know(provider.pop("api_key", None))
+    key = provider.pop("api_key", None)
     if address:
         wants = keyed or key or person.has_secret("model.key")
         question, parse = "Does it need a key", partial(parse_choice, YES_OR_NO)
-        if person.ask("", question, default="yes" if wants else "no", parse=parse) == "no":
+        if person.ask(question, default="yes" if wants else "no", parse=parse) == "no":
             return name, provider, kept
     key = person.ask_secret("model.key", f"{name}.key", key, parse=_parse_key)
     return name, provider | {"api_key": key}, kept

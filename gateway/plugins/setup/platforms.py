@@ -4,6 +4,7 @@ Each page takes the section of a channel, as it is or with its platform alone, a
 the answers. Parsers of answers raise ValueError with a hint on the correct form.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -33,9 +34,7 @@ from gateway.plugins.setup.dialog import (
     LATER,
     NONE,
     Respondent,
-    Secret,
     Values,
-    find_secrets,
     split_words,
     unset,
 )
@@ -68,24 +67,23 @@ def _ask_token(
     parse: Callable[[str], str] = str.strip,
 ) -> tuple[Values, BotResultT]:
     """Ask for a token and probe it; return the section with it, and the result: `unseen` if its
-    value is not known. Raises PlatformSkipped.
+    value is not known.
 
     `label`: returns the bot's name; empty: not known. `later`: code of a finding that is shown with
     another question.
     """
     platform: str = section["platform"]
-    existing = person.know(section.get("token"))
+    existing = section.get("token")
     while True:
         token = person.ask_secret(f"{platform}.token", f"{name}.token", existing, parse=parse)
-        assert token is not None, "a token is not optional"
         section = section | {"token": token}
-        if token.value is None:
+        if person.reveal(token) is None:
             person.review([unset(f"{platform}.token", token)])
             return section, unseen
         way, result = AGAIN, unseen
         while way == AGAIN:
             person.tell(f"  Asking {platform.capitalize()} ...")
-            result = person.probe(probe(section))
+            result = asyncio.run(probe(section))
             way = person.review(one for one in result.findings if one.code != later)
         if way != CORRECT and (not (who := label(result)) or person.confirm(f"Use {who}?")):
             return section, result
@@ -118,7 +116,7 @@ def _ask_owner(
                 return number
         elif find_name is None or answer in known:
             return answer
-        elif who := person.probe(find_name(answer)):
+        elif who := asyncio.run(find_name(answer)):
             person.tell(f"  That is {who}.")
             return answer
         elif doubt(answer):
@@ -129,15 +127,10 @@ def _rooms(answer: str) -> list[str]:
     return [] if answer == NONE else split_words(answer)
 
 
-def _is_known(section: Values) -> bool:
-    token = section["token"]
-    return isinstance(token, Secret) and token.value is not None
-
-
 def ask_discord(
     person: Respondent, name: str, section: Values, owner: str | None
 ) -> ChannelAnswers:
-    """Ask about a Discord bot. Raises PlatformSkipped."""
+    """Ask about a Discord bot."""
     person.tell(
         "",
         "Discord",
@@ -176,7 +169,7 @@ def ask_discord(
             "User ID."
         )
     find_name = None
-    if _is_known(section):
+    if person.reveal(section["token"]):
         find_name = partial(find_discord_name, person.build(DiscordConfig, section))
     owner = _ask_owner(
         person,
@@ -202,9 +195,9 @@ def _ask_discord_rooms(
         person.tell("", "  It is in no guild yet. Open this address and choose a guild:", "")
         person.tell(f"  {result.invitation_url}", "")
         text = f"Press Enter when it is there, or write `{GO_ON}`"
-        if person.ask("", text, default="", unattended=GO_ON):
+        if person.ask(text, default="", unattended=GO_ON):
             break
-        result = person.probe(probe(section, []))
+        result = asyncio.run(probe(section, []))
     person.tell("", *(f"  {number}  {guild}" for number, guild in result.guilds[:10]))
     default = result.guilds[0][0] if len(result.guilds) == 1 else NONE
     default = " ".join(section.get("rooms") or ()) or default
@@ -212,11 +205,11 @@ def _ask_discord_rooms(
     while True:
         rooms = _rooms(person.ask("discord.rooms", default=default, parse=_parse_discord_rooms))
         wanted = [room for room in rooms if room not in known]
-        if not wanted or not _is_known(section):
+        if not wanted or person.reveal(section["token"]) is None:
             return rooms
-        checked = person.probe(probe(section, wanted))
+        checked = asyncio.run(probe(section, wanted))
         found = [one for one in checked.findings if one.code == "discord.rooms"]
-        if person.review(found, skip=False, also=("discord.rooms",)) == GO_ON:
+        if person.review(found, also=("discord.rooms",)) == GO_ON:
             return rooms
 
 
@@ -241,7 +234,7 @@ def _parse_discord_rooms(words: str) -> str:
 def ask_telegram(
     person: Respondent, name: str, section: Values, owner: str | None, *, polled: bool
 ) -> ChannelAnswers:
-    """Ask about a Telegram bot. Raises PlatformSkipped.
+    """Ask about a Telegram bot.
 
     `polled`: a gateway of ours runs with this bot, so its updates must not be requested.
     """
@@ -263,7 +256,8 @@ def ask_telegram(
         parse=_parse_telegram_token,
     )
     who, find_name = f"@{result.username}" if result.username else "the bot", None
-    readable, doubt = not polled and _is_known(section), f"{who} knows nobody with the id"
+    is_known = person.reveal(section["token"]) is not None
+    readable, doubt = not polled and is_known, f"{who} knows nobody with the id"
     person.tell("", "  The owner may do everything, and is identified by a Telegram id.")
     if owner is None:
         person.tell(
@@ -272,12 +266,12 @@ def ask_telegram(
             if readable
             else f"  To see yours, write /whoami to {who} when it runs."
         )
-    if _is_known(section):
+    if is_known:
         find_name = partial(find_telegram_name, person.build(TelegramConfig, section))
 
     def find_writer() -> str | None:
         """Ask which of the people who wrote to the bot is the owner."""
-        waiting = person.probe(find_contacts(person.build(TelegramConfig, section)))
+        waiting = asyncio.run(find_contacts(person.build(TelegramConfig, section)))
         person.review(waiting.findings)
         if not waiting.people:
             person.tell("  No message has arrived yet.")
@@ -307,7 +301,7 @@ def ask_telegram(
         default = " ".join(rooms) or NONE
         answer = person.ask("telegram.groups", default=default, parse=_parse_telegram_groups)
         if answer == "look":
-            waiting = person.probe(find_contacts(person.build(TelegramConfig, section)))
+            waiting = asyncio.run(find_contacts(person.build(TelegramConfig, section)))
             person.tell(*(f"  {number}  {title}" for number, title in waiting.groups))
             rooms = [number for number, _ in waiting.groups] or rooms
             if not waiting.groups:
@@ -364,9 +358,7 @@ _YES, _NO = ("yes", "y", "on", "true"), ("no", "n", "off", "false")
 
 
 def ask_irc(person: Respondent, name: str, section: Values, owner: str | None) -> ChannelAnswers:
-    """Ask about an IRC account. `name`: empty: it is named after its host. Raises
-    PlatformSkipped.
-    """
+    """Ask about an IRC account. `name`: empty: it is named after its host."""
     person.tell(
         "",
         "IRC",
@@ -404,13 +396,6 @@ class _IrcPage:
 
     def __init__(self, person: Respondent, name: str, section: Values) -> None:
         self._person, self._name, self.section = person, name, section
-        self._questions: dict[str, Callable[[], None]] = {
-            "server": self._ask_server,
-            "nick": self._ask_nick,
-            "account": self._ask_account,
-            "password": self._ask_password,
-        }
-        """By what a finding is about."""
 
     @property
     def name(self) -> str:
@@ -439,11 +424,12 @@ class _IrcPage:
         """Log in until it works, or the person accepts that it does not."""
         person, section = self._person, self.section
         while True:
-            if missing := [one for one in find_secrets(section) if one.value is None]:
-                person.review([unset("irc.login", missing[0])])
-                return
+            for one in (value_of(section, "password"), section.get("password")):
+                if one and person.reveal(str(one)) is None:
+                    person.review([unset("irc.login", str(one))])
+                    return
             person.tell(f"  Logging in to {section['host']}:{section['port']} ...")
-            findings = person.probe(probe_irc(self._build(rooms=[])))
+            findings = asyncio.run(probe_irc(self._build(rooms=[])))
             way = person.review(findings, also=_REVIEWED_WARNINGS)
             if way == GO_ON:
                 return
@@ -451,22 +437,17 @@ class _IrcPage:
                 self._correct(findings)
 
     def _correct(self, findings: list[Finding]) -> None:
-        """Ask again what the findings are about; if that is not known, all."""
+        """Ask again what the findings are about; if that is not known, the server."""
+        about: dict[str, Callable[[], None]] = {
+            "irc.nick": self._ask_nick,
+            "irc.sasl": self._ask_account,
+            "irc.password": self._ask_password,
+        }
         wrong = {
-            one.code
-            for one in findings
-            if one.level == "bad" or (one.level == "warning" and one.code in _REVIEWED_WARNINGS)
+            one.code for one in findings if one.level == "bad" or one.code in _REVIEWED_WARNINGS
         }
-        about = {
-            "irc.nick": "nick",
-            "irc.sasl": "account",
-            "irc.password": "password",
-            "irc.tls": "server",
-        }
-        found = {"server" if code.startswith("net.") else about.get(code) for code in wrong}
-        for name, ask in self._questions.items():
-            if name in found or (not found & self._questions.keys() and name != "password"):
-                ask()
+        for ask in [about[code] for code in about if code in wrong] or [self._ask_server]:
+            ask()
 
     def _build(self, **more: object) -> IrcConfig:
         """Build the channel as the gateway will have it."""
@@ -502,7 +483,7 @@ class _IrcPage:
             while way == AGAIN:
                 person.tell(f"  Connecting to {address} ...")
                 config = self._build(nick="reverie", sasl=None, password=None, rooms=[])
-                way = person.review(person.probe(probe_irc_server(config)))
+                way = person.review(asyncio.run(probe_irc_server(config)))
 
     def _ask_nick(self) -> None:
         nick = self.section.get("nick", "reverie")
@@ -531,21 +512,23 @@ class _IrcPage:
         if account.lower() == NONE:
             section["sasl"] = None
             return
-        existing = person.know(value_of(section, "password")) if account == known else None
+        known_password = value_of(section, "password") if account == known else None
+        existing = str(known_password) if known_password else None
         password = person.ask_secret("irc.password", f"{self.name}.password", existing)
         login = {"mechanism": "plain", **(section.get("sasl") or {})}
         section["sasl"] = login | {"account": account, "password": password}
 
     def _ask_password(self, *, optional: bool = False) -> None:
-        existing = self._person.know(self.section.get("password"))
+        existing = self.section.get("password")
         self.section["password"] = None
         if self._is_exposed and existing:
             self._person.tell("  Without TLS, the bot sends no password: it is left out.")
         if not self._is_exposed:
             file = f"{self.name}.server-password"
-            self.section["password"] = self._person.ask_secret(
+            given = self._person.ask_secret(
                 "irc.server.password", file, existing, optional=optional
             )
+            self.section["password"] = given or None
 
     def _ask_contact(self) -> None:
         local = is_loopback_host(self.section["host"])  # then a contact may be left out

@@ -24,22 +24,18 @@ from gateway.core.gateway_state import find_gateway_state
 from gateway.core.installing import in_image
 from gateway.core.redaction import Redactor
 from gateway.plugins.setup.config_edit import (
-    DRAFT,
     MAIN_FILE,
     SCHEMA_FILE,
     SECRETS,
     CannotEdit,
     check_files,
-    drop_draft,
     edit_files,
     find_changes,
     is_writable,
-    load_draft,
     merge_trees,
     parse_yaml,
     read_config_files,
     render_config,
-    save_draft,
     write_files,
 )
 from gateway.plugins.setup.dialog import (
@@ -47,15 +43,11 @@ from gateway.plugins.setup.dialog import (
     DONE,
     FAILED,
     UNCHECKED,
-    PlatformSkipped,
+    BeginAgain,
     Respondent,
-    Secret,
     SetupStopped,
-    StepBack,
     Values,
-    find_secrets,
     parse_choice,
-    replace_texts,
     split_words,
 )
 from gateway.plugins.setup.model import ask_model
@@ -77,19 +69,18 @@ def run_setup(
 
     `directory`: None: asked for. `yes`: existing files are changed without asking.
     """
-    token = secrets.token_urlsafe(32)
     try:
         while True:
             try:
-                return _run_setup(directory, person, token, as_json=as_json, yes=yes)
-            except StepBack:
-                person.step_back()
+                return _run_setup(directory, person, as_json=as_json, yes=yes)
+            except BeginAgain:
+                person.begin_again()
     except KeyboardInterrupt:
         with suppress(OSError):  # the terminal may be gone
-            sys.stderr.write(f"\nstopped; {_keep_draft(person)}\n")
+            sys.stderr.write("\nstopped; nothing was written\n")
         return FAILED
     except EOFError:
-        reason = f"the input ended before all questions were answered; {_keep_draft(person)}"
+        reason = "the input ended before all questions were answered; nothing was written"
         sys.stderr.write(f"\nsetup: {reason}; --non-interactive uses flags instead\n")
         return BAD_USAGE
     except (SetupStopped, OSError, UnicodeError) as error:
@@ -103,15 +94,12 @@ def run_setup(
             sys.stderr.write(f"setup: {message}\n")
         return error.code if isinstance(error, SetupStopped) else FAILED
     except Exception:  # noqa: BLE001 - an unexpected error may quote a secret: it is printed redacted
-        redactor = Redactor(person.seen_secrets)
-        bug = redactor(traceback.format_exc())
-        sys.stderr.write(f"this is a bug; {_keep_draft(person)}\n{bug}")
+        bug = Redactor(person.seen_secrets)(traceback.format_exc())
+        sys.stderr.write(f"this is a bug; nothing was written\n{bug}")
         return FAILED
 
 
-def _run_setup(
-    directory: Path | None, person: Respondent, token: str, *, as_json: bool, yes: bool
-) -> int:
+def _run_setup(directory: Path | None, person: Respondent, *, as_json: bool, yes: bool) -> int:
     directory = person.directory = _choose_directory(directory, person)
     texts = read_config_files(directory)
     if texts:
@@ -127,17 +115,16 @@ def _run_setup(
     files = _ask_persona(person, config, is_new=not texts)
     _ask_speaks_up(person, config, is_new=not texts)
     if value_at(config, "ops", "token") is None:
-        fresh = Secret("${file:secrets/ops.token}", token, is_new=True)
-        config["ops"] = config.get("ops", {}) | {"token": fresh}
-    asked = [*find_secrets(config)]
-    files |= {one.reference[7:-1]: f"{one.value}\n" for one in asked if one.is_new}
-    missing = [one.reference[2:-1] for one in asked if one.value is None]
+        token = person.add_secret("ops.token", secrets.token_urlsafe(32))
+        config["ops"] = config.get("ops", {}) | {"token": token}
+    used = [one for one in person.asked_secrets if one in json.dumps(config)]
+    files |= {one[7:-1]: f"{person.typed[one]}\n" for one in used if one in person.typed}
+    missing = [one[2:-1] for one in used if person.reveal(one) is None]
     notes = [f"{name} must be set in the environment of `reverie run`" for name in missing]
-    new = replace_texts(config, lambda text: text.reference if isinstance(text, Secret) else text)
-    configs = {MAIN_FILE: render_config(new, f"{datetime.now(UTC):%Y-%m-%d}")}
+    configs = {MAIN_FILE: render_config(config, f"{datetime.now(UTC):%Y-%m-%d}")}
     files |= {} if texts else {SCHEMA_FILE: schema_for_editors()}
     if texts:
-        changes = [*find_changes(old, new)]
+        changes = [*find_changes(old, config)]
         try:
             configs = edit_files(texts, trees, changes)
         except CannotEdit as error:
@@ -148,7 +135,6 @@ def _run_setup(
     if files:
         _confirm(person, directory, files, silent=as_json, yes=yes)
         write_files(directory, files)
-    drop_draft(directory)
     notes += [f"{flag} was not used: nothing asked for it" for flag in person.unused_flags]
     last = {one.code: one.level for one in person.findings}
     code = UNCHECKED if "unknown" in last.values() else DONE
@@ -165,7 +151,7 @@ def _run_setup(
             "directory": str(directory),
             "written": written,
             "channels": [one.name for one in channels],
-            "owners": value_at(new, "access", "roles", "owner") or [],
+            "owners": value_at(config, "access", "roles", "owner") or [],
             "warnings": notes,
             "findings": _list_findings(person),
             "next": next_commands,
@@ -175,48 +161,21 @@ def _run_setup(
 
 
 def _choose_directory(directory: Path | None, person: Respondent) -> Path:
-    """Return the directory of the configuration; answers of a setup that was stopped there are
-    proposed.
-    """
     person.tell(
-        "Reverie setup. Enter takes the value in brackets; `back` goes to the",
-        "question before; Ctrl-C stops, and the next setup goes on from there.",
+        "Reverie setup. Enter takes the value in brackets; `back` begins again, and",
+        "proposes your answers; Ctrl-C stops. Nothing is written before the last question.",
         "",
     )
     question = "Directory of the configuration"
-    mine, draft = Path("reverie"), Path("reverie", DRAFT)
-    free = "~/.config/reverie" if mine.exists() and not draft.exists() else "./reverie"
+    free = "~/.config/reverie" if Path("reverie").exists() else "./reverie"
     default = str(default_config() or free)
-    directory = directory or Path(person.ask("", question, default=default)).expanduser()
+    directory = directory or Path(person.ask(question, default=default)).expanduser()
     if not is_writable(directory):
         raise SetupStopped(
             f"{directory} cannot be written: name another directory, or look who owns it",
             code=BAD_USAGE,
         )
-    if _is_at_terminal(person) and (answers := load_draft(directory)):
-        person.tell("", f"Answers of a setup that was stopped are kept in {directory / DRAFT}.")
-        if person.confirm("Propose them again?"):
-            person.resume(answers)
     return directory
-
-
-def _is_at_terminal(person: Respondent) -> bool:
-    """Return whether somebody types the answers: those of a pipe come again by themselves."""
-    return person.attended and sys.stdin.isatty()
-
-
-def _keep_draft(person: Respondent) -> str:
-    """Keep the answers of somebody whose setup ends, and return where."""
-    if not (_is_at_terminal(person) and person.answers and person.directory != Path()):
-        return "nothing was written"
-    try:
-        save_draft(person.directory, person.answers)
-    except OSError as error:
-        return f"the answers could not be kept: {error.strerror}"
-    return (
-        f"your answers are kept in {person.directory / DRAFT}, each secret in a file of its own, "
-        "mode 600; the next setup proposes them"
-    )
 
 
 def _first_values() -> Values:
@@ -309,34 +268,25 @@ def _ask_channels(person: Respondent, config: Values, *, running: bool) -> list[
     answers: list[ChannelAnswers] = []
     roles = (config.get("access") or {}).get("roles") or {}
     owners = list(roles.get("owner") or ())
-    while not answers:
-        existing = [one for one in PLATFORMS if one in named]
-        default = " ".join(existing) or "telegram"
-        chosen = split_words(person.ask("platforms", default=default, parse=_parse_platforms))
-        if stay := [one for one in existing if one not in chosen]:
-            person.tell(f"  Unchanged: {', '.join(stay)}. To remove one, delete it from the file.")
-        for platform in chosen:
-            name = named.get(platform, "" if platform == "irc" else f"{platform}.main")
-            section = there.get(name, {"platform": platform})
-            mine = (one.partition(":")[2] for one in owners if one.partition(":")[0] == name)
-            owner = next(mine, None)
-            try:
-                if platform == "telegram":
-                    one = ask_telegram(person, name, section, owner, polled=running)
-                else:
-                    ask = ask_discord if platform == "discord" else ask_irc
-                    one = ask(person, name, section, owner)
-            except PlatformSkipped:
-                person.tell(f"  {platform} is skipped.")
-                continue
-            answers.append(one)
-            if one.owner != owner:
-                owners = [other for other in owners if other != f"{name}:{owner}"]
-                owners += [f"{one.name}:{one.owner}"] if one.owner else []
-        if existing and not answers:
-            break
-        if not answers:
-            person.tell("  You need at least one platform.", "")
+    existing = [one for one in PLATFORMS if one in named]
+    default = " ".join(existing) or "telegram"
+    chosen = split_words(person.ask("platforms", default=default, parse=_parse_platforms))
+    if stay := [one for one in existing if one not in chosen]:
+        person.tell(f"  Unchanged: {', '.join(stay)}. To remove one, delete it from the file.")
+    for platform in chosen:
+        name = named.get(platform, "" if platform == "irc" else f"{platform}.main")
+        section = there.get(name, {"platform": platform})
+        mine = (one.partition(":")[2] for one in owners if one.partition(":")[0] == name)
+        owner = next(mine, None)
+        if platform == "telegram":
+            one = ask_telegram(person, name, section, owner, polled=running)
+        else:
+            ask = ask_discord if platform == "discord" else ask_irc
+            one = ask(person, name, section, owner)
+        answers.append(one)
+        if one.owner != owner:
+            owners = [other for other in owners if other != f"{name}:{owner}"]
+            owners += [f"{one.name}:{one.owner}"] if one.owner else []
     config["channels"] = there | {one.name: one.section for one in answers}
     if owners or roles.get("owner"):
         roles = roles | {"owner": list(dict.fromkeys(owners))}

@@ -400,7 +400,7 @@ async def test_discord_from_nothing_to_an_answer(
             api.options = replace(api.options, message_content=True)
             await person.answers(
                 ("Your choice", "what?"),
-                ("one of look again, correct it, go on, skip.*Your choice", "look again"),
+                ("one of look again, correct it, go on.*Your choice", "look again"),
                 ("Use reverie", ""),
                 ("Servers or channels", ""),
                 ("Your id", ""),
@@ -519,39 +519,26 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
     assert len(files["secrets/ops.token"].strip()) >= 43
 
 
-async def test_back_leads_to_the_question_before_without_looking_again(tmp_path: Path) -> None:
+async def test_back_begins_again_and_proposes_the_answers(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
     async with (
         BotApi() as api,
         at_terminal("--config", str(directory), "--telegram-url", api.url) as person,
     ):
+        first = [("Platforms", ""), ("Token", api.token), ("Use @reverie_bot", "")]
         await person.answers(
-            ("Platforms", ""),
-            ("Token", api.token),
-            ("Use @reverie_bot", "back"),
-            ("Token", "back"),
-            ("Platforms", "back"),  # there is none before it
-            ("Platforms", ""),
-            ("Token", api.token),
-            ("Use @reverie_bot", ""),
+            ("Platforms", "back"),  # there is nothing to propose yet
+            *first,
             ("Your id", "later"),
-        )
-        asked = len(api.calls)
-        await person.answers(
             ("Groups", "lounge"),
             ("is not the id of a group.*Groups", "-100200"),
             ("Who answers", "back"),
+            ("Platforms", ""),
+            (r"Token .hidden; Enter keeps it.", ""),
+            ("Use @reverie_bot", ""),
+            (r"Your id[^\n]*\[later\]", ""),
             (r"Groups[^\n]*\[-100200\]", "-100300"),
             ("Who answers", "embedded"),
-        )
-        assert len(api.calls) == asked
-        await person.answers(
-            ("Its name", "Mira"),
-            ("Its character", "Calm."),
-            ("May it speak up", ""),
-            ("Write it", "back"),
-            ("May it speak up", "back"),
-            ("Its character", "back"),
             ("Its name", "Nora"),
             ("Its character", "Calm."),
             ("May it speak up", ""),
@@ -561,11 +548,11 @@ async def test_back_leads_to_the_question_before_without_looking_again(tmp_path:
     files = written(directory)
     assert 'rooms: ["-100300"]' in files["reverie.yaml"]
     assert "id: nora" in files["reverie.yaml"]
-    assert person.screen.count("To create a bot, talk to @BotFather") == 2
+    assert files["secrets/telegram.main.token"].strip() == api.token
 
 
 @pytest.mark.parametrize("platform", ["telegram", "discord", "irc"])
-async def test_back_from_each_question_and_enter_lead_to_the_same_configuration(
+async def test_back_from_the_last_question_and_enter_lead_to_the_same_configuration(
     platform: str, tmp_path: Path
 ) -> None:
     sasl = IrcOptions(caps=f"{CAPS} sasl=PLAIN", sasl={"mira": "correct horse"})
@@ -607,12 +594,10 @@ async def test_back_from_each_question_and_enter_lead_to_the_same_configuration(
         for goes_back in (False, True):
             directory = tmp_path / str(goes_back)
             async with at_terminal("--config", str(directory), *urls) as person:
-                before = ""
-                for prompt, words in [*dialog, ("Write it", "yes")]:
-                    if goes_back and before:
-                        await person.answers((prompt, "back"), (before, ""))
-                    await person.says(prompt, words)
-                    before = prompt
+                await person.answers(*dialog)
+                if goes_back:
+                    await person.answers(("Write it", "back"), *((one, "") for one, _ in dialog))
+                await person.says("Write it", "yes")
                 assert await person.over() == 0, person.screen
             files = written(directory)
             files.pop("secrets/ops.token")
@@ -621,7 +606,7 @@ async def test_back_from_each_question_and_enter_lead_to_the_same_configuration(
 
 
 @pytest.mark.system
-async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path: Path) -> None:
+async def test_what_is_wrong_is_asked_again(tmp_path: Path) -> None:
     def urls(telegram: BotApi, discord: DiscordApi, fake: ModelApi) -> list[str]:
         found = {
             "telegram-url": telegram.url,
@@ -646,17 +631,7 @@ async def test_back_leads_from_each_correction_to_the_choice_before_it(tmp_path:
         async with at_terminal("--config", str(tmp_path / "bot"), *given) as person:
 
             async def corrects(choice: str, *questions: tuple[str, str]) -> None:
-                """Choose to correct, go back from each question to the choice, and answer them at
-                last."""
-                await person.says(f"{choice}.*Your choice", "correct it")
-                for steps in range(1, len(questions) + 1):
-                    for question, words in questions[: steps - 1]:
-                        await person.says(question, words)
-                    for question, _ in reversed(questions[:steps]):
-                        await person.says(question, "back")
-                    await person.says("Your choice", "correct it")
-                for question, words in questions:
-                    await person.says(question, words)
+                await person.answers((f"{choice}.*Your choice", "correct it"), *questions)
 
             await person.answers(
                 ("Platforms", "telegram discord irc"),
@@ -1048,86 +1023,10 @@ async def test_a_directory_of_the_proposed_name_is_left_to_whom_it_belongs(tmp_p
 
 
 @pytest.mark.parametrize(
-    "question", [0, 3, 6, *(pytest.param(one, marks=pytest.mark.system) for one in (1, 2, 4, 5))]
-)
-async def test_ctrl_c_at_any_question_keeps_the_answers_for_the_next_time(
-    tmp_path: Path, question: int
-) -> None:
-    directory = tmp_path / "bot"
-    async with world() as (api, fake):
-        given = "--config", str(directory), "--telegram-url", api.url, "--model-url", fake.url
-        answers = [
-            ("Platforms", "t"),
-            ("Token", api.token),
-            ("Use @", ""),
-            ("Your id", "later"),
-            ("Groups", "-100200"),
-        ]
-        answers += [("Who answers", ""), ("Key", KEY), ("Model", "1")]
-        async with at_terminal(*given) as person:
-            for prompt, words in answers[:question]:
-                await person.says(prompt, words)
-            await person.sees(answers[question][0] + r"[^\n]*: $")
-            assert await person.interrupts() == 1
-            assert "Traceback" not in person.screen
-        if not question:
-            assert "nothing was written" in person.screen
-            assert untouched(tmp_path)
-            return
-        assert not list(directory.glob("*.yaml"))
-        draft = directory / "secrets" / "draft"
-        assert str(draft) in " ".join(person.screen.split())
-        for file in draft.iterdir():
-            assert file.stat().st_mode & 0o777 == 0o600
-            assert file.name != "answers.json" or api.token not in file.read_text()
-        async with at_terminal(*given) as person:
-            await person.says("Propose them again", "")
-            await person.sees(r"Platforms[^\n]*: $")
-            assert await person.interrupts() == 1
-        async with at_terminal(*given) as person:
-            await person.says("Propose them again", "")
-            for prompt, words in answers:
-                asked = answers.index((prompt, words)) >= question
-                await person.says(prompt, words if asked else "")
-            await agreed(person)
-            assert api.token not in person.screen
-        assert not draft.exists()
-        files = written(directory)
-        assert files["secrets/telegram.main.token"].strip() == api.token
-        assert ("-100200" in files["reverie.yaml"], files["secrets/anthropic.key"].strip()) == (
-            True,
-            KEY,
-        )
-
-
-async def test_answers_of_another_version_are_proposed_as_far_as_they_can_be_read(
-    tmp_path: Path,
-) -> None:
-    draft = tmp_path / "secrets" / "draft"
-    draft.mkdir(parents=True)
-    answers = {
-        "gone.key": "x",
-        "telegram.token": 3,
-        "platforms": "matrix",
-        "irc.server": "127.0.0.1:1",
-    }
-    (draft / "answers.json").write_text(json.dumps(answers))
-    async with at_terminal("--config", str(tmp_path)) as person:
-        await person.answers(("Propose them again", ""), (r"Platforms[^\n]*\[matrix\]", ""))
-        await person.sees("matrix is not one of")
-        await person.says("Platforms", "irc")
-        await person.sees(r"Server \[127.0.0.1:1\]: $")
-        assert await person.interrupts() == 1
-    (draft / "answers.json").write_text("[]")
-    async with at_terminal("--config", str(tmp_path)) as person:
-        await person.sees(r"Platforms[^\n]*\[telegram\]: $")
-
-
-@pytest.mark.parametrize(
     "number",
     [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.system)],
 )
-async def test_an_end_while_it_looks_keeps_the_answers(tmp_path: Path, number: int) -> None:
+async def test_an_end_while_it_looks_leaves_nothing(tmp_path: Path, number: int) -> None:
     async with (
         world() as (api, _),
         at_terminal("--config", str(tmp_path / "bot"), "--telegram-url", api.url) as person,
@@ -1140,19 +1039,28 @@ async def test_an_end_while_it_looks_keeps_the_answers(tmp_path: Path, number: i
         await api.called("getMe")
         os.kill(person.process.pid, number)
         assert await person.over() == 1
+        assert "nothing was written" in person.screen
+        assert "Traceback" not in person.screen
         assert api.token not in person.screen
         api.faults.release()
-        kept_files = [f"secrets/draft/{name}" for name in ("answers.json", "telegram.main.token")]
-        assert [*written(tmp_path / "bot")] == kept_files
+        assert untouched(tmp_path)
+
+
+async def test_ctrl_c_at_a_question_leaves_nothing(tmp_path: Path) -> None:
+    async with at_terminal("--config", str(tmp_path / "bot")) as person:
+        await person.sees(r"Platforms[^\n]*: $")
+        assert await person.interrupts() == 1
+        assert "nothing was written" in person.screen
+        assert untouched(tmp_path)
 
 
 async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
     sabotage = (
         "import gateway.plugins.setup.program as p\n"
-        "def broken(config):\n"
-        "    token = config['channels']['telegram.main']['token']\n"
-        "    raise RuntimeError(f'broken at {token.value}')\n"
-        f"p.find_secrets = broken\n{MAIN}"
+        "def broken(person, config):\n"
+        "    token = person.reveal(config['channels']['telegram.main']['token'])\n"
+        "    raise RuntimeError(f'broken at {token}')\n"
+        f"p.ask_model = broken\n{MAIN}"
     )
     async with world() as (api, fake):
         code, out, err = await piped(
@@ -1215,16 +1123,13 @@ async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
 
 
 @pytest.mark.system
-async def test_what_does_not_work_can_be_left_out_or_left_so(tmp_path: Path) -> None:
+async def test_what_does_not_work_can_be_left_so(tmp_path: Path) -> None:
     directory = tmp_path / "bot"
     async with world() as (api, fake):
         urls = "--telegram-url", api.url, "--model-url", fake.url
         async with at_terminal("--config", str(directory), *urls) as person:
             await person.answers(
                 ("Platforms", ""),
-                ("Token", "1:wrong-token-of-somebody"),
-                ("Your choice", "skip"),
-                ("You need at least one platform.*Platforms", ""),
                 ("Token", "1:wrong-token-of-somebody"),
                 ("Your choice", "g"),
                 ("Your id", ""),
