@@ -4,7 +4,7 @@ ARGS ?=
 PYTHON ?= python3
 export PYTHON
 
-.PHONY: help install demo test test-all examples crash cluster soak proof check docs images messages lock bench trace clean
+.PHONY: help install demo test test-all examples crash cluster soak proof check docs images messages lock bench trace profile clean
 
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -82,7 +82,10 @@ bench: .venv/.tools ## run the benchmarks
 	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; .venv/bin/python $$bench $(ARGS); done
 
 trace: .venv/.tools ## print the code and the commits that one plain message takes; ARGS=CHECKOUT for another one
-	.venv/bin/python tests/tools/trace.py $(ARGS)
+	.venv/bin/python -m tests.tools.trace $(ARGS)
+
+profile: .venv/.tools ## print where the time of one plain message goes, by package and by step; ARGS="--checkout DIR" for another one
+	.venv/bin/python -m tests.tools.profiler $(ARGS)
 
 clean: ## remove what was made
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -22,12 +22,11 @@ from typing import NamedTuple
 from tests.bench.bench_store import fill
 from tests.bench.gateway_kit import (
     ENVIRONMENT,
-    NICK,
     ROOM,
     FastModel,
     Figure,
-    Gateway,
     Wire,
+    ask,
     running,
     show,
     write_config,
@@ -88,7 +87,7 @@ class Bench:
         for _ in range(runs):
             async with running(self._wire, self.config(remote=remote)) as gateway:
                 if remote:
-                    await self._exchange(gateway, 0)
+                    await ask(self._wire, self._model, gateway.bot, "how is the build?")
                 await asyncio.sleep(IDLE_S)
                 found.append(gateway.resident_mb())
         return statistics.median(found)
@@ -100,21 +99,17 @@ class Bench:
             for number in range(samples + WARM_UP):
                 if number == WARM_UP:
                     warm_s = gateway.cpu_s()
-                before = len(self._model.stamps)
-                said_s, replied_s = await self._exchange(gateway, number)
-                requested.append((self._model.stamps[before] - said_s) * 1000)
-                posted.append((replied_s - self._model.answered[before]) * 1000)
+                answered = await ask(
+                    self._wire,
+                    self._model,
+                    gateway.bot,
+                    f"how is the build, number {number}?",
+                    f"alice{number % 50}",
+                )
+                requested.append((answered.requested_s - answered.said_s) * 1000)
+                posted.append((answered.replied_s - answered.written_s) * 1000)
             cpu_ms = (gateway.cpu_s() - warm_s) * 1000 / samples
         return Answers(sorted(requested[WARM_UP:]), sorted(posted[WARM_UP:]), cpu_ms)
-
-    async def to_reply(self, samples: int) -> list[float]:
-        """Milliseconds from a line on the wire to the reply on the wire, scripted model; sorted."""
-        taken = []
-        async with running(self._wire, self.config(remote=False)) as gateway:
-            for number in range(samples + WARM_UP):
-                said_s, replied_s = await self._exchange(gateway, number)
-                taken.append((replied_s - said_s) * 1000)
-        return sorted(taken[WARM_UP:])
 
     async def ingest(self, lines: int) -> tuple[float, float]:
         """Room lines per second and per second of processor time, from the first on the wire until
@@ -132,16 +127,6 @@ class Bench:
                 await asyncio.sleep(0.01)
             log.close()
             return lines / (time.perf_counter() - began_s), lines / (gateway.cpu_s() - began_cpu_s)
-
-    async def _exchange(self, gateway: Gateway, number: int) -> tuple[float, float]:
-        """Say one line to the bot and wait for its answer; when each was on the wire."""
-        already = len(self._wire.lines)
-        said_s = time.perf_counter()
-        gateway.bot.raw(_line(number, f"{NICK}: how is the build, number {number}?"))
-        replied_s = await self._wire.said_s("PRIVMSG", after=already)
-        await self._wire.said_s("PING", after=already)
-        await asyncio.sleep(0.005)  # what is written after a reply is not the next one's delay
-        return said_s, replied_s
 
 
 def _line(number: int, text: str) -> bytes:
@@ -260,9 +245,6 @@ async def measure(options: argparse.Namespace) -> list[Figure]:
             )
             add("model's last byte -> reply, p99", _p99(answers.posted_ms), "ms", "<= 12")
             add("CPU per answered message", answers.cpu_ms, "ms", "<= 10")
-            replied = await bench.to_reply(options.samples)
-            add("message -> reply, scripted, p50", statistics.median(replied), "ms")
-            add("message -> reply, scripted, p99", _p99(replied), "ms")
             if not whole:
                 return figures
             rates = [await bench.ingest(options.lines) for _ in range(3)]

@@ -200,6 +200,29 @@ async def _drain(log: asyncio.StreamReader) -> None:
         pass
 
 
+class Answered(NamedTuple):
+    """When each part of an answer was on the wire."""
+
+    said_s: float
+    requested_s: float
+    """First byte of the request to the model."""
+    written_s: float
+    """Last byte of the model's answer."""
+    replied_s: float
+
+
+async def ask(
+    wire: Wire, model: "FastModel", bot: Client, text: str, sender: str = "alice"
+) -> Answered:
+    """Say one line to the bot and wait for its answer."""
+    already, asked, said_s = len(wire.lines), len(model.stamps), time.perf_counter()
+    bot.raw(f":{sender}!a@host PRIVMSG {ROOM} :{NICK}: {text}\r\n".encode())
+    replied_s = await wire.said_s("PRIVMSG", after=already)
+    await wire.said_s("PING", after=already)
+    await asyncio.sleep(0.005)  # what is written after a reply is not the next one's delay
+    return Answered(said_s, model.stamps[asked], model.answered[asked], replied_s)
+
+
 @dataclass(slots=True)
 class FirstByte(asyncio.Protocol):
     """One connection of `answering`: a chat completion for every request, and the times of both."""
@@ -225,14 +248,15 @@ class FirstByte(asyncio.Protocol):
         if not ended or len(body) < _length(head):
             return
         self._ahead.clear()
+        answer = _answer(len(body) // 4)
         if self.delay_s:
-            asyncio.get_running_loop().call_later(self.delay_s, self._answer)
+            asyncio.get_running_loop().call_later(self.delay_s, self._answer, answer)
         else:
-            self._answer()
+            self._answer(answer)
 
-    def _answer(self) -> None:
+    def _answer(self, answer: bytes) -> None:
         assert self._transport is not None
-        self._transport.write(_ANSWER)
+        self._transport.write(answer)
         self.answered.append(time.perf_counter())
 
 
@@ -241,7 +265,8 @@ def _length(head: bytes) -> int:
     return int(fields[b"content-length"])
 
 
-def _answer() -> bytes:
+def _answer(prompt_tokens: int) -> bytes:
+    """An answer whose prompt was read from the cache, but for its end."""
     frame = {"id": "1", "object": "chat.completion.chunk", "created": 0, "model": "bench"}
     choices = [
         {
@@ -251,7 +276,12 @@ def _answer() -> bytes:
         },
         {"index": 0, "delta": {}, "finish_reason": "stop"},
     ]
-    usage = {"prompt_tokens": 100, "completion_tokens": 3, "total_tokens": 103}
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": 3,
+        "total_tokens": prompt_tokens + 3,
+        "prompt_tokens_details": {"cached_tokens": int(prompt_tokens * 0.99)},
+    }
     events = [json.dumps(frame | {"choices": [choice]}) for choice in choices]
     events += [json.dumps(frame | {"choices": [], "usage": usage}), "[DONE]"]
     body = "".join(f"data: {event}\n\n" for event in events).encode()
@@ -260,9 +290,6 @@ def _answer() -> bytes:
         % len(body)
         + body
     )
-
-
-_ANSWER = _answer()
 
 
 class FastModel:

@@ -1,6 +1,6 @@
 """Trace of one plain message: the code and the trips to the database that a "hello" on IRC takes.
 
-`make trace`, or `python tests/tools/trace.py [CHECKOUT]`. Nothing is limited.
+`make trace`, or `python -m tests.tools.trace [CHECKOUT]`. Nothing is limited.
 
 `reverie run` on a loopback IRC server and a model that streams one sentence. The third "hello" is
 traced, by `sys.setprofile` in the event loop's thread, from the line on the wire to a second after
@@ -13,22 +13,16 @@ but part of the one that it stands in; a lambda is one.
 import ast
 import asyncio
 import collections
-import contextlib
 import itertools
-import json
-import os
-import runpy
-import signal
 import sys
-import tempfile
 import time
 import weakref
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+from tests.tools.watched import ROOT, run_child, watched
+
 PACKAGES = ("gateway/", "channels/", "agent/")
 MESSAGES: Final = 3
 """Messages, of which the last is traced."""
@@ -121,30 +115,22 @@ def _callers(frame: FrameType | None) -> list[str]:
     return names
 
 
-def run_traced(checkout: Path, config: str, result: Path) -> None:
-    """Run the gateway of a checkout in this process. SIGURG starts the trace, SIGWINCH writes it to
-    `result`."""
+def run_traced(checkout: Path) -> None:
+    """Run the gateway of a checkout in this process, and trace it while it is told to."""
     sys.path.insert(0, str(checkout))
     recorder = Recorder(checkout)
     recorder.record_trips()
 
-    def start(_: int, __: object) -> None:
+    def begin() -> None:
         recorder.trips.clear()
         asyncio.get_running_loop().set_task_factory(recorder.create_task)
-        result.with_suffix(".begun").touch()
         sys.setprofile(recorder.record)
 
-    def finish(_: int, __: object) -> None:
+    def end() -> object:
         sys.setprofile(None)
-        part = result.with_suffix(".part")  # complete as soon as the file exists
-        found = [recorder.calls, recorder.sent, recorder.trips]
-        part.write_text(json.dumps(found), encoding="utf-8")
-        part.rename(result)
+        return recorder.calls, recorder.sent, recorder.trips
 
-    signal.signal(signal.SIGURG, start)
-    signal.signal(signal.SIGWINCH, finish)
-    sys.argv = ["reverie", "run", "--config", config]
-    runpy.run_module("gateway.cli.main", run_name="__main__")
+    run_child(begin, end)
 
 
 async def trace_hello(checkout: Path) -> tuple[list[Any], float, float]:
@@ -153,46 +139,14 @@ async def trace_hello(checkout: Path) -> tuple[list[Any], float, float]:
 
     Times are `time.perf_counter`, which both processes share.
     """
-    from tests.bench.gateway_kit import NICK, ROOM, FastModel, Wire, write_config  # noqa: PLC0415 - not in the child
-
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "calls.json"
-        async with Wire() as wire, FastModel() as model:
-            config = Path(folder) / "config"
-            write_config(
-                config, irc_port=wire.port, model_url=model.url, store=config / "reverie.db"
-            )
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                __file__,
-                "--child",
-                str(checkout),
-                str(config),
-                str(result),
-                env={**os.environ, "PYTHONPATH": str(checkout)},
-            )
-            try:
-                await wire.joined(NICK, ROOM)
-                asked, answered_s = 0, 0.0
-                for number in range(MESSAGES):
-                    before, asked = len(wire.lines), len(model.stamps)
-                    if number == MESSAGES - 1:
-                        await asyncio.sleep(SETTLE_S)  # what the message before left behind is done
-                        process.send_signal(signal.SIGURG)
-                        while not result.with_suffix(".begun").exists():
-                            await asyncio.sleep(0.01)
-                    await wire.say(ROOM, f"{NICK}: hello")
-                    answered_s = await wire.said_s(f"PRIVMSG {ROOM} ", after=before)
-                    await asyncio.sleep(SETTLE_S)
-                process.send_signal(signal.SIGWINCH)
-                while not result.exists():
-                    await asyncio.sleep(0.1)
-                trace = json.loads(result.read_text(encoding="utf-8"))
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    process.terminate()
-                await process.wait()
-        return trace, model.stamps[asked], answered_s
+    async with watched("tests.tools.trace", checkout) as gateway:
+        for _ in range(MESSAGES - 1):
+            await gateway.ask("hello")
+            await asyncio.sleep(SETTLE_S)  # what the message before left behind is done
+        await gateway.begin()
+        answered = await gateway.ask("hello")
+        await asyncio.sleep(SETTLE_S)
+        return await gateway.end(), answered.requested_s, answered.replied_s
 
 
 def count_statements(file: Path) -> int:
@@ -239,6 +193,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--child"]:
-        run_traced(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+        run_traced(Path(sys.argv[2]))
     else:
         main()
