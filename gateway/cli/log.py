@@ -159,10 +159,8 @@ def log_export_command(args: argparse.Namespace) -> int:
             await _write_from(reader, 0, partial(_write_rows, sys.stdout, Redactor(), jsonl=True))
             return
         opened = os.open(args.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with (
-            os.fdopen(opened, "w", encoding="ascii") as file,
-            show_progress("exporting the log", "entries") as tell,
-        ):
+        tell = show_progress("exporting the log", "entries")
+        with os.fdopen(opened, "w", encoding="ascii") as file:
             last = await reader.last_position()
 
             def write(page: list[LogRow]) -> None:
@@ -177,8 +175,8 @@ def log_export_command(args: argparse.Namespace) -> int:
 def log_rebuild_command(args: argparse.Namespace) -> int:
     """Handle `log rebuild`."""
     try:
-        with show_progress("replaying the log", "entries") as tell:
-            differences = asyncio.run(rebuild(resolve_store(args), progress=tell))
+        tell = show_progress("replaying the log", "entries")
+        differences = asyncio.run(rebuild(resolve_store(args), progress=tell))
     except StoreError as error:
         return report_failure("log", error)
     for one in differences:

@@ -55,8 +55,8 @@ def store_copy_command(args: argparse.Namespace) -> int:
     )
     target = _parse_store(args.target, config.path)
     try:
-        with show_progress("copying the log", "entries") as tell:
-            done = transfer_store(source, target, SystemClock(), tell)
+        tell = show_progress("copying the log", "entries")
+        done = transfer_store(source, target, SystemClock(), tell)
     except (StoreError, OSError) as error:
         return report_failure("store copy", error)
     print(

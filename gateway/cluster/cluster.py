@@ -60,28 +60,21 @@ class Member:
     that was removed."""
     name: str
     """Name for people: of `--name`, or host and process id."""
-    started: datetime
-    is_draining: bool = False
-    """True: it stops, or is starting, and takes nothing new."""
-    leases: frozenset[LeaseName] = frozenset()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberStatus:
-    """A member, and what is known of its process."""
-
-    member: Member
     host: str
     pid: int
     version: str
+    started: datetime
     age_s: float
     """Seconds since its last sign of life, which comes each second."""
     has_session: bool
     """False: its connection to the database is lost."""
     is_ready: bool
     """False: it is still starting, and takes no lease."""
+    is_draining: bool = False
+    """True: it stops, and takes nothing new."""
     ops: str = ""
     """Address of its HTTP server. Empty: it has none, or does not listen yet."""
+    leases: frozenset[LeaseName] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +82,8 @@ class LeaseStatus:
     """A lease that some process wants."""
 
     name: LeaseName
-    holder: Member | None
+    holder: str
+    """Name of the process. Empty: no process holds it."""
     since: datetime | None
     """Time at which the holder, or the last one, took it. None: nobody has had it."""
     free_s: float | None
@@ -116,7 +110,7 @@ class Cluster:
     is_shared: bool = False
     """True: other processes may share the store, now or later."""
     ops: str = ""
-    """See `MemberStatus`; whoever listens sets it, and the others know it a second later."""
+    """See `Member`; whoever listens sets it, and the others know it a second later."""
     taken_leases = 0
     """How often this process has taken a lease since it started."""
 
@@ -124,11 +118,6 @@ class Cluster:
         self.fenced = asyncio.Event()
         """Set when other processes have removed this one: it holds nothing any more, and may write
         nothing."""
-
-    @property
-    def members(self) -> Sequence[Member]:
-        """All processes, as last read: this one, too. Empty: it is the only one for good."""
-        return ()
 
     def holds(self, lease: LeaseName) -> bool:  # noqa: ARG002 - the contract
         """Return whether this process holds the lease."""
@@ -138,7 +127,7 @@ class Cluster:
         """Return whether this process takes the turns of a conversation."""
         return True
 
-    def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
+    def describe(self) -> tuple[Sequence[Member], Sequence[LeaseStatus]]:
         """Return all members and leases, as last read, and their ages now. Empty: this process is
         the only one.
         """

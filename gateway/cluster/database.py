@@ -17,6 +17,7 @@ import math
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -35,7 +36,6 @@ from gateway.cluster.cluster import (
     LeaseName,
     LeaseStatus,
     Member,
-    MemberStatus,
     lease_of,
 )
 from gateway.core.events import ConversationId
@@ -89,24 +89,20 @@ _SESSION_SETTINGS: Final = {
 # Decisions
 
 
-def find_dead(members: Iterable[MemberStatus], me: int, *, steady_s: float) -> list[int]:
+def find_dead(members: Iterable[Member], me: int, *, steady_s: float) -> list[int]:
     """Return the numbers of the members that are to be removed.
 
     `steady_s`: seconds for which the signs of this process itself have come in time.
     """
     if steady_s < HUNG_S:
         return []
+    limits_s = {(True, True): HUNG_S, (True, False): SILENT_S}
     return [
-        one.member.number
+        one.number
         for one in members
-        if one.member.number != me and one.age_s > _find_limit(one)
+        if one.number != me
+        and one.age_s > limits_s.get((one.is_ready, one.has_session), STARTING_S)
     ]
-
-
-def _find_limit(one: MemberStatus) -> float:
-    if not one.is_ready:
-        return STARTING_S
-    return HUNG_S if one.has_session else SILENT_S
 
 
 def is_in_time(own_s: float, server_s: float) -> bool:
@@ -123,10 +119,6 @@ def _kind(lease: LeaseName) -> str:
     return lease.partition(":")[0]
 
 
-def _count(member: Member, kind: str) -> int:
-    return sum(_kind(one) == kind for one in member.leases)
-
-
 def find_claims(
     me: int, members: Sequence[Member], free: Mapping[LeaseName, float]
 ) -> list[LeaseName]:
@@ -136,18 +128,13 @@ def find_claims(
     Each is for the member with the fewest of its kind, of these for the one with the lowest number.
     One that is left lying for `CLAIM_S` is for everybody.
     """
-    counts = {(one.number, kind): _count(one, kind) for one in members for kind in map(_kind, free)}
+    counts = Counter((one.number, _kind(lease)) for one in members for lease in one.leases)
+    numbers = [one.number for one in members if one.is_ready and not one.is_draining]
     claims = []
-    for lease, free_s in sorted(free.items()):
-        numbers = [one.number for one in members if not one.is_draining]
-        if me not in numbers:
-            continue
-        kind = _kind(lease)
-        chosen = (
-            me
-            if free_s > CLAIM_S
-            else min(numbers, key=lambda number: (counts[number, kind], number))
-        )
+    for lease, free_s in sorted(free.items()) if me in numbers else ():
+        chosen, kind = me, _kind(lease)
+        if free_s <= CLAIM_S:
+            chosen = min(numbers, key=lambda number: (counts[number, kind], number))
         counts[chosen, kind] += 1
         if chosen == me:
             claims.append(lease)
@@ -168,8 +155,13 @@ _BEAT: Final = (
 )
 """The sign of life. Its commit does not wait for the disk."""
 _LOCK_KEY: Final = "hashtext({number}::text || ':' || {schema}::text)"
+_MEMBER_FIELDS: Final = (
+    *("number", "name", "host", "pid", "version", "ops", "started", "is_ready", "is_draining"),
+    *("age_s", "has_session"),
+)
+"""Fields of `Member`, in the order of the columns of `_READ_MEMBERS` behind the first one."""
 _READ_MEMBERS: Final = f"""
-SELECT number, name, host, pid, version, ops, started, ready, draining, seen,
+SELECT seen, number, name, host, pid, version, ops, started, ready, draining,
     extract(epoch FROM clock_timestamp() - seen)::double precision,
     ({_LOCK_KEY.format(number="number", schema="$1")}::bigint & 4294967295)::oid IN (
         SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = {_MEMBER_LOCK}
@@ -200,8 +192,6 @@ _Connection: TypeAlias = "AsyncConnection[tuple[Any, ...]]"
 
 @dataclass(slots=True)
 class _Work:
-    """Work under a lease, of this process."""
-
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -216,11 +206,10 @@ class DatabaseCluster(Cluster):
 
     is_shared = True
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__()
         parameters, self._schema = read_url(url)
         self._parameters: Final = {**parameters, **_CLIENT_PARAMETERS}
-        self._name = name
         self._loops: Final = list[asyncio.Task[None]]()
 
         self._listener: LeaseListener | None = None
@@ -231,7 +220,6 @@ class DatabaseCluster(Cluster):
         """State in the database: whether it has started, and drains, and its `ops`."""
         self._log_listeners: Final = list[Callable[[], None]]()
         self._members: Sequence[Member] = ()
-        self._statuses: Sequence[MemberStatus] = ()
         self._signs: Mapping[int, datetime] = {}
         """When each member gave its last sign of life, by the server's clock."""
         self._leases: Sequence[LeaseStatus] = ()
@@ -258,7 +246,7 @@ class DatabaseCluster(Cluster):
         removed: whoever has the name now holds its lock (`gateway.core.process_files`). Raises
         StoreUnavailable if the database cannot be used. To be ended with `leave`.
         """
-        made = cls(url, name)
+        made = cls(url)
         try:
             connection = await made._connect()
             try:
@@ -268,7 +256,14 @@ class DatabaseCluster(Cluster):
                 )
                 ((made.number,),) = await cursor.fetchall()
                 await made._read(connection)
-                if left := made._find_predecessors():
+                left = [
+                    one.number
+                    for one in made._members
+                    if (one.name, one.host) == (name, socket.gethostname())
+                    and one.number != made.number
+                    and (one.pid == os.getpid() or not _is_running(one.pid))
+                ]
+                if left:
                     await made._remove(connection, left)
             finally:
                 await connection.close()
@@ -276,16 +271,6 @@ class DatabaseCluster(Cluster):
             raise StoreUnavailable(f"the database cannot be used ({_first_line(error)})") from error
         made._loops.append(asyncio.create_task(made._keep("signs of life", made._beat)))
         return made
-
-    def _find_predecessors(self) -> list[int]:
-        """Return the numbers that earlier processes of this name have left, as they were killed."""
-        return [
-            one.member.number
-            for one in self._statuses
-            if (one.member.name, one.host) == (self._name, socket.gethostname())
-            and one.member.number != self.number
-            and (one.pid == os.getpid() or not _is_running(one.pid))
-        ]
 
     async def start(self, listener: LeaseListener, leases: Iterable[LeaseName]) -> None:
         """Take those of these leases that it is to hold, now and later."""
@@ -351,10 +336,6 @@ class DatabaseCluster(Cluster):
 
     # Members and leases
 
-    @property
-    def members(self) -> Sequence[Member]:
-        return self._members
-
     def holds(self, lease: LeaseName) -> bool:
         work = self._work.get(lease)
         return work is not None and not work.is_over
@@ -362,11 +343,10 @@ class DatabaseCluster(Cluster):
     def takes_turns_of(self, conversation: ConversationId) -> bool:
         return self.holds(lease_of(conversation))
 
-    def describe(self) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
-        """Return all members and leases, as last read, and their ages now."""
+    def describe(self) -> tuple[Sequence[Member], Sequence[LeaseStatus]]:
         later_s = asyncio.get_running_loop().time() - self._read_at
         return (
-            [replace(one, age_s=one.age_s + later_s) for one in self._statuses],
+            [replace(one, age_s=one.age_s + later_s) for one in self._members],
             [
                 one if one.free_s is None else replace(one, free_s=one.free_s + later_s)
                 for one in self._leases
@@ -421,7 +401,7 @@ class DatabaseCluster(Cluster):
         await self._read(connection)
         self._begin_and_end_work()
         loop_s = asyncio.get_running_loop().time()
-        dead = find_dead(self._statuses, self.number, steady_s=loop_s - self._steady_since)
+        dead = find_dead(self._members, self.number, steady_s=loop_s - self._steady_since)
         if dead and await self._remove(connection, dead):
             return True
         if self._is_draining or self._listener is None:
@@ -433,15 +413,12 @@ class DatabaseCluster(Cluster):
             and one.name in self._wanted
             and self._barred_until.get(one.name, 0) <= loop_s
         }
-        claims = find_claims(self.number, self._awake(), free)
-        if not claims:
+        awake = [one for one in self._members if one.age_s <= SILENT_S]
+        if not (claims := find_claims(self.number, awake, free)):
             return False
         taken = await (await connection.execute(_CLAIM, (self.number, claims))).fetchall()
         await self._notify_members(connection)
         return bool(taken)
-
-    def _awake(self) -> list[Member]:
-        return [one.member for one in self._statuses if one.age_s <= SILENT_S]
 
     async def _write_own(self, connection: _Connection) -> None:
         """Write what has changed in this process: its state, the leases that it wants, those that
@@ -478,7 +455,6 @@ class DatabaseCluster(Cluster):
             await self._notify_members(connection)
 
     async def _read(self, connection: _Connection) -> None:
-        """Read who is there, and who holds what."""
         leases = await (await connection.execute(_READ_LEASES)).fetchall()
         members = await (await connection.execute(_READ_MEMBERS, (self._schema,))).fetchall()
         self._read_at = asyncio.get_running_loop().time()
@@ -486,58 +462,21 @@ class DatabaseCluster(Cluster):
         held = dict[int, set[LeaseName]]()
         for lease, number in self._holders.items():
             held.setdefault(number, set()).add(lease)
-        signs, statuses = {}, []
-        for (
-            number,
-            name,
-            host,
-            pid,
-            its_version,
-            ops,
-            started,
-            ready,
-            draining,
-            seen,
-            age_s,
-            has_session,
-        ) in members:
-            signs[number] = seen
-            member = Member(
-                number=number,
-                name=name,
-                started=started,
-                is_draining=draining or not ready,
-                leases=frozenset(held.get(number, ())),
+        self._signs = {number: seen for seen, number, *_ in members}
+        self._members = [
+            Member(
+                **dict(zip(_MEMBER_FIELDS, row, strict=True)),
+                leases=frozenset(held.get(row[0], ())),
             )
-            statuses.append(
-                MemberStatus(
-                    member=member,
-                    host=host,
-                    pid=pid,
-                    version=its_version,
-                    age_s=age_s,
-                    has_session=has_session,
-                    is_ready=ready,
-                    ops=ops,
-                )
-            )
-        self._statuses, self._signs = statuses, signs
-        self._members = tuple(one.member for one in statuses)
-        by_number = {one.number: one for one in self._members}
+            for _, *row in members
+        ]
+        names = {one.number: one.name for one in self._members}
         self._leases = [
-            LeaseStatus(
-                name=name,
-                holder=by_number.get(number),
-                since=since,
-                free_s=free_s,
-            )
+            LeaseStatus(name=name, holder=names.get(number, ""), since=since, free_s=free_s)
             for name, number, since, free_s in leases
         ]
 
     def _begin_and_end_work(self) -> None:
-        """Begin the work under leases that were taken, and end that under those to be given
-        away.
-        """
         mine = {lease for lease, number in self._holders.items() if number == self.number}
         for lease in sorted(mine - self._work.keys()):
             logger.info("%s is in the care of this process (%d) now", lease, self.number)
@@ -550,7 +489,6 @@ class DatabaseCluster(Cluster):
                 work.ending.set()
 
     async def _work_under(self, lease: LeaseName, work: _Work) -> None:
-        """Work from the take-over of a lease until it is to be released."""
         assert self._listener is not None
         try:
             await self._listener.on_lease_acquired(lease)
@@ -598,19 +536,18 @@ class DatabaseCluster(Cluster):
                     await self._delete_processes(connection, gone)
         except psycopg.errors.LockNotAvailable:
             return False
-        for one in self._statuses:
-            if one.member.number in gone:
+        for one in self._members:
+            if one.number in gone:
                 logger.warning(
                     "process %d (%s) was removed: no sign of life for %.1f s%s",
-                    one.member.number,
-                    one.member.name,
+                    one.number,
+                    one.name,
                     one.age_s,
                     "" if one.has_session else ", and its connection is lost",
                 )
         return bool(gone)
 
     async def _delete_processes(self, connection: _Connection, numbers: Sequence[int]) -> None:
-        """Delete these processes, and free their leases."""
         await connection.execute(_FREE, (numbers,))
         await connection.execute("DELETE FROM process WHERE number = ANY($1)", (numbers,))
         await self._notify_members(connection)
@@ -642,7 +579,6 @@ class DatabaseCluster(Cluster):
         return tasks
 
     def _next_pass(self) -> "asyncio.Future[None]":
-        """Return a future that is done when the next pass has ended."""
         self._passes.append(asyncio.get_running_loop().create_future())
         return self._passes[-1]
 
@@ -721,11 +657,11 @@ class DatabaseCluster(Cluster):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def read_processes(url: str) -> tuple[Sequence[MemberStatus], Sequence[LeaseStatus]]:
+async def read_processes(url: str) -> tuple[Sequence[Member], Sequence[LeaseStatus]]:
     """Read the processes that share a store, and its leases, from outside. Raises
     StoreUnavailable.
     """
-    reader = DatabaseCluster(url, "")
+    reader = DatabaseCluster(url)
     try:
         connection = await reader._connect()  # noqa: SLF001 - of this file
         try:

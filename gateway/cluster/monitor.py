@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, MemberStatus
+from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, LeaseStatus, Member
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged
 from gateway.core.metrics import ChannelState, ChannelStats, HealthProblem
@@ -32,17 +32,17 @@ UNSEEN_S: Final = 120.0
 new file a minute late."""
 
 
-def find_unseen(statuses: Iterable[MemberStatus], store: Path, now: datetime) -> str:
+def find_unseen(members: Iterable[Member], store: Path, now: datetime) -> str:
     """Say which processes are connected to the database, and have no lock beside the store.
 
     The remedy stands behind a semicolon. Empty: none. Blocks for a system call each.
     """
     found = [
-        f"{one.member.name} on {one.host}"
-        for one in statuses
+        f"{one.name} on {one.host}"
+        for one in members
         if one.has_session
-        and (now - one.member.started).total_seconds() > UNSEEN_S
-        and not os.path.lexists(lock_file(process_path(store, one.member.name)))
+        and (now - one.started).total_seconds() > UNSEEN_S
+        and not os.path.lexists(lock_file(process_path(store, one.name)))
     ]
     if not found:
         return ""
@@ -107,20 +107,20 @@ class ProcessMonitor:
         """Return the channels whose lease this process does not hold, and what keeps it from its
         work, and in part what nobody does.
         """
-        return self._list_elsewhere(), self._list_problems()
+        members, leases = self._cluster.describe()
+        return self._list_elsewhere(leases), self._list_problems(members, leases)
 
-    def _list_elsewhere(self) -> list[ChannelStats]:
+    def _list_elsewhere(self, leases: Iterable[LeaseStatus]) -> list[ChannelStats]:
         found = list[ChannelStats]()
         platforms = self._platforms()
-        for lease in self._cluster.describe()[1]:
+        for lease in leases:
             name = ChannelName(lease.name.removeprefix(CHANNEL_PREFIX))
             if name not in platforms or lease.name == name or self._cluster.holds(lease.name):
                 continue
             up, reason, since = self._links.get(name, (None, "", self._clock.now()))
             state: ChannelState = "connecting" if up is None else "up" if up else "down"
-            if lease.holder is None:
+            if not lease.holder:
                 state, reason = "down", "no process holds this connection"
-            holder = lease.holder.name if lease.holder is not None else ""
             found.append(
                 ChannelStats(
                     channel=name,
@@ -128,14 +128,15 @@ class ProcessMonitor:
                     state=state,
                     since=since,
                     reason=reason,
-                    holder=holder,
+                    holder=lease.holder,
                 )
             )
         return found
 
-    def _list_problems(self) -> list[HealthProblem]:
-        _, leases = self._cluster.describe()
-        now, me = self._clock.now(), self._find_me()
+    def _list_problems(
+        self, members: Iterable[Member], leases: Iterable[LeaseStatus]
+    ) -> list[HealthProblem]:
+        now, me = self._clock.now(), self._find_me(members)
         found = [
             HealthProblem(
                 what=f"lease:{one.name}",
@@ -161,11 +162,9 @@ class ProcessMonitor:
             found.append(HealthProblem(what="process", since=now, reason=text))
         elif not me.is_ready:
             found.append(
-                HealthProblem(
-                    what="process", since=me.member.started, reason="this process is starting"
-                )
+                HealthProblem(what="process", since=me.started, reason="this process is starting")
             )
-        elif me.member.is_draining:
+        elif me.is_draining:
             found.append(
                 HealthProblem(
                     what="process", since=now, reason="this process stops, and takes nothing new"
@@ -178,19 +177,21 @@ class ProcessMonitor:
             )
         return found
 
-    def _find_me(self) -> MemberStatus | None:
-        members, _ = self._cluster.describe()
-        return next((one for one in members if one.member.number == self._cluster.number), None)
+    def _find_me(self, members: Iterable[Member]) -> Member | None:
+        return next((one for one in members if one.number == self._cluster.number), None)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of this process among the others."""
         members, leases = self._cluster.describe()
-        me, free = self._find_me(), sum(one.holder is None for one in leases)
-        held = len(me.member.leases) if me is not None else 0
+        me = self._find_me(members)
         rows: list[tuple[str, str, float | None]] = [
             ("processes", "Processes of the gateway that are there.", len(members)),
-            ("leases_held", "Leases of channels, agents and upkeep that this process holds.", held),
-            ("leases_free", "Leases that no process holds.", free),
+            (
+                "leases_held",
+                "Leases of channels, agents and upkeep that this process holds.",
+                len(me.leases) if me is not None else 0,
+            ),
+            ("leases_free", "Leases that no process holds.", sum(not one.holder for one in leases)),
             (
                 "log_lag_entries",
                 "Entries of the log that this process had not read yet, each 5 seconds.",
@@ -199,7 +200,7 @@ class ProcessMonitor:
             (
                 "process_draining",
                 "1 while this process stops.",
-                me is not None and me.member.is_draining,
+                me is not None and me.is_draining,
             ),
             (
                 "process_sign_age_seconds",

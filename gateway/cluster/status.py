@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from gateway.cluster.cluster import Cluster, LeaseStatus, MemberStatus
+from gateway.cluster.cluster import Cluster, LeaseStatus, Member
 from gateway.core import api_models as models
 from gateway.core.format import format_duration, format_table
 
@@ -12,7 +12,7 @@ _LEASE_COLUMNS = ("lease", "holder", "since")
 
 
 def build_process_report(
-    described: tuple[Sequence[MemberStatus], Sequence[LeaseStatus]],
+    described: tuple[Sequence[Member], Sequence[LeaseStatus]],
     *,
     me: int = 0,
     lag: int | None = None,
@@ -23,43 +23,36 @@ def build_process_report(
     """
     members, leases = described
     return models.ProcessReport(
-        processes=tuple(_build_process(one, me) for one in members),
-        leases=tuple(
-            models.LeaseRecord(
+        processes=tuple(
+            models.ProcessRecord(
+                number=one.number,
                 name=one.name,
-                holder=one.holder.name if one.holder is not None else "",
-                since=one.since,
-                free_s=one.free_s,
+                host=one.host,
+                ops=one.ops,
+                pid=one.pid,
+                version=one.version,
+                started=one.started,
+                age_s=round(one.age_s, 1),
+                state=_find_state(one),
+                leases=tuple(sorted(one.leases)),
+                answers=one.number == me,
             )
+            for one in members
+        ),
+        leases=tuple(
+            models.LeaseRecord(name=one.name, holder=one.holder, since=one.since, free_s=one.free_s)
             for one in leases
         ),
         log_lag=lag,
     )
 
 
-def _build_process(one: MemberStatus, me: int) -> models.ProcessRecord:
-    member = one.member
-    return models.ProcessRecord(
-        number=member.number,
-        name=member.name,
-        host=one.host,
-        ops=one.ops,
-        pid=one.pid,
-        version=one.version,
-        started=member.started,
-        age_s=round(one.age_s, 1),
-        state=_find_state(one),
-        leases=tuple(sorted(member.leases)),
-        answers=member.number == me,
-    )
-
-
-def _find_state(one: MemberStatus) -> models.ProcessState:
+def _find_state(one: Member) -> models.ProcessState:
     if not one.has_session:
         return "cut off"
     if not one.is_ready:
         return "starting"
-    return "stopping" if one.member.is_draining else "running"
+    return "stopping" if one.is_draining else "running"
 
 
 def render_process_report(report: models.ProcessReport, now: datetime) -> list[str]:

@@ -304,8 +304,10 @@ def check_target(target: FetchTarget, allowed: AllowedHosts) -> None:
         raise ToolCallRefused(f"Port {port} is not one of the web's; try it without a port.")
     if target.address is not None:
         check_addresses(target, [str(target.address)], allowed)
-    elif not allowed.allows_host(target) and _is_internal_name(target.host):
-        raise _not_public_error(target)
+    elif not allowed.allows_host(target):
+        is_internal = target.host.endswith(tuple(f".{last}" for last in INTERNAL_NAMES))
+        if "." not in target.host or target.host in INTERNAL_NAMES or is_internal:
+            raise _not_public_error(target)
 
 
 def check_addresses(
@@ -382,13 +384,6 @@ def _to_idna(name: str) -> str:
         return idna.encode(name, uts46=True).decode()
     except (idna.IDNAError, UnicodeError):
         raise ToolCallRefused("The host of this URL is no name that can be looked up.") from None
-
-
-def _is_internal_name(name: str) -> bool:
-    """Return whether public DNS cannot have the name."""
-    return "." not in name or any(
-        name == last or name.endswith(f".{last}") for last in INTERNAL_NAMES
-    )
 
 
 def _parse_network(entry: str) -> IpNetwork | None:

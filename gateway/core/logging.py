@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, TextIO, cast
 
@@ -151,7 +152,7 @@ def build_formatter(redactor: Redactor, form: LogFormat, *, terminal: bool) -> l
     last: list[_Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         structlog.processors.format_exc_info,
-        _CleanProcessor(redactor),
+        partial(_clean_values, redactor),
         lines,
     ]
     return structlog.stdlib.ProcessorFormatter(
@@ -166,25 +167,13 @@ def _add_context(_logger: object, _name: str, event: _LogEvent) -> _LogEvent:
     return {**event, **current_log_context()}
 
 
-class _CleanProcessor:
-    """Processor that redacts all values of a line and escapes terminal escapes."""
-
-    def __init__(self, redactor: Redactor) -> None:
-        self._redactor = redactor
-
-    def __call__(self, _logger: object, _name: str, event: _LogEvent) -> _LogEvent:
-        return {key: self._clean_value(key, value) for key, value in event.items()}
-
-    def _clean_value(self, key: str, value: object) -> object:
-        if not isinstance(value, str):
-            return value
-        clean = self._redactor(value)
-        # A traceback has several lines, and each of them may quote untrusted text.
-        return (
-            "\n".join(map(escape_unprintable, clean.split("\n")))
-            if key == "exception"
-            else escape_unprintable(clean)
-        )
+def _clean_values(redactor: Redactor, _logger: object, _name: str, event: _LogEvent) -> _LogEvent:
+    for key, value in event.items():
+        if isinstance(value, str):
+            # A traceback has several lines, and each of them may quote untrusted text.
+            lines = redactor(value).split("\n") if key == "exception" else [redactor(value)]
+            event[key] = "\n".join(map(escape_unprintable, lines))
+    return event
 
 
 @contextmanager
@@ -217,11 +206,10 @@ def _log_uncaught(
         sys.__excepthook__(kind, error, trace)
 
 
-@contextmanager
 def show_progress(
     what: str, unit: str, out: TextIO | None = None, *, now: Callable[[], float] = time.monotonic
-) -> Iterator[ReportProgress]:
-    """Yield what shows the progress of `what`, counted in `unit`: a line every `PROGRESS_LINE_S`
+) -> ReportProgress:
+    """Return what shows the progress of `what`, counted in `unit`: a line every `PROGRESS_LINE_S`
     seconds, and none for shorter work. `out` None: standard error.
     """
     stream, last = out or sys.stderr, now()
@@ -233,4 +221,4 @@ def show_progress(
             stream.write(f"{what}: {done:,} of {whole:,} {unit}\n")
             stream.flush()
 
-    yield report
+    return report

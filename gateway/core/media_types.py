@@ -49,7 +49,9 @@ def describe_attachment(
     transcript. `note`: why it is not shown. Text from outside cannot close the brackets.
     """
     size = attachment.size_bytes if size_bytes is None else size_bytes
-    name = _short_name(attachment.name)
+    name = _clean_label(attachment.name or "").replace("\\", "/").rpartition("/")[2].strip(" .")
+    if len(name) > MAX_NAME_CHARS:
+        name = f"{name[:MAX_NAME_CHARS]}..."
     kind = "voice note" if attachment.form == "audio" and not name else attachment.form
     facts = (
         f"{kind} {name}".rstrip(),
@@ -63,11 +65,6 @@ def describe_attachment(
         transcript = f"{transcript[:MAX_TRANSCRIPT_CHARS]}..."
     details = ", ".join(fact for fact in facts if fact)
     return f'[{details}: "{transcript}"]' if transcript else f"[{details}]"
-
-
-def _short_name(name: str | None) -> str:
-    last = _clean_label(name or "").replace("\\", "/").rpartition("/")[2].strip(" .")
-    return last if len(last) <= MAX_NAME_CHARS else f"{last[:MAX_NAME_CHARS]}..."
 
 
 def _clean_label(text: str) -> str:

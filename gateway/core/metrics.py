@@ -3,7 +3,7 @@
 They start with the process and live in memory. `gateway.plugins.metrics` shows them to Prometheus.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -111,24 +111,6 @@ SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
 """`dump_json` and `validate_json` are each other's inverse."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventCounts:
-    """Notifications that were taken in, as `gateway.stream.supervisor.count_events` counts them."""
-
-    by_fate: Counter[tuple[ChannelName, str, str]] = field(default_factory=Counter)
-    """Their number, by channel, kind and what was decided about them."""
-    last: dict[ChannelName, datetime] = field(default_factory=dict)
-    """Time of the last event of each channel, other than a connection change."""
-
-    def count_by_kind(self, channel: ChannelName) -> dict[str, int]:
-        """Return the number of the channel's own events of each kind."""
-        found = Counter[str]()
-        for (name, kind, _), count in self.by_fate.items():
-            if name == channel and kind not in OWN_KINDS:
-                found[kind] += count
-        return dict(sorted(found.items()))
-
-
 class GatewayStats:
     """Counters of channels and problems. Used on the event loop only, so that no reader sees a
     partial change.
@@ -150,7 +132,11 @@ class GatewayStats:
         }
         self._was_up: set[ChannelName] = set()
         self._problems: dict[str, HealthProblem] = {}
-        self.events = EventCounts()
+        self.events = Counter[tuple[ChannelName, str, str]]()
+        """Number of notifications that were taken in, by channel, kind and what was decided about
+        them (`gateway.stream.supervisor.count_events`)."""
+        self.last_events = dict[ChannelName, datetime]()
+        """Time of the last event of each channel, other than a connection change."""
         self.listeners = list[Callable[[], None]]()
         """Called after each change of a state."""
         self.look_elsewhere: Callable[[], Elsewhere] | None = None
@@ -213,39 +199,32 @@ class GatewayStats:
         """Record that a channel came up or went down. One that is not known is left out."""
         if (before := self._channels.get(link.channel)) is None:
             return
-        if link.up and before.state != "up":
-            if link.channel in self._was_up:
-                self._set(link.channel, reconnects=before.reconnects + 1)
+        is_again = link.up and before.state != "up" and link.channel in self._was_up
+        if link.up:
             self._was_up.add(link.channel)
-        self._change(link.channel, "up" if link.up else "down", link.reason, now)
+        counted = replace(before, reconnects=before.reconnects + is_again)
+        self._change(counted, "up" if link.up else "down", link.reason, now)
 
     def mark_refused(self, channel: ChannelName, reason: str, now: datetime) -> None:
         """Record that the platform rejected the account."""
-        self._change(channel, "refused", reason, now)
+        self._change(self._channels[channel], "refused", reason, now)
 
     def _change(
-        self, channel: ChannelName, state: ChannelState, reason: str, now: datetime
+        self, before: ChannelStats, state: ChannelState, reason: str, now: datetime
     ) -> None:
-        before = self._channels[channel]
-        self._set(
-            channel,
-            state=state,
-            reason=reason,
-            since=before.since if before.state == state else now,
-        )
+        since = before.since if before.state == state else now
+        changed = replace(before, state=state, reason=reason, since=since)
+        self._channels[before.channel] = changed
         self._tell()
-
-    def _set(self, channel: ChannelName, **news: object) -> None:
-        self._channels[channel] = replace(self._channels[channel], **news)  # type: ignore[arg-type]
 
     def snapshot(self) -> GatewaySnapshot:
         """Return the present state; later changes do not affect it."""
+        counts = defaultdict[ChannelName, Counter[str]](Counter)
+        for (name, kind, _), count in sorted(self.events.items()):
+            if kind not in OWN_KINDS:
+                counts[name][kind] += count
         channels = tuple(
-            replace(
-                one,
-                last_event=self.events.last.get(name),
-                events=self.events.count_by_kind(name),
-            )
+            replace(one, last_event=self.last_events.get(name), events=dict(counts[name]))
             for name, one in self._channels.items()
         )
         problems = tuple(self._problems.values())

@@ -115,7 +115,9 @@ async def probe_net(
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             _, writer = await asyncio.open_connection(host, port, ssl=context)
-            await _close(writer)
+            writer.close()
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(writer.wait_closed(), 0.5)
     except (UnicodeError, ValueError):
         found.add(_not_a_host(host))
     except OSError as error:
@@ -123,12 +125,6 @@ async def probe_net(
     else:
         found.ok("net.ok", f"{host}:{port} can be reached{' over TLS' if context else ''}")
     return found.findings[0]
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(OSError, TimeoutError):
-        await asyncio.wait_for(writer.wait_closed(), 0.5)
 
 
 def _not_a_host(host: str) -> Finding:

@@ -7,11 +7,11 @@ other kind of file, is refused. All functions raise OSError.
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,9 @@ from typing import Final
 JOURNAL_FILE: Final = "journal.md"
 MEMORY_FILE: Final = "MEMORY.md"
 
+HALF_WRITTEN_S: Final = 3600.0
+"""Age at which a file that was to replace another one is what a crash has left. Longer than the
+clocks of two hosts that share a directory differ."""
 FileStamp = tuple[int, ...] | None
 """Stamp that differs between two states of a file, without reading it. None: not there."""
 
@@ -57,7 +60,8 @@ def read_private(path: Path, *, most: int) -> bytes | None:
     except FileNotFoundError:
         return None
     with os.fdopen(handle, "rb") as file:
-        _check_regular(path, handle)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file", str(path))
         content = file.read(most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
@@ -81,9 +85,10 @@ def replace_private(path: Path, text: bytes) -> None:
     complete.
 
     Several processes may write one file at the same time: each leaves a whole text, and the last
-    one stays. What a crash left half written is removed by the next write.
+    one stays. What a crash left half written is removed by a write an hour later.
     """
     _make_directory(path.parent)
+    temporary = f".{path.name}.{secrets.token_hex(8)}.new"
     with _open_directory(path.parent) as directory:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(
@@ -91,9 +96,13 @@ def replace_private(path: Path, text: bytes) -> None:
             ):
                 raise OSError(errno.ELOOP, "it is a link or no file", str(path))
         _remove_half_written(directory, path.name)
-        temporary, handle = _create_temporary(directory, path.name)
+        handle = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory
+        )
         try:
-            _write(handle, text)
+            left = memoryview(text)
+            while left:
+                left = left[os.write(handle, left) :]
             os.fsync(handle)
             os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
         except BaseException:
@@ -113,35 +122,12 @@ def is_half_written(name: str, of: str) -> bool:
     return re.fullmatch(rf"\.(?:{of})\.[0-9a-f]{{16}}\.new", name) is not None
 
 
-def _create_temporary(directory: int, name: str) -> tuple[str, int]:
-    """Create the file that is to replace another one. Nobody else removes it while it is open."""
-    while True:
-        temporary = f".{name}.{secrets.token_hex(8)}.new"
-        handle = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory
-        )
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.fstat(handle).st_nlink > 0
-        except BlockingIOError:
-            is_ours = False  # it is being removed: it was not locked yet
-        except OSError:  # this file system has no locks, so nobody removes it
-            is_ours = True
-        if is_ours:
-            return temporary, handle
-        os.close(handle)
-
-
 def _remove_half_written(directory: int, name: str) -> None:
-    """Remove what processes that are gone have left of their writes of this file."""
     for left in [one for one in os.listdir(directory) if is_half_written(one, re.escape(name))]:
-        with contextlib.suppress(OSError):  # another process writes it, or has removed it
-            handle = os.open(left, os.O_WRONLY | _OPEN_FLAGS, dir_fd=directory)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # another process has removed it
+            status = os.stat(left, dir_fd=directory, follow_symlinks=False)
+            if time.time() - status.st_mtime >= HALF_WRITTEN_S:
                 os.unlink(left, dir_fd=directory)
-            finally:
-                os.close(handle)
 
 
 @contextlib.contextmanager
@@ -157,14 +143,3 @@ def _make_directory(directory: Path) -> None:
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)
-
-
-def _check_regular(path: Path, handle: int) -> None:
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        raise OSError(errno.EINVAL, "it is not a file", str(path))
-
-
-def _write(handle: int, text: bytes) -> None:
-    left = memoryview(text)
-    while left:
-        left = left[os.write(handle, left) :]

@@ -186,9 +186,12 @@ def break_nicks(text: str, inside: Collection[str], fold: Callable[[str], str]) 
     mentioned = set[str]()
 
     def break_match(found: re.Match[str]) -> str:
-        if (folded := fold(found[0])) in inside:
+        nick = found[0]
+        if (folded := fold(nick)) in inside:
             mentioned.add(folded)
-            return _break_nick(found[0])
+            # A nick of one letter cannot be split: the joiner in front still makes it another word.
+            at = 1 if len(nick) > 1 else 0
+            return f"{nick[:at]}{WORD_JOINER}{nick[at:]}"
         return (
             _NICK_CORE.sub(break_match, found[0])
             if _NICK_CORE.search(found[0]) and not _NICK_CORE.fullmatch(found[0])
@@ -197,11 +200,6 @@ def break_nicks(text: str, inside: Collection[str], fold: Callable[[str], str]) 
 
     broken = _NICK_CHARS.sub(break_match, text)
     return broken if len(mentioned) > MAX_MENTIONS else text
-
-
-def _break_nick(nick: str) -> str:
-    # A nick of one letter cannot be split: the joiner in front still makes it another word.
-    return f"{nick[0]}{WORD_JOINER}{nick[1:]}" if len(nick) > 1 else f"{WORD_JOINER}{nick}"
 
 
 class NameWarning(NamedTuple):

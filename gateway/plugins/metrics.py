@@ -161,7 +161,7 @@ _CHANNEL_ROWS: Final[tuple[MetricRow, ...]] = (
         "reverie_notifications",
         "Notifications that were taken in, by channel, kind, and what was decided about them.",
         ["channel", "kind", "fate"],
-        lambda own: own.stats.events.by_fate.items(),
+        lambda own: own.stats.events.items(),
     ),
 )
 

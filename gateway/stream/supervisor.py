@@ -648,7 +648,7 @@ def count_events(stats: GatewayStats, store: Store) -> None:
                 if isinstance(event, ConnectionChanged):
                     channel = event.channel
                 elif event.kind not in OWN_KINDS:
-                    stats.events.last[channel] = entry.at
-                stats.events.by_fate[channel, event.kind, entry.fact.fate] += 1
+                    stats.last_events[channel] = entry.at
+                stats.events[channel, event.kind, entry.fact.fate] += 1
 
     store.subscribe(on_appended, Judgement, ConnectionChanged, *NOTIFICATION_CLASSES, own=True)

@@ -3,24 +3,27 @@
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cluster.cluster import Member, MemberStatus
+from gateway.cluster.cluster import Member
 from gateway.cluster.database import find_claims, find_dead, is_in_time
 from tests.kits.store import NOW
 
 
-def member(number: int, *leases: str, is_draining: bool = False) -> Member:
-    return Member(
-        number=number,
-        name=f"m{number}",
-        started=NOW,
-        is_draining=is_draining,
-        leases=frozenset(leases),
-    )
+def member(number: int, *leases: str, **state: Any) -> Member:
+    known: dict[str, Any] = {"age_s": 0.0, "has_session": True, "is_ready": True, **state}
+    process: dict[str, Any] = {
+        "name": f"m{number}",
+        "host": "h",
+        "pid": 1,
+        "version": "1",
+        "started": NOW,
+    }
+    return Member(number=number, leases=frozenset(leases), **process, **known)
 
 
 @pytest.mark.parametrize(
@@ -37,15 +40,7 @@ def member(number: int, *leases: str, is_draining: bool = False) -> Member:
     ],
 )
 def test_who_is_dead(age_s: float, *, has_session: bool, steady_s: float, is_dead: bool) -> None:
-    one = MemberStatus(
-        member=member(1),
-        host="h",
-        pid=1,
-        version="1",
-        age_s=age_s,
-        has_session=has_session,
-        is_ready=True,
-    )
+    one = member(1, age_s=age_s, has_session=has_session)
     assert find_dead([one], 2, steady_s=steady_s) == [1] * is_dead
     assert find_dead([one], 1, steady_s=steady_s) == [], "nobody judges itself"
     starting = replace(one, is_ready=False)
@@ -79,6 +74,7 @@ def test_when_a_process_may_judge_others(own_s: float, server_s: float, *, expec
             {1: [], 2: ["agent:a"]},
         ),
         ([member(1, is_draining=True)], {"agent:a": 99}, {1: []}),
+        ([member(1, is_ready=False), member(2)], {"agent:a": 0}, {1: [], 2: ["agent:a"]}),
         ([member(1), member(2)], {"agent:a": 2.1}, {1: ["agent:a"], 2: ["agent:a"]}),
     ],
 )

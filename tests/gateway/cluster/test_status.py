@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from channels.aio import cancel_and_wait
-from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, MemberStatus, channel_lease
+from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, channel_lease
 from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.cluster.monitor import ProcessMonitor
 from gateway.cluster.status import build_process_report, render_process_report
@@ -34,8 +34,11 @@ from tests.kits.store import NOW, open_shared
 from tests.servers.real_postgresql import PostgresServer
 
 IRC, OTHER = ChannelName("irc.main"), ChannelName("irc.other")
-FIRST = MemberStatus(
-    member=Member(number=3, name="process-1", started=NOW, leases=frozenset({"channel:irc.main"})),
+FIRST = Member(
+    number=3,
+    name="process-1",
+    started=NOW,
+    leases=frozenset({"channel:irc.main"}),
     host="a",
     pid=7,
     version="1.0",
@@ -51,18 +54,18 @@ FIRST = MemberStatus(
     [
         ({}, "running"),
         ({"is_ready": False}, "starting"),
-        ({"member": replace(FIRST.member, is_draining=True)}, "stopping"),
+        ({"is_draining": True}, "stopping"),
         ({"has_session": False}, "cut off"),
     ],
 )
-def test_the_state_of_a_process_is_one_word(changes: dict[str, object], state: str) -> None:
+def test_the_state_of_a_process_is_one_word(changes: dict[str, bool], state: str) -> None:
     (found,) = build_process_report(([replace(FIRST, **changes)], [])).processes  # type: ignore[arg-type]
     assert found.state == state
 
 
 def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
-    held = LeaseStatus(name="channel:irc.main", holder=FIRST.member, since=NOW, free_s=None)
-    free = LeaseStatus(name="agent:reverie", holder=None, since=None, free_s=12.4)
+    held = LeaseStatus(name="channel:irc.main", holder=FIRST.name, since=NOW, free_s=None)
+    free = LeaseStatus(name="agent:reverie", holder="", since=None, free_s=12.4)
     report = build_process_report(([FIRST], [held, free]), me=3, lag=2)
     assert (report.log_lag, report.processes[0].answers) == (2, True)
     shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
@@ -141,9 +144,7 @@ async def test_each_process_tells_of_itself_and_of_the_others(
         await first.cluster.start(Services(), [lease])
         await until(lambda: first.cluster.holds(lease))
         await second.cluster.start(Broken(), [lease])
-        await until(
-            lambda: [one.holder for one in second.cluster.describe()[1] if one.holder is not None]
-        )
+        await until(lambda: any(one.holder for one in second.cluster.describe()[1]))
         first.stats.add_channel(IRC, "irc", NOW)
         assert second.stats.snapshot().channels[0].state == "connecting"
         up = ConnectionChanged(id=EventId("l"), channel=IRC, up=True, reason="", sent=NOW)
@@ -161,13 +162,11 @@ async def test_each_process_tells_of_itself_and_of_the_others(
         assert "reverie_leases_held 1.0\n" in first.metrics
         assert "reverie_leases_taken_total 1.0\n" in first.metrics
         members, leases = await read_processes(url)
-        assert [(one.member.name, one.is_ready) for one in members] == [
+        assert [(one.name, one.is_ready) for one in members] == [
             ("process-1", True),
             ("process-2", True),
         ]
-        assert [(one.name, one.holder.name if one.holder else "") for one in leases] == [
-            (lease, "process-1")
-        ]
+        assert [(one.name, one.holder) for one in leases] == [(lease, "process-1")]
 
         await first.cluster.drain()
         await until(lambda: first.problems == ["this process stops, and takes nothing new"])
@@ -238,7 +237,7 @@ async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
         await database.execute("UPDATE process SET started = started - interval '1 hour'")
         hour = timedelta(hours=1)
         await until(
-            lambda: all(SystemClock().now() - m.started > hour for m in one.cluster.members)
+            lambda: all(SystemClock().now() - m.started > hour for m in one.cluster.describe()[0])
         )
         stack.push_async_callback(cancel_and_wait, asyncio.create_task(one.monitor.run()))
         await until(lambda: bool(one.stats.snapshot().problems))

@@ -63,9 +63,9 @@ def after(seconds: float) -> datetime:
 def sample_stats() -> GatewayStats:
     """A minute of two channels: one comes, breaks and comes again; the other is refused."""
     stats = GatewayStats({IRC: "IRC", TELEGRAM: "Telegram"}, START)
-    stats.events.by_fate.update({(IRC, "room", "context"): 1, (IRC, "room", "due"): 1})
-    stats.events.by_fate.update({(IRC, "link", "noted"): 5, (IRC, "alarm", "due"): 1})
-    stats.events.last[IRC] = after(2)
+    stats.events.update({(IRC, "room", "context"): 1, (IRC, "room", "due"): 1})
+    stats.events.update({(IRC, "link", "noted"): 5, (IRC, "alarm", "due"): 1})
+    stats.last_events[IRC] = after(2)
     stats.record_link(link(True), after(1))
     stats.record_link(link(False, 'lost "it"\n'), after(3))
     stats.record_link(link(False, "still away"), after(4))
