@@ -294,8 +294,8 @@ def _run(args: argparse.Namespace) -> int:
     if target.is_dir():
         target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
     try:
-        with show_progress("copying the store", "") as progress:
-            report = create_backup(settings, target, now, progress)
+        progress = show_progress("copying the store", "")
+        report = create_backup(settings, target, now, progress)
     except (StoreError, OSError) as error:
         return report_failure("backup", error)
     except KeyboardInterrupt:

@@ -117,10 +117,9 @@ def test_slow_work_tells_a_line_now_and_then() -> None:
     now = 0.0
     out = io.StringIO()
     tell = show_progress("replaying", "entries", out, now=lambda: now)
-    if True:
-        for done in range(0, 31_000, 1_000):
-            now = done / 1_000
-            tell(done, 31_000)
+    for done in range(0, 31_000, 1_000):
+        now = done / 1_000
+        tell(done, 31_000)
     assert out.getvalue().splitlines() == [
         f"replaying: {n:,} of 31,000 entries" for n in (10_000, 20_000, 30_000)
     ]
