@@ -1,5 +1,5 @@
-"""Models of the API: queries, answers and events. The store and the server build them, and the
-console reads them.
+"""Models of the API: answers and events, and types of its input. The store and the server build
+them, and the console reads them.
 
 Times are UTC. Texts of people and platforms are untrusted; the server redacts and cuts them where
 it makes JSON of them.
@@ -21,79 +21,14 @@ MAX_HOURS = 24 * 31
 
 ItemT = TypeVar("ItemT")
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
+"""Input: how many entries are wanted."""
+Hours = Annotated[int, Field(ge=1, le=MAX_HOURS)]
+"""Input: a period up to now."""
 Position = Annotated[int, Field(ge=0, lt=2**63)]
+"""Input: a position in the log. `before`: only entries before it; `after`: only entries behind
+it."""
 ConversationParam = Annotated[str, Field(max_length=2_000)]
-
-
-class ApiQuery(BaseModel):
-    """Query without parameters."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class LimitQuery(ApiQuery):
-    """Query with a number of entries."""
-
-    limit: Limit = 50
-
-
-class ConversationQuery(LimitQuery):
-    """Query for one conversation."""
-
-    id: ConversationParam
-
-
-class PageQuery(LimitQuery):
-    """Query for a page of the log, backward or forward, of one conversation or of all."""
-
-    before: Position | None = None
-    """Only entries before this position."""
-    after: Position | None = None
-    """Only entries behind this position; of notifications the oldest first."""
-    conversation: ConversationParam | None = None
-
-
-class HoursQuery(ApiQuery):
-    """Query for a period up to now."""
-
-    hours: Annotated[int, Field(ge=1, le=MAX_HOURS)] = 24
-
-
-class SearchQuery(LimitQuery):
-    """Query for entries of the whole log whose texts hold all these words."""
-
-    text: Annotated[str, Field(pattern=r"\S", max_length=500)]
-    before: Position | None = None
-    conversation: ConversationParam | None = None
-
-
-class SumsQuery(HoursQuery):
-    """Query for costs since a day (UTC), with the key to sum by."""
-
-    by: Literal["person", "model", "day", "conversation", "agent"] = "day"
-
-
-class SpendingQuery(HoursQuery):
-    """Query for costs over a period, with the key to group by."""
-
-    by: Literal["channel", "conversation", "agent", "model"] = "channel"
-
-
-class EventsQuery(ApiQuery):
-    """Query for the event stream."""
-
-    after: Position | None = None
-    """Begin behind this position of the log; None: now."""
-
-
-class SayRequest(BaseModel):
-    """Text that the operator posts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    text: Annotated[str, Field(min_length=1, max_length=16_000)]
-
-
+FileName = Annotated[str, Field(max_length=200)]
 Share = Annotated[float, Field(ge=0, le=1)]
 UrgencyLevel = Literal[0, 1, 2, 3]
 """0 ambient, 1 low, 2 normal, 3 urgent."""
@@ -278,16 +213,25 @@ class ConversationSummary(TitledModel):
     """True while a turn is running there."""
 
 
-class ConversationMessage(ApiModel):
-    """A message received or sent."""
+class LogRow(TitledModel):
+    """An entry of the log that has a text."""
 
-    seq: int
     at: Time
+    seq: int
+    """Position in the log."""
+    conversation: str | None = None
+    """None: none, or it is said elsewhere in the answer."""
     who: str
-    ours: bool
+    """Empty: the gateway itself."""
     text: str
     kind: str
     """Kind of a received message; `post` for ours."""
+
+
+class ConversationMessage(LogRow):
+    """A message received or sent."""
+
+    ours: bool
     fate: str
     """Of received messages as in notifications; of ours `sent`, `uncertain`, `failed` or
     `waiting`."""
@@ -336,17 +280,11 @@ class ConversationDetail(TitledModel):
     """The last request. None: none since the start."""
 
 
-class NotificationRecord(TitledModel):
+class NotificationRecord(LogRow):
     """A notification and its outcome."""
 
-    at: Time
-    seq: int
     type: str
     """Dotted type, e.g. `irc.libera.mention.#python`."""
-    kind: str
-    conversation: str | None
-    who: str
-    text: str
     urgency: UrgencyLevel
     fate: str
     """Outcome; see `gateway.store.overview.EventOutcome`."""
@@ -406,19 +344,6 @@ class OutboxStatus(ApiModel):
 
     waiting: tuple[PostRecord, ...]
     deliveries: tuple[DeliveryRecord, ...]
-
-
-class FoundText(TitledModel):
-    """An entry of the log whose text was searched for."""
-
-    position: int
-    """Position in the log."""
-    at: Time
-    conversation: str
-    who: str
-    """Empty: the gateway itself."""
-    text: str
-    kind: str
 
 
 class WaitingAction(ApiModel):
@@ -486,17 +411,6 @@ class ConfigReport(ApiModel):
     """JSON schema of all keys."""
 
 
-class ConfigDraft(BaseModel):
-    """A new text of a configuration file. Masks that still stand keep their secrets."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    name: Annotated[str, Field(max_length=200)]
-    text: str
-    sha256: str = ""
-    """As the file was read; needed to save."""
-
-
 class ConfigMistake(ApiModel):
     """Something to correct."""
 
@@ -524,13 +438,6 @@ class ModelEntry(ApiModel):
     name: str
     agents: tuple[str, ...]
     """Agents that use it now, besides in rooms that have one of their own."""
-
-
-class ClientEntry(ApiModel):
-    """Who asks: the name of a token, and what it may do."""
-
-    name: str
-    role: Literal["read", "operate", "own"]
 
 
 class PluginEntry(ApiModel):

@@ -35,13 +35,19 @@ class Route:
 
 
 def route(
-    method: Literal["GET", "POST"], path: str, *, panel: str = "", role: ClientRole | None = None
+    method: Literal["GET", "POST"],
+    path: str,
+    *,
+    panel: str = "",
+    role: ClientRole | None = None,
+    arguments: type[BaseModel] | None = None,
 ) -> Callable[[MethodT], MethodT]:
     """Answer `/api/plugins/NAME/PATH` with this method of a plugin, for clients with a token that
     has this role (without one: `read` for a GET, `operate` for a POST, which is audited).
 
-    Its keyword-only parameters are the input. It returns what pydantic can dump to JSON, or raises
-    RouteRefused; with a `panel`, which only a GET without required input has, a list of rows:
+    Its keyword-only parameters are the input, unless `arguments` is; with a parameter `client` it
+    is told who asks. It returns what pydantic can dump to JSON, or raises RouteRefused; with a
+    `panel`, which only a GET without required input has, a list of rows:
     mappings from the heading of a column to a text or a number. Times and texts are shown as they
     are, redacted and cut. A row may have `_actions`, a list of what can be done about it:
     `{label, words}`, an order, with `place` and `agent` as in `CommandRequest`, or
@@ -54,28 +60,25 @@ def route(
     """
 
     def declare(method_of: MethodT) -> MethodT:
-        fields = keyword_fields(method_of)
-        config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
-        arguments = create_model(path, __config__=config, **fields)
-        needs = role or ("read" if method == "GET" else "operate")
-        declared = Route(
+        config = ConfigDict(extra="forbid", arbitrary_types_allowed=True, defer_build=True)
+        method_of.__dict__[_ROUTE] = Route(
             method=method,
             path=path,
             panel=panel,
-            role=needs,
-            arguments=arguments,
+            role=role or ("read" if method == "GET" else "operate"),
+            arguments=arguments
+            or create_model(path, __config__=config, **keyword_fields(method_of)),
             answer=method_of,
         )
-        method_of.__dict__[_ROUTE] = declared
         return method_of
 
     return declare
 
 
-def routes_of(plugin: object) -> list[Route]:
-    """Return the routes that the class of a plugin declares, bound to it."""
+def routes_of(owner: object) -> list[Route]:
+    """Return the routes that the class of an object declares, bound to it."""
     return [
-        replace(declared, answer=partial(declared.answer, plugin))
-        for one in vars(type(plugin)).values()
+        replace(declared, answer=partial(declared.answer, owner))
+        for one in vars(type(owner)).values()
         if (declared := getattr(one, "__dict__", {}).get(_ROUTE)) is not None
     ]

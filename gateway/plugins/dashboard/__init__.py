@@ -1,11 +1,11 @@
 """Dashboard of the operator: a page for browsers, the HTTP API that it uses, and live events.
 
-`gateway.core.api_models` has the models of queries, answers and events, which the console reads as
-well. `api_views` has the functions that answer, `live_events` has `/api/events` (server-sent
-events), `api` has all paths. `page/` holds the files of the page.
+`gateway.core.api_models` has the models of answers and events, which the console reads as well.
+`api_views` has the methods that answer, `live_events` has `/api/events` (server-sent events), `api`
+makes HTTP routes of them. `page/` holds the files of the page.
 
 Rules: what a client receives is redacted and cut in one place, where it becomes JSON
-(`serialize_answer`, `SseEncoder`), not where it is made. A request never changes state without a
+(`Api.dump`), not where it is made. A request never changes state without a
 token.
 """
 
@@ -46,15 +46,15 @@ class Dashboard(Plugin):
 
     def open(self) -> "EventBroadcaster":
         """Return the live events, with what the API reads; they are built at the first call."""
-        from gateway.plugins.dashboard.api_views import ApiBackend  # noqa: PLC0415 - as above
+        from gateway.plugins.dashboard.api_views import Api  # noqa: PLC0415 - as above
         from gateway.plugins.dashboard.live_events import EventBroadcaster  # noqa: PLC0415 - as above
 
         if self._events is None:
             assert self._services is not None
             gateway = self.context.gateway
-            self._events = EventBroadcaster(ApiBackend(gateway, self._services))
+            self._events = EventBroadcaster(Api(gateway, self._services))
             gateway.live.add_reload_listener(self._events.on_reloaded)
-            gateway.stats.listeners.append(self._events.on_status_changed)
+            gateway.stats.listeners.append(self._events.wake)
         return self._events
 
     async def run(self) -> None:

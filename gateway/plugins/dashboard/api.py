@@ -10,27 +10,18 @@ import gzip
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
-from types import MappingProxyType
-from typing import Any, Final, get_type_hints
+from inspect import signature
+from typing import Final
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, create_model
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Send
 
-from gateway.core.api_models import EventsQuery
-from gateway.core.route import ClientRole, RouteRefused, routes_of
-from gateway.core.route import Route as PluginRoute
-from gateway.plugins.dashboard.api_views import (
-    COMMANDS,
-    PAGES,
-    PLUGINS_PATH,
-    ApiBackend,
-    View,
-    audit,
-    serialize_answer,
-)
+from gateway.core.api_models import Position
+from gateway.core.route import Route, RouteRefused, routes_of
+from gateway.plugins.dashboard.api_views import PLUGINS_PATH, Api
 from gateway.plugins.dashboard.live_events import EventBroadcaster
 from gateway.plugins.http import HttpRoute
 from gateway.plugins.http.site import JSON_TYPE, read_input, validate
@@ -41,30 +32,36 @@ STALLED_READER_S = 30.0
 """Seconds without reading after which the client of a stream is considered gone."""
 MAX_STREAMS = 16
 EVENTS_PATH: Final = "/api/events"
-CONFIG_PATH: Final = "/api/config"
-"""Path, and beginning of the paths, that need the role `own`."""
 ASSET_CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
     "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 ASSET_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 INDEX_FILE: Final = "index.html"
-_EVENTS_QUERY: Final = TypeAdapter(EventsQuery)
+_EVENTS_QUERY: Final = TypeAdapter(
+    create_model(
+        "EventsQuery",
+        __config__=ConfigDict(extra="forbid"),
+        after=(Position | None, None),  # begin behind this position of the log; None: now
+    )
+)
 
 
 def list_routes(events: EventBroadcaster) -> Iterator[HttpRoute]:
-    """Yield all paths: of the page's files, the views, the plugins, and the live events."""
+    """Yield all paths: of the page's files, the API, the plugins, and the live events."""
+
+    async def send_asset(request: Request) -> Response:
+        plain, packed = load_assets()[request.url.path]
+        return packed if "gzip" in request.headers.get("accept-encoding", "") else plain
+
     for path in load_assets():
-        yield HttpRoute(path, _send_asset, "page")
-    for path, view in PAGES.items():
-        needs: ClientRole = "own" if path.startswith(CONFIG_PATH) else "read"
-        yield _build_route(events.backend, path, view, needs)
-    for path, view in COMMANDS.items():
-        needs = "own" if path.startswith(CONFIG_PATH) else "operate"
-        yield _build_route(events.backend, path, view, needs, "POST")
-    for plugin in events.backend.plugins.all:
+        yield HttpRoute(path, send_asset, "page")
+    for declared in routes_of(events.api):
+        yield _build_route(events.api, declared.path, declared)
+    for plugin in events.api.plugins.all:
         for declared in routes_of(plugin):
-            yield _build_plugin_route(events.backend, plugin.name, declared)
+            path = f"{PLUGINS_PATH}/{plugin.name}/{declared.path}"
+            yield _build_route(events.api, path, declared, plugin.name)
 
     async def listen(request: Request) -> Response:
         last = request.headers.get("last-event-id")  # as browsers that connect again send it
@@ -80,71 +77,41 @@ def list_routes(events: EventBroadcaster) -> Iterator[HttpRoute]:
 
 
 @cache
-def load_assets() -> Mapping[str, Response]:
-    """Return the dashboard's files by path (`/` and `/page/...`)."""
-    found = dict[str, Response]()
+def load_assets() -> Mapping[str, tuple[Response, Response]]:
+    """Return the dashboard's files by path (`/` and `/page/...`), each also compressed."""
+    found = dict[str, tuple[Response, Response]]()
+    plain = {"Content-Security-Policy": ASSET_CSP}
+    packed = {**plain, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     for file in files("gateway.plugins.dashboard").joinpath("page").iterdir():
         kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
         if kind is not None:
-            path = "/" if file.name == INDEX_FILE else f"/page/{file.name}"
-            found[path] = Response(
-                file.read_bytes(), media_type=kind, headers={"Content-Security-Policy": ASSET_CSP}
+            data = file.read_bytes()
+            found["/" if file.name == INDEX_FILE else f"/page/{file.name}"] = (
+                Response(data, media_type=kind, headers=plain),
+                Response(gzip.compress(data), media_type=kind, headers=packed),
             )
-    return MappingProxyType(found)
+    return found
 
 
-@cache
-def _compress_asset(path: str) -> Response:
-    plain = load_assets()[path]
-    headers = {
-        "Content-Security-Policy": ASSET_CSP,
-        "Content-Encoding": "gzip",
-        "Vary": "Accept-Encoding",
-    }
-    return Response(gzip.compress(plain.body), media_type=plain.media_type, headers=headers)
-
-
-async def _send_asset(request: Request) -> Response:
-    path, accepted = request.url.path, request.headers.get("accept-encoding", "")
-    return _compress_asset(path) if "gzip" in accepted else load_assets()[path]
-
-
-def _build_route(
-    backend: ApiBackend, path: str, view: View, needs: ClientRole, method: str = "GET"
-) -> HttpRoute:
-    """Return the route of a view. Its input is the query; of a `POST`, the body."""
-    hints = get_type_hints(view)
-    input_type, takes_client = TypeAdapter(tuple(hints.values())[1]), "client" in hints
+def _build_route(api: Api, path: str, declared: Route, plugin: str = "") -> HttpRoute:
+    """Return the HTTP route of a declared one. `plugin`: whose it is; what it raises is recorded as
+    that plugin's problem, and its POSTs are audited here.
+    """
+    arguments = TypeAdapter(declared.arguments)
+    takes_client = "client" in signature(declared.answer).parameters
 
     async def answer(request: Request) -> Response:
-        given = await read_input(request, input_type)
-        client = [request.state.client] if takes_client else []
-        try:
-            async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-                text = await serialize_answer(backend, await view(backend, given, *client))
-        except RouteRefused as refused:
-            raise HTTPException(409, str(refused)) from None
-        return Response(text, media_type=JSON_TYPE)
-
-    return HttpRoute(path, answer, needs, method)
-
-
-def _build_plugin_route(backend: ApiBackend, plugin: str, declared: PluginRoute) -> HttpRoute:
-    """Return the route that a plugin answers."""
-    input_type: TypeAdapter[Any] = TypeAdapter(declared.arguments)
-    path = f"{PLUGINS_PATH}/{plugin}/{declared.path}"
-
-    async def answer(request: Request) -> Response:
-        given, text, why = dict(await read_input(request, input_type)), b"", ""
-        with backend.plugins.guard(plugin, path):
+        given, text, why = dict(await read_input(request, arguments)), b"", ""
+        client = {"client": request.state.client} if takes_client else {}
+        with api.plugins.guard(plugin, path) if plugin else contextlib.nullcontext():
             try:
                 async with asyncio.timeout(RESPONSE_TIMEOUT_S):
-                    text = await serialize_answer(backend, await declared.answer(**given))
+                    text = await api.serialize(await declared.answer(**given, **client))
             except RouteRefused as refused:
                 why = str(refused)
-        if declared.method == "POST":
+        if plugin and declared.method == "POST":
             done = why or ("" if text else "it has failed")
-            await audit(backend, request.state.client, path, given, done, ok=bool(text))
+            await api.audit(request.state.client, path, given, done, ok=bool(text))
         if why:
             raise HTTPException(409, why)
         if not text:

@@ -173,49 +173,49 @@ class ConfigEditor:
             for path in self._files().paths()
         ]
 
-    async def check(self, draft: models.ConfigDraft) -> models.ConfigChange:
-        """Return what is wrong with a new text, and what it changes. Raises RouteRefused."""
+    async def check(self, name: str, text: str) -> models.ConfigChange:
+        """Return what is wrong with a new text of a file, and what it changes. Raises
+        RouteRefused.
+        """
         with _disk_errors_refused():
-            return (await asyncio.to_thread(self._check, draft))[0]
+            return (await asyncio.to_thread(self._check, name, text))[0]
 
-    async def save(self, draft: models.ConfigDraft) -> models.ConfigChange:
-        """Write a new text if nothing is wrong with it, and have the gateway read it. Raises
-        RouteRefused, also where the file has changed since it was read.
+    async def save(self, name: str, text: str, sha256: str) -> models.ConfigChange:
+        """Write a new text if nothing is wrong with it, and have the gateway read it. Masks that
+        still stand keep their secrets. Raises RouteRefused, also where the file is not the one that
+        was read, which `sha256` tells.
         """
         with _disk_errors_refused():
             async with self._lock:
-                return await self._save(draft)
+                change, path, restored = await asyncio.to_thread(self._check, name, text)
+                if _digest(await asyncio.to_thread(read_text_file, path)) != sha256:
+                    raise RouteRefused("the file has changed meanwhile: read it again")
+                if change.problems:
+                    return change
+                mode = path.stat().st_mode & 0o777
+                await asyncio.to_thread(replace_private, path.resolve(), restored.encode())
+                path.resolve().chmod(mode)
+                self._live.request_reload()
+                return change.model_copy(update={"saved": True})
 
-    async def _save(self, draft: models.ConfigDraft) -> models.ConfigChange:
-        change, path, text = await asyncio.to_thread(self._check, draft)
-        if _digest(await asyncio.to_thread(read_text_file, path)) != draft.sha256:
-            raise RouteRefused("the file has changed meanwhile: read it again")
-        if change.problems:
-            return change
-        mode = path.stat().st_mode & 0o777
-        await asyncio.to_thread(replace_private, path.resolve(), text.encode())
-        path.resolve().chmod(mode)
-        self._live.request_reload()
-        return change.model_copy(update={"saved": True})
-
-    def _check(self, draft: models.ConfigDraft) -> tuple[models.ConfigChange, Path, str]:
+    def _check(self, name: str, text: str) -> tuple[models.ConfigChange, Path, str]:
+        """Return also the path of the file, and the text with its secrets."""
         files = self._files()
-        path = next((one for one in files.paths() if one.name == draft.name), None)
+        path = next((one for one in files.paths() if one.name == name), None)
         if path is None:
             raise RouteRefused("there is no configuration file of that name")
-        before, text = read_text_file(path), draft.text
+        before, restored = read_text_file(path), text
         problems, restart = tuple[ConfigProblem, ...](), tuple[str, ...]()
         try:
-            text = restore_secrets(draft.text, before)
-            settings = files.check(path.name, text)
-            restart = find_restart_keys(self._live.settings, settings)
+            restored = restore_secrets(text, before)
+            restart = find_restart_keys(self._live.settings, files.check(name, restored))
         except ConfigError as error:
             problems = error.problems
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 0
             problems = (ConfigProblem(path.name, line, "", "not YAML"),)
-        old, new = self._mask(before).splitlines(), draft.text.splitlines()
+        old, new = self._mask(before).splitlines(), text.splitlines()
         diff = difflib.unified_diff(old, new, path.name, path.name, lineterm="")
         change = models.ConfigChange(
             problems=tuple(
@@ -229,7 +229,7 @@ class ConfigEditor:
             diff="\n".join(diff),
             needs_restart=restart,
         )
-        return change, path, text
+        return change, path, restored
 
     def _mask(self, text: str) -> str:
         values = walk_values(self._live.settings)

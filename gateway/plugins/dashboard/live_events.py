@@ -13,14 +13,13 @@ the log.
 
 import asyncio
 import contextlib
-import json
 import logging
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_jsonable_python
 
@@ -40,11 +39,10 @@ from gateway.core.events import DeliveryReport
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord
 from gateway.core.metrics import ChannelStats
 from gateway.plugins.dashboard.api_views import (
-    ApiBackend,
-    add_titles,
+    Api,
+    build_delivery,
     build_notification,
     build_running_turn,
-    redact_tree,
 )
 from gateway.store import LogEntry, total_cost_usd
 from gateway.store.format import describe_contents
@@ -91,15 +89,7 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
                 text=describe_contents(queued),
             )
         case DeliveryReport() as report:
-            yield models.DeliveryRecord(
-                at=entry.at,
-                seq=entry.seq,
-                conversation=report.at.conversation,
-                outcome=report.state,
-                reason=report.reason,
-            )
-        case _:
-            pass
+            yield build_delivery(entry, report)
 
 
 @dataclass(slots=True)
@@ -153,51 +143,55 @@ class _GrowingAnswer:
 class SseEncoder:
     """Serializes events to frames, and knows what was sent last."""
 
-    def __init__(self, backend: ApiBackend) -> None:
-        self._backend = backend
+    def __init__(self, api: Api) -> None:
+        self._api = api
         self._growing: dict[TurnId, _GrowingAnswer] = {}
-        self._minds = {one.agent: _without_countdown(one) for one in backend.agents.dmn_status()}
-        self._channels = {one.channel: one for one in backend.stats.snapshot().channels}
+        self._minds = {one.agent: _without_countdown(one) for one in api.agents.dmn_status()}
+        self._channels = {one.channel: one for one in api.stats.snapshot().channels}
 
     def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
         """Serialize what happened, and what has changed of connections and agents."""
         frames = list[SseFrame]()
+
+        def add(events: Iterator[models.ApiEvent], seq: int = 0) -> None:
+            if found := [*events]:
+                frames.append(self._encode_frame(found, seq))
+
         for one in happened:
-            if not isinstance(one, Sequence):
-                if events := [
-                    *(
-                        self._build_growth_events(one)
-                        if isinstance(one, AnswerGrown)
-                        else self._flush(one)
-                    )
-                ]:
-                    frames.append(self._encode_frame(events))
-                continue
-            if rest := [event for entry in one for event in self._build_closing_events(entry)]:
-                frames.append(self._encode_frame(rest))
-            by_seq = {entry.seq: entry for entry in one}
-            for entry in one:
-                if events := [*build_entry_events(entry, by_seq.get(entry.cause or Seq(0)))]:
-                    frames.append(self._encode_frame(events, entry.seq))
-        self._forget_ended_turns()
-        changes = [*self._build_mind_events(), *self._build_channel_events()]
-        return [*frames, self._encode_frame(changes)] if changes else frames
+            if isinstance(one, AnswerGrown):
+                add(self._build_growth_events(one))
+            elif not isinstance(one, Sequence):
+                if isinstance(one, models.ToolEvent):
+                    add(self._flush_turn(TurnId(one.turn), one.at))
+                add(iter([one]))
+            else:
+                by_seq = {entry.seq: entry for entry in one}
+                for entry in one:
+                    if isinstance(entry.fact, TurnRecord):
+                        add(self._flush_turn(entry.fact.turn, entry.at))
+                for entry in one:
+                    add(build_entry_events(entry, by_seq.get(entry.cause or Seq(0))), entry.seq)
+        # The end of other turns was sent before, or its event was lost.
+        running = {one.turn for one in self._api.turn_tracker.running}
+        self._growing = {turn: one for turn, one in self._growing.items() if turn in running}
+        add(self._build_mind_events())
+        add(self._build_channel_events())
+        return frames
 
     async def encode_backlog(self, after: int) -> tuple[int, list[SseFrame]]:
         """Return the last position of the log, and frames of the events behind `after`."""
-        reader, most = await self._backend.open_reader(), MAX_BACKLOG_EVENTS
+        reader, most = await self._api.open_reader(), MAX_BACKLOG_EVENTS
         last = await reader.last_position()
         end = last + 1  # later entries are sent as live events
         missed = await reader.count_missed(after, last)
-        backlog = list[tuple[int, Sequence[models.ApiEvent]]]()
-        for noticed in await reader.notifications(most, after=after, before=end):
-            backlog.append((noticed.seq, [build_notification(noticed)]))
-        for turn in await reader.recent_turns(most, after=after, before=end):
-            backlog.append((turn.seq, [turn]))
-        for entry in await reader.newest_entries(
-            most, after=after, before=end, kinds=["post", "delivery"]
-        ):
-            backlog.append((entry.seq, [*build_entry_events(entry)]))
+        noticed = await reader.notifications(most, after=after, before=end)
+        kinds = ["post", "delivery"]
+        entries = await reader.newest_entries(most, after=after, before=end, kinds=kinds)
+        backlog: list[tuple[int, Sequence[models.ApiEvent]]] = [
+            *((one.seq, [build_notification(one)]) for one in noticed),
+            *((one.seq, [one]) for one in await reader.recent_turns(most, after=after, before=end)),
+            *((one.seq, [*build_entry_events(one)]) for one in entries),
+        ]
         recent = sorted(backlog, key=lambda one: one[0])[-most:]
         lost = missed - len(recent)
         first = [SseFrame(seq=0, data=self.encode_lost(lost), event_count=1)] if lost > 0 else []
@@ -206,7 +200,7 @@ class SseEncoder:
     def encode_lost(self, count: int) -> bytes:
         """Serialize a `LostEvent`."""
         return self._encode_frame(
-            [models.LostEvent(at=self._backend.gateway.clock.now(), count=count)]
+            [models.LostEvent(at=self._api.gateway.clock.now(), count=count)]
         ).data
 
     def _encode_frame(self, events: Sequence[models.ApiEvent], seq: int = 0) -> SseFrame:
@@ -219,31 +213,12 @@ class SseEncoder:
             if seq and place == len(events):
                 lines.append(f"id: {seq}\n")
             is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
-            dumped = to_jsonable_python(event)
-            add_titles(dumped, self._backend.gateway.places.titles)
-            redacted = redact_tree(
-                dumped,
-                self._backend.gateway.redactor,
-                MAX_LONG_TEXT_CHARS if is_long else MAX_EVENT_TEXT_CHARS,
-            )
-            data = json.dumps(
-                redacted, ensure_ascii=False, separators=(",", ":")
-            )  # one line: JSON escapes line ends
+            chars = MAX_LONG_TEXT_CHARS if is_long else MAX_EVENT_TEXT_CHARS
+            data = self._api.dump(to_jsonable_python(event), chars)
             lines.append(f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
         return SseFrame(
             seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events)
         )
-
-    def _forget_ended_turns(self) -> None:
-        """Forget turns that are over. Their end was sent before, or its event was lost."""
-        running = {one.turn for one in self._backend.turn_tracker.running}
-        self._growing = {turn: one for turn, one in self._growing.items() if turn in running}
-
-    def _flush(self, event: models.ApiEvent) -> Iterator[models.ApiEvent]:
-        """Yield a tool call behind the text that came before it, or any other event."""
-        if isinstance(event, models.ToolEvent):
-            yield from self._flush_turn(TurnId(event.turn), event.at)
-        yield event
 
     def _build_growth_events(self, one: AnswerGrown) -> Iterator[models.ApiEvent]:
         answer = self._growing.setdefault(one.running.turn, _GrowingAnswer(one.running))
@@ -251,53 +226,46 @@ class SseEncoder:
             thought = answer.word + one.thinking
             whole = _LAST_WORD.sub("", thought)
             answer.word = thought[len(whole) :]
-            yield from _build_thinking_events(one.running, one.at, whole)
+            yield from self._build_thinking_events(answer, one.at, whole)
         if one.text:
             answer.text = one.text
             text = _LAST_WORD.sub("", presentable_text(one.text)).rstrip()
-            yield from self._build_text_events(answer, one.at, self._backend.gateway.redactor(text))
-
-    def _build_closing_events(self, entry: LogEntry) -> Iterator[models.ApiEvent]:
-        """Yield the last text of the turn that ends in this entry."""
-        if isinstance(entry.fact, TurnRecord):
-            yield from self._flush_turn(entry.fact.turn, entry.at)
+            yield from self._build_text_events(answer, one.at, text)
 
     def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[models.ApiEvent]:
         """Yield the held back end of an answer and of its thinking."""
         answer = self._growing.pop(turn, None)
         if answer is not None:
-            yield from _build_thinking_events(answer.running, at, answer.word)
-            text = self._backend.gateway.redactor(presentable_text(answer.text)).rstrip()
+            yield from self._build_thinking_events(answer, at, answer.word)
+            text = presentable_text(answer.text).rstrip()
             yield from self._build_text_events(answer, at, text)
 
-    def _build_text_events(
-        self, answer: "_GrowingAnswer", at: datetime, now: str
+    def _build_thinking_events(
+        self, answer: _GrowingAnswer, at: datetime, words: str
     ) -> Iterator[models.ApiEvent]:
-        before, answer.sent = answer.sent, now
+        if words:
+            yield models.ThinkingEvent(**_turn_fields(answer.running), at=at, delta=words)
+
+    def _build_text_events(
+        self, answer: _GrowingAnswer, at: datetime, text: str
+    ) -> Iterator[models.ApiEvent]:
+        before, now = answer.sent, self._api.gateway.redactor(text)
+        answer.sent = now
         begins = not before or not now.startswith(before)
         if now != before:
             delta = now if begins else now[len(before) :]
-            running = answer.running
-            yield models.TextEvent(
-                **_turn_fields(running),
-                at=at,
-                autonomous=running.autonomous,
-                delta=delta,
-                begins=begins,
-            )
+            fields = _turn_fields(answer.running)
+            yield models.TextEvent(**fields, at=at, delta=delta, begins=begins)
 
-    def _build_mind_events(self) -> list[models.ApiEvent]:
-        agents = self._backend.agents
-        found = agents.dmn_status()
-        minds = {one.agent: _without_countdown(one) for one in found}
-        changed = {agent for agent, one in minds.items() if self._minds.get(agent) != one}
-        self._minds, now = minds, self._backend.gateway.clock.now()
-        return [
-            models.DmnEvent(at=now, **one.model_dump()) for one in found if one.agent in changed
-        ]
+    def _build_mind_events(self) -> Iterator[models.ApiEvent]:
+        now = self._api.gateway.clock.now()
+        for one in self._api.agents.dmn_status():
+            before, self._minds[one.agent] = self._minds.get(one.agent), _without_countdown(one)
+            if self._minds[one.agent] != before:
+                yield models.DmnEvent(at=now, **one.model_dump())
 
     def _build_channel_events(self) -> Iterator[ChannelStats]:
-        for one in self._backend.stats.snapshot().channels:
+        for one in self._api.stats.snapshot().channels:
             before = self._channels.get(one.channel)
             if before is None or (before.state, before.since, before.reason) != (
                 one.state,
@@ -308,18 +276,14 @@ class SseEncoder:
             self._channels[one.channel] = one
 
 
-def _build_thinking_events(
-    running: RunningTurn, at: datetime, words: str
-) -> Iterator[models.ApiEvent]:
-    if words:
-        yield models.ThinkingEvent(
-            **_turn_fields(running), at=at, autonomous=running.autonomous, delta=words
-        )
-
-
-def _turn_fields(running: RunningTurn) -> dict[str, str]:
+def _turn_fields(running: RunningTurn) -> dict[str, Any]:
     """Return the fields that all events of a turn share."""
-    return {"turn": running.turn, "agent": running.agent, "conversation": running.conversation}
+    return {
+        "turn": running.turn,
+        "agent": running.agent,
+        "conversation": running.conversation,
+        "autonomous": running.autonomous,
+    }
 
 
 def _without_countdown(one: DmnStatus) -> DmnStatus:
@@ -404,9 +368,9 @@ SSE_KEEPALIVE: Final = b": nothing happens\n\n"
 class EventBroadcaster:
     """Distributes events to all subscribers."""
 
-    def __init__(self, backend: ApiBackend) -> None:
+    def __init__(self, api: Api) -> None:
         """It subscribes to the store, and observes turns, while a client listens."""
-        self.backend, self._clock = backend, backend.gateway.clock
+        self.api, self._clock = api, api.gateway.clock
         self._encoder: SseEncoder | None = None
         self._subscribers: set[EventSubscriber] = set()
         self._pending: list[GatewayEvent] = []
@@ -427,14 +391,21 @@ class EventBroadcaster:
                 self._find_growing(running).thinking += text
             case ToolProgress():
                 self._growing.pop(running.turn, None)
-                fields = _turn_fields(running)
-                self._enqueue(models.ToolEvent(**fields, at=self._clock.now(), **asdict(news)))
+                self._enqueue(
+                    models.ToolEvent(
+                        turn=running.turn,
+                        agent=running.agent,
+                        conversation=running.conversation,
+                        at=self._clock.now(),
+                        **asdict(news),
+                    )
+                )
             case _:
                 self._growing.pop(running.turn, None)
                 if news == "started":  # its end is told by the log, with its cost
                     self._enqueue(build_running_turn(running, self._clock.now()))
 
-    def on_status_changed(self) -> None:
+    def wake(self) -> None:
         """Have connections and DMN status compared with what was sent last."""
         self._has_news.set()
 
@@ -485,22 +456,22 @@ class EventBroadcaster:
     async def close(self) -> None:
         """Stop sending events, and close the connection to the store."""
         self._stop()
-        await self.backend.close()
+        await self.api.close()
 
     def _start(self) -> SseEncoder:
         if self._encoder is None:
-            self._encoder = SseEncoder(self.backend)
+            self._encoder = SseEncoder(self.api)
         if self._flushing is None:
-            self.backend.turn_tracker.listeners.append(self.on_progress)
-            self._unsubscribe = self.backend.gateway.store.subscribe(self._enqueue)
+            self.api.turn_tracker.listeners.append(self.on_progress)
+            self._unsubscribe = self.api.gateway.store.subscribe(self._enqueue)
             self._log_handler = WarningLogHandler(self.on_warning)
             logging.getLogger("reverie").addHandler(self._log_handler)
             self._flushing = asyncio.create_task(self._flush(self._encoder))
         return self._encoder
 
     def _stop(self) -> None:
-        if self.on_progress in self.backend.turn_tracker.listeners:
-            self.backend.turn_tracker.listeners.remove(self.on_progress)
+        if self.on_progress in self.api.turn_tracker.listeners:
+            self.api.turn_tracker.listeners.remove(self.on_progress)
         if self._log_handler is not None:
             logging.getLogger("reverie").removeHandler(self._log_handler)
         if self._unsubscribe is not None:

@@ -37,9 +37,8 @@ export class Search {
     const asked = this.asked;
     const answer = await get("/api/search", { text: asked, before: this.next, limit: PAGE });
     if (asked !== this.asked) return 0;
-    const found = answer.items.map((one) => ({ ...one, seq: one.position }));
-    Object.assign(this, { items: [...this.items, ...found], next: answer.next });
-    return found.length;
+    Object.assign(this, { items: [...this.items, ...answer.items], next: answer.next });
+    return answer.items.length;
   }
 
   async further() {

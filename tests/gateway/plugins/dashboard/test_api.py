@@ -16,10 +16,16 @@ from agent.models.scripted import Script, ScriptRule
 from gateway.commands.context import OPERATOR_PLACE
 from gateway.config.loader import ConfigError
 from gateway.core.api_models import EVENT_MODELS
+from gateway.core.route import routes_of
 from gateway.plugins.dashboard.api import EVENTS_PATH
-from gateway.plugins.dashboard.api_views import COMMANDS, PAGES
+from gateway.plugins.dashboard.api_views import Api
 from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.ops import TOKEN, Operated, configured_in, operated
+
+ROUTES = routes_of(object.__new__(Api))
+PAGES = [one.path for one in ROUTES if one.method == "GET"]
+COMMANDS = [one.path for one in ROUTES if one.method == "POST"]
+ANSWERS = {one.path: TypeAdapter(get_type_hints(one.answer.func)["return"]) for one in ROUTES}  # type: ignore[attr-defined] # bound by `partial`
 
 
 async def talked(gateway: Operated) -> None:
@@ -45,16 +51,16 @@ async def test_every_path_answers_with_its_model(gateway: Operated) -> None:
             lambda told: len([one for one in told.named("turn") if one["state"] == "ended"]) == 2
         )
         needed = {"/api/conversation": {"id": "demo/lobby"}, "/api/search": {"text": "weather"}}
-        for path, view in PAGES.items():
+        for path in PAGES:
             body = await gateway.get(path, **needed.get(path, {}))
-            TypeAdapter(get_type_hints(view)["return"]).validate_json(json.dumps(body))
+            ANSWERS[path].validate_json(json.dumps(body))
             assert (await gateway.client.request("PUT", path)).status_code == 405
         for path, sent in {
             "/api/say": {"text": "more"},
             "/api/orders": {"words": ["dmn", "status"], "by": "test"},
         }.items():
             answer = await gateway.post(path, sent)
-            TypeAdapter(get_type_hints(COMMANDS[path])["return"]).validate_json(json.dumps(answer))
+            ANSWERS[path].validate_json(json.dumps(answer))
         assert (await gateway.client.get("/api/other")).status_code == 404
         await told.until(lambda told: told.named("delivery"))
         for event in told.events:

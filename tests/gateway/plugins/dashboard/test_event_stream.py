@@ -21,7 +21,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import TurnId
 from gateway.plugins.dashboard import Dashboard, api, live_events
-from gateway.plugins.dashboard.api_views import ApiBackend, build_running_turn
+from gateway.plugins.dashboard.api_views import Api, build_running_turn
 from gateway.plugins.dashboard.live_events import AnswerGrown, GatewayEvent, SseEncoder
 from gateway.plugins.http import site
 from reverie.testing.waiting import until
@@ -262,7 +262,7 @@ PLACE = Address(channel=ChannelName("demo"), room=RoomId("lobby"))
 
 
 @asynccontextmanager
-async def house(tmp_path: Path) -> AsyncIterator[ApiBackend]:
+async def house(tmp_path: Path) -> AsyncIterator[Api]:
     home = Home(settings(tmp_path), ManualClock(NOW), None, str)
     await home.begin()
     gateway = home._gateway
@@ -270,7 +270,7 @@ async def house(tmp_path: Path) -> AsyncIterator[ApiBackend]:
     dashboard = gateway.plugins.get(Dashboard)
     assert dashboard is not None
     try:
-        yield dashboard.open().backend
+        yield dashboard.open().api
     finally:
         await home.end()
 
@@ -296,12 +296,12 @@ def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[dict[str
 
 
 @pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[ApiBackend]:
+async def here(tmp_path: Path) -> AsyncIterator[Api]:
     async with house(tmp_path) as made:
         yield made
 
 
-async def test_a_secret_that_is_thought_in_pieces_is_taken_out(here: ApiBackend) -> None:
+async def test_a_secret_that_is_thought_in_pieces_is_taken_out(here: Api) -> None:
     encoder = SseEncoder(here)
     running = turn(1)
     with here.turn_tracker.track(running):
@@ -327,7 +327,7 @@ async def test_a_secret_that_is_thought_in_pieces_is_taken_out(here: ApiBackend)
     assert "".join(thoughts) == "it is [redacted] and so\non, I think"
 
 
-async def test_a_long_answer_that_comes_at_once_is_told_whole(here: ApiBackend) -> None:
+async def test_a_long_answer_that_comes_at_once_is_told_whole(here: Api) -> None:
     encoder = SseEncoder(here)
     running = turn(1)
     with here.turn_tracker.track(running):
@@ -341,7 +341,7 @@ def held_by(encoder: SseEncoder) -> dict[str, int]:
     }
 
 
-async def test_of_a_turn_that_is_over_nothing_is_kept(here: ApiBackend) -> None:
+async def test_of_a_turn_that_is_over_nothing_is_kept(here: Api) -> None:
     """Also where its end was among what was too much to be told."""
     encoder = SseEncoder(here)
     before = held_by(encoder)
