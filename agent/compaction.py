@@ -17,7 +17,7 @@ free, are worth all of R.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate
 from typing import Literal
 
@@ -29,6 +29,7 @@ from agent.view import (
     estimate_turn_tokens,
     fold_further,
 )
+from gateway.core.frozen import frozen
 
 KEEP_SHARE = 0.50
 """Share of the budget that survives a fold under pressure, so that the next fold is far off."""
@@ -45,7 +46,7 @@ _NEWEST_SHARE = 0.5
 older turns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompactionParams:
     """Everything besides the turns that a plan depends on. Every number is finite. Stored as
     JSON.
@@ -89,7 +90,7 @@ class CompactionParams:
     room."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompactionPlan(ViewShape):
     """Shape of the view from now on, and how it comes about. Indices refer to the turns as they
     were passed in.
@@ -114,7 +115,7 @@ class CompactionPlan(ViewShape):
         return "summary" in self.kinds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FoldEconomics:
     """Savings and costs of one way to fold. The difference of two: those of the first on top of the
     second.

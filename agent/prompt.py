@@ -21,7 +21,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from functools import lru_cache
 from itertools import chain
@@ -38,6 +38,7 @@ from agent.models.base import (
 )
 from agent.tokens.counter import estimate_tokens
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
+from gateway.core.frozen import frozen
 from gateway.core.text_safety import (
     NameWarning,
     describe_name_warning,
@@ -52,7 +53,7 @@ NOTHING_NEW = "(nothing new)"
 are the user's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptLine:
     """One message as the model reads it."""
 
@@ -86,7 +87,7 @@ class PromptLine:
     of people, untrusted. With it `sender`, `role` and `text` have no meaning. Empty: a message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptTurn:
     """A past turn."""
 
@@ -133,7 +134,7 @@ class PromptTurn:
         object.__setattr__(self, "messages", (*input_messages, *steps, *reply))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChannelCard:
     """Description of the place of a conversation, in facts that change rarely or never."""
 
@@ -166,7 +167,7 @@ class ChannelCard:
     """Display names (untrusted) and roles of notable people."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptBinding:
     """Settings of the operator for this kind of place."""
 
@@ -183,7 +184,7 @@ class PromptBinding:
     """USER and MEMORY, in direct chats with the owner. Empty everywhere else."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptInput:
     """Everything that the prompt of one turn is made from."""
 

@@ -6,13 +6,14 @@ States, policies and signals are stored, so their class and field names are a fi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
 from agent.models.base import FailureCause
 from gateway.core.events import ConversationId, PresenceLevel
+from gateway.core.frozen import frozen
 
 LOW, NORMAL, URGENT = 1, 2, 3
 """Urgencies that reach the agent. 0, ambient, never does."""
@@ -44,7 +45,7 @@ PASSIVE_MODES = frozenset({DmnMode.STORED, DmnMode.PAUSED, DmnMode.OFF})
 """Modes in which no autonomous turn starts, and which the end of a turn does not change."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DmnPolicy:
     """Settings of the network, made by the operator."""
 
@@ -77,7 +78,7 @@ class DmnPolicy:
     shortened to end before it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PendingTurn:
     """Turn that is due at once."""
 
@@ -85,7 +86,7 @@ class PendingTurn:
     direct: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Outage:
     """Time for which a model is not asked, because its provider wants to be left alone."""
 
@@ -97,7 +98,7 @@ class Outage:
     """The same in words. Holds no secrets."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PutOffQuestion:
     """Question of a person that waits for a model, until one has answered it or it has waited too
     long.
@@ -114,7 +115,7 @@ class PutOffQuestion:
     now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DmnState:
     """Complete memory of the network. `persistent` is the part that survives a restart."""
 
@@ -169,7 +170,7 @@ class DmnState:
     stopping: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Noticed:
     """Event that is ready for a turn in this conversation."""
 
@@ -187,7 +188,7 @@ class Noticed:
     """True: another process takes the turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TurnEnded:
     """End of a turn by a reply, by silence, by yielding, by an interruption or by a failure."""
 
@@ -227,7 +228,7 @@ class TurnEnded:
     """True: a person waits for an answer, and their question for a model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Tick:
     """Expiry of the timer."""
 
@@ -239,7 +240,7 @@ class Tick:
     `Noticed` that follows in a moment begins the turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Presence:
     """Change in the presence of the people."""
 
@@ -247,7 +248,7 @@ class Presence:
     level: PresenceLevel
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Directive:
     """Order of an operator or of the agent itself."""
 
@@ -259,7 +260,7 @@ class Directive:
     """For `store`: types of notifications that wake the agent."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LeftOff:
     """Cancellation of the work in a conversation: no turn is owed for anything that was pending
     there until now.
@@ -269,7 +270,7 @@ class LeftOff:
     conversation: ConversationId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RetryDue:
     """Expiry of a `SetRetryTimer`."""
 
@@ -277,14 +278,14 @@ class RetryDue:
     conversation: ConversationId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelChanged:
     """Another model is asked from now on."""
 
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BudgetSpent:
     """Refusal of a request of an autonomous turn, for want of money.
 
@@ -294,7 +295,7 @@ class BudgetSpent:
     at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Stopping:
     """Announcement that the process ends soon. No more turns start."""
 
@@ -315,7 +316,7 @@ Signal = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StartTurn:
     """Begin a turn in this conversation now."""
 
@@ -325,26 +326,26 @@ class StartTurn:
     """True: continue the last turn's work; there may be no unread messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Steer:
     """Pass new messages to the turn that runs in this conversation, at its next tool boundary."""
 
     conversation: ConversationId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Interrupt:
     """End the turn that runs in this conversation, and record what it did."""
 
     conversation: ConversationId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dream:
     """Consolidate notes into memory, as a turn of the inner conversation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SetTimer:
     """Send a `Tick` after `delay_s` seconds, in place of the timer set before."""
 
@@ -353,7 +354,7 @@ class SetTimer:
     """True: only if that is earlier than the timer set before, which otherwise stays."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SetRetryTimer:
     """Send a `RetryDue` after `delay_s` seconds, in place of the timer set for that conversation
     before.
@@ -363,7 +364,7 @@ class SetRetryTimer:
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Persist:
     """Save the state: the part that must survive a restart has changed."""
 

@@ -9,11 +9,12 @@ by their form alone, and those that the summary does not contain word for word a
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Literal
 
 from agent.models.base import ModelMessage, ModelRequest, TextPart
 from agent.prompts import load_prompt
+from gateway.core.frozen import frozen
 from gateway.core.text_safety import normalize_text
 
 SUMMARY_TOKENS: Final = 2_000
@@ -87,7 +88,7 @@ def _name_summarized_part(tail: int) -> str:
 # The answer
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class SummaryDraft:
     """Judgement of an answer. Either `text` or `reason` is empty."""
 

@@ -48,12 +48,13 @@ from agent.tools import (
 )
 from agent.view import find_safe_cut
 from gateway.core.events import EvidenceRef, RequestUsage, ToolCallRecord, TurnStep, Usage
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 NO_USAGE = Usage()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TurnOutcome:
     """Result of a turn."""
 
@@ -96,7 +97,7 @@ class TurnOutcome:
 class TurnProgress:
     """Progress of a turn so far. If the turn is interrupted, this is what gets recorded."""
 
-    current: TurnOutcome = TurnOutcome(outcome="interrupted")
+    current: TurnOutcome = TurnOutcome(outcome="interrupted")  # noqa: RUF009 - it is frozen
 
     def record_answer(self, end: StreamEnd, model: Model, estimate: int) -> None:
         """Record that a request was answered. `estimate`: its tokens as estimated before."""
@@ -178,7 +179,7 @@ _REFUSED_SHARE: Final = 0.7
 round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ResultShare:
     """Part of one result that the model receives."""
 
@@ -392,7 +393,7 @@ class TurnHost:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class _ShownResult:
     """Result that the model received."""
 

@@ -21,7 +21,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
@@ -40,6 +40,7 @@ from agent.tokens.counter import BYTES_PER_TOKEN, estimate_tokens
 from agent.tools import find_inner_call
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
 from gateway.core.facts import NoteWritten
+from gateway.core.frozen import frozen
 from gateway.core.text_safety import normalize_text, to_single_line
 
 KEEP_SHARE = 0.50
@@ -98,7 +99,7 @@ class TurnForm(StrEnum):
     """The tool loop is one text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ViewMarks:
     """Positions in the log at which each form begins, as the newest fold set them."""
 
@@ -112,7 +113,7 @@ class ViewMarks:
     """Tokens of SUMMED turns' results that are shown word for word, the newest first."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TurnSizes:
     """Size of one turn in view in each form, in tokens, images included. `whole >= trimmed >=
     summed` always.
@@ -139,7 +140,7 @@ class TurnSizes:
         object.__setattr__(self, "summed", min(self.summed, trimmed))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ViewShape:
     """Shape of a view. Indices refer to its turns."""
 
@@ -653,7 +654,7 @@ _FRAME_START: Final = re.compile(
 _LISTED_NAME: Final = re.compile(r"`([^`\n]+)`")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FoldedTurns:
     """Turns that have left the view."""
 

@@ -6,7 +6,7 @@ adapter.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import ClassVar, Literal, Self
 
@@ -30,6 +30,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.fields import ConfigSection
+from gateway.core.frozen import frozen
 
 
 class ChannelConfig(ConfigSection):
@@ -98,7 +99,7 @@ class Emit(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Capabilities:
     """Properties of a platform that the rest of the gateway needs."""
 
@@ -141,7 +142,7 @@ class Capabilities:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OutgoingFile:
     """File attached to a part."""
 
@@ -151,7 +152,7 @@ class OutgoingFile:
     data: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PostPart:
     """One platform message: a rendered piece of a post."""
 
@@ -185,7 +186,7 @@ class PostPart:
     there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CommandArg:
     """Argument of a command."""
 
@@ -208,7 +209,7 @@ class CommandArg:
     """The value is a whole number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SubcommandSpec:
     """Subcommand, written between the command's name and the arguments."""
 
@@ -219,7 +220,7 @@ class SubcommandSpec:
     """As `CommandSpec.private`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CommandSpec:
     """One row of the command table, as given to platforms with native commands."""
 
@@ -560,7 +561,7 @@ CommandCompleter = Callable[["CommandCompletion"], Awaitable[Sequence[str]]]
 100 characters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CommandCompletion:
     """Command that somebody is still typing."""
 
@@ -714,7 +715,7 @@ class CanSetTopic(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoomMembers:
     """Members of a room."""
 

@@ -8,10 +8,11 @@ the rules.
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from channels.text import clean_outgoing, clean_text
+from gateway.core.frozen import frozen
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -29,7 +30,7 @@ _NONE: frozenset[Mark] = frozenset()
 _QUOTE: frozenset[Mark] = frozenset(["quote"])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TextRun:
     """Stretch of text with the same marks."""
 

@@ -17,7 +17,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -28,6 +28,7 @@ from gateway.access.policy import Routed
 from gateway.context.observer import Progress, ProgressListener, RunningTurn
 from gateway.core.events import ConversationId, Post
 from gateway.core.facts import Fact, TurnRecord
+from gateway.core.frozen import frozen
 from gateway.core.labels import Label
 from gateway.core.permissions import PermissionDecision
 from gateway.core.tool import DEFAULT_TIMEOUT_S, Tool, ToolContext, tools_of
@@ -64,7 +65,7 @@ HOOK_LIMIT_S: Final = 10.0
 failed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PluginProblem:
     """A plugin that is not loaded, or a hook that has failed."""
 

@@ -12,13 +12,14 @@ counted, and shown by `doctor`, `/ready` and to the owners. `StoreError` goes th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
 
 import pluggy
 from pydantic import BaseModel
 
 from gateway.core.facts import PluginFact
+from gateway.core.frozen import frozen
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -59,7 +60,7 @@ the plugin is loaded."""
 _specified = pluggy.HookspecMarker(PROJECT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Part:
     """A text that a plugin adds to the prompt of one turn."""
 
@@ -75,7 +76,7 @@ class Part:
     """Names of the items shown, for the record of the turn (`TurnRecord.recalled`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TurnView:
     """A turn as its hooks see it."""
 
@@ -93,7 +94,7 @@ class TurnView:
     """True: the model is so small that its prompt should hold little."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Plan:
     """What an agent means to do in a conversation later."""
 
@@ -104,7 +105,7 @@ class Plan:
     """True: it waits for neither a time nor an event, so the agent goes on with it by itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Ask:
     """An admin must approve the call."""
 
@@ -112,7 +113,7 @@ class Ask:
     """Reason, for the admin and the log: one sentence without a full stop."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Refuse:
     """The call is not carried out."""
 
@@ -202,7 +203,7 @@ class Hooks:
         raise NotImplementedError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlatformFactory:
     """A platform that a plugin brings."""
 
@@ -216,7 +217,7 @@ class PlatformFactory:
     (`Sender.ranks`); `*`: all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class PluginContext:
     """What plugins work with: the gateway, and the services of the path."""
 

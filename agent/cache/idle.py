@@ -9,7 +9,7 @@ must cost nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from agent.cache.plan import (
@@ -33,6 +33,7 @@ from agent.tokens.counter import (
     TokenEstimate,
 )
 from gateway.core.events import CacheTtl, Usage
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import ToolCall
 
 REFRESH_MARGIN_S = 10.0
@@ -42,7 +43,7 @@ _MIN_SAVING_RATIO = 2.0
 """Least expected saving as a multiple of the sure cost: the odds are estimates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IdleConversation:
     """Cached part of a conversation without requests."""
 
@@ -227,7 +228,7 @@ def _billed_estimate(planned: PlannedRequest) -> TokenEstimate:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CacheForecast:
     """State of the cache of one conversation's history."""
 

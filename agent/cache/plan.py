@@ -47,6 +47,7 @@ from agent.tokens.counter import (
     TokenMeter,
 )
 from gateway.core.events import BlockUsage, CacheTtl, RequestUsage, Usage
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import Image, ToolCall
 
 _IMAGE_LENGTH = 4_000
@@ -78,7 +79,7 @@ class PromptSegment(NamedTuple):
     """False: nothing in it can carry a breakpoint."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CachePolicy:
     """Way to decide."""
 
@@ -92,7 +93,7 @@ class CachePolicy:
     if it is allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CachePlan:
     """Breakpoints of a request, and the expected reads and writes."""
 
@@ -349,7 +350,7 @@ _MIN_LONG_GAPS = 2.0
 breakpoint."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MeasuredPrompt:
     """Segments of a request, and the sizes that the choice of breakpoints depends on."""
 
@@ -702,7 +703,7 @@ ESTIMATE_MARGIN: Final = 1.25
 """Factor by which an estimate of tokens is hardly ever too low."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CacheProfile:
     """Caching properties of one model of one provider."""
 

@@ -36,6 +36,7 @@ from agent.models.base import (
     ThinkingMode,
     ToolResult,
 )
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import Image, ToolCall
 
 _MAX_ANSWERS = 256
@@ -50,7 +51,7 @@ class RequestSuffix(NamedTuple):
     now: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ThinkingAnswer:
     """An answer that thought before it called tools."""
 
@@ -407,7 +408,7 @@ _CLAUDE_NAME = re.compile(
 """Also matches inside the names of Bedrock, Vertex and proxies, and before a date."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ClaudeCapabilities:
     """Capabilities of one Claude model."""
 

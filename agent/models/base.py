@@ -6,10 +6,11 @@ else.
 """
 
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gateway.core.events import CacheTtl, RequestUsage, ToolImage, Usage
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import Image, ResultExcerpt, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ ThinkingMode = Literal["default", "off", "between_tools"]
 """`default`: the model's own. `between_tools`: only between tool calls (Sonnet 5.5)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SystemBlock:
     """Piece of the system prompt that changes as a whole."""
 
@@ -31,7 +32,7 @@ class SystemBlock:
     """Not blank."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TextPart:
     """Text of the user or of the model."""
 
@@ -50,7 +51,7 @@ MAX_IMAGES_BYTES = 20_000_000
 there."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolResult:
     """Answer to the `ToolCall` with the same id."""
 
@@ -75,7 +76,7 @@ MessagePart = TextPart | Image | ToolCall | ToolResult
 """Part of a message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelMessage:
     """One message. Roles alternate; the first and the last message are the user's.
 
@@ -95,7 +96,7 @@ class ModelMessage:
     """Its JSON, once a request held it, by form: a client's name for how it writes messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CacheBreakpoint:
     """Place up to which the request should be cached, for a time after its last use."""
 
@@ -107,7 +108,7 @@ class CacheBreakpoint:
     lifetime: CacheTtl
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelRequest:
     """Everything that a model receives for one answer."""
 
@@ -150,7 +151,7 @@ EMPTY_USER_TEXT = "(nothing yet)"
 only fills the cache, and templates of Qwen's answer 500 without one (vllm#36432)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StreamEnd:
     """Last chunk of every stream that did not raise."""
 
@@ -178,7 +179,7 @@ class StreamEnd:
     one answered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartialText:
     """All text so far of an answer that is not whole yet.
 
@@ -189,7 +190,7 @@ class PartialText:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ThinkingDelta:
     """New piece of the thinking before the answer.
 
@@ -200,7 +201,7 @@ class ThinkingDelta:
     text: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StreamStart:
     """The provider has read the prompt and begins to answer: what it cached of it can be read from
     now on.

@@ -1,13 +1,15 @@
 """State of the circuit breaker of one service."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Self
+
+from gateway.core.frozen import frozen
 
 MIN_HINT_S = 1.0
 """A shorter hint of a server is no reason to pass it over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CircuitBreaker:
     """State of the circuit breaker of one service. Pure: a breaker is a value, and each event
     returns the next one.

@@ -20,7 +20,6 @@ import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
@@ -36,6 +35,7 @@ from agent.models.base import (
     StreamEnd,
 )
 from agent.prompt import join_surrogates
+from gateway.core.frozen import frozen
 from gateway.core.proxy import find_proxy, through
 from gateway.core.text_safety import one_line
 
@@ -299,7 +299,7 @@ MAX_EVENT_BYTES = 16 * 1024 * 1024
 memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SseEvent:
     """One event with data. Comments and events without data are skipped."""
 

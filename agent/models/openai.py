@@ -56,6 +56,7 @@ from agent.models.http import (
     report_unread,
 )
 from gateway.core.events import Usage
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ _NO_THINKING = " "
 text."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OpenAIDialect:
     """Differences between one server and the others."""
 

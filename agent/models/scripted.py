@@ -3,7 +3,6 @@
 import re
 from collections import deque
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
 from typing import Literal
 
 from agent.models.adapt import append_suffix
@@ -18,6 +17,7 @@ from agent.models.base import (
 )
 from gateway.core.clock import Clock
 from gateway.core.events import Usage
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import ToolCall
 
 _PIECE_CHARS = 16
@@ -25,7 +25,7 @@ _PIECE_CHARS = 16
 _MAX_REQUESTS = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ScriptRule:
     """Answer to messages that match. Rules are tried in order."""
 
@@ -38,7 +38,7 @@ class ScriptRule:
     results."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Script:
     """Behaviour of a `ScriptedModel`. Without rules it answers `You said: ` and the newest
     message.

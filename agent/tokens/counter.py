@@ -22,13 +22,13 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from agent.models.base import ModelMessage, ModelRequest, TextPart
+from gateway.core.frozen import frozen
 from gateway.core.media_types import identify_image
 from gateway.core.ratelimit import LruDict
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
@@ -221,7 +221,7 @@ TOOL_TOKENS = 12
 """Tokens around each tool, call and result: the words of their JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PromptSize:
     """Tokens of a request's parts, in its order."""
 
@@ -337,7 +337,7 @@ class Calibration:
         return median(self._ratios[model]) if model in self._ratios else prior_ratio(model)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TokenEstimate:
     """Estimated size of a request before it is sent."""
 

@@ -20,6 +20,7 @@ from agent.workspace.persona import (
     read_workspace,
 )
 from gateway.core.clock import Clock
+from gateway.core.frozen import frozen
 
 logger = logging.getLogger("reverie.workspace")
 
@@ -27,7 +28,7 @@ BundleKey = tuple[Path, PersonaScope, str, Path | None]
 """Workspace, scope, family, and the agent's own directory."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class WorkspaceCounts:
     """Counters since the start, by workspace directory."""
 

@@ -11,7 +11,6 @@ agent speaks, on whether the private files were read, or on their length.
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +21,7 @@ from agent.workspace.character_card import (
     decode_text,
     render_card,
 )
+from gateway.core.frozen import frozen
 
 PersonaScope = Literal["public", "private"]
 """private: the agent is alone with its owner."""
@@ -44,7 +44,7 @@ CUT_MARK = "[cut here: the file goes on]"
 """Has no number, so that changes behind the cut change no byte of the prompt."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PersonaBundle:
     """Text of a workspace, ready for a prompt. Either part may be empty."""
 
@@ -123,7 +123,7 @@ def _render_section(section: str, file: str, content: bytes, notes: list[str]) -
     return decode_text(content)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WorkspaceReading:
     """Result of reading a workspace once."""
 

@@ -16,6 +16,7 @@ from channels.base import Audience
 from channels.discord.ids import get_snowflake, get_snowflakes
 from channels.text import Json, clean_name, get_bool, get_int, get_object, get_objects, get_str
 from gateway.core.events import Address, ChannelName, PlaceNames, RoomId, Sender, SenderId, ThreadId
+from gateway.core.frozen import frozen
 from gateway.core.ratelimit import LruDict
 
 THREAD_TYPES = frozenset({10, 11, 12})
@@ -46,7 +47,7 @@ ANY_ROOM = "*"
 _MAX_PLANNED = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DiscordPlace:
     """One channel or thread."""
 

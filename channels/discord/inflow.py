@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -30,6 +30,7 @@ from channels.discord.rest import parse_messages
 from channels.text import Json, get_bool, get_int, get_object, get_objects, get_str
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Command, Message, Notification
+from gateway.core.frozen import frozen
 from gateway.core.ratelimit import LruDict
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _MARGIN = timedelta(seconds=60)
 _MARGIN_SNOWFLAKES = int(_MARGIN / timedelta(milliseconds=1)) << 22
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ResumableSession:
     """Session that a new connection can resume."""
 
@@ -189,7 +190,7 @@ def plan_history(
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class RawGatewayEvent:
     """One unparsed event of the gateway."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from channels.irc.wire import IrcLine, Isupport
+from gateway.core.frozen import frozen
 from gateway.core.ratelimit import LruDict
 
 ACCOUNT_PREFIX: Final = "account:"
@@ -69,7 +70,7 @@ class NickOwner:
     """Time until which the answer counts; 0: it is not complete yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Changes:
     """A line, and what it changed."""
 

@@ -13,7 +13,7 @@ import contextlib
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -22,6 +22,7 @@ from irc.features import FeatureSet
 from irc.message import Tag
 
 from channels.base import RateLimited, Rejected, SendError
+from gateway.core.frozen import frozen
 
 _MAX_TOPIC_BYTES = 16_384
 _MAX_MONITORS = 100
@@ -152,7 +153,7 @@ _MIDDLE_BREAKS = re.compile(r"[\r\n\0]+")
 _NOBODY: Final = NickMask("")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class IrcLine:
     """One parsed line. `command` is upper case; numerics are three digits."""
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from channels.text import clean_text
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, clean_person_name
+from gateway.core.frozen import frozen
 from gateway.core.net_probe import PROXY_FIX, probe_url
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def _judge_room(found: FindingCollector, chat: "ChatFullInfo", me: "ChatMember",
         found.ok("telegram.rooms", f"it is in {name}, and may post there")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TelegramContacts:
     """People and groups whose updates wait for the bot, newest first."""
 

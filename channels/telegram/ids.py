@@ -7,13 +7,14 @@ the move.
 """
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from typing import Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.core.events import MessageId
+from gateway.core.frozen import frozen
 from gateway.core.ratelimit import LruDict
 
 _OFFSET_EXPIRES = timedelta(days=6)
@@ -21,7 +22,7 @@ _OFFSET_EXPIRES = timedelta(days=6)
 an offset as old as that could confirm updates that were never received."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TelegramCursor:
     """Position in the updates, and the new ids of moved groups."""
 

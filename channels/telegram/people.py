@@ -6,7 +6,7 @@ verified. A message that a business bot sends in its owner's name is the bot's.
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import timedelta
 from typing import Final, Literal
 
@@ -25,6 +25,7 @@ from gateway.core.events import (
     SenderId,
     ThreadId,
 )
+from gateway.core.frozen import frozen
 
 _Form = Literal["image", "audio", "video", "file", "sticker", "location"]
 _FILE_KINDS: dict[str, tuple[_Form, str | None]] = {
@@ -183,7 +184,7 @@ _PLACEHOLDER_USERS = frozenset({ChatID.ANONYMOUS_ADMIN, ChatID.FAKE_CHANNEL, Cha
 (core.telegram.org/bots/api#message)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TelegramUpdateContext:
     """State that is needed to read an update."""
 

@@ -8,7 +8,7 @@ UTF-16 units. Incoming entities that do not fit the text, or cross another entit
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pydantic import TypeAdapter, ValidationError
 from telegram import MessageEntity
@@ -17,6 +17,7 @@ from channels.markdown import TextRun, parse_markdown
 from channels.split import character_boundary, fitting_length, utf16_length
 from channels.telegram.people import mention_of
 from channels.text import clean_text
+from gateway.core.frozen import frozen
 from gateway.core.text_safety import break_mentions, mentions_many
 
 _INLINE_MARKS = {"bold": "**", "italic": "*", "strikethrough": "~~", "spoiler": "||"}
@@ -29,7 +30,7 @@ _MAX_PARSED_ENTITIES = 200
 _LINE = re.compile(r"(\s*)(.*?)(\s*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TelegramSpan:
     """Entity; its offsets count code points or UTF-16 units, depending on its owner."""
 
@@ -221,7 +222,7 @@ _USER_LINK = re.compile(r"tg:(?://)?user/?\?(?:\S*&)?id=", re.IGNORECASE)
 _MAX_PORT = 65535
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TelegramText:
     """Text of one message; its spans count UTF-16 units."""
 

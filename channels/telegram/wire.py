@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -59,6 +59,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
+from gateway.core.frozen import frozen
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.telegram")
@@ -647,7 +648,7 @@ ALBUM_WAIT_S = 0.7
 it at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UpdateBatch:
     """Result of reading updates."""
 

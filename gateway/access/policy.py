@@ -8,7 +8,6 @@ sender is.
 """
 
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from agent.signals import ArrivalPolicy
@@ -25,6 +24,7 @@ from gateway.core.events import (
     ReactionChanged,
     Sender,
 )
+from gateway.core.frozen import frozen
 from gateway.core.i18n import language_for
 from gateway.core.identity import (
     ADMIN_ROLES,
@@ -37,7 +37,7 @@ from gateway.core.identity import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AccessDecision:
     """Result of the access check: allowed or not, and why."""
 
@@ -182,7 +182,7 @@ PlaceVisibility = Literal["direct", "private", "shared"]
 platform reports (`gateway.stream.routing.PrivacyCache`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConversationBinding:
     """Agent of a conversation, and its behaviour there."""
 
@@ -212,7 +212,7 @@ UNBOUND: Final = ConversationBinding(listen="off")
 """Where no pattern applies."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Routed:
     """An event, its place, and its sender."""
 

@@ -12,12 +12,12 @@ The processes that share a store in PostgreSQL are each a `DatabaseCluster`
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol
 
 from gateway.core.events import Address, ChannelName, ConversationId
 from gateway.core.facts import is_inner
+from gateway.core.frozen import frozen
 from gateway.core.i18n import N_
 
 LeaseName = str
@@ -51,7 +51,7 @@ def lease_of(conversation: ConversationId) -> LeaseName:
     return agent_lease(at.room) if is_inner(conversation) else channel_lease(at.channel)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Member:
     """A process of the gateway."""
 
@@ -77,7 +77,7 @@ class Member:
     leases: frozenset[LeaseName] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LeaseStatus:
     """A lease that some process wants."""
 

@@ -3,7 +3,7 @@
 import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from gateway.commands.definition import CommandDefinition
@@ -18,6 +18,7 @@ from gateway.core.events import (
     RoomId,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, Seq, TurnId, dedup_key, is_inner
+from gateway.core.frozen import frozen
 from gateway.core.i18n import _
 from gateway.core.identity import Role, person_key
 from gateway.core.scopes import Visibility
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gateway.commands.table import CommandTable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RuntimeServices:
     """What commands about agents work with."""
 
@@ -45,7 +46,7 @@ class RuntimeServices:
     models: ModelSelector
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlatformServices:
     """What commands about channels and rooms work with."""
 
@@ -53,7 +54,7 @@ class PlatformServices:
     supervisor: ChannelSupervisor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CommandContext:
     """What command handlers may read and use."""
 
@@ -69,7 +70,7 @@ class CommandContext:
         return self.runtime.agents.agent_for(at.conversation).id
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CommandCall:
     """One command to answer."""
 

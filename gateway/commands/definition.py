@@ -6,11 +6,12 @@ table (`gateway.commands.table`) looks for the marks.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, replace
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Final, Literal, TypeVar, cast, get_args
 
 from channels.base import CommandArg, CommandCompletion
+from gateway.core.frozen import frozen
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, Role
 from gateway.store.effects import CommandEffect
 
@@ -30,7 +31,7 @@ SuggestionSource = Callable[[CommandCompletion, "CommandContext"], Awaitable[Seq
 """Returns suggestions for an argument, the likeliest first; may be called at every key press."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SuggestedArg(CommandArg):
     """Argument with its suggestions."""
 
@@ -40,7 +41,7 @@ class SuggestedArg(CommandArg):
     """Largest number that it may be, from 1 on. 0: any number."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class CommandDefinition:
     """A command, or one of its subcommands, which has what the command has unless it says
     otherwise.

@@ -11,7 +11,7 @@ Arguments are the same text everywhere: written on IRC, or native options joined
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Final
 
@@ -19,6 +19,7 @@ from channels.base import CommandArg
 from gateway.access.texts import is_formatted_code
 from gateway.commands.definition import CommandDefinition
 from gateway.core.events import Command, EventId, Message
+from gateway.core.frozen import frozen
 from gateway.core.i18n import _
 from gateway.core.text_safety import one_line
 from gateway.store.format import HIDDEN_VALUE, is_request_id
@@ -40,7 +41,7 @@ _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ParsedArguments:
     """Valid arguments of a command."""
 
@@ -49,7 +50,7 @@ class ParsedArguments:
     """Values by argument name, without those that were not given."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InvalidArguments:
     """Arguments that do not fit the table."""
 
@@ -229,7 +230,7 @@ _QUESTIONS = tuple(
 """Compiled (8 ms) at the first text that is short enough, and kept by `re`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ParsedCommand:
     """A message that is a command."""
 

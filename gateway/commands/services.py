@@ -1,6 +1,5 @@
 """What exists once a gateway is built, for plugins that show or steer all of it."""
 
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from prometheus_client.registry import Collector
@@ -8,6 +7,7 @@ from prometheus_client.registry import Collector
 from gateway.cluster.monitor import ProcessMonitor
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.context.observer import TurnTracker
+from gateway.core.frozen import frozen
 from gateway.hooks import Plugins
 from gateway.runtime.agents import Agents
 from gateway.runtime.models import ModelServices
@@ -15,7 +15,7 @@ from gateway.stream.mute import MutePlaces
 from gateway.stream.outbox import Outbox
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Services:
     """Services that stand above the plugins, so that no plugin can be given them when it is
     built.

@@ -14,7 +14,7 @@ secret), and a method
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from inspect import Parameter, signature
 from types import NoneType, SimpleNamespace, UnionType
@@ -32,6 +32,7 @@ from gateway.commands.definition import (
     declared_commands,
     make_arg,
 )
+from gateway.core.frozen import frozen
 from gateway.plugin import Plugin
 from gateway.store.effects import CommandEffect, done
 
@@ -46,7 +47,7 @@ class UnusableCommand(Exception):
     """A declared command does not fit its rules, or the other commands. The text says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CommandTable:
     """All commands of a gateway. See `build_table`."""
 

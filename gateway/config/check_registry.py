@@ -8,17 +8,17 @@ Checks are in modules of their own, because a gateway that runs needs none of th
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gateway.config.loader import LoadedConfig
 from gateway.config.models import Settings
 from gateway.core.findings import Finding, run_in_thread
+from gateway.core.frozen import frozen
 from gateway.core.metrics import GatewayState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CheckEnvironment:
     """Places that doctor examines, independent of the configuration."""
 
@@ -31,7 +31,7 @@ class CheckEnvironment:
     """Directory that contains `proc`, `sys`, `etc` and `run`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CheckContext:
     """Input of the checks, once the configuration could be read."""
 
@@ -49,7 +49,7 @@ class CheckContext:
         return self.environment.offline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Check:
     """One check."""
 

@@ -13,7 +13,7 @@ import copy
 import difflib
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +38,7 @@ from gateway.config.source import (
     value_at,
 )
 from gateway.config.validation import cross_check, find_warnings
+from gateway.core.frozen import frozen
 from gateway.core.private_files import agent_state_directory
 
 _TAGGED_UNIONS = (("channels",), ("llm", "providers"))
@@ -269,7 +270,7 @@ class ConfigError(Exception):
         self.referenced_files = targets
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LoadedConfig:
     """A valid configuration and its sources."""
 

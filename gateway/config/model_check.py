@@ -11,7 +11,7 @@ import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from agent.cache.prices import Price, PriceTable
@@ -35,6 +35,7 @@ from gateway.config.validation import list_used_models
 from gateway.core.clock import SystemClock
 from gateway.core.events import Usage
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, ok
+from gateway.core.frozen import frozen
 from gateway.core.net_probe import probe_url
 
 _MAX_NAMED: Final = 8
@@ -48,7 +49,7 @@ _WINDOW_KEYS: Final = (
 """Names of the context window in lists of models: Anthropic, vLLM, OpenRouter, Groq, Google."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelListing:
     """Models that a provider lists."""
 

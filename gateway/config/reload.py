@@ -15,7 +15,6 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -27,6 +26,7 @@ from gateway.config.models import AgentConfig, Settings
 from gateway.config.secrets import PriceTableError, collect_secrets, load_price_table
 from gateway.config.source import ConfigProblem
 from gateway.core.clock import Clock
+from gateway.core.frozen import frozen
 from gateway.core.private_files import agent_directory
 
 logger = logging.getLogger("reverie.live")
@@ -47,7 +47,7 @@ POLL_S: Final = 2.0
 """Seconds between two checks whether a file has changed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReloadResult:
     """Result of reading the configuration again: keys and places, never values."""
 

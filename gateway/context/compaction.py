@@ -17,7 +17,7 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final, Literal, Protocol, get_args
 
@@ -58,6 +58,7 @@ from gateway.core.facts import (
     Seq,
     ViewFolded,
 )
+from gateway.core.frozen import frozen
 from gateway.core.labels import Label, join
 from gateway.store import NewEntry, Store
 from gateway.stream.handle import GatewayHandle
@@ -164,7 +165,7 @@ class CompactionStats:
             self._durations_s.labels(agent, outcome).observe(took_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FoldResult:
     """Outcome of `Compactor.fold_if_due`."""
 

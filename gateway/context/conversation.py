@@ -10,7 +10,7 @@ chooses what fits a request.
 import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, get_args
 from weakref import WeakValueDictionary
@@ -55,6 +55,7 @@ from gateway.core.facts import (
     TurnRecord,
     dedup_key,
 )
+from gateway.core.frozen import frozen
 from gateway.core.i18n import N_
 from gateway.core.identity import ADMIN_ROLES, Role, identify, proven_role, text_role
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, label_of_work
@@ -134,7 +135,7 @@ class CurrentMessage(NamedTuple):
     (`gateway.context.requesters.find_alarm_roles`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RenderedMessage:
     """Unread message, rendered for the model."""
 
@@ -147,7 +148,7 @@ class RenderedMessage:
     text, of attachments."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RenderedInput:
     """Input that is new to the model, as text."""
 

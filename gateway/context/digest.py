@@ -6,7 +6,6 @@ of a digest names the readers of all rooms in it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.context.conversation import (
@@ -38,6 +37,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
+from gateway.core.frozen import frozen
 from gateway.core.labels import TRUSTED_LABEL, Label, join, readers_of
 from gateway.store import LogEntry, NewEntry, UnreadEntries
 from gateway.stream.attention import describe_reason, is_talk_alone
@@ -60,7 +60,7 @@ MAX_DIGEST_CHARS: Final = 12_000
 """Approximate limit for all rooms together: no further room is begun above it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Digest:
     """New input of an inner turn."""
 

@@ -8,7 +8,7 @@ did before its process ended, so that the repeated turn does not do it twice.
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
 from typing import Final, NamedTuple, Self
@@ -36,6 +36,7 @@ from gateway.core.facts import (
     ViewFolded,
     is_inner,
 )
+from gateway.core.frozen import frozen
 from gateway.core.labels import TRUSTED_LABEL, Label, join
 from gateway.core.ratelimit import LruDict
 from gateway.store import LogEntry, NewEntry, Store, StoreReader
@@ -55,7 +56,7 @@ MAX_CACHED_VIEWS = 32
 """A view takes some hundred kilobytes where a large window is full."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class TurnMeasure:
     """Size of a turn in each form, measured once, on first use."""
 
@@ -74,7 +75,7 @@ class TurnMeasure:
 FAULTY_GAP: Final = "[What stood here is left out: the model failed at it.]"
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class HistoryTurn:
     """Earlier turn, as later turns see it."""
 
@@ -156,7 +157,7 @@ def find_open_step(ended: TurnRecord) -> str:
     return find_next_step(ended.steps) if ended.outcome in ("replied", "silent") else ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class HistoryView:
     """Earlier turns as the next turn of a conversation sees them."""
 

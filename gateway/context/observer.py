@@ -13,6 +13,7 @@ from typing import Literal
 
 from gateway.core.events import ConversationId, MessageId
 from gateway.core.facts import TurnId
+from gateway.core.frozen import frozen
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +43,7 @@ class RunningTurn:
     """Who is told what happens in it, in order, before the tracker's listeners."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolProgress:
     """Start or end of a tool call."""
 
@@ -54,7 +55,7 @@ class ToolProgress:
     error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class AnswerGrew:
     """An answer has grown."""
 
@@ -62,7 +63,7 @@ class AnswerGrew:
     """The whole text so far."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class ThinkingGrew:
     """A model has thought on."""
 

@@ -8,7 +8,7 @@ anyway or at a fold.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final, Literal
@@ -25,6 +25,7 @@ from gateway.access.policy import decide
 from gateway.context.history import HistoryTurn
 from gateway.core.events import Address, ConversationId, Message, SenderId
 from gateway.core.facts import MESSAGE_KINDS, ChannelCardPinned, is_inner
+from gateway.core.frozen import frozen
 from gateway.core.identity import identify
 from gateway.core.labels import MEMORY_LABEL, TRUSTED_LABEL, Label, label_of_role
 from gateway.core.scopes import PUBLIC, Visibility, is_shared_scope
@@ -48,7 +49,7 @@ FULL_ACCESS_ROLE = "owner"
 others."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@frozen(slots=False)
 class PromptContext:
     """Part of a turn's prompt in front of the conversation."""
 

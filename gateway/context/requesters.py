@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.access.policy import decide
@@ -10,6 +9,7 @@ from gateway.context.conversation import is_addressed
 from gateway.context.history import HistoryTurn
 from gateway.core.events import Address, Alarm, ConversationId, MembershipChanged, Message, Sender
 from gateway.core.facts import MESSAGE_KINDS, Seq, TurnRecord
+from gateway.core.frozen import frozen
 from gateway.core.identity import AccessPolicy, author_role, identify, lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, rank_integrity
 from gateway.core.tool import Requester
@@ -24,7 +24,7 @@ MAX_TURNS: Final = 20
 BLOCKED_REASON: Final = "whoever asked for it is blocked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class InheritedRequesters:
     """People whose requests a turn takes over from earlier turns, as the fields of
     `gateway.core.tool.ToolContext`.

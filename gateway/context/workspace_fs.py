@@ -25,7 +25,6 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -33,6 +32,7 @@ from urllib.parse import quote, unquote
 from gateway.config.reload import LiveSettings
 from gateway.core.events import Address, ConversationId
 from gateway.core.facts import is_inner
+from gateway.core.frozen import frozen
 from gateway.core.labels import Label, join, readers_of
 from gateway.core.private_files import agent_directory
 from gateway.core.scopes import (
@@ -320,7 +320,7 @@ class FilesArea(NamedTuple):
         return display_path(parts if self.is_own else (FILES_PREFIX, *self.directory, *parts))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class FilesView:
     """Files that one place sees."""
 

@@ -16,11 +16,11 @@ the set that `ipaddress` counts as global has changed between releases of Python
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, Literal, Self
 from urllib.parse import quote, urljoin, urlsplit
 
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import ToolCallRefused
 
 IpAddress = IPv4Address | IPv6Address
@@ -166,7 +166,7 @@ def is_public(address: IpAddress) -> bool:
     return not any(address in network for network in NOT_PUBLIC_6)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class FetchTarget:
     """A parsed URL: scheme, host, port and path."""
 
@@ -194,7 +194,7 @@ class FetchTarget:
         return f"{self.scheme}://{self.authority}{self.path}"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class AllowedHosts:
     """Hosts and networks that the operator allows to be fetched although they are not public."""
 

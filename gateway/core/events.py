@@ -1,16 +1,19 @@
 """Vocabulary of platform events and posts, and of the places and people they name.
 
-Imports nothing of ours. Every type is frozen and keyword-only. Times are aware and in UTC. Ids are
-opaque: only the channel that made one interprets it. Text is Markdown, free of platform markup and
-of lone surrogates (adapters replace them, because they cannot be written as UTF-8).
+Imports nothing of ours but `frozen`. Every type is frozen and keyword-only. Times are aware and in
+UTC. Ids are opaque: only the channel that made one interprets it. Text is Markdown, free of
+platform markup and of lone surrogates (adapters replace them, because they cannot be written as
+UTF-8).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, NewType
 
 from pydantic import AfterValidator, Field, TypeAdapter
+
+from gateway.core.frozen import frozen
 
 PresenceLevel = Literal["focused", "present", "idle", "away", "sleeping"]
 """How close at hand the people are whom the agent serves: presence by their last activity."""
@@ -44,7 +47,7 @@ Time = Annotated[datetime, AfterValidator(_to_utc)]
 """Aware; UTC once read back from JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Address:
     """A place that can be posted to. One address is one conversation."""
 
@@ -101,7 +104,7 @@ def room_of(conversation: ConversationId) -> str:
     return "/".join(conversation.split("/")[:2])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Sender:
     """The person or bot that caused an event."""
 
@@ -119,7 +122,7 @@ class Sender:
     grant nothing unless the operator configures that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Attachment:
     """A file or location beside the text. Its bytes stay on the platform until they are fetched."""
 
@@ -137,7 +140,7 @@ class Attachment:
     """True if the platform reports a voice message recorded by the sender."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class QuotedMessage:
     """What a message replies to, as the platform reports it: the log may not have it."""
 
@@ -152,7 +155,7 @@ MAX_QUOTED_CHARS = 3_000
 """Longest text that a `QuotedMessage` keeps, in characters."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Message:
     """A message in a conversation. `kind` is the platform's own information on whom it was
     addressed to.
@@ -194,7 +197,7 @@ class Message:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MessageEdited:
     """New text of a message."""
 
@@ -211,7 +214,7 @@ class MessageEdited:
     kind: Literal["edited"] = "edited"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MessageDeleted:
     """Deletion of a message on the platform (not in our log)."""
 
@@ -226,7 +229,7 @@ class MessageDeleted:
     kind: Literal["deleted"] = "deleted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReactionChanged:
     """A reaction added to a message or removed from it."""
 
@@ -243,7 +246,7 @@ class ReactionChanged:
     kind: Literal["reacted"] = "reacted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MembershipChanged:
     """A change of a room's members, topic or title."""
 
@@ -262,7 +265,7 @@ class MembershipChanged:
     kind: Literal["membership"] = "membership"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlaceNames:
     """Names of a place, as its platform reports them. All of it is untrusted text.
 
@@ -287,7 +290,7 @@ class PlaceNames:
     """The agent's own name there, as people write it to address it: a nick, or `@name`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlaceRenamed:
     """Internal event: the known names of a place have changed. Holds all of them, cleaned and
     bounded.
@@ -305,7 +308,7 @@ class PlaceRenamed:
     kind: Literal["named"] = "named"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Command:
     """An administrative request: a native slash command, text with the command prefix, or a tap on
     a button.
@@ -331,7 +334,7 @@ class Command:
     kind: Literal["command"] = "command"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConnectionChanged:
     """The connection of one of our accounts came up or went down."""
 
@@ -347,7 +350,7 @@ class ConnectionChanged:
     kind: Literal["link"] = "link"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Alarm:
     """Internal event: the time of a reminder or intention has come, or the line that it waits for;
     or the agent means to look at a room now.
@@ -391,7 +394,7 @@ class Alarm:
     kind: Literal["alarm"] = "alarm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TaskFinished:
     """Internal event: background work has ended."""
 
@@ -412,7 +415,7 @@ class TaskFinished:
     kind: Literal["finished"] = "finished"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DeliveryReport:
     """Internal event: final result of the delivery of one of our posts. There is one per post."""
 
@@ -449,7 +452,7 @@ NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(
 """`dump_json` and `validate_json` are each other's inverse on every `Notification`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PostFile:
     """A file sent with a post. Its bytes are kept beside the store until it is delivered."""
 
@@ -470,7 +473,7 @@ MAX_BUTTONS: Final = 5
 """Buttons of one post: a row on Discord."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PostButton:
     """A button under a post: a label, and the command that a tap on it gives."""
 
@@ -485,7 +488,7 @@ class PostButton:
             raise ValueError(f"a button's command has 1 to {MAX_BUTTON_COMMAND_BYTES} bytes")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Post:
     """A message to send. `text` is Markdown and not blank."""
 
@@ -529,7 +532,7 @@ class Post:
             raise ValueError(f"a post needs text, a page from 1, and at most {MAX_BUTTONS} buttons")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Receipt:
     """Confirmation that the platform accepted a post."""
 
@@ -537,7 +540,7 @@ class Receipt:
     """Message ids given by the platform; empty where it gives none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Usage:
     """Tokens billed for one or more model requests. The three inputs do not overlap."""
 
@@ -571,7 +574,7 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EvidenceRef:
     """Reference to the full version of a text of which the model was shown a part."""
 
@@ -588,7 +591,7 @@ class EvidenceRef:
     """Digest of the full text in UTF-8, in lower-case hex."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolImage:
     """An image returned by a tool. Its bytes are kept beside the store for a while."""
 
@@ -600,7 +603,7 @@ class ToolImage:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolCallRecord:
     """A tool call made by the model, and the result that the model was shown."""
 
@@ -628,7 +631,7 @@ class ToolCallRecord:
     """As `ToolCall.extra`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TurnStep:
     """One response of the model within a turn, and the results it was shown next."""
 
@@ -648,7 +651,7 @@ CacheTtl = Literal["5m", "1h"]
 """How long a provider keeps a cached prefix after its last use."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BlockUsage:
     """One block of a request, with the expected use of the cache."""
 
@@ -664,7 +667,7 @@ class BlockUsage:
     """Lifetime of the written part; None: nothing is written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RequestUsage:
     """One model request: expected use of the cache, billed usage, and the reason for the
     difference.

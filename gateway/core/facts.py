@@ -6,7 +6,6 @@ the log is computed from them (`gateway.store.projections`).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Final, Literal, NewType, Union, get_args
@@ -31,6 +30,7 @@ from gateway.core.events import (
     TurnStep,
     Usage,
 )
+from gateway.core.frozen import frozen
 from gateway.core.labels import OUTSIDE_LABEL, Label
 
 Seq = NewType("Seq", int)
@@ -48,7 +48,7 @@ URGENT: Final = 3
 turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Judgement:
     """Decision of access and attention about the entry that caused this one."""
 
@@ -64,7 +64,7 @@ class Judgement:
     kind: Literal["judged"] = "judged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MediaRef:
     """An image or a PDF that was shown to the model. Its bytes are kept beside the store for a
     while.
@@ -85,7 +85,7 @@ class MediaRef:
     """Pages of the PDF. 0: an image."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompactionSummary:
     """A summary made by a model: one row of `compactions_v1`."""
 
@@ -119,7 +119,7 @@ REPEATED_TURN: Final = "the same turn three times in a row"
 """`TurnRecord.reason` of a turn after which the agent does not go on although it wanted to."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TurnRecord:
     """Complete record of one turn in one conversation. Written in one transaction with its post, if
     it has one.
@@ -195,7 +195,7 @@ class TurnRecord:
     kind: Literal["turn_ended"] = "turn_ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ViewFolded:
     """New form of the view of this conversation: `head`, then the turns from `start` on, in these
     forms.
@@ -227,7 +227,7 @@ class ViewFolded:
     kind: Literal["folded"] = "folded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CompactionLocked:
     """Lock on the summary of this conversation; no other holder starts one before `until`."""
 
@@ -237,7 +237,7 @@ class CompactionLocked:
     kind: Literal["compaction_lock"] = "compaction_lock"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Evidence:
     """Full result of a tool of which the model was shown a part."""
 
@@ -254,7 +254,7 @@ class Evidence:
     kind: Literal["evidence"] = "evidence"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConversationRewound:
     """Removal of turns from the view: those of this conversation that ended from `first` to
     `last`.
@@ -269,7 +269,7 @@ class ConversationRewound:
     kind: Literal["rewound"] = "rewound"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChannelCardPinned:
     """A new channel card, which describes the conversation to the model until another one is
     pinned.
@@ -282,7 +282,7 @@ class ChannelCardPinned:
     kind: Literal["carded"] = "carded"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PostQueued:
     """A post to be delivered."""
 
@@ -290,7 +290,7 @@ class PostQueued:
     kind: Literal["post"] = "post"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartSendStarted:
     """A part of a post is being handed to its platform."""
 
@@ -306,7 +306,7 @@ class PartSendStarted:
     kind: Literal["sending"] = "sending"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PartSendEnded:
     """Result of one attempt to send one part."""
 
@@ -324,7 +324,7 @@ class PartSendEnded:
     kind: Literal["part"] = "part"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PreviewShown:
     """A preview message that shows an answer while it grows. It becomes the answer, or has to be
     deleted later.
@@ -335,7 +335,7 @@ class PreviewShown:
     kind: Literal["previewed"] = "previewed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PreviewEnded:
     """The preview message is deleted, or cannot be deleted; or `Post.previews` names it."""
 
@@ -346,7 +346,7 @@ class PreviewEnded:
     kind: Literal["preview_ended"] = "preview_ended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CursorMoved:
     """Position up to which a platform's own event queue has been processed."""
 
@@ -355,7 +355,7 @@ class CursorMoved:
     kind: Literal["cursor"] = "cursor"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UnreadDismissed:
     """Unread messages here need no turn: all of them were deleted, or a person had the view begun
     afresh.
@@ -366,7 +366,7 @@ class UnreadDismissed:
     kind: Literal["handled"] = "handled"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoomAttended:
     """Decision, made in the agent's inner conversation, to take a room's own turn now. It causes an
     `Alarm` there.
@@ -385,7 +385,7 @@ class RoomAttended:
     kind: Literal["attended"] = "attended"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OwnerTold:
     """Something that an agent tells an owner unasked, in their own chat with it. It stands in the
     agent's inner conversation, first as held, then as posted.
@@ -420,7 +420,7 @@ class OwnerTold:
     kind: Literal["told"] = "told"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NoteWritten:
     """A note written by the agent."""
 
@@ -440,7 +440,7 @@ class NoteWritten:
     kind: Literal["noted"] = "noted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MemoryConsolidated:
     """A new version of the agent's memory file."""
 
@@ -456,7 +456,7 @@ class MemoryConsolidated:
     kind: Literal["dreamed"] = "dreamed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DmnDirective:
     """An instruction of a person to an agent's Default Mode Network."""
 
@@ -470,7 +470,7 @@ class DmnDirective:
     kind: Literal["directed"] = "directed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DmnStateSaved:
     """State of an agent's Default Mode Network, as its own JSON."""
 
@@ -479,7 +479,7 @@ class DmnStateSaved:
     kind: Literal["dmn"] = "dmn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolRefused:
     """A tool call that was refused in that place, or for the people who asked."""
 
@@ -495,7 +495,7 @@ class ToolRefused:
     kind: Literal["tool_refused"] = "tool_refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolStarted:
     """Start of a tool that may change something outside. Its result is in the record of its turn,
     if the turn ends.
@@ -509,7 +509,7 @@ class ToolStarted:
     kind: Literal["tool_begun"] = "tool_begun"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PlatformAction:
     """An action of the agent on a platform besides posting."""
 
@@ -530,7 +530,7 @@ class PlatformAction:
     kind: Literal["acted"] = "acted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NoteForgotten:
     """A note that is to be forgotten."""
 
@@ -543,7 +543,7 @@ class NoteForgotten:
     kind: Literal["forgotten"] = "forgotten"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CodeIssued:
     """A one-time code that was shown to a person and proves their identity to the person they hand
     it to.
@@ -576,7 +576,7 @@ class CodeIssued:
     kind: Literal["code_given"] = "code_given"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CodeEnded:
     """End of validity of a code."""
 
@@ -586,7 +586,7 @@ class CodeEnded:
     kind: Literal["code_over"] = "code_over"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoleAssigned:
     """A role of a person in a scope, valid from now on."""
 
@@ -604,7 +604,7 @@ class RoleAssigned:
     kind: Literal["role_given"] = "role_given"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoomAccessChanged:
     """Permission of the agent to act in this room, or in all rooms of this space, given or
     withdrawn.
@@ -618,7 +618,7 @@ class RoomAccessChanged:
     kind: Literal["room_opened"] = "room_opened"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AudienceReported:
     """The platform's report on who can read messages in a place, valid from the entry that caused
     this one.
@@ -635,7 +635,7 @@ class AudienceReported:
     kind: Literal["audience"] = "audience"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IdentityLinked:
     """Link of two accounts of one person, or its removal."""
 
@@ -647,7 +647,7 @@ class IdentityLinked:
     kind: Literal["identity_linked"] = "identity_linked"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AttentionThresholdSet:
     """A threshold: the lowest urgency at which notifications of this type pass from now on."""
 
@@ -658,7 +658,7 @@ class AttentionThresholdSet:
     kind: Literal["threshold_set"] = "threshold_set"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ModelSelected:
     """Selection of the model that an agent uses from now on."""
 
@@ -669,7 +669,7 @@ class ModelSelected:
     kind: Literal["model_chosen"] = "model_chosen"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RoomAssigned:
     """Choice of the agent and the model that answer in a room and its threads. It replaces the
     earlier one for that room.
@@ -685,7 +685,7 @@ class RoomAssigned:
     kind: Literal["room_assigned"] = "room_assigned"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LimitReached:
     """A limit that was reached, and about which its subject is notified once."""
 
@@ -698,7 +698,7 @@ class LimitReached:
     kind: Literal["limited"] = "limited"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MonthArchived:
     """Entries of a month leave the log for a file beside it, which holds them."""
 
@@ -709,7 +709,7 @@ class MonthArchived:
     kind: Literal["archived"] = "archived"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AuditRecord:
     """An administrative action, allowed or refused."""
 
@@ -736,7 +736,6 @@ class AuditRecord:
     kind: Literal["audited"] = "audited"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PluginFact:
     """Base of the kinds of entries that plugins add to the log.
 
@@ -745,6 +744,7 @@ class PluginFact:
     meaning and its default value.
     """
 
+    __slots__ = ()
     kind: str
     is_kept: ClassVar[bool] = False
     """True: entries of the kind stay in the log, however old they are."""

@@ -13,10 +13,10 @@ through `FindingCollector.clean`, so no secret and no control character reaches 
 import asyncio
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal, TypeVar
 
+from gateway.core.frozen import frozen
 from gateway.core.redaction import REDACTED, Redactor
 from gateway.core.text_safety import escape_unprintable, shorten
 
@@ -29,7 +29,7 @@ _MAX_SENTENCE_CHARS: Final = 400
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Finding:
     """Result of one check."""
 

@@ -11,7 +11,7 @@ accepted is decided with that in `gateway.access.policy`.
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import field
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase
@@ -19,6 +19,7 @@ from typing import Final, Literal, NamedTuple
 
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address, ChannelName, ConversationId, Message, RoomId, Sender
+from gateway.core.frozen import frozen
 from gateway.core.labels import rank_integrity
 
 Role = Literal["owner", "admin", "member", "guest", "blocked"]
@@ -73,7 +74,7 @@ class PlatformRoleRule(NamedTuple):
     rule: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RosterState:
     """Decisions made while gateways ran, as recorded in the log so far."""
 
@@ -88,7 +89,7 @@ class RosterState:
 EMPTY_ROSTER: Final = RosterState()
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@frozen(slots=False, eq=False)
 class AccessPolicy:
     """Roles and open rooms. `gateway.stream.routing.LiveAccessPolicy` is the one in force."""
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from gateway.core.frozen import frozen
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, TRUSTED_ROLES
 
 Integrity = Literal["outside", "guest", "member", "admin", "owner"]
@@ -29,7 +30,7 @@ MAX_READERS: Final = 16
 alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Label:
     """Label of a piece of text. Default: written by the operator, an owner or the agent itself, for
     everybody.

@@ -5,13 +5,14 @@ They start with the process and live in memory. `gateway.plugins.metrics` shows 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from typing import Final, Literal
 
 from pydantic import TypeAdapter
 
 from gateway.core.events import ChannelName, ConnectionChanged
+from gateway.core.frozen import frozen
 
 OWN_KINDS: Final = frozenset({"alarm", "finished", "delivery"})
 """Kinds of notifications that come from inside the gateway, and not from a channel."""
@@ -19,7 +20,7 @@ ChannelState = Literal["connecting", "up", "down", "refused"]
 """`refused`: the platform rejected the account, and it stays off."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ChannelStats:
     """State and counters of one account's connection."""
 
@@ -41,7 +42,7 @@ class ChannelStats:
     """Name of another process that holds it; empty: no process does. None: this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HealthProblem:
     """A condition that keeps the gateway from doing its work, besides a channel that is not up."""
 
@@ -54,7 +55,7 @@ class HealthProblem:
     """True if the gateway works all the same, but does less than it is configured for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GatewaySnapshot:
     """State of a gateway at one moment."""
 
@@ -89,7 +90,7 @@ class GatewaySnapshot:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class GatewayState:
     """State of the gateway that uses a store, seen from outside."""
 

@@ -9,12 +9,13 @@ in view. All of it stands in `TABLE`; the first row that fits decides.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
 from gateway.core.fields import ConfigSection
+from gateway.core.frozen import frozen
 from gateway.core.identity import ROLE_ORDER
 from gateway.core.labels import TRUSTED_LABEL, Label, rank_integrity
 from gateway.core.scopes import EVERYBODY, Visibility
@@ -44,7 +45,7 @@ class ToolRule(ConfigSection):
     `never` because of whose text that is; always."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolPermit:
     """Requirements of a tool: role, place and approval."""
 
@@ -151,7 +152,7 @@ TABLE: Final = (
 `approval: never` makes each author `high`; `approval: always` makes `allowed` an approval."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PermissionRequest:
     """Facts about a call that its permission depends on."""
 
@@ -166,7 +167,7 @@ class PermissionRequest:
     effect: Effect = OWN
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PermissionDecision:
     """Decision about a call."""
 

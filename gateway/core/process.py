@@ -10,9 +10,10 @@ import subprocess
 from asyncio.subprocess import SubprocessStreamProtocol
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
+
+from gateway.core.frozen import frozen
 
 GRACE_S: Final = 0.5
 """How long output is read after a program's end, if other processes hold its pipes open."""
@@ -31,7 +32,7 @@ class ProgramNotStarted(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class ProgramResult:
     """Exit of a program and its output."""
 

@@ -20,11 +20,11 @@ import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, quote_plus
 
+from gateway.core.frozen import frozen
 from gateway.core.text_safety import strip_invisible
 
 _MIN_SECRET_CHARS: Final = 6
@@ -71,7 +71,7 @@ _PLAIN_WORDS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class CredentialRule:
     """A pattern for a secret: group `s` of each match, or the whole match if there is no such
     group.

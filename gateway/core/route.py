@@ -1,12 +1,13 @@
 """`@route`: paths of the operator's HTTP server that plugins answer."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, create_model
 
+from gateway.core.frozen import frozen
 from gateway.core.tool import keyword_fields
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
@@ -20,7 +21,7 @@ class RouteRefused(Exception):
     """The request is not carried out. The text says why, in one sentence."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Route:
     """A path of the operator's HTTP server that a plugin answers."""
 

@@ -8,10 +8,11 @@ conversation is filtered by `Visibility.only_visible`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple, TypeVar
 
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId, SenderId
+from gateway.core.frozen import frozen
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ class PlatformUser(NamedTuple):
     id: SenderId
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Visibility:
     """Scopes that one turn may see."""
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from inspect import signature
 from typing import Any, Final, TypeVar
@@ -12,6 +12,7 @@ from pydantic import create_model
 
 from gateway.core.events import Address, Sender, ToolImage
 from gateway.core.facts import TurnId
+from gateway.core.frozen import frozen
 from gateway.core.labels import TRUSTED_LABEL, Label, RequestLabel, role_of_integrity
 from gateway.core.permissions import ALLOW_ANYBODY, OUT, Effect, ToolPermit
 from gateway.core.scopes import Visibility
@@ -34,7 +35,7 @@ THREAD_STOP_S: Final = 5.0
 ending."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Requester(Sender):
     """A person whose message a turn answers."""
 
@@ -42,7 +43,7 @@ class Requester(Sender):
     """Their role when they wrote it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolContext:
     """The turn that calls a tool, and its place."""
 
@@ -68,7 +69,7 @@ class ToolContext:
         return role_of_integrity(self.request.label.integrity)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolOutput:
     """Result of a tool and its origin."""
 
@@ -97,7 +98,7 @@ HandlerT = TypeVar("HandlerT", bound=ToolHandler)
 EffectFinder = Callable[..., Awaitable[Effect]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class Tool:
     """One tool: its description for the model, its arguments and its handler."""
 

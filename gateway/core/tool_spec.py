@@ -4,19 +4,20 @@ read back. Pure.
 
 import contextlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from gateway.core.events import EvidenceRef
+from gateway.core.frozen import frozen
 
 MAX_PROBLEMS: Final = 5
 MAX_PROBLEM_CHARS: Final = 200
 """Length of one problem: names of arguments are chosen by the model."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Image:
     """An image, or a PDF whose pages are looked at, for a model with vision. Only the user's side
     holds any.
@@ -31,7 +32,7 @@ class Image:
     """Pages of the PDF. 0: an image."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ResultExcerpt:
     """The source text that a result shows a part of, and the position of that part."""
 
@@ -40,7 +41,7 @@ class ResultExcerpt:
     """Difference between a position in the source and in the result's text after its first line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolCall:
     """A tool call made by the model."""
 
@@ -62,7 +63,7 @@ Offer = Literal["described", "named", "unnamed"]
 use: a prompt for one place, the result of another tool."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ToolSpec:
     """Specification of a tool for the model."""
 

@@ -53,6 +53,7 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.format import format_duration, format_moment
+from gateway.core.frozen import frozen
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES, Role, has_role_holder, identify, proven_role
 from gateway.core.labels import Label
@@ -122,7 +123,7 @@ UNDECIDED: Final = (
 """Open requests, oldest first. Reads all there ever were."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ApprovalRequested(PluginFact):
     """A tool call that waits for an admin's approval."""
 
@@ -160,7 +161,7 @@ ApprovalVerdict = Literal["once", "denied", "expired", "dropped"]
 """Approved for this call; not approved; no decision in time; the turn ended before a decision."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ApprovalEnded(PluginFact):
     """Result of an approval request."""
 
@@ -224,7 +225,7 @@ class _Waiting:
         self.changed.set()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Approver:
     """Person who decides about an approval, and where they wrote."""
 

@@ -18,7 +18,6 @@ says so.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -30,6 +29,7 @@ from agent.view import result_source
 from gateway.context.evidence import LEFT_LOG, build_evidence_ref
 from gateway.core.events import ConversationId, EvidenceRef, Message, MessageDeleted, MessageEdited
 from gateway.core.facts import Evidence, Seq, TurnRecord, ViewFolded
+from gateway.core.frozen import frozen
 from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
 from gateway.core.media_types import is_document
 from gateway.core.permissions import OWN
@@ -72,7 +72,7 @@ SEQ_AFTER_TURNS = f"SELECT seq {_BETWEEN} ORDER BY seq LIMIT 1 OFFSET $4"
 """Parameters: a conversation, the first position, the one after the last, and a number of turns."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class HandleContent:
     """Content of a handle."""
 

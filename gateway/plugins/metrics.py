@@ -3,7 +3,6 @@ their models.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import (
@@ -26,6 +25,7 @@ from gateway.core.control_messages import DmnStatus
 from gateway.core.events import RequestUsage, Usage
 from gateway.core.facts import TurnRecord
 from gateway.core.format import age_s
+from gateway.core.frozen import frozen
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.plugin import Plugin, PluginContext
@@ -53,7 +53,7 @@ WorkspaceCounts = Mapping[str, tuple[int, int, int]]
 """Hits, misses and invalidations, by directory."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class RedactedMetrics:
     """Metrics of several collectors with redacted label values: models and servers chose some of
     them.
@@ -166,7 +166,7 @@ _CHANNEL_ROWS: Final[tuple[MetricRow, ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class ChannelMetrics:
     """Collector of the gateway's version and its channels."""
 

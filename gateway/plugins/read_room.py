@@ -7,7 +7,7 @@ reveal whether other messages or places exist.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -29,6 +29,7 @@ from gateway.core.events import (
     Sender,
 )
 from gateway.core.facts import MESSAGE_KINDS, PlatformAction, PostQueued, Seq, TurnRecord, is_inner
+from gateway.core.frozen import frozen
 from gateway.core.identity import ROLE_ORDER, identify
 from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
 from gateway.core.permissions import OWN
@@ -53,7 +54,7 @@ MAX_PLACES: Final = 20
 """Places that are listed by name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MessageTarget:
     """Message on which a tool can act."""
 
@@ -65,7 +66,7 @@ class MessageTarget:
     else's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AgentPost(MessageTarget):
     """Post of an agent as it is on the platform now: `ids` has the parts that still exist."""
 

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Final
@@ -25,6 +25,7 @@ from pydantic import Field
 from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.character_card import decode_text
 from agent.workspace.persona import read_regular
+from gateway.core.frozen import frozen
 from gateway.core.permissions import OWN
 from gateway.core.route import route
 from gateway.core.text_safety import to_single_line
@@ -233,7 +234,7 @@ class SkillFileNotFound(Exception):
     """The skill has no such text. The message says why, in words that follow a path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SkillCatalogue:
     """All skills as read at one time."""
 

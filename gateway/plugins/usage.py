@@ -3,7 +3,6 @@
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Final, Literal
 
@@ -13,6 +12,7 @@ from gateway.commands.parser import escape_code
 from gateway.core.events import Address, BlockUsage, ConversationId, RequestUsage, Usage
 from gateway.core.facts import Seq, TurnRecord
 from gateway.core.format import format_time, format_usd
+from gateway.core.frozen import frozen
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
 from gateway.plugin import Plugin
@@ -162,7 +162,7 @@ class UsageReports(Plugin):
         return f"{when}: {format_spending(sums[0])}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LedgerRequest:
     """One model request, and the turn that it was made for."""
 

@@ -15,7 +15,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ from gateway.config.reload import LiveSettings
 from gateway.config.source import ConfigProblem, format_key
 from gateway.core.clock import Clock
 from gateway.core.facts import TurnRecord
+from gateway.core.frozen import frozen
 from gateway.store import StoreReader
 
 logger = logging.getLogger("reverie.cache")
@@ -43,7 +44,7 @@ CADENCE_TURNS = 1_000
 """Newest turns that are read: about twenty of each of fifty conversations."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class AgentModel:
     """Model in the form that one agent uses."""
 

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import logging
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -56,6 +56,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import AMBIENT, REPEATED_TURN, Seq, TurnRecord
 from gateway.core.format import format_time
+from gateway.core.frozen import frozen
 from gateway.core.i18n import _, language_for, use_language
 from gateway.core.identity import lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, RequestLabel, readers_of, role_of_integrity
@@ -100,7 +101,7 @@ COMPACTION_REASON = "somebody wanted the view folded"
 NOBODY_ASKED: Final = InheritedRequesters()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Gathered:
     """What a turn's prompt holds beside the conversation, and on whose behalf the turn acts."""
 

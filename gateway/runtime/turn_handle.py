@@ -3,17 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from agent.turn_context import TurnOutcome
 from gateway.core.events import MessageId, SenderId
+from gateway.core.frozen import frozen
 from gateway.core.tool import Requester
 
 DELETED_REASON: Final = "what it was to answer was deleted meanwhile"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TurnResult:
     """Result of a turn, for the agent's loop."""
 

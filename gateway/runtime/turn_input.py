@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from agent.models.base import Model
@@ -33,6 +33,7 @@ from gateway.context.requesters import (
 )
 from gateway.core.events import Alarm, ConversationId, Sender
 from gateway.core.facts import Seq, is_inner
+from gateway.core.frozen import frozen
 from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role
 from gateway.core.tool import Requester
 from gateway.hooks import Plugins
@@ -57,7 +58,7 @@ SMALL_WINDOW_TOKENS: Final = 16_384
 NO_UNREAD: Final = UnreadEntries(messages=(), omitted=0, upto=Seq(0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class TurnServices:
     """What the turns of all agents share, beside the gateway's handle."""
 
@@ -70,7 +71,7 @@ class TurnServices:
     plugins: Plugins
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AgentContext:
     """What the turns of one agent work with. Made anew for another model; a turn that has begun
     ends with what it began.

@@ -7,12 +7,13 @@ of the same form. `Decision` is all that was decided about an event.
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
 from gateway.core.events import ConversationId, Post, PostButton, PostKey
 from gateway.core.facts import Fact, Judgement, PostQueued, Seq
+from gateway.core.frozen import frozen
 from gateway.store.types import AppendResult, NewEntry
 
 
@@ -54,7 +55,7 @@ def _settle_nothing(_result: AppendResult | None) -> None:
     """Nothing follows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CommandEffect:
     """Answer of a command and what it changes, not yet in the log. That may stay locked until
     `settle` is called.
@@ -109,7 +110,7 @@ class CommandEffect:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Decision:
     """What is decided about an event, so far."""
 

@@ -11,10 +11,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gateway.core.frozen import frozen
 from gateway.store.schema import check_schema, sqlite_uri, unreadable_error
 from gateway.store.types import StoreFileLost, StoreMissing, StoreUnreadable
 
@@ -34,7 +34,7 @@ CopyProgress = Callable[[int, int], None]
 """Called now and then with the copied bytes and their total."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreSummary:
     """Content of a store in numbers."""
 

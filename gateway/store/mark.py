@@ -9,18 +9,18 @@ last one in a small file: some microseconds without a flush, which outlives the 
 import contextlib
 import json
 import os
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from gateway.core.facts import Seq
+from gateway.core.frozen import frozen
 from gateway.store.log import Log
 
 _RECORD_BYTES = 128
 """Size of the file, which is written as a whole."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LostEnd:
     """Entries that the log had, and has no more."""
 

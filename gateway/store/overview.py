@@ -7,7 +7,6 @@ statement uses an index.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
@@ -17,6 +16,7 @@ from gateway.core.api_models import TurnSummary, token_fields
 from gateway.core.clock import id_created_at
 from gateway.core.events import Command, ConversationId, Usage
 from gateway.core.facts import Fact, Judgement, Seq, fact_adapter, is_inner
+from gateway.core.frozen import frozen
 from gateway.core.tool_spec import ToolCall
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
 from gateway.store.reader import StoreReader, open_reading, to_log_time
@@ -237,7 +237,7 @@ def _find_turn_outcome(conversation: ConversationId, outcome: str, *, within: bo
     return EventOutcome.ANSWERED_ELSEWHERE if ended is EventOutcome.ANSWERED and within else ended
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class NotificationRow:
     """A notification, the decision about it, and the entry that dealt with it.
 
@@ -342,7 +342,7 @@ class NotificationRow:
         return _find_turn_outcome(self.place, self.after, within=self.after_within)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SpokenRow:
     """A message in a conversation."""
 
@@ -362,7 +362,7 @@ class SpokenRow:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConversationRow:
     """A conversation with an entry in the log."""
 

@@ -3,7 +3,8 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from gateway.core.frozen import frozen
 
 LAST = 2**63 - 1
 """SQLite's largest integer (https://www.sqlite.org/datatype3.html)."""
@@ -77,7 +78,7 @@ UNION ALL SELECT * FROM (
 """  # noqa: S608 - constants only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Dialect:
     """What the engines say in different words."""
 

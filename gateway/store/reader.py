@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, Final, NamedTuple, Self
@@ -27,6 +26,7 @@ from gateway.core.facts import (
     PostQueued,
     Seq,
 )
+from gateway.core.frozen import frozen
 from gateway.store import queries
 from gateway.store.log import Arguments, Log, Result, Role
 from gateway.store.queries import LAST, LAST_POSITION
@@ -121,7 +121,7 @@ async def open_reading(path: StoreLocation, role: Role = "reader") -> Log:
         raise unreadable_error(path, error) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WordUses:
     """Positions of entries of the log that use certain words."""
 
@@ -133,7 +133,7 @@ class WordUses:
     """Positions of notes, in any order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class EntryLocation:
     """Position and state of an entry of the log, without its text."""
 

@@ -12,7 +12,7 @@ import os
 import re
 import sqlite3
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from functools import cache
 from importlib import resources
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from gateway.core.frozen import frozen
 from gateway.core.installing import install_command
 from gateway.store.types import (
     LogError,
@@ -58,7 +59,7 @@ _SERVER_FOLDER = "migrations/postgresql"
 _FOLDERS = ("migrations", _SERVER_FOLDER)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class ServerStore:
     """A store in a PostgreSQL database."""
 

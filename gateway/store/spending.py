@@ -10,13 +10,13 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NamedTuple, Self
 
 from agent.cache.prices import ASSUMED_PRICE
 from gateway.core.events import RequestUsage, SenderId, Usage
 from gateway.core.facts import TurnRecord
+from gateway.core.frozen import frozen
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict
 from gateway.store.queries import using
 
@@ -201,7 +201,7 @@ room."""
 SpendingKey = Literal["all", "conversation", "room", "sender", "day", "agent", "share", "model"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SpendingSum:
     """Summed cost of model requests."""
 
@@ -276,7 +276,7 @@ DAILY_SPENDING = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SpendingBucket:
     """Spending of one hour or day, by a key."""
 

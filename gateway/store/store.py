@@ -22,6 +22,7 @@ from channels.aio import run_to_completion, with_timeout
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import ChannelCardPinned, Fact, Seq
+from gateway.core.frozen import frozen
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.appends import EntryDraft, draft_entries, key_digest
 from gateway.store.files import adopt_rescued
@@ -84,7 +85,7 @@ class _Subscription(NamedTuple):
     where: Callable[[Fact], bool] | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class StoreOutage:
     """State in which the log cannot be written."""
 

@@ -7,17 +7,17 @@ transaction that appends it.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.core.facts import fact_adapter
+from gateway.core.frozen import frozen
 from gateway.store.projections import Params, Statement
 from gateway.store.types import LogEntry
 
 logger = logging.getLogger("reverie.store")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Table:
     """A table that a plugin derives from the log. Its rows are read with `StoreReader.rows`."""
 

@@ -15,18 +15,18 @@ nothing on disk was changed
 import logging
 import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache
 from typing import Any, Literal, NamedTuple, Self
 
 from gateway.core.events import ChannelName, ConversationId, Post
 from gateway.core.facts import Fact, Seq, fact_adapter, fact_kinds
+from gateway.core.frozen import frozen
 
 logger = logging.getLogger("reverie.store")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class NewEntry:
     """One fact to be appended. Two entries are equal only if they are the same object."""
 
@@ -42,7 +42,7 @@ class NewEntry:
     earlier entry is in the log already, this one is not written either."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class AppendResult:
     """Result of appending one entry."""
 
@@ -53,7 +53,7 @@ class AppendResult:
     """True if it was written now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class LogEntry:
     """An entry read from the log."""
 
@@ -104,7 +104,7 @@ def _tell_unknown(kind: str) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class UnreadEntries:
     """Unread entries for the next turn of a conversation."""
 
@@ -123,7 +123,7 @@ class UnreadEntries:
 PartState = Literal["pending", "sending", "sent", "uncertain", "failed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OutboxPart:
     """One part of a post that is being delivered."""
 
@@ -149,7 +149,7 @@ class OutboxPart:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OutboxPost:
     """A post whose delivery has not ended."""
 
@@ -174,7 +174,7 @@ MAX_GROWTH_DAYS = 3_650.0
 """A disk that lasts longer is not told as a day."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class StoreGrowth:
     """Size of the store's file, and its growth."""
 
@@ -212,7 +212,7 @@ class StoreGrowth:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TableDifference:
     """A derived table that differed from the log, and has been repaired."""
 

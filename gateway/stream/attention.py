@@ -16,7 +16,7 @@ hears, a line is normal that names an owner who has not written there lately: it
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import Final, Literal
@@ -56,6 +56,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_direct_line,
 )
+from gateway.core.frozen import frozen
 from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role
 from gateway.core.ratelimit import LruDict
 from gateway.store import DueReason, LogEntry, Store
@@ -89,7 +90,7 @@ _URGENCIES: Final[Mapping[str, Urgency]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AttentionRule:
     """A rule of the operator."""
 
@@ -119,7 +120,7 @@ class AttentionRule:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class AttentionPolicy:
     """The operator's settings for attention, and the thresholds set by command."""
 

@@ -1,12 +1,12 @@
 """What most services work with: store, settings in force, platforms and their places."""
 
 import asyncio
-from dataclasses import dataclass
 
 from gateway.access.channels import Channels
 from gateway.access.roster import Roster
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
+from gateway.core.frozen import frozen
 from gateway.core.identity import AccessPolicy
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
@@ -15,7 +15,7 @@ from gateway.stream.notices import Notices
 from gateway.stream.routing import PrivacyCache
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class GatewayHandle:
     """One gateway, as its services see it. They take it in place of its parts."""
 

@@ -8,7 +8,7 @@ events are in the store; this holds only the open windows.
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 from gateway.access.limits import UsageLimiter
@@ -27,6 +27,7 @@ from gateway.core.events import (
     TaskFinished,
 )
 from gateway.core.facts import NORMAL, URGENT, TurnRecord
+from gateway.core.frozen import frozen
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.ratelimit import LruDict, SlidingWindows
 from gateway.store import LogEntry
@@ -48,7 +49,7 @@ CHATTER_REST_S: Final = 3_600.0
 """The same where nothing but talk without a question is new."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReadyConversation:
     """A conversation with durable unread events."""
 

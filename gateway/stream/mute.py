@@ -14,7 +14,6 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -42,6 +41,7 @@ from gateway.core.facts import (
     TurnRecord,
     is_direct_line,
 )
+from gateway.core.frozen import frozen
 from gateway.core.i18n import N_, _, language_for, use_language
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_markdown
@@ -62,7 +62,7 @@ MAX_ATTEMPTS: Final = 500
 (`MAX_REFUSED_S`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class MutePlace:
     """A place where the bot may not post."""
 

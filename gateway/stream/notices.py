@@ -5,11 +5,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Literal
 
 from gateway.core.clock import Clock
 from gateway.core.events import Address, ChannelName, PostButton
+from gateway.core.frozen import frozen
 from gateway.core.i18n import use_language
 from gateway.core.ratelimit import LruDict
 
@@ -21,7 +21,7 @@ None for the process's own log, which is English."""
 NoticeState = Literal["once", "begins", "ends", "decided", "unrecorded"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class Notice:
     """Something that owners should know."""
 

@@ -14,7 +14,7 @@ them, and for those rooms only (`PrivacyCache.with_memberships`).
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
@@ -43,6 +43,7 @@ from gateway.core.facts import (
     Seq,
     is_inner,
 )
+from gateway.core.frozen import frozen
 from gateway.core.identity import (
     AGENT_SCOPE_PREFIX,
     ROLE_ORDER,
@@ -84,7 +85,7 @@ MAX_ASKED_SCOPES: Final = 20
 shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class BindingPattern:
     """Conversations to which a binding applies: globs over the parts of an address. `thread` None:
     any or none.

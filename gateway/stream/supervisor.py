@@ -40,6 +40,7 @@ from gateway.config.validation import find_unrunnable
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import Address, ChannelName, ConnectionChanged, EventId, Notification
 from gateway.core.facts import INNER_CHANNEL, NOTIFICATION_CLASSES, OPERATOR_CHANNEL, Judgement
+from gateway.core.frozen import frozen
 from gateway.core.i18n import N_, _
 from gateway.core.metrics import OWN_KINDS, GatewayStats
 from gateway.store import LogEntry, Store, StoreError
@@ -87,7 +88,7 @@ CHANGED_TEXT: Final = "its configuration has changed"
 MOVED_TEXT: Final = "another process of the gateway takes it over"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RestartResult:
     """Result of a restart."""
 
@@ -123,7 +124,7 @@ class AdapterFactory(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class AdapterSpec:
     """Settings of an adapter. If equal, the adapter may stay."""
 

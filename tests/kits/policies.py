@@ -1,7 +1,6 @@
 """Policies for tests."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, cast
 
 from gateway.access.policy import ConversationBinding, Routed, route
@@ -10,6 +9,7 @@ from gateway.config.models import AttentionConfig, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock, ManualClock
 from gateway.core.events import Address, Notification, PresenceLevel, RoomId
+from gateway.core.frozen import frozen
 from gateway.core.identity import AccessPolicy, RosterState
 from gateway.store import Store, StoreReader
 from gateway.stream.attention import LiveAttention
@@ -22,7 +22,7 @@ NOBODY: Final = AccessPolicy(dm_policy="open", roles={}, open_rooms={})
 """Nobody has a role."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@frozen(slots=False, eq=False)
 class PlayedPolicy(AccessPolicy):
     """Access policy of which the test says what the log and the platforms say."""
 

@@ -38,6 +38,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import URGENT, Judgement, Seq, TurnRecord, dedup_key, inner_conversation
+from gateway.core.frozen import frozen
 from gateway.core.redaction import Redactor
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall, ToolSpec
@@ -129,7 +130,7 @@ class Ana(PromptContextBuilder):
         return PersonaBundle(identity="You are Ana.", private="")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@frozen(eq=False)
 class Priced(AgentModel):
     """A model whose next requests may cost so much, and all later ones nothing."""
 

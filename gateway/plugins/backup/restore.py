@@ -19,7 +19,6 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Final
@@ -46,6 +45,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
+from gateway.core.frozen import frozen
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.plugins.backup.create import (
     STORE_NAME,
@@ -147,7 +147,7 @@ def _extract_file(data: IO[bytes], path: Path, *, runs: bool) -> str:
     return digest.hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReconcileReport:
     """Numbers of what was reconciled."""
 
@@ -291,7 +291,7 @@ def _audit_entry(now: datetime, by: str, why: str, *, exact: bool) -> NewEntry:
     return NewEntry(fact=fact, at=now)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class RestoreReport:
     """Result of a restore."""
 

@@ -36,6 +36,7 @@ from gateway.core.api_models import (
 )
 from gateway.core.control_messages import DmnStatus
 from gateway.core.format import format_duration, format_usd
+from gateway.core.frozen import frozen
 from gateway.core.metrics import ChannelStats
 from gateway.plugins import find_plugins
 from gateway.plugins.console.safe_text import one_line, safe_lines
@@ -86,7 +87,7 @@ NOTE: Final = "italic"
 THINKING: Final = "italic dim"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PaneEntry:
     """Something that a pane shows from now on."""
 
@@ -110,7 +111,7 @@ class ConsoleActiveTurn:
     """Text of the answer so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ConsoleActiveCall:
     """A running tool call."""
 

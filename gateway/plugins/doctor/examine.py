@@ -12,7 +12,6 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from itertools import groupby
@@ -27,6 +26,7 @@ from gateway.config.secrets import collect_secrets
 from gateway.config.settings_check import judge_problems
 from gateway.config.source import ConfigProblem
 from gateway.core.findings import Finding, Severity, bad, run_in_thread, unknown
+from gateway.core.frozen import frozen
 from gateway.core.gateway_state import find_gateway_state
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -67,7 +67,7 @@ _DIM: Final = "2"
 _BOLD: Final = "1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReportStyle:
     """Abilities of the output."""
 
@@ -79,7 +79,7 @@ class ReportStyle:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DoctorReport:
     """All findings, in the order of the areas."""
 

@@ -9,7 +9,6 @@ model answers again.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
@@ -22,6 +21,7 @@ from gateway.cluster.cluster import UPKEEP, channel_lease
 from gateway.core.events import Address, ChannelName, ConversationId, RoomId
 from gateway.core.facts import REPEATED_TURN, TurnRecord, has_trouble
 from gateway.core.format import describe_problem
+from gateway.core.frozen import frozen
 from gateway.core.i18n import N_, _
 from gateway.core.metrics import ChannelStats, GatewayStats
 from gateway.core.redaction import Redactor
@@ -88,7 +88,7 @@ _TROUBLES: Final = ("workspace:", "room:", "mute:", "account:", "absent:", "wind
 """How the names of the problems begin that `OutageMonitor.look` finds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _Trouble:
     what: str
     reason: str

@@ -25,12 +25,12 @@ import logging
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from channels.aio import with_timeout
 from gateway.core.events import PostButton
 from gateway.core.facts import PluginFact
+from gateway.core.frozen import frozen
 from gateway.core.i18n import _
 from gateway.core.identity import ADMIN_ROLES, Role
 from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code
@@ -49,7 +49,7 @@ SETTLE_S: Final = 5.0
 CODE_CHARS: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class McpToolApproved(PluginFact):
     """Approval of an MCP tool exactly as described here; models are shown no other description of
     it.
@@ -74,7 +74,7 @@ class McpToolApproved(PluginFact):
         return f"{self.tool} of the MCP server {self.server} may be used as described, by {by}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class PendingDefinition:
     """Definition that waits for review."""
 

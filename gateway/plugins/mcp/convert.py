@@ -17,10 +17,10 @@ import json
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
+from gateway.core.frozen import frozen
 from gateway.core.text_safety import normalize_text, shorten
 from gateway.core.tool_spec import ToolSpec, canonical_json
 
@@ -197,7 +197,7 @@ FAILED: Final = "It did not work. The server says:"
 NO_OUTPUT: Final = "It was done; the server says nothing about it."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class McpBinary:
     """Binary part of a result."""
 

@@ -12,7 +12,7 @@ agent's model, as a turn of its inner conversation.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
@@ -33,6 +33,7 @@ from gateway.core.facts import (
     TurnRecord,
     inner_conversation,
 )
+from gateway.core.frozen import frozen
 from gateway.core.i18n import N_, _
 from gateway.core.labels import TRUSTED_LABEL, describe_integrity
 from gateway.core.scopes import PUBLIC
@@ -72,7 +73,7 @@ _TOO_LONG_PROMPT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class DreamNote:
     """A note, as a dream uses it."""
 

@@ -19,11 +19,11 @@ scope is private to the owner.
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from gateway.core.events import Address
+from gateway.core.frozen import frozen
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import normalize_text, to_single_line
 
@@ -42,7 +42,7 @@ _ESCAPED: Final = re.compile(rf"\\*(?:{_HEADER.pattern}|{_NOTE.pattern})")
 """Lines that need an escape in an entry's text: one more backslash in front."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class JournalEntry:
     """A note in the journal."""
 

@@ -7,13 +7,13 @@ below it fold, match and quote texts. Pure.
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
 
 from gateway.core.events import ConversationId, Message, MessageEdited
 from gateway.core.facts import NoteWritten, Seq, TurnRecord, is_inner
+from gateway.core.frozen import frozen
 from gateway.core.identity import lowest_role
 from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, readers_of
 from gateway.core.redaction import Redactor
@@ -33,7 +33,7 @@ _PREFIX_CHARS: Final = 3
 """Length of a word from which longer words with this beginning match too: harbour, harbours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SearchHit:
     """Entry that was found."""
 

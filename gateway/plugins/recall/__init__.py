@@ -13,7 +13,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Final
 
@@ -25,6 +24,7 @@ from gateway.context.conversation import is_addressed
 from gateway.core.events import Message, MessageEdited
 from gateway.core.facts import AMBIENT, Fact, Judgement, Seq, TurnRecord
 from gateway.core.fields import ConfigSection
+from gateway.core.frozen import frozen
 from gateway.core.labels import MEMORY_LABEL, OUTSIDE_LABEL, TRUSTED_LABEL, Label, join
 from gateway.core.permissions import OWN
 from gateway.core.process import ProgramNotStarted, run_program, select_environment
@@ -503,7 +503,7 @@ def recall_name(kind: str, text: str) -> str:
     return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _RecallQuery:
     """Search for one turn."""
 
@@ -521,7 +521,7 @@ class _RecallQuery:
         return [word for term in self.weights.terms for word in split_words(term)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class _RecallCandidate:
     """Item that matches the query."""
 

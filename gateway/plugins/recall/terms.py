@@ -8,11 +8,11 @@ import math
 import string
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from gateway.core.frozen import frozen
 from gateway.plugins.memory.search import fold_case, fold_words
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def contains_all_words(text: str, words: Sequence[str]) -> bool:
     return all(word in folded for word in words)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class TermWeights:
     """Weights of search terms."""
 

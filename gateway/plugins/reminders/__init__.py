@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Annotated, Final, Literal
 
@@ -51,6 +51,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
+from gateway.core.frozen import frozen
 from gateway.core.i18n import _
 from gateway.core.identity import (
     ADMIN_ROLES,
@@ -119,7 +120,7 @@ _LOOKALIKES: Final = str.maketrans("OIL", "011")
 # Facts, and the table of those that are pending
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReminderSet(PluginFact):
     """A new reminder, or an intention of the agent. Each occurrence is an `Alarm`, whose `next` is
     the time of the following one.
@@ -179,7 +180,7 @@ class ReminderSet(PluginFact):
 ReminderOutcome = Literal["dropped", "done", "expired"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ReminderEnded(PluginFact):
     """End of a reminder or intention that would have come again."""
 

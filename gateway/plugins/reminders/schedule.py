@@ -13,12 +13,12 @@ hours follows the time that has really passed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
 from cronsim import CronSim, CronSimError
 
+from gateway.core.frozen import frozen
 from gateway.core.moments import (
     MAX_AHEAD,
     TIME_EXAMPLES,
@@ -45,7 +45,7 @@ _CRON_MACROS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class OnceSchedule:
     """Schedule with a single time."""
 
@@ -53,7 +53,7 @@ class OnceSchedule:
     """Aware, in whole seconds, with the offset of the writer's place."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class IntervalSchedule:
     """Schedule that repeats at a fixed interval."""
 
@@ -61,7 +61,7 @@ class IntervalSchedule:
     """At least `MIN_INTERVAL_S`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class CronSchedule:
     """Schedule of all local times that match. Made by `parse_cron`, which checks it."""
 
@@ -85,7 +85,7 @@ class DueTimes(NamedTuple):
     """The first time still to come, UTC. None: there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SpokenTime:
     """Time phrases as a person or a model wrote them. Empty: not given."""
 

@@ -7,7 +7,6 @@ the answers. Parsers of answers raise ValueError with a hint on the correct form
 import asyncio
 import re
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
@@ -27,6 +26,7 @@ from channels.telegram.check import (
 from channels.telegram.config import TelegramConfig
 from gateway.core.addresses import is_loopback_host
 from gateway.core.findings import Finding
+from gateway.core.frozen import frozen
 from gateway.plugins.setup.dialog import (
     AGAIN,
     CORRECT,
@@ -40,7 +40,7 @@ from gateway.plugins.setup.dialog import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=False)
 class ChannelAnswers:
     """Answers about one channel."""
 

@@ -34,6 +34,7 @@ from gateway.context.workspace_fs import FILES_PREFIX, FilesArea, FilesView
 from gateway.core.clock import new_id
 from gateway.core.events import Address, EventId, TaskFinished
 from gateway.core.facts import RoleAssigned
+from gateway.core.frozen import frozen
 from gateway.core.labels import Label
 from gateway.core.permissions import ALLOW_ADMINS, OUT, OWN, Effect
 from gateway.core.process import (
@@ -146,7 +147,7 @@ def strip_terminal_codes(output: bytes) -> str:
     return clean_text("\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class ShellCommand:
     """Command that is ready to start."""
 

@@ -30,12 +30,13 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from gateway.config.tools import BashConfig
+from gateway.core.frozen import frozen
 from gateway.plugins.skills import SKILLS_PATH
 
 LIBRARY: Final = "libseccomp.so.2"
@@ -299,7 +300,7 @@ _ULIMIT_BLOCK_BYTES: Final = 512
 _KIB: Final = 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class SandboxMounts:
     """Paths of the machine that a command sees beside the system. All are absolute and resolved."""
 

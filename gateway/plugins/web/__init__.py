@@ -32,7 +32,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -48,6 +48,7 @@ from gateway.core import addresses
 from gateway.core.addresses import AllowedHosts, FetchTarget, display_host
 from gateway.core.events import ConversationId, ToolImage
 from gateway.core.facts import TurnId
+from gateway.core.frozen import frozen
 from gateway.core.labels import OUTSIDE_LABEL
 from gateway.core.media_types import (
     IMAGE_TYPES,
@@ -126,7 +127,7 @@ class ContentDecoder:
         self.is_full = self.is_full or len(data) > left
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WebRequest:
     """Request to a server."""
 
@@ -137,7 +138,7 @@ class WebRequest:
     """Sent by POST. None: a GET."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen
 class WebResponse:
     """Response of a server."""
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from dataclasses import fields as fields_of
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -645,7 +646,8 @@ def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]
         if everywhere and there != step.where
     )
     assert isinstance(made.fact, TurnRecord)
-    fields = {name: getattr(made.fact, name) for name in made.fact.__slots__ if name != "kind"}
+    names = [one.name for one in fields_of(made.fact) if one.name != "kind"]
+    fields = {name: getattr(made.fact, name) for name in names}
     fields |= {
         "upto": max(0, last - step.behind),
         "outcome": step.outcome,
