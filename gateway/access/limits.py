@@ -1,8 +1,8 @@
 """Rate limits and budgets of senders, rooms and agents: whether a message may start a turn.
 
 A refused message stays in the log as context. A notice is posted in the room, at most one in
-`QUIET_S` whatever limits are reached there, and one about a budget only once in its day or hour;
-and owners are notified.
+`QUIET_S` whatever limits are reached there, and one about a budget only once in its day; and
+owners are notified.
 
 Owners and admins are always answered, where they have that role. Their messages take tokens from
 the agent's own bucket as far as it holds any, so that others get less while the agent is busy with
@@ -16,8 +16,8 @@ for all people except owners and admins. A turn beyond its rate waits (`gateway.
 answers what is written meanwhile, too. A message whose turn would wait longer than
 `MAX_TURN_WAIT_S` is refused.
 
-Budgets, of a day and of an hour of the clock, cover the cost that is caused by people who are
-neither owners nor admins. A sender's sum is their share of the cost of turns
+Budgets of a UTC day cover the cost that is caused by people who are neither owners nor admins. A
+sender's sum is their share of the cost of turns
 (`gateway.store.projections`); the sum of a room or an agent is that of all its senders. What an
 agent does of its own has a budget of a day besides (`dmn.daily_cost_usd`).
 
@@ -91,8 +91,7 @@ from gateway.store.spending import (
 
 QUIET_S: Final = 600.0
 """Shortest time between two notices in one room."""
-LimitKind = Literal["rate", "cost", "hour_cost"]
-BudgetKind = Literal["cost", "hour_cost"]
+LimitKind = Literal["rate", "cost"]
 RateScope = Literal["sender", "room", "agent", "sender_turns", "agent_turns"]
 LimitScope = Literal["sender", "room", "agent"]
 BudgetScope = LimitScope | Literal["autonomous"]
@@ -106,8 +105,6 @@ _TURN_RATES: Final[Mapping[RateScope, LimitScope]] = {
 """The rates of turns, and whose they are."""
 MAX_TURN_WAIT_S: Final = 30.0
 """Longest time for which a turn waits for its rate: nobody is left longer without a word."""
-_BUDGET_PERIODS: Final[Mapping[BudgetKind, str]] = {"cost": "a day", "hour_cost": "an hour"}
-"""Kinds of budgets: of a UTC day, and of an hour of the clock."""
 _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
     ("rate", "sender"): N_(
         "You write faster than I can answer. I keep reading, and answer again in a while."
@@ -127,16 +124,6 @@ _NOTICES: Final[dict[tuple[LimitKind, LimitScope], str]] = {
         "I have used up today's budget for this room. I answer again from 00:00 UTC."
     ),
     ("cost", "agent"): N_("I have used up today's budget. I answer again from 00:00 UTC."),
-    ("hour_cost", "sender"): N_(
-        "I have used up this hour's budget for answers to you. I answer again from the next full "
-        "hour."
-    ),
-    ("hour_cost", "room"): N_(
-        "I have used up this hour's budget for this room. I answer again from the next full hour."
-    ),
-    ("hour_cost", "agent"): N_(
-        "I have used up this hour's budget. I answer again from the next full hour."
-    ),
 }
 
 
@@ -153,16 +140,13 @@ class LimitHit(NamedTuple):
     """True: the agent's own budget (`dmn.daily_cost_usd`), of which no sender is told."""
 
     def key(self, at: datetime) -> str:
-        """Key of the limit, distinct from all others. A budget is another limit each day or hour
-        (UTC).
-        """
+        """Key of the limit, distinct from all others. A budget is another limit each UTC day."""
         own = f"{self.limit}:{self.scope}:{self.subject}"
-        return own if self.limit == "rate" else f"{own}:{_windows(at)[self.limit]}"
+        return own if self.limit == "rate" else f"{own}:{_day(at)}"
 
 
-def _windows(at: datetime) -> dict[BudgetKind, str]:
-    """Return the day (YYYY-MM-DD) and the hour (YYYY-MM-DDTHH) of budgets."""
-    return {"cost": at.date().isoformat(), "hour_cost": at.strftime("%Y-%m-%dT%H")}
+def _day(at: datetime) -> str:
+    return at.date().isoformat()
 
 
 def format_limit_notice(hit: LimitHit) -> str:
@@ -172,8 +156,6 @@ def format_limit_notice(hit: LimitHit) -> str:
 
 LIMITS_LOOK_BACK: Final = 1_000
 """Newest `limited` entries read at a start, so that notices of today are not repeated."""
-TURNS_PAGE: Final = 50
-"""Turns read at once at a start, until one is older than this hour."""
 NOTICE_RATE: Final = Rate(30, 10.0)
 """Notices on each channel.
 
@@ -200,7 +182,6 @@ class _TakenTokens(NamedTuple):
 
 class _Budget(NamedTuple):
     scope: BudgetScope
-    kind: BudgetKind
     nano_usd: float
     rule: str
 
@@ -219,17 +200,15 @@ class _Reservation(NamedTuple):
 
 
 def _list_budgets(settings: Settings) -> list[_Budget]:
-    """Return the budgets that are limited, the widest first, that of the day before the hour's."""
+    """Return the budgets that are limited, the widest first."""
     own_usd = settings.dmn.daily_cost_usd
     own_rule = f"dmn.daily_cost_usd: ${own_usd:g} a day"
-    budgets = [_Budget("autonomous", "cost", own_usd * NANO_PER_USD, own_rule)]
+    budgets = [_Budget("autonomous", own_usd * NANO_PER_USD, own_rule)]
     for scope in LIMIT_SCOPES:
-        for kind, period in _BUDGET_PERIODS.items():
-            name = f"{scope}_usd" if kind == "cost" else f"{scope}_hour_usd"
-            usd: float | None = getattr(settings.access.budgets, name)
-            if usd is not None:
-                rule = f"access.budgets.{name}: ${usd:g} {period}"
-                budgets.append(_Budget(scope, kind, usd * NANO_PER_USD, rule))
+        usd: float | None = getattr(settings.access.budgets, f"{scope}_usd")
+        if usd is not None:
+            rule = f"access.budgets.{scope}_usd: ${usd:g} a day"
+            budgets.append(_Budget(scope, usd * NANO_PER_USD, rule))
     return budgets
 
 
@@ -255,8 +234,8 @@ class UsageLimiter:
         self._rates = {scope: TokenBuckets(Rate(0, 0.0)) for scope in get_args(RateScope)}
         self._budgets: Sequence[_Budget] = ()
         self._agents: Sequence[str] = ()
-        self._costs = {kind: WindowCosts() for kind in _BUDGET_PERIODS}
-        """By scope and name."""
+        self._costs = WindowCosts()
+        """By day, and by scope and name."""
         self._reserved: dict[TurnId, _Reservation] = {}
         self._loaded = Seq(0)
         """Position up to which `load` has read costs."""
@@ -287,38 +266,27 @@ class UsageLimiter:
         accepted.
         """
         self._loaded = await reader.last_position()
-        self._costs = {kind: WindowCosts() for kind in _BUDGET_PERIODS}
+        self._costs = WindowCosts()
         now = self._clock.now()
-        day = now.date().isoformat()
+        day = _day(now)
         for one in await reader.newest_entries(LIMITS_LOOK_BACK, kinds=["limited"]):
             if not isinstance(one.fact, LimitReached) or one.conversation is None:
                 continue
             hit = _hit_of(one.fact)
-            age_s, then = max(0.0, (now - one.at).total_seconds()), one.at.date().isoformat()
+            age_s, then = max(0.0, (now - one.at).total_seconds()), _day(one.at)
             if then == day:
                 self._reported.put(_daily_key(hit, day), None)
             if age_s < QUIET_S or then == day:
                 self._record_notice(
                     Address.parse(one.conversation), hit, one.at, self._clock.monotonic() - age_s
                 )
-        await self._load_costs(reader, now, day)
-
-    async def _load_costs(self, reader: StoreReader, now: datetime, day: str) -> None:
         for agent in self._agents:
             _, usd = await reader.autonomous_usage(agent, day)
-            self._costs["cost"].add(day, ("autonomous", agent), to_nano_usd(usd))
+            self._costs.add(day, ("autonomous", agent), to_nano_usd(usd))
         for share in await reader.spending_sums("share", since=day):
             agent, place, sender, provider = share.key.split("\n", 3)
             nano = budget_cost(share, provider)
-            self._add_cost({"cost": day}, agent, Address.parse(place), SenderId(sender), nano)
-        hour, before = _windows(now)["hour_cost"], None
-        while turns := await reader.newest_entries(TURNS_PAGE, kinds=["turn_ended"], before=before):
-            for entry in turns:
-                if _windows(entry.at)["hour_cost"] == hour and isinstance(entry.fact, TurnRecord):
-                    self._add_turn(entry, entry.fact, {"hour_cost": hour})
-            if _windows(turns[0].at)["hour_cost"] < hour:
-                break
-            before = turns[0].seq
+            self._add_cost(day, agent, Address.parse(place), SenderId(sender), nano)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Settle turns with their costs, record notices, and keep the tokens of messages that are
@@ -327,11 +295,11 @@ class UsageLimiter:
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
                 if entry.seq > self._loaded:
-                    self._add_turn(entry, entry.fact, _windows(entry.at))
+                    self._add_turn(entry, entry.fact)
                 self.settle(entry.fact.turn)
             elif isinstance(entry.fact, LimitReached):
                 hit = _hit_of(entry.fact)
-                self._reported.put(_daily_key(hit, entry.at.date().isoformat()), None)
+                self._reported.put(_daily_key(hit, _day(entry.at)), None)
                 if any(
                     isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries
                 ):
@@ -440,7 +408,7 @@ class UsageLimiter:
 
     def spent_today_usd(self, agent: str) -> float:
         """Return the cost of what the agent has done of its own on this UTC day."""
-        sums = self._costs["cost"].sums(_windows(self._clock.now())["cost"])
+        sums = self._costs.sums(_day(self._clock.now()))
         return sums.get(("autonomous", agent), 0) / NANO_PER_USD
 
     def settle(self, turn: TurnId) -> None:
@@ -480,21 +448,20 @@ class UsageLimiter:
         """Return the budget that this additional cost exceeds, with what other turns than that one
         have reserved, or only with what they have spent. `turn` None: they do not count.
         """
-        windows = _windows(self._clock.now())
-        sums = {kind: costs.sums(windows[kind]) for kind, costs in self._costs.items()}
+        sums = self._costs.sums(_day(self._clock.now()))
         others = [] if turn is None else [one for own, one in self._reserved.items() if own != turn]
-        for scope, kind, most_nano, rule in self._budgets:
+        for scope, most_nano, rule in self._budgets:
             for names in subjects.get(scope, ()):
                 total, key = nano, (scope, names[0])
                 for name in names:
-                    total += sums[kind].get((scope, name), 0)
+                    total += sums.get((scope, name), 0)
                 for one in others:
                     if key in one.keys:
                         total += one.spent_nano if only_spent else one.total_nano
                 if total > most_nano:
                     if scope == "autonomous":
-                        return LimitHit(kind, "agent", names[0], rule, is_own=True)
-                    return LimitHit(kind, scope, names[0], rule)
+                        return LimitHit("cost", "agent", names[0], rule, is_own=True)
+                    return LimitHit("cost", scope, names[0], rule)
         return None
 
     def _take(self, event: Message | Command, role: str, subjects: Subjects) -> LimitHit | None:
@@ -515,7 +482,6 @@ class UsageLimiter:
         return None
 
     def _names_of(self, at: Address, sender: Sender) -> Sequence[str]:
-        """Return all accounts of this sender."""
         own = hide_nick(person_key(at.channel, sender.id))
         return _names(
             own, self._policy.roster_state().links.get(own, ()) if sender.verified else ()
@@ -537,7 +503,6 @@ class UsageLimiter:
         return None
 
     def _refuse(self, message: Message, decided: Decision, hit: LimitHit) -> Decision:
-        """Turn the message into context."""
         judged = replace(decided.judgement, fate="context", urgency=AMBIENT, rule=hit.rule)
         post, fact = self._tell(message, hit)
         decided = replace(decided, judgement=judged, post=post)
@@ -551,7 +516,7 @@ class UsageLimiter:
         """
         self._limited.labels(hit.limit, hit.scope).inc()
         post = None if message is None else self._build_notice(message, hit)
-        if post is None and _daily_key(hit, self._clock.now().date().isoformat()) in self._reported:
+        if post is None and _daily_key(hit, _day(self._clock.now())) in self._reported:
             return None, None
         fact = LimitReached(limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule)
         return post, fact
@@ -584,26 +549,17 @@ class UsageLimiter:
         if hit.limit != "rate":
             self._said.put((room, hit.key(then)), now_s)
 
-    def _add_turn(
-        self, entry: LogEntry, turn: TurnRecord, windows: Mapping[BudgetKind, str]
-    ) -> None:
+    def _add_turn(self, entry: LogEntry, turn: TurnRecord) -> None:
         if entry.conversation is None:
             return
-        if turn.autonomous and turn.within is None and "cost" in windows:
+        day, at = _day(entry.at), Address.parse(entry.conversation)
+        if turn.autonomous and turn.within is None:
             nano = to_nano_usd(total_cost_usd(turn.accounts))
-            self._costs["cost"].add(windows["cost"], ("autonomous", turn.agent), nano)
-        at = Address.parse(entry.conversation)
+            self._costs.add(day, ("autonomous", turn.agent), nano)
         for sender, nano in budget_costs(turn):
-            self._add_cost(windows, turn.agent, at, sender, nano)
+            self._add_cost(day, turn.agent, at, sender, nano)
 
-    def _add_cost(
-        self,
-        windows: Mapping[BudgetKind, str],
-        agent: str,
-        at: Address,
-        sender: SenderId,
-        nano: int,
-    ) -> None:
+    def _add_cost(self, day: str, agent: str, at: Address, sender: SenderId, nano: int) -> None:
         """Add a cost to the sums of agent, room and sender.
 
         Costs of owners and admins, and costs that nobody caused, are left out.
@@ -611,11 +567,12 @@ class UsageLimiter:
         who = Sender(id=sender, name="", verified=True)
         if not sender or identify(self._policy, at, who).role in ADMIN_ROLES:
             return
-        for kind, window in windows.items():
-            costs = self._costs[kind]
-            costs.add(window, ("agent", agent), nano)
-            costs.add(window, ("room", room_of(at.conversation)), nano)
-            costs.add(window, ("sender", hide_nick(person_key(at.channel, sender))), nano)
+        for subject in (
+            ("agent", agent),
+            ("room", room_of(at.conversation)),
+            ("sender", hide_nick(person_key(at.channel, sender))),
+        ):
+            self._costs.add(day, subject, nano)
 
 
 def _names(own: str, linked: Collection[str]) -> Sequence[str]:

@@ -235,20 +235,11 @@ def _check_config(args: argparse.Namespace) -> int:
 
 
 def _describe_budgets(budgets: BudgetsConfig) -> str:
-    """Return what strangers may cost, by whom and by window."""
-    rows = (
-        ("one person", budgets.sender_usd, budgets.sender_hour_usd),
-        ("one room", budgets.room_usd, budgets.room_hour_usd),
-        ("one agent", budgets.agent_usd, budgets.agent_hour_usd),
-    )
+    """Return what strangers may cost."""
     lines = ["cost limits for people without the role admin (access.budgets):"]
-    for whose, day, hour in rows:
-        limits = [
-            f"${usd:g} {window}"
-            for usd, window in ((day, "a day"), (hour, "an hour"))
-            if usd is not None
-        ]
-        lines.append(f"  {whose}: {' and '.join(limits) or 'no limit'}")
+    for name, usd in budgets:
+        limit = "no limit" if usd is None else f"${usd:g} a day"
+        lines.append(f"  one {name.removesuffix('_usd').replace('sender', 'person')}: {limit}")
     return "\n".join(lines)
 
 

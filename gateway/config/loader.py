@@ -107,6 +107,7 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "media.timeout": "it is always 20 s now; take this line out",
     "recall.prefetch.timeout": "it is always 2 s now; take this line out",
     "dmn.max_reminders": "it is always 20 now; take this line out",
+    "access.budgets.*_hour_usd": "budgets count for a day; take this line out",
     "dmn.memory_chars": "it is always 8000 now; take this line out",
     "attention.rules*.regex": "write a rule with `keyword` for each word",
     "attention.salience": (

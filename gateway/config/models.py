@@ -178,9 +178,9 @@ class BudgetsConfig(ConfigSection):
     """Limits of the cost that people who are neither owners nor admins cause, in US dollars.
     `null`: none.
 
-    They count for a UTC day, and for an hour of the clock. Before each request its maximal cost is
-    reserved, so neither ever costs more, however many people ask at once. Answers and reminders
-    count for the people they are for. Beyond a budget, the person gets one notice, and owners get
+    They count for a UTC day. Before each request its maximal cost is reserved, so it never costs
+    more, however many people ask at once. Answers and reminders count for the people they are for.
+    Beyond a budget, the person gets one notice, and owners get
     one a day. A model that is missing from the price table, or listed there without a price, counts
     with the table's `default`; a model of your own that costs nothing has to be listed with 0
     (`prices.yaml`), except for the kinds `local` and `llamacpp`.
@@ -194,13 +194,6 @@ class BudgetsConfig(ConfigSection):
     agent_usd: float | None = Field(default=10.0, ge=0)
     """With one agent, in all places: the maximal cost of a raid. Enough for about 80 answers at the
     same moment."""
-    sender_hour_usd: float | None = Field(default=0.75, ge=0)
-    """For one person, in an hour. A request that may cost more is never made for them, so it is
-    more than the longest one of a medium model."""
-    room_hour_usd: float | None = Field(default=2.5, ge=0)
-    """In one room, in an hour."""
-    agent_hour_usd: float | None = Field(default=5.0, ge=0)
-    """With one agent, in an hour: after a raid, the same amount is left for the rest of the day."""
 
 
 class AccessConfig(ConfigSection):

@@ -689,7 +689,7 @@ class RoomAssigned:
 class LimitReached:
     """A limit that was reached, and about which its subject is notified once."""
 
-    limit: Literal["rate", "cost", "hour_cost"]
+    limit: Literal["rate", "cost"]
     """Messages a minute, or money of a day or of an hour."""
     whose: Literal["sender", "room", "agent"]
     subject: str

@@ -238,48 +238,6 @@ async def test_a_day_ends_while_the_gateway_runs_and_a_clock_may_be_set_wrong(
         assert await house.answered(said(), said()) == 2
 
 
-async def test_money_is_for_an_hour_as_well_and_told_once_in_each(tmp_path: Path) -> None:
-    allowed = most(sender_usd=1.0, sender_hour_usd=0.4)
-    told = (
-        "I have used up this hour's budget for answers to you. I answer again from the next "
-        "full hour."
-    )
-
-    clock = ManualClock(NOON)
-    async with living(tmp_path, allowed, clock=clock) as house:
-        await house.pay(said(), 0.3)
-        assert await house.answered(said()) == 1
-        ann = said()
-        hit = await house.reserve(ann, 0.2)
-        assert hit is not None
-        assert hit.rule == "access.budgets.sender_hour_usd: $0.4 an hour"
-        assert await house.reserve(ann, 0.1) is None
-        await house.pay(ann, 0.1)
-        assert await house.answered(said(), said("bob")) == 1
-        assert await house.notices() == [told]
-    async with living(tmp_path, allowed, clock=clock) as house:
-        house.clock.advance(3_599.0)
-        assert await house.answered(said(room="#b")) == 0
-        assert await house.notices() == [told, told], "once in each room"
-        assert house.told == [], "owners once a day"
-    async with living(tmp_path, allowed, clock=clock) as house:
-        house.clock.advance(1.0)
-        assert await house.answered(said()) == 1
-        await house.pay(said(), 0.4)
-        assert await house.answered(said(), said()) == 0
-        assert await house.notices() == [told] * 3
-    async with living(tmp_path, allowed, clock=clock) as house:
-        house.clock.advance(3_600.0)
-        await house.pay(said(), 0.2)
-        assert await house.answered(said()) == 0
-        assert (await house.notices())[3:] == [
-            "I have used up today's budget for answers to you. I answer again from 00:00 UTC."
-        ]
-        assert [one.partition("(")[2].partition(")")[0] for _, one in house.told] == [
-            "access.budgets.sender_usd: $1 a day"
-        ]
-
-
 async def test_a_turn_that_many_asked_for_is_shared(tmp_path: Path) -> None:
     async with living(tmp_path, most(sender_usd=0.45)) as house:
         place = said().at.conversation

@@ -58,14 +58,7 @@ OPENINGS: list[tuple[str, str, dict[str, Any]]] = [
     ),
     *(
         ("open.budget", f"access.budgets.{name}", {"access": {"budgets": {name: None}}})
-        for name in (
-            "sender_usd",
-            "room_usd",
-            "agent_usd",
-            "sender_hour_usd",
-            "room_hour_usd",
-            "agent_hour_usd",
-        )
+        for name in ("sender_usd", "room_usd", "agent_usd")
     ),
     (
         "open.rate",
