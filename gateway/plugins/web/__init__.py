@@ -1,12 +1,10 @@
 """Web tools, `web_fetch` and `web_search`.
 
-The order of this file: decompression, requests and responses, `WebFetcher`,
-search services, then the tools.
+The order of this file: requests and responses, `WebFetcher`, search services, then the tools.
 
 A host is looked up once, its addresses are checked, and connections go to these addresses only.
 There are no cookies, no logins, no proxies, and no redirects without a new check: httpcore has none
-of them. A few kilobytes can unpack to gigabytes (CWE-409), so the limit holds during decompression,
-not afterwards.
+of them. Pages are asked for without compression: a few kilobytes can unpack to gigabytes (CWE-409).
 
 Search services: docs.searxng.org (dev/search_api), api-dashboard.search.brave.com
 (api-reference/web/search/get), docs.tavily.com (api-reference/endpoint/search), html.duckduckgo.com
@@ -20,7 +18,6 @@ import json
 import re
 import socket
 import ssl
-import zlib
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -72,59 +69,7 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S: Final = 20.0
 """Time limit of one call, with all redirects."""
 MAX_PAGE_BYTES: Final = 5_000_000
-"""Size of one page, unpacked."""
-ACCEPTED_ENCODINGS: Final = "gzip"
-"""Value of Accept-Encoding."""
-
-
-class ContentDecodeError(Exception):
-    """The body has an encoding that was not requested, or is broken."""
-
-
-class ContentDecoder:
-    """Decoder of one body, up to `most` bytes. Feed it until `is_full`."""
-
-    def __init__(self, encoding: str, max_bytes: int) -> None:
-        """`encoding`: the header Content-Encoding. Raises ContentDecodeError."""
-        self._encoding = encoding.strip().lower().removeprefix("x-")
-        if self._encoding not in ("", "identity", "gzip"):
-            raise ContentDecodeError("packed in a way that was not asked for")
-        self._max_bytes = max_bytes
-        self._decompressor: zlib._Decompress | None = None
-        self._body = bytearray()
-        self.is_full = False
-        """True: there was more."""
-
-    @property
-    def body(self) -> bytes:
-        """All bytes so far."""
-        return bytes(self._body)
-
-    def feed(self, data: bytes) -> None:
-        """Decode the next bytes. Raises ContentDecodeError."""
-        if self._encoding in ("", "identity"):
-            self._append(data)
-            return
-        while data and not self.is_full:
-            data = self._inflate(data)
-
-    def _inflate(self, data: bytes) -> bytes:
-        """Return the rest of `data`: another member of the same gzip file (RFC 1952, 2.2)."""
-        if self._decompressor is None:
-            self._decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS)
-        try:
-            self._append(self._decompressor.decompress(data, self._max_bytes - len(self._body) + 1))
-        except zlib.error:
-            raise ContentDecodeError("packed, and broken") from None
-        if not self._decompressor.eof:
-            return b""
-        left, self._decompressor = self._decompressor.unused_data, None
-        return left if left.startswith(b"\x1f\x8b") else b""
-
-    def _append(self, data: bytes) -> None:
-        left = self._max_bytes - len(self._body)
-        self._body += data[:left]
-        self.is_full = self.is_full or len(data) > left
+"""Size of one page."""
 
 
 @frozen
@@ -149,7 +94,7 @@ class WebResponse:
     """In lower case and without parameters. Empty: the server did not state it."""
     charset: str
     body: bytes
-    """Decoded. Empty if its kind is not wanted."""
+    """Empty if its kind is not wanted."""
     is_truncated: bool
     """True: there was more of it."""
 
@@ -283,12 +228,12 @@ class WebFetcher:
 
         from gateway.plugins.web.pinned_connection import PinnedNetworkBackend  # noqa: PLC0415 - the same
 
-        target, headers = (
-            question.target,
-            {"host": question.target.authority, "user-agent": USER_AGENT, "accept": "*/*"},
-        )
-        headers |= {
-            "accept-encoding": ACCEPTED_ENCODINGS,
+        target = question.target
+        headers = {
+            "host": target.authority,
+            "user-agent": USER_AGENT,
+            "accept": "*/*",
+            "accept-encoding": "identity",
             "connection": "close",
             **question.headers,
         }
@@ -338,24 +283,22 @@ class WebFetcher:
         headers = _decode_headers(response.headers)
         kind, _, parameters = headers.get("content-type", "").partition(";")
         kind = kind.strip().lower()
-        body, cut = b"", False
+        body = bytearray()
         if wants(kind):
-            try:
-                unpacker = ContentDecoder(headers.get("content-encoding", ""), MAX_PAGE_BYTES)
-                async for data in response.aiter_stream():
-                    unpacker.feed(data)
-                    if unpacker.is_full:
-                        break
-            except ContentDecodeError as error:
-                raise ToolCallRefused(f"What {display_host(target)} sent is {error}.") from None
-            body, cut = unpacker.body, unpacker.is_full
+            if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+                host = display_host(target)
+                raise ToolCallRefused(f"{host} sent it packed, which was not asked for.")
+            async for data in response.aiter_stream():
+                body += data
+                if len(body) > MAX_PAGE_BYTES:
+                    break
         return WebResponse(
             target=target,
             status=response.status,
             media_type=kind,
             charset=_parse_charset(parameters),
-            body=body,
-            is_truncated=cut,
+            body=bytes(body[:MAX_PAGE_BYTES]),
+            is_truncated=len(body) > MAX_PAGE_BYTES,
         )
 
 
