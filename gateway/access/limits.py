@@ -200,7 +200,6 @@ class _Reservation(NamedTuple):
 
 
 def _list_budgets(settings: Settings) -> list[_Budget]:
-    """Return the budgets that are limited, the widest first."""
     own_usd = settings.dmn.daily_cost_usd
     own_rule = f"dmn.daily_cost_usd: ${own_usd:g} a day"
     budgets = [_Budget("autonomous", own_usd * NANO_PER_USD, own_rule)]
@@ -465,9 +464,6 @@ class UsageLimiter:
         return None
 
     def _take(self, event: Message | Command, role: str, subjects: Subjects) -> LimitHit | None:
-        """Take the tokens for an event that is to be answered, or return the limit that was
-        reached.
-        """
         now_s, key = self._clock.monotonic(), dedup_key(event)
         if key in self._taken:  # not appended the last time, or received twice at once
             self.give_back(event)

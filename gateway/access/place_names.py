@@ -358,7 +358,6 @@ class PlaceTitles:
         return able.room_title or f"a room on {able.platform}"
 
     def _names_now(self, at: Address) -> PlaceNames:
-        """Return the names of a place as its channel knows them, cleaned."""
         channel: object = self._channels.get(at.channel)
         raw = channel.place_names(at) if isinstance(channel, HasPlaceNames) else None
         if raw is None:
@@ -395,7 +394,6 @@ def _chosen_names(names: PlaceNames) -> tuple[str | None, ...]:
 
 
 def _merge_names(before: PlaceNames, newer: PlaceNames) -> PlaceNames:
-    """Return the newer names, filled up with the earlier ones."""
     both = {
         one.name: getattr(before, one.name)
         if getattr(newer, one.name) is None

@@ -151,7 +151,6 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
 
 
 async def _read_status(settings: Settings) -> ControlResponse:
-    """Tell of the processes elsewhere that share the store. Raises StoreError."""
     from gateway.cluster.database import read_processes  # noqa: PLC0415 - an extra, and SQLite needs none of it
     from gateway.cluster.status import build_process_report, render_process_report  # noqa: PLC0415 - only here
 
@@ -173,7 +172,6 @@ async def _read_status(settings: Settings) -> ControlResponse:
 
 
 def _join_answers(answers: Mapping[str, ControlResponse]) -> ControlResponse:
-    """Return the answer of one process, or those of several with their names."""
     if len(answers) == 1:
         return next(iter(answers.values()))
     lines = [f"{name}: {line}" for name, answer in answers.items() for line in answer.lines]
@@ -182,7 +180,6 @@ def _join_answers(answers: Mapping[str, ControlResponse]) -> ControlResponse:
 
 
 def _print_answer(answer: ControlResponse, *, as_json: bool) -> int:
-    """Print the answer, on stderr if it was not carried out. Return the exit code."""
     if as_json:
         print_json(answer.model_dump(mode="json"))
     else:

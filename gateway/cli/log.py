@@ -107,7 +107,6 @@ def log_show_command(args: argparse.Namespace) -> int:
 
 
 def _show_file(args: argparse.Namespace, last: int | None) -> int:
-    """Print entries of a file as those of the log."""
     if args.match is not None:
         return report_failure("log", ValueError("--match searches the log; in a file, use zgrep"))
     try:
@@ -204,7 +203,6 @@ async def _write_from(
     write: Callable[[list[LogRow]], None],
     **chosen: Any,  # noqa: ANN401 - of `entry_rows`
 ) -> int:
-    """Write the entries behind a position, page by page. Return the last one's."""
     while page := await reader.entry_rows(after=after, limit=_LOG_PAGE, **chosen):
         write(page)
         after = page[-1][0]

@@ -96,7 +96,6 @@ def _describe_unknown(called: str, names: list[str]) -> str:
 
 
 def _build_parser() -> tuple[argparse.ArgumentParser, Any]:
-    """Return the parser, and what commands are added to."""
     parser = argparse.ArgumentParser(prog="reverie", description="A chat-platform bot gateway.")
     parser.add_argument("--version", action="version", version=f"reverie {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -141,7 +140,6 @@ def _build_parser() -> tuple[argparse.ArgumentParser, Any]:
 
 
 def _print_completion(parser: argparse.ArgumentParser, commands: Any, shell: str) -> int:  # noqa: ANN401 - as below
-    """Print a script that completes the command line in a shell."""
     import shtab  # noqa: PLC0415 - only here
 
     for name, command in operator_commands().items():
@@ -235,7 +233,6 @@ def _check_config(args: argparse.Namespace) -> int:
 
 
 def _describe_budgets(budgets: BudgetsConfig) -> str:
-    """Return what strangers may cost."""
     lines = ["cost limits for people without the role admin (access.budgets):"]
     for name, usd in budgets:
         limit = "no limit" if usd is None else f"${usd:g} a day"

@@ -92,9 +92,6 @@ def _find_missing_limits(access: AccessConfig) -> Iterator[Opening]:
 
 
 def _find_open_tools(tools: ToolsConfig, permits: dict[str, ToolPermit]) -> Iterator[Opening]:
-    """Find rules by which a tool needs a lower role, or fewer approvals, than without them; and
-    open servers.
-    """
     known = permits | {
         f"mcp_{name}_*": ToolPermit(role=one.role, approval=one.approval)
         for name, one in tools.mcp.items()

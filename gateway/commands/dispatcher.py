@@ -314,7 +314,6 @@ class CommandDispatcher:
         return f"command {command.name} is for {row.role} and above{places}"
 
     def _find_late_notice(self, row: CommandDefinition, command: Command, prefix: str) -> str:
-        """Return the answer to an old command that is not carried out. Empty: it is recent."""
         age_s = (self._gateway.clock.now() - command.sent).total_seconds()
         if age_s <= MAX_COMMAND_AGE_S:
             return ""
@@ -581,7 +580,6 @@ def _redact_data(data: object, redactor: Redactor) -> object:
 
 
 def _sender_key(command: Command) -> str:
-    """Return whose command it is, for limits."""
     return stable_source(person_key(command.at.channel, command.sender.id))
 
 
@@ -604,5 +602,4 @@ def describe_evidence(command: Command) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Return the first line with text, not one that only opens code."""
     return next((line for line in text.splitlines() if line.strip("` ")), "")

@@ -86,7 +86,6 @@ def explain_unknown_command(near: Sequence[str], prefix: str) -> str:
 
 
 def _format_required_role(row: CommandDefinition) -> str:
-    """Return the required role, as a sentence. Empty: anybody, anywhere."""
     sentences = []
     if row.role != "guest":
         if row.needs_global_role:

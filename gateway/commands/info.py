@@ -151,7 +151,6 @@ async def handle_about(call: CommandCall, context: CommandContext) -> CommandEff
 
 
 def _model_names(context: CommandContext) -> str:
-    """Return the names of the models that answer people, without their hosts."""
     return _MODEL_HOST.sub("", context.runtime.agents.model_labels)
 
 
@@ -310,7 +309,6 @@ async def find_next_page(
 
 
 async def _is_asked_by(context: CommandContext, post: Post, sender: SenderId) -> bool:
-    """Return whether the post answers a message or a command of this sender."""
     if post.reply_to is None:
         return False
     for family in ("message", "command"):  # as in `facts.dedup_key`
@@ -372,7 +370,6 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
 
 
 def _describe_entry(entry: LogEntry, redactor: Redactor) -> str:
-    """Return who did what, for people, as code."""
     text = (
         _("I said: {text}").format(text=describe_contents(entry.fact))
         if isinstance(entry.fact, PostQueued)

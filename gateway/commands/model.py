@@ -76,7 +76,6 @@ async def switch_model(call: CommandCall, context: CommandContext) -> CommandEff
 
 
 def _explain_unknown_model(name: str, context: CommandContext) -> str:
-    """Return that there is no such model, with the nearest names. Empty: there is."""
     known = [*context.gateway.live.settings.llm.models]
     if name in known:
         return ""
@@ -150,7 +149,6 @@ async def choose_room_agent(call: CommandCall, context: CommandContext) -> Comma
 
 
 def _explain_no_room(call: CommandCall) -> str:
-    """Return why nothing can be chosen for this place. Empty: it can."""
     return _("Write that in the room that you mean.") if call.command.at == OPERATOR_PLACE else ""
 
 
@@ -180,7 +178,6 @@ def _context_tokens(name: str, context: CommandContext) -> int:
 
 
 def _format_model(name: str, context: CommandContext) -> str:
-    """Describe a model and who uses it, without secrets."""
     live = context.gateway.live
     model = live.settings.llm.models[name]
     provider = live.settings.llm.providers[model.provider]

@@ -131,7 +131,6 @@ def quote_code(text: str, most: int = MAX_QUOTED_CHARS) -> str:
 
 
 def _split_words(text: str) -> Iterator[tuple[str, int]]:
-    """Yield each word, and its end position."""
     for found in _WORD.finditer(text):
         quoted, curly, coded, bare = found.groups()
         word = (
@@ -145,7 +144,6 @@ def _split_words(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _parse_args(args: Sequence[CommandArg], text: str) -> dict[str, str] | str:
-    """Return the arguments by name, or the error."""
     given = dict[str, str]()
     words, end = _split_words(text), 0
     for arg in args:

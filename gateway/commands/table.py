@@ -221,7 +221,6 @@ def _read_argument(parameter: Parameter, hint: object, plugin: type[Plugin]) -> 
 
 
 def _strip_none(hint: object) -> tuple[object, bool]:
-    """Return a type without None, and whether it was `T | None`."""
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else ()
     others = [one for one in members if one is not NoneType]
     return (others[0], True) if len(others) == 1 else (hint, False)

@@ -21,6 +21,7 @@ from gateway.core.events import Address, ChannelName, Command, Message, Post, Po
 from gateway.core.facts import OPERATOR_CHANNEL, PostQueued, is_direct_line
 from gateway.core.format import format_duration
 from gateway.core.i18n import N_, _, current_language, language_for, use_language
+from gateway.core.ratelimit import SlidingWindows
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.store import LogEntry, NewEntry, StoreError
 from gateway.store.effects import build_notice_end
@@ -35,8 +36,8 @@ from gateway.stream.notices import Notice, NoticeText
 logger = logging.getLogger("reverie.owners")
 
 MAX_POSTS_PER_KIND: Final = 10
-"""Posts of each kind in a UTC day of what outsiders may cause; one more post says that there was
-more."""
+"""Posts of each kind in 24 hours of what outsiders may cause; one more post says that there was
+more. Each process counts its own."""
 MORE_TEXT: Final = N_(
     "There are more notices of this kind today. I send at most {count} of a kind in a day; "
     "`reverie log tail` shows "
@@ -44,9 +45,6 @@ MORE_TEXT: Final = N_(
 )
 LASTING_S: Final = 600.0
 """Seconds after which trouble that began again on the same day is told again."""
-MAX_POSTS_SEARCHED: Final = 2_000
-"""Newest posts searched for today's notices. There are more in a day only where each kind has
-some."""
 NOTICE_DAYS: Final = 7
 """Days after which the buttons of a notice stay: what it asks about was decided elsewhere. A tap
 says so."""
@@ -54,8 +52,6 @@ says so."""
 
 @dataclass(slots=True)
 class _Trouble:
-    """Something that is wrong, and goes on."""
-
     since: datetime
     is_told: bool = False
     """Its beginning was posted, so its end will be."""
@@ -74,10 +70,8 @@ class Owners(Plugin):
         self._owner_chat: DirectChat | None = None
         self._lock = asyncio.Lock()
         """One text after the other, so that they can be counted."""
-        self._day = ""
-        self._post_counts: dict[str, int] = {}
-        """Posts of that day in the log, by kind, so that many of one kind do not suppress
-        another."""
+        self._posts = SlidingWindows(86_400.0)
+        """Posts of each kind, so that many of one kind do not suppress another."""
         self._troubles = dict[str, _Trouble]()
         """By cause, what is wrong now."""
         self._store.subscribe(self._on_chat, Message, Command, where=is_direct_line)
@@ -98,13 +92,6 @@ class Owners(Plugin):
                 continue
             if self._owner_chat is None or chat.at.channel != OPERATOR_CHANNEL:
                 self._owner_chat = chat
-
-    def _on_posted(self, entries: Sequence[LogEntry]) -> None:
-        """Count the notices of this day, whichever process posts them."""
-        prefixes = {kind: f"post:{_day_prefix(self._day, kind)}" for kind in self._post_counts}
-        for entry in entries:
-            for kind, prefix in prefixes.items():
-                self._post_counts[kind] += (entry.key or "").startswith(prefix)
 
     @hook
     async def notify(self, notice: Notice) -> None:
@@ -133,13 +120,10 @@ class Owners(Plugin):
                     await self._post(notice, max_posts=MAX_POSTS_PER_KIND)
 
     async def _end_notice(self, notice: Notice) -> None:
-        """Take the buttons from the notices about what was decided, also from those of earlier
-        days.
-        """
-        now, kind = self._clock.now(), notice.key.partition(":")[0]
+        now = self._clock.now()
         for days in range(NOTICE_DAYS):
-            day = (now - timedelta(days=days)).date().isoformat()
-            queued = await self._store.entry_by_key(f"post:{_post_key(day, kind, notice.key)}")
+            key = _post_key(now - timedelta(days=days), notice.key)
+            queued = await self._store.entry_by_key(f"post:{key}")
             if queued is None or not isinstance(queued.fact, PostQueued):
                 continue
             with use_language(queued.fact.post.language):
@@ -162,27 +146,21 @@ class Owners(Plugin):
         """Post it, unless that was done today. Return whether it was done now. The caller holds the
         lock.
 
-        `key` and `text`: in place of the notice's own. `max_posts`: posts of this kind in a day.
+        `key` and `text`: in place of the notice's own. `max_posts`: posts of this kind in 24 hours.
         """
         key, text, now = key or notice.key, text or notice.text, self._clock.now()
-        day = now.date().isoformat()
-        if day != self._day:
-            if not self._day:  # nothing is counted before the first notice
-                self._store.subscribe(self._on_posted, PostQueued)
-            self._post_counts, self._day = {}, day
-        kind = key.partition(":")[0]
-        if kind not in self._post_counts:
-            self._post_counts[kind] = await self._count_posts(day, kind)
+        kind, now_s = key.partition(":")[0], self._clock.monotonic()
         to, tag = await self._find_address(notice.beside)
-        if to is None or self._post_counts[kind] > max_posts:
+        count = self._posts.count(kind, now_s)
+        if to is None or count > max_posts:
             return False
-        is_last = self._post_counts[kind] == max_posts
+        is_last = count == max_posts
         channel = self._channels.get(to.channel)
         can_show = channel is not None and channel.capabilities.buttons and not is_last
         with use_language(tag):
             words = _(MORE_TEXT).format(count=MAX_POSTS_PER_KIND) if is_last else text(to)
             post = Post(
-                key=_post_key(day, kind, "more" if is_last else key),
+                key=_post_key(now, f"{kind}:more" if is_last else key),
                 to=to,
                 text=self._gateway.places.titles.add_titles(words),
                 style="notice",
@@ -193,6 +171,8 @@ class Owners(Plugin):
             fact=PostQueued(post=post), at=now, conversation=to.conversation, key=f"post:{post.key}"
         )
         (queued,) = await self._store.append([entry])
+        if queued.is_new:
+            self._posts.add(kind, now_s)
         return queued.is_new
 
     async def _tell_trouble(self, notice: Notice, trouble: _Trouble) -> None:
@@ -258,16 +238,7 @@ class Owners(Plugin):
         room = self._gateway.places.bindings.language(to)
         return to, language_for(room, person, direct=chat is not None)
 
-    async def _count_posts(self, day: str, kind: str) -> int:
-        rows = await self._store.entry_rows(kinds=["post"], limit=MAX_POSTS_SEARCHED, newest=True)
-        return sum((row[4] or "").startswith(f"post:{_day_prefix(day, kind)}") for row in rows)
 
-
-def _day_prefix(day: str, kind: str) -> str:
-    """Return the prefix that exactly the keys of that day's posts have."""
-    return hashlib.sha256(f"owners:{day}:{kind}".encode()).hexdigest()[:12]
-
-
-def _post_key(day: str, kind: str, key: str) -> PostKey:
-    """Return a key as long as a ULID, always the same."""
-    return PostKey(_day_prefix(day, kind) + hashlib.sha256(key.encode()).hexdigest()[:14])
+def _post_key(at: datetime, key: str) -> PostKey:
+    day = at.date().isoformat()
+    return PostKey(hashlib.sha256(f"owners:{day}:{key}".encode()).hexdigest()[:26])

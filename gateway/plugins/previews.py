@@ -213,7 +213,6 @@ class Previews(Plugin):
                 self.clear_later(at, message)
 
     async def _find_unknown(self) -> list[tuple[Address, MessageId]]:
-        """Return the previews of earlier processes."""
         known = {*self._known}  # one that is read as open may be recorded as ended meanwhile
         found = [(Address.parse(place), one) for place, one in await self._store.open_previews()]
         return [one for one in found if one not in known | self._known]
@@ -411,7 +410,6 @@ class TurnPreview:
             self._previews.clear_later(self.at, message)
 
     async def _settle(self) -> None:
-        """Wait for a call under way, then delete what is shown."""
         async with self._call_lock:
             if self._preview_task is not None:
                 self._preview_task.cancel()
@@ -479,7 +477,6 @@ class TurnPreview:
         return "\n\n".join(filter(None, map(self._previews.redactor, (answer, self._status))))
 
     def _split(self, post: Post) -> tuple[str, ...]:
-        """Return the messages of a post; none without its channel."""
         channel = self._previews.channels.get(self.at.channel)
         return () if channel is None else channel.split(post)
 

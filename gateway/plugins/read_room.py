@@ -237,9 +237,6 @@ class RoomReader(Plugin):
     async def _collect_lines(
         self, at: Address, before: int | None, count: int, context: ToolContext
     ) -> tuple[list[tuple[Seq, str]], bool, Label]:
-        """Return the newest lines, whether there are more before them, and the trust label of their
-        words.
-        """
         found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
         for _ in range(_MAX_PAGES):
             page = await self._store.newest_entries(
@@ -370,7 +367,6 @@ class RoomReader(Plugin):
         return await self._find_target(first) if first is not None else None
 
     async def _find_target(self, one: LogEntry) -> MessageTarget | None:
-        """Return a message or a post as it is now. None: it is gone, or not for the model."""
         if not isinstance(one.fact, Message):
             return await self._find_post(one)
         message = await self._current_message(one)
@@ -402,7 +398,6 @@ class RoomReader(Plugin):
         raise ToolCallRefused("You have no recent post here.")
 
     async def _current_message(self, one: LogEntry) -> Message | None:
-        """Return the message as it reads now. None: it was deleted, or is not for the model."""
         assert isinstance(one.fact, Message)
         judged = await self._store.find_judgement(one.seq)
         if judged is None or judged.fate not in ("due", "context"):
@@ -488,6 +483,5 @@ def _format_person(role: str, sender: Sender) -> str:
 
 
 def _parse_handle(written: str) -> int | None:
-    """Return the position in the log. None: it is no handle."""
     match = _HANDLE.fullmatch(written.strip(_QUOTES).lower())
     return int(match[1]) if match is not None else None

@@ -337,7 +337,6 @@ class Recap(Plugin):
         )
 
     async def _suggest_since(self, _typed: CommandCompletion) -> list[str]:
-        """Return times for the command."""
         return ["1h", "8h", "08:00", "yesterday", "7d"]
 
     @command(
@@ -493,7 +492,6 @@ class Recap(Plugin):
         return {one: scope for one, scope in scopes.items() if sight.can_see(scope, oldest[one])}
 
     async def _find_dream(self, agent: str, since: datetime) -> list[Deed]:
-        """Return the last dream and the first line that it changed. For an owner alone."""
         found = await load_memory_change(self._store, agent, most=1)
         if found is None or found[0].at < since:
             return []
@@ -525,7 +523,6 @@ class Recap(Plugin):
     async def _find_waiting(
         self, here: ConversationId, *, quotes: bool
     ) -> tuple[list[str], list[Label]]:
-        """Return what waits for owners, in words, and its labels."""
         now, labels = self._clock.now(), list[Label]()
         entries = await self._store.newest_entries(
             _MAX_WAITING, kinds=["approval_asked", "approval_ended"]
@@ -675,7 +672,6 @@ def _add_attended(
 def _own_deeds(
     turns: Sequence[TurnEnd], inner: ConversationId, told: Collection[TurnId], sight: Visibility
 ) -> list[Deed]:
-    """Return the notes of inner turns, without those turns of which a place tells."""
     return [
         _quote_deed(one, "{text}", one.note, _("left a note"))
         for one in turns

@@ -100,7 +100,6 @@ class Rest(Plugin):
 
 
 def _require_trusted(context: ToolContext) -> None:
-    """Allow the agent itself, owners and admins; refuse everybody else."""
     trusted = context.requesters and all(
         asker.verified and asker.role in ADMIN_ROLES for asker in context.requesters
     )

@@ -169,7 +169,6 @@ class Rewind(Plugin):
         return replace(planned, settle=settle)
 
     def _tell(self, call: CommandCall, planned: CommandEffect) -> None:
-        """Log a change, and have the agent answer what is unread again."""
         place = call.command.at.conversation
         logger.info("%s: %s, by %s: %s", place, call.command.name, call.author, planned.answer)
         if is_retry(planned):

@@ -342,7 +342,6 @@ class SkillLibrary:
 
 
 def _list_folder(folder: Path, about: str) -> str:
-    """Return the names in a folder, one a line; names of folders end with a slash."""
     names = sorted(
         f"{path.name}/" if path.is_dir() else path.name
         for path in folder.iterdir()

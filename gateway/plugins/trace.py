@@ -359,7 +359,6 @@ async def _explain_attended(
 async def _explain_internal(
     reader: StoreReader, entry: LogEntry, *, sees_everything: bool
 ) -> list[str]:
-    """Explain an entry that the gateway made by itself, by the entries that it belongs to."""
     fact, lines = entry.fact, list[str]()
     if entry.cause is not None:
         lines.append(f"it follows from entry {entry.cause}")
@@ -386,7 +385,6 @@ async def _explain_internal(
 
 
 async def _explain_trust(reader: StoreReader, ended: LogEntry, turn: TurnRecord) -> list[str]:
-    """Explain whose words a turn saw, and the calls that it was not free to make."""
     kinds = ["tool_refused", "approval_asked"]
     held = await reader.newest_entries(
         _MAX_LISTED, kinds=kinds, conversation=ended.conversation, before=ended.seq
@@ -402,7 +400,6 @@ async def _explain_trust(reader: StoreReader, ended: LogEntry, turn: TurnRecord)
 
 
 async def _explain_told(reader: StoreReader, ended: LogEntry | None) -> list[str]:
-    """Explain what a turn had an owner told."""
     if ended is None or not isinstance(turn := ended.fact, TurnRecord) or not turn.agent:
         return []
     inner = inner_conversation(turn.agent)

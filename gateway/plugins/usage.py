@@ -147,7 +147,6 @@ class UsageReports(Plugin):
         return done("\n".join(lines), data=data)
 
     def _day(self, ago: int = 0) -> str:
-        """Return the date in UTC, today or that many days before."""
         today = self.context.gateway.clock.now().astimezone(UTC).date()
         return (today - timedelta(days=ago)).isoformat()
 
@@ -333,7 +332,6 @@ def _format_cost(spending: SpendingSum) -> str:
 
 
 def _token_counts(usage: Usage) -> tuple[int, ...]:
-    """Return the counts in the order of `LEDGER_COLUMNS`."""
     hour, written = usage.cache_write_1h_tokens, usage.cache_write_tokens
     return usage.prompt_tokens, usage.cache_read_tokens, written - hour, hour, usage.input_tokens
 

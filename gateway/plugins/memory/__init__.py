@@ -657,7 +657,6 @@ class Memory(Plugin):
     async def _find_notes(
         self, call: CommandCall, where: ToolContext, most: int, *, lasting: bool = False
     ) -> list[_VisibleNote]:
-        """Return notes of the log that may be shown there, the newest first."""
         found, before = list[_VisibleNote](), None
         for __ in range(_PAGES):
             page = await self._store.newest_entries(_PAGE, before=before, kinds=["noted"])
@@ -677,7 +676,6 @@ class Memory(Plugin):
         return found
 
     async def _find_handwritten(self, call: CommandCall, where: ToolContext) -> list[_VisibleNote]:
-        """Return entries that people wrote into the journal's files."""
         try:
             entries = await self.notes.read_handwritten(where.agent)
         except OSError as error:
@@ -729,14 +727,12 @@ def _is_asked_by_admins(context: ToolContext) -> bool:
 
 
 def _may_see(scope: str, call: CommandCall, where: ToolContext) -> bool:
-    """Return whether a note of that scope may be shown to the sender."""
     if call.command.direct and call.role not in ADMIN_ROLES:
         return scope == where.visibility.scope
     return where.visibility.can_see(scope)
 
 
 def _may_forget(note: LogEntry, call: CommandCall) -> bool:
-    """Return whether the sender may forget a note that they may see."""
     here = call.command.at.conversation
     own = isinstance(note.fact, NoteWritten) and note.fact.scope == here
     return (

@@ -473,7 +473,6 @@ async def _ask(brief: PromptInput, host: DreamHost) -> TurnOutcome:
 
 
 def _notes_budget_tokens(brief: PromptInput, window: int, before: str) -> int:
-    """Return how many tokens the notes of a dream may take. `window`: tokens of the model's."""
     fixed = sum(
         map(
             estimate_tokens,

@@ -250,7 +250,6 @@ def to_journal_entry(noted: NoteWritten, entry: NewEntry | LogEntry) -> JournalE
 
 
 def _note_identity(noted: NoteWritten) -> tuple[str, str, str, str, bool]:
-    """Return the fields that distinguish notes, regardless of who requested them."""
     return noted.agent, noted.scope, noted.title, noted.text, noted.lasting
 
 

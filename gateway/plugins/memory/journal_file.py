@@ -163,7 +163,6 @@ def _build_entry(at: datetime, title: str, body: list[str]) -> JournalEntry:
 
 
 def _format_scope(scope: str) -> str:
-    """Return the scope unchanged, or as JSON if it would not survive on a line."""
     return (
         scope
         if _parse_scope(scope) == scope and to_single_line(scope, len(scope)) == scope

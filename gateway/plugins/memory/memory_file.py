@@ -275,7 +275,6 @@ class MemoryStore:
         return self._directory(agent) / MEMORY_FILE
 
     def _mark_written(self, agent: str, key: str) -> None:
-        """Record that this version has reached the file."""
         replace_private(agent_state_directory(self._store.path, agent) / _MARK, key.encode())
 
     def _write(self, agent: str, text: str, key: str) -> None:

@@ -434,7 +434,6 @@ class Pairing(Plugin):
         return await self._open_here(call, _room_address(call.command.at))
 
     async def _open_here(self, call: CommandCall, room: Address) -> CommandEffect:
-        """Open the room in which the command was given. A code that was shown for it is used up."""
         if is_room_allowed(self._policy, room):
             return refuse(_("This room is already approved."))
         for request in self._roster.pending_requests("room"):
@@ -478,7 +477,6 @@ class Pairing(Plugin):
     def _find_request(
         self, call: CommandCall, written: str, *kinds: RequestKind
     ) -> CodeIssued | CommandEffect:
-        """Return the request that an admin means: by its code, its name, or its person or room."""
         now_s = self._gateway.clock.monotonic()
         tried = self._attempts.count(call.person, now_s)
         if tried >= codes.MAX_ATTEMPTS and not call.is_operator:
@@ -547,5 +545,4 @@ async def _read_current_text(reader: StoreReader, seq: Seq, message: Message) ->
 
 
 def _room_address(at: Address) -> Address:
-    """Return the room's address, without the thread."""
     return Address(channel=at.channel, room=at.room)

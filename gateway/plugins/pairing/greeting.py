@@ -174,7 +174,6 @@ class Greeter:
     def _answer_help(
         self, event: Notification, place: Address, who: str, request: CodeIssued | None
     ) -> Notice | None:
-        """Return the answer to somebody who had their code, if they ask for help."""
         if (
             self._notified.get(who, (None, ""))[1] == dedup_key(event)  # it was shown for this one
             or not _asks_for_help(event)
@@ -251,7 +250,6 @@ class Greeter:
 
 
 def _parse_link_code(event: Notification) -> str:
-    """Return the code that somebody hands in. Empty: none."""
     if not isinstance(event, Command) or event.name != "link":
         return ""
     first, _sep, rest = event.args.strip().partition(" ")

@@ -156,7 +156,6 @@ class AccountLinker:
         return done(text, *facts)
 
     def _explain_refusal(self, request: CodeIssued | None, call: CommandCall) -> str:
-        """Return why this code links nobody; empty: it does."""
         if request is not None and request.person == call.person:
             if request.what == "link":
                 return _("Send me that code from your other account, not from this one.")
@@ -184,7 +183,6 @@ class AccountLinker:
         return _(UNKNOWN_CODE_TEXT) if blocked else ""
 
     def _request_confirmation(self, request: CodeIssued, call: CommandCall) -> CommandEffect:
-        """Show the second code to this account, for the first one to submit."""
         code, issued = self._issue_code("confirm", call, other=request.person)
         with use_language(request.language):
             notice = _(

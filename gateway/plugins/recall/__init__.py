@@ -342,7 +342,6 @@ class Recall(Plugin):
     async def _find_uses(
         self, wanted: Sequence[str], newest: int
     ) -> tuple[dict[str, Sequence[int]], Seq]:
-        """Return the log positions of each term's newest uses, and the end of the log."""
         found = await self._store.find_word_uses(
             wanted, newest=newest, notes_after=self._notes_upto
         )
@@ -385,7 +384,6 @@ class Recall(Plugin):
     async def _search_log(
         self, query: "_RecallQuery", weighed: Mapping[int, float], size: int
     ) -> "list[_RecallCandidate]":
-        """Return log entries, as many as can be read. `size`: entries per page."""
         best = sorted(weighed, key=lambda seq: (weighed[seq], seq), reverse=True)[: size * _PAGES]
         now, found = self._clock.now(), list[_RecallCandidate]()
         for first in range(0, len(best), size):
@@ -408,9 +406,6 @@ class Recall(Plugin):
         return found
 
     async def _search_files(self, query: "_RecallQuery") -> "list[_RecallCandidate]":
-        """Return matches in people's journal entries and in MEMORY.md, which is made from all
-        places.
-        """
         visibility, agent, weights = (
             query.turn.context.visibility,
             query.turn.context.agent,
@@ -505,8 +500,6 @@ def recall_name(kind: str, text: str) -> str:
 
 @frozen
 class _RecallQuery:
-    """Search for one turn."""
-
     turn: TurnView
     told_names: Collection[str]
     weights: TermWeights
@@ -523,8 +516,6 @@ class _RecallQuery:
 
 @frozen
 class _RecallCandidate:
-    """Item that matches the query."""
-
     score: float
     name: str
     source: EntryLocation | SearchHit | str

@@ -205,7 +205,6 @@ def extract_terms(lines: Sequence[str]) -> list[str]:
 
 
 def _clean_term(found: str) -> str:
-    """Return a term; empty: it is not worth a search."""
     term = found.strip("_")[:_MAX_TERM_CHARS]
     if term.isalpha():
         return (

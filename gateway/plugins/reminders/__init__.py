@@ -457,7 +457,6 @@ class Reminders(Plugin):
         return await self.add(fact, spoken, role=least_role)
 
     async def _find_room(self, written: str, context: ToolContext) -> tuple[str, str]:
-        """Return the room whose talk is meant, and the word. Raises ToolCallRefused."""
         name, __, word = written.rpartition(":")
         for room, text in ((written, ""), (name, word.strip())):
             found = await self.find_rooms(room, context.agent, context.at)
@@ -701,13 +700,11 @@ class Reminders(Plugin):
                 fired[one.reminder] = one.due
 
     async def _find_own(self) -> Sequence[ReminderSet]:
-        """Return the pending reminders of the agents that are led here, the next first."""
         cluster = self.context.gateway.channels.cluster
         rows = await find_pending(self._store)
         return [one for one in rows if cluster.holds(agent_lease(one.agent))]
 
     async def _end_blocked(self) -> None:
-        """End the reminders of people who are blocked by now."""
         for one in await self._find_own():
             if not one.by or one.at is None:
                 continue
@@ -716,7 +713,6 @@ class Reminders(Plugin):
                 await self.end(one, BLOCKED_REASON)
 
     async def _wait_until(self, due: datetime | None) -> None:
-        """Return when that time has come, or when the reminders have changed."""
         if due is None:
             await self._changed.wait()
             return
@@ -838,7 +834,6 @@ def _place_of(context: ToolContext) -> Address | None:
 def _select_place(
     rows: Iterable[ReminderSet], agent: str, place: ConversationId | None
 ) -> Sequence[ReminderSet]:
-    """Return the reminders of a place. None: of the agent itself."""
     return [one for one in rows if one.place == place and (place is not None or one.agent == agent)]
 
 
@@ -926,7 +921,6 @@ def _is_same_reminder(fact: ReminderSet, now: datetime, entry: LogEntry) -> bool
 
 
 def _to_data(one: ReminderSet) -> Mapping[str, object]:
-    """Return a reminder for programs."""
     return {
         "id": one.reminder,
         "agent": one.agent,

@@ -153,7 +153,6 @@ def change_value(text: str, keys: Keys, value: Tree) -> str:
 
 
 def _yaml_like(text: str) -> YAML:
-    """Return a reader and writer that indents as a text does."""
     yaml = YAML(typ="rt")
     yaml.preserve_quotes, yaml.width = True, _MAX_WIDTH
     nested, listed = _NESTED.search(text), _LISTED.search(text)

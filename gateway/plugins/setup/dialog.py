@@ -325,7 +325,6 @@ class Respondent:
         return found
 
     def _take_secret(self, key: str) -> str | None:
-        """Return the reference of a flag, if it can be resolved."""
         if (reference := self._take_flag(key)) is None:
             return None
         try:
@@ -396,7 +395,6 @@ class Respondent:
         return word == "yes"
 
     def _prompt(self, text: str, read: Callable[[str], str], *, hidden: bool = False) -> str:
-        """Return what `read` makes of a line. Raises EOFError where the input ends."""
         while True:
             if hidden and sys.stdin.isatty():
                 words = getpass.getpass(f"{text}: ", sys.stdout)

@@ -91,7 +91,6 @@ def _load_prices(directory: Path) -> PriceTable:
 
 
 def _find_choices() -> list[tuple[str, SetupChoice]]:
-    """Return what the providers offer, with their kinds: first the services that need a key."""
     providers = find_providers().items()
     found = [(kind, choice) for kind, one in providers for choice in one.choices]
     return sorted(

@@ -421,7 +421,6 @@ class _IrcPage:
         self._ask_rooms()
 
     def _log_in(self) -> None:
-        """Log in until it works, or the person accepts that it does not."""
         person, section = self._person, self.section
         while True:
             for one in (value_of(section, "password"), section.get("password")):
@@ -450,13 +449,11 @@ class _IrcPage:
             ask()
 
     def _build(self, **more: object) -> IrcConfig:
-        """Build the channel as the gateway will have it."""
         host: str = self.section["host"]
         contact = self.section.get("contact") or (None if is_loopback_host(host) else "setup")
         return self._person.build(IrcConfig, self.section | {"contact": contact}, **more)
 
     def _ask_server(self) -> None:
-        """Ask for the server until it can be reached, or the person accepts that it cannot."""
         person, section, way = self._person, self.section, CORRECT
         while way == CORRECT:
             before = (section.get("host"), section.get("port", _TLS_PORT))
@@ -591,9 +588,6 @@ def _parse_irc_contact(words: str) -> str:
 
 
 def _validate_irc(**given: object) -> None:
-    """Validate values with the model of the channel's configuration. Raises ValueError with its
-    message.
-    """
     try:
         IrcConfig.model_validate({"host": "127.0.0.1", "nick": "reverie", "contact": "x"} | given)
     except ValidationError as error:

@@ -202,7 +202,6 @@ def _say_farewell(
     *,
     running: bool,
 ) -> None:
-    """Print what to do next, and how to reach the bot."""
     doctor, run = next_commands
     start = f"  {run}        starts it; Ctrl-C stops it"
     if running:
@@ -237,7 +236,6 @@ def _list_findings(person: Respondent) -> list[dict[str, str]]:
 def _confirm(
     person: Respondent, directory: Path, files: Mapping[str, str], *, silent: bool, yes: bool
 ) -> None:
-    """Show what is to be written. Raises SetupStopped if it must not be."""
     redactor, lines, touched = Redactor(person.seen_secrets), list[str](), False
     for name, text in files.items():
         path = directory / name
@@ -262,7 +260,6 @@ def _confirm(
 
 
 def _ask_channels(person: Respondent, config: Values, *, running: bool) -> list[ChannelAnswers]:
-    """Ask about the platforms, and change the configuration. Return the answers."""
     there: dict[str, Any] = config.get("channels") or {}
     named = {one["platform"]: name for name, one in reversed(there.items())}
     answers: list[ChannelAnswers] = []
@@ -307,7 +304,6 @@ def _parse_platforms(words: str) -> str:
 
 
 def _ask_persona(person: Respondent, config: Values, *, is_new: bool) -> dict[str, str]:
-    """Ask who the agent is, and change the configuration. Return the files of the persona."""
     person.tell("", "Who it is")
     agents = config.setdefault("agents", [{"id": "reverie"}])
     agent, name = agents[0], agents[0]["id"]
@@ -334,7 +330,6 @@ def _ask_persona(person: Respondent, config: Values, *, is_new: bool) -> dict[st
 
 
 def _ask_speaks_up(person: Respondent, config: Values, *, is_new: bool) -> None:
-    """Ask once what it may say in rooms without being asked, and change the configuration."""
     agent = config["agents"][0]
     bindings = agent.get("bindings") or [{}]
     before = bindings[0].get("speaks_up", "never").replace("_", " ")

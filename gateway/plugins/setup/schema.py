@@ -69,7 +69,6 @@ def _allow_written(told: Any) -> Any:  # noqa: ANN401 - a part of a schema
 
 
 def _allow_reference(scalar: Schema) -> Schema:
-    """Return the schema of one value, or of a text that has a reference in it."""
     value = {key: one for key, one in scalar.items() if key not in (*_ABOUT, "format")}
     if value == {"type": "string"}:
         return scalar

@@ -215,7 +215,6 @@ async def _read_output(child: ChildProcess, kept: OutputBuffer) -> str:
 
 
 async def _kill_all(child: ChildProcess) -> None:
-    """End the command, if it still runs, with everything that it started."""
     try:
         if child.status is None and child.stdin is not None:
             child.stdin.close()  # the warden knows all processes
@@ -383,7 +382,6 @@ class BackgroundJobs:
         await self._report(job, well)
 
     def _on_done(self, job: BackgroundJob) -> None:
-        """Clean up after a job, also after one that was cancelled before it began."""
         del self._tasks[job]
         if job.state == RUNNING:
             job.state = "killed"

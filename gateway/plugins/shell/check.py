@@ -56,7 +56,6 @@ async def check_sandbox(context: CheckContext) -> Sequence[Finding]:
 
 
 async def _find_sandbox_trouble(program: str) -> str:
-    """Return why no sandbox can be created; empty: one was created."""
     script = f'"$0" {" ".join(_TRIAL_ARGUMENTS)} 2>&1'  # its complaints are on standard error
     try:
         ran = await run_program(

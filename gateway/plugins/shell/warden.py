@@ -79,7 +79,6 @@ def _map_same_ids(child: int) -> None:
 
 
 def _exec_command(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
-    """Become the command, which is killed if the warden is."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != warden:
         os._exit(CANNOT_START)
@@ -100,7 +99,6 @@ def _exec_command(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
 
 
 def _reap_children(child: int) -> int | None:
-    """Reap all ended children. Return the command's status, once it has ended."""
     code = None
     while True:
         try:
