@@ -36,7 +36,7 @@ from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.labels import join
 from gateway.core.permissions import OUT, OWN
-from gateway.core.private_files import agent_state_directory, read_private, replace_private
+from gateway.core.private_files import agent_state_directory, replace_private
 from gateway.core.route import WAITING, RouteRefused, route
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC
 from gateway.core.text_safety import escape_invisible, inline_code, to_single_line
@@ -44,7 +44,7 @@ from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.memory.dreams import Dreamer, find_pending_notes, render_pending_notes
-from gateway.plugins.memory.journal import JournalStore
+from gateway.plugins.memory.journal import JournalStore, read_mark
 from gateway.plugins.memory.journal_file import MAX_TEXT_CHARS, MAX_TITLE_CHARS
 from gateway.plugins.memory.memory_file import (
     UNDONE,
@@ -60,7 +60,6 @@ from gateway.plugins.memory.search import (
     HitBuilder,
     SearchHit,
     match_all_terms,
-    scope_of_hit,
     split_words,
     to_handwritten_hit,
 )
@@ -136,7 +135,10 @@ class Memory(Plugin):
     async def recover(self, agent: str) -> None:
         """Complete the files of an agent. Raises StoreError; disk errors are logged."""
         await self.notes.recover(agent)
-        await self.file.recover(agent)
+        try:
+            await self.file.finish_write(agent)
+        except OSError as error:
+            logger.warning("the memory of %s cannot be written or read: %s", agent, error)
         await self.apply_to_files(agent)
 
     @hook
@@ -315,10 +317,7 @@ class Memory(Plugin):
         mark = agent_state_directory(self._store.path, agent) / _FORGOTTEN_MARK
         async with self._lock:
             try:
-                mark_text = (await asyncio.to_thread(read_private, mark, most=100) or b"0").decode(
-                    "ascii", "replace"
-                )
-                after = int(mark_text) if mark_text.isdigit() else 0
+                after = await asyncio.to_thread(read_mark, mark)
                 while page := await self._store.entries(
                     after=after, kinds=["forgotten"], limit=_PAGE
                 ):
@@ -341,23 +340,13 @@ class Memory(Plugin):
         if note is None or not isinstance(note.fact, NoteWritten):
             return
         await self.notes.remove_note(forgotten.agent, note, at)
-        before, text = await self.file.read(forgotten.agent), note.fact.text
-        after = remove_note_lines(before, text)
+        before = await self.file.read(forgotten.agent)
+        after = remove_note_lines(before, note.fact.text)
         if after == before:
             return
         newest_first = await load_dreams(self._store, forgotten.agent)
-        creating_dream = next(
-            (one.fact for one in reversed(newest_first) if one.fact.upto >= note.seq), None
-        )
-        known = note.fact.label.is_trusted or any(
-            forgotten.note in one.fact.notes for one in newest_first
-        )
         # Otherwise somebody could write down what already stands there, to have it removed.
-        if any_author or (
-            known
-            and creating_dream is not None
-            and remove_note_lines(creating_dream.before, text) == creating_dream.before
-        ):
+        if any_author or any(forgotten.note in one.fact.notes for one in newest_first):
             upto = newest_first[0].fact.upto if newest_first else Seq(0)
             await self.file.rewrite(
                 forgotten.agent, before=before, after=after, upto=upto, reason="forgotten"
@@ -685,7 +674,7 @@ class Memory(Plugin):
             replace(hit, text=self._gateway.redactor(hit.text))
             for hit in map(to_handwritten_hit, entries)
         ]
-        return [(hit, False) for hit in hits if _may_see(scope_of_hit(hit), call, where)]
+        return [(hit, False) for hit in hits if _may_see(hit.scope, call, where)]
 
     async def _render_memory_file(self, agent: str) -> list[str]:
         """Return the file, below what the last dream changed in it."""

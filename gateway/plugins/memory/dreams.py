@@ -86,20 +86,6 @@ class DreamNote:
     is_forgotten: bool = False
     """An earlier dream used it, and it is to be forgotten now."""
 
-    @property
-    def is_trusted(self) -> bool:
-        """True if a dream may use it."""
-        return self.noted.label.is_trusted
-
-
-class DreamInput(NamedTuple):
-    """Notes since a certain log position."""
-
-    notes: list[DreamNote]
-    """Notes that a dream may use, oldest first."""
-    upto: Seq
-    """Log position up to which all notes are included."""
-
 
 class DreamResult(NamedTuple):
     """Outcome of one dream."""
@@ -242,24 +228,24 @@ class Dreamer:
         last = await find_newest_dream(self._store, agent)
         if last is not None:  # a cancelled dream may have been durable
             self._notes.mark_dreamt(agent, last.fact.upto)
-        found = await load_dream_input(
+        notes, upto = await load_dream_input(
             self._store,
             agent,
             last.fact.upto if last is not None else Seq(0),
             _notes_budget_tokens(brief, host.context.model.model.context_tokens, before),
         )
-        if not found.notes:
-            self._notes.mark_dreamt(agent, found.upto)
+        if not notes:
+            self._notes.mark_dreamt(agent, upto)
             return DreamResult(
                 "unchanged", "nothing was written down since the last dream that may change it"
             )
-        brief = replace(brief, input_text=render_dream_prompt(before, found.notes))
+        brief = replace(brief, input_text=render_dream_prompt(before, notes))
         after, done = await _ask_for_file(brief, host)
         if not after:
             return DreamResult("failed", done.reason or "the model wrote nothing", done=done)
         try:
             is_written = await self._memory.rewrite(
-                agent, before=before, after=f"{after}\n", upto=found.upto, reason=DREAM_REASON
+                agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON
             )
         except OSError as error:
             reason = f"MEMORY.md cannot be written: {error.strerror or error}"
@@ -267,14 +253,16 @@ class Dreamer:
         if not is_written:
             reason = "MEMORY.md was changed meanwhile: the next dream begins with that"
             return DreamResult("failed", reason, done=done)
-        self._notes.mark_dreamt(agent, found.upto)
+        self._notes.mark_dreamt(agent, upto)
         changed = len(list_changed_lines(before, after))
         return DreamResult("dreamt" if changed else "unchanged", changed=changed, done=done)
 
 
-async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) -> DreamInput:
-    """Return the oldest notes after `after` that fit into `budget` tokens; at least one, if there
-    is any.
+async def load_dream_input(
+    store: Store, agent: str, after: Seq, budget: int
+) -> tuple[list[DreamNote], Seq]:
+    """Return the oldest notes after `after` that a dream may use and that fit into `budget` tokens;
+    at least one, if there is any; and the log position up to which all notes are included.
     """
     found, since, upto = list[DreamNote](), after, after
     while True:
@@ -284,14 +272,14 @@ async def load_dream_input(store: Store, agent: str, after: Seq, budget: int) ->
             note = await _find_note(store, one, since) if one.seq not in forgotten else None
             if note is None or note.noted.agent != agent:
                 continue
-            if note.is_trusted:
+            if note.noted.label.is_trusted:
                 budget -= estimate_tokens(render_note(note))
                 if found and budget < 0:
-                    return DreamInput(found, upto)
+                    return found, upto
                 found.append(note)
             upto = one.seq
         if len(page) < _PAGE:
-            return DreamInput(found, upto)
+            return found, upto
         after = page[-1].seq
 
 
@@ -312,7 +300,7 @@ async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
         for one in notes
         if one.noted.agent == agent
         and one.noted.lasting
-        and not one.is_trusted
+        and not one.noted.label.is_trusted
         and one.seq not in approved
     ]
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -144,7 +145,7 @@ class JournalStore:
             "noted",
             lambda one: (
                 isinstance(one.fact, NoteWritten)
-                and _note_identity(one.fact) == _note_identity(noted)
+                and replace(one.fact, by=noted.by, turn=noted.turn, label=noted.label) == noted
             ),
         )
         if before is None:
@@ -204,20 +205,29 @@ class JournalStore:
         path = self._path(agent)
         async with self._locks[agent]:
             try:
-                marked = await asyncio.to_thread(read_private, mark, most=100) or b""
-                after = Seq(int(marked)) if marked.isdigit() else Seq(0)
+                after = await asyncio.to_thread(read_mark, mark)
                 text = "" if after else await asyncio.to_thread(_read_end, path)
                 known = find_note_ids(text)
                 while page := await self._store.entries(after=after, kinds=["noted"], limit=_PAGE):
                     gone = await self._store.forgotten_notes([one.seq for one in page])
                     for one in page:
                         after = one.seq
-                        if not isinstance(one.fact, NoteWritten) or one.fact.agent != agent:
+                        note = one.fact
+                        if not isinstance(note, NoteWritten) or note.agent != agent:
                             continue
                         if after not in gone and note_id_of(one) not in known:
-                            entry = format_entry(to_journal_entry(one.fact, one)).encode()
+                            entry = JournalEntry(
+                                at=one.at,
+                                title=REMEMBERED_TITLE if note.lasting else note.title,
+                                text=note.text,
+                                scope=note.scope,
+                                note_id=note_id_of(one),
+                            )
                             await asyncio.to_thread(
-                                append_private, path, entry, most=MAX_JOURNAL_BYTES
+                                append_private,
+                                path,
+                                format_entry(entry).encode(),
+                                most=MAX_JOURNAL_BYTES,
                             )
                         await asyncio.to_thread(replace_private, mark, str(after).encode())
             except OSError as error:
@@ -241,21 +251,15 @@ def estimate_note_tokens(noted: NoteWritten) -> int:
     return estimate_tokens(noted.title + noted.text)
 
 
-def to_journal_entry(noted: NoteWritten, entry: NewEntry | LogEntry) -> JournalEntry:
-    """Return a note of the log as a journal entry."""
-    title = REMEMBERED_TITLE if noted.lasting else noted.title
-    return JournalEntry(
-        at=entry.at, title=title, text=noted.text, scope=noted.scope, note_id=note_id_of(entry)
-    )
-
-
-def _note_identity(noted: NoteWritten) -> tuple[str, str, str, str, bool]:
-    return noted.agent, noted.scope, noted.title, noted.text, noted.lasting
-
-
 def _is_dream_material(noted: NoteWritten) -> bool:
     """Return whether a note is material for a dream, or a question to an owner."""
     return noted.lasting or noted.label.is_trusted
+
+
+def read_mark(path: Path) -> Seq:
+    """Return the log position in a mark file; 0: there is none that can be read. Raises OSError."""
+    marked = read_private(path, most=100) or b""
+    return Seq(int(marked)) if marked.isdigit() else Seq(0)
 
 
 def _remove_note_from_file(path: Path, note: str) -> None:

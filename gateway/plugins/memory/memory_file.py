@@ -11,7 +11,6 @@ owner alone.
 
 import asyncio
 import difflib
-import logging
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -29,8 +28,6 @@ from gateway.core.text_safety import shorten
 from gateway.plugins.memory.search import fold_words
 from gateway.store import NewEntry, StoreReader
 from gateway.stream.handle import GatewayHandle
-
-logger = logging.getLogger("reverie.memory")
 
 MAX_BYTES: Final = 250_000
 """Largest file that is read, as in a workspace."""
@@ -176,17 +173,6 @@ class MemoryStore:
         self._store, self._clock = gateway.store, gateway.clock
         self._directory = gateway.live.agent_directory
 
-    async def recover(self, agent: str) -> None:
-        """Call `finish_write` at a start, which must not fail because of a file: disk errors are
-        logged.
-
-        Raises StoreError.
-        """
-        try:
-            await self.finish_write(agent)
-        except OSError as error:
-            logger.warning("the memory of %s cannot be written or read: %s", agent, error)
-
     async def finish_write(self, agent: str) -> None:
         """Complete a write that a crash cut off: the version is durable, but the file may lack it.
 
@@ -274,12 +260,12 @@ class MemoryStore:
     def _path(self, agent: str) -> Path:
         return self._directory(agent) / MEMORY_FILE
 
-    def _mark_written(self, agent: str, key: str) -> None:
-        replace_private(agent_state_directory(self._store.path, agent) / _MARK, key.encode())
+    def _mark(self, agent: str) -> Path:
+        return agent_state_directory(self._store.path, agent) / _MARK
 
     def _write(self, agent: str, text: str, key: str) -> None:
         replace_private(self._path(agent), text.encode())
-        self._mark_written(agent, key)
+        replace_private(self._mark(agent), key.encode())
 
     def _read(self, agent: str) -> str:
         path = self._path(agent)
@@ -289,13 +275,12 @@ class MemoryStore:
             raise OSError(f"{path} is not UTF-8") from None
 
     def _finish_write(self, agent: str, newest: DreamRecord) -> None:
-        mark = read_private(agent_state_directory(self._store.path, agent) / _MARK, most=100) or b""
-        if mark.decode("ascii", "replace") == newest.key:
+        if read_private(self._mark(agent), most=100) == newest.key.encode():
             return
         if self._read(agent) == newest.fact.before:
             self._write(agent, newest.fact.after, newest.key)
         else:
-            self._mark_written(agent, newest.key)
+            replace_private(self._mark(agent), newest.key.encode())
 
 
 def split_entries(text: str) -> list[str]:

@@ -60,9 +60,7 @@ class HitBuilder:
 
     def __init__(self, reader: StoreReader, places: PrivacyCache, redactor: Redactor) -> None:
         """`redactor` is applied to texts before anything is cut."""
-        self._reader = reader
-        self._places = places
-        self._redactor = redactor
+        self._reader, self._places, self._redactor = reader, places, redactor
 
     async def scope_of(self, one: LogEntry | EntryLocation) -> str:
         """Return the scope of an entry. For a note without its text: the widest possible scope."""
@@ -94,16 +92,11 @@ class HitBuilder:
         if isinstance(fact, NoteWritten):
             if fact.agent != context.agent or await self._is_cut(one):
                 return None
-            origin, handle = self._format_note_origin(fact, scope, context), f"n{one.seq}"
-            return SearchHit(
-                seq=one.seq,
-                at=one.at,
-                scope=scope,
-                origin=origin,
-                text=self._redactor(note_text(fact)),
-                handle=handle,
-                label=_with_readers(fact.label, scope, handle),
-            )
+            shared = is_shared_scope(scope)
+            owner = scope if shared else self._format_place(ConversationId(scope), context)
+            origin = f"{REMEMBERED_TITLE if fact.lasting else 'your journal'} ({owner})"
+            text = self._redactor(note_text(fact))
+            return _build_hit(one, scope, origin, text, fact.label)
         if isinstance(fact, TurnRecord):
             origin = "you" if fact.agent in ("", context.agent) else sanitize_name(fact.agent)
             if fact.outcome == "failed" or await self._is_cut(one):
@@ -117,23 +110,29 @@ class HitBuilder:
             )
         if not isinstance(fact, Message | MessageEdited):
             return None
-        first = (
-            one if isinstance(fact, Message) else await self._find_original(one.conversation, fact)
-        )
-        judged = await self._reader.find_judgement(first.seq) if first is not None else None
-        if first is None or judged is None or judged.fate not in ("due", "context"):
+        return await self._build_message(one, fact, place, scope)
+
+    async def _build_message(
+        self, one: LogEntry, fact: Message | MessageEdited, place: str, scope: str
+    ) -> SearchHit | None:
+        first: LogEntry | None = one
+        if isinstance(fact, MessageEdited):
+            key = f"message:{one.conversation}:{fact.message}"
+            first = await self._reader.entry_by_key(key)
+        if first is None or not isinstance(first.fact, Message):
             return None
-        if not await self._is_current(one, first):
+        judged = await self._reader.find_judgement(first.seq)
+        if judged is None or judged.fate not in ("due", "context"):
+            return None
+        newest = await self._reader.latest_message_change(first.fact, first.seq) or first
+        if newest.seq != one.seq or await self._is_cut(first):
             return None
         role, edited = judged.role, ""
         if isinstance(fact, MessageEdited):
             own = await self._reader.find_judgement(one.seq)
             role, edited = lowest_role([role, own.role if own is not None else role]), ", edited"
         origin = f"{sanitize_name(fact.sender.name)} ({role}{edited}), {place}"
-        carries = isinstance(first.fact, Message) and (
-            bool(first.fact.carried) or bool(fact.carried)
-        )
-        label = OUTSIDE_LABEL if carries else label_of_role(role)
+        label = OUTSIDE_LABEL if first.fact.carried or fact.carried else label_of_role(role)
         return _build_hit(one, scope, origin, self._redactor(fact.text), label)
 
     def _format_place(self, conversation: ConversationId, context: ToolContext) -> str:
@@ -142,33 +141,10 @@ class HitBuilder:
             return "here"
         if is_inner(conversation):
             return "by yourself"
-        label, titled = (
-            self._places.titles.trusted_label(conversation),
-            self._places.titles.title(conversation),
-        )
-        if label == conversation:
-            return f"in {sanitize_name(conversation)}"
-        return f"in {sanitize_name(titled)} at {sanitize_name(conversation)}"
-
-    def _format_note_origin(self, noted: NoteWritten, scope: str, context: ToolContext) -> str:
-        owner = (
-            scope if is_shared_scope(scope) else self._format_place(ConversationId(scope), context)
-        )
-        return f"{REMEMBERED_TITLE if noted.lasting else 'your journal'} ({owner})"
-
-    async def _find_original(
-        self, conversation: ConversationId, edited: MessageEdited
-    ) -> LogEntry | None:
-        original = await self._reader.entry_by_key(f"message:{conversation}:{edited.message}")
-        return original if original is not None and isinstance(original.fact, Message) else None
-
-    async def _is_current(self, one: LogEntry, first: LogEntry) -> bool:
-        """Return whether `one` is the present text of the message `first`, which was not
-        deleted.
-        """
-        assert isinstance(first.fact, Message)
-        newest = await self._reader.latest_message_change(first.fact, first.seq) or first
-        return newest.seq == one.seq and not await self._is_cut(first)
+        titles, address = self._places.titles, sanitize_name(conversation)
+        if titles.trusted_label(conversation) == conversation:
+            return f"in {address}"
+        return f"in {sanitize_name(titles.title(conversation))} at {address}"
 
     async def _is_cut(self, one: LogEntry) -> bool:
         return any(placed.is_removed for placed in await self._reader.locate_entries([one.seq]))
@@ -184,11 +160,6 @@ def to_handwritten_hit(one: JournalEntry) -> SearchHit:
         text=note_text(one),
         label=_with_readers(TRUSTED_LABEL, one.scope or OWNER_SCOPE, "your journal"),
     )
-
-
-def scope_of_hit(hit: SearchHit) -> str:
-    """Return the scope, as the key for `Visibility.only_visible`."""
-    return hit.scope
 
 
 def match_all_terms(terms: Sequence[str]) -> str:
@@ -227,7 +198,7 @@ def note_text(noted: NoteWritten | JournalEntry) -> str:
 
 
 def _build_hit(one: LogEntry, scope: str, origin: str, text: str, label: Label) -> SearchHit:
-    handle = f"m{one.seq}"
+    handle = f"{'n' if isinstance(one.fact, NoteWritten) else 'm'}{one.seq}"
     label = _with_readers(label, scope, handle)
     return SearchHit(
         seq=one.seq, at=one.at, scope=scope, origin=origin, text=text, handle=handle, label=label

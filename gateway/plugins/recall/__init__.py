@@ -41,7 +41,6 @@ from gateway.plugins.memory.search import (
     fold_words,
     match_all_terms,
     quote_text,
-    scope_of_hit,
     split_words,
     to_handwritten_hit,
 )
@@ -267,7 +266,7 @@ class Recall(Plugin):
             for one in entries
             if contains_all_words(f"{one.title}\n{one.text}", words)
         ]
-        return context.visibility.only_visible(found, scope_of_hit)
+        return context.visibility.only_visible(found, lambda hit: hit.scope)
 
     async def _find_in_log(self, context: ToolContext, match: str) -> list[SearchHit]:
         unread = await self._store.unread_entries(context.at.conversation, most=_MAX_UNREAD)
@@ -364,7 +363,9 @@ class Recall(Plugin):
             return None
         hit = await self._hits.build(entry, query.turn.context)
         found = [hit] if hit is not None else []
-        return next(iter(query.turn.context.visibility.only_visible(found, scope_of_hit)), None)
+        return next(
+            iter(query.turn.context.visibility.only_visible(found, lambda hit: hit.scope)), None
+        )
 
     async def _find_answer(self, question: LogEntry) -> LogEntry | None:
         if not is_addressed(question.fact):
@@ -422,7 +423,7 @@ class Recall(Plugin):
         with contextlib.suppress(OSError):
             memory = await self._memory.file.read(agent) if visibility.can_see(OWNER_SCOPE) else ""
         hits = [to_handwritten_hit(entry) for entry in entries]
-        for hit in visibility.only_visible(hits, scope_of_hit):
+        for hit in visibility.only_visible(hits, lambda hit: hit.scope):
             weight = weights.score(find_terms_in(hit.text, looked_for), noted=True)
             if (
                 weight
