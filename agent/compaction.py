@@ -35,8 +35,6 @@ KEEP_SHARE = 0.50
 """Share of the budget that survives a fold under pressure, so that the next fold is far off."""
 HEAD_SHARE = 0.25
 """Share of what survives that the head may take."""
-EXCERPTS_SHARE = 1 / 16
-"""Share of the budget for excerpts of summarized loops' results."""
 MIN_GAIN_TOKENS = 64
 """Least savings of a fold without pressure."""
 KEEP_LOOPS = 3
@@ -74,11 +72,9 @@ class CompactionParams:
     ahead: float = 20.0
     """Expected requests, this turn's included, before the cache is cold anyway."""
     spared: int = 0
-    """`ViewMarks.spared` of the present view."""
+    """`ViewShape.spared` of the present view."""
     keep_results: int = 2
     """Number of the newest results that stay whole."""
-    excerpts: int = 0
-    """Tokens for excerpts of summarized loops' results."""
     policy: Literal["auto", "always", "full"] = "auto"
     """auto: fold if it costs nothing or pays; always: before each turn; full: only under
     pressure."""
@@ -96,8 +92,6 @@ class CompactionPlan(ViewShape):
     were passed in.
     """
 
-    excerpts: int = 0
-    """Value for `ViewMarks.excerpts_tokens`."""
     head: int = 0
     """Limit of the head from now on, in estimated tokens. Unchanged unless `turns[:start]`
     leave."""
@@ -166,14 +160,12 @@ class FoldEconomics:
 class _CompactionView:
     """Turns and parameters of one decision, and the shapes that the turns can take."""
 
-    def __init__(self, turns: Sequence[TurnSizes], params: CompactionParams, excerpts: int) -> None:
-        self.turns = turns
-        self.params = params
-        self.excerpts = excerpts
+    def __init__(self, turns: Sequence[TurnSizes], params: CompactionParams) -> None:
+        self.turns, self.params = turns, params
         self.now = current_shape(turns, params.spared)
 
     def sizes(self, shape: ViewShape) -> list[int]:
-        return estimate_turn_tokens(self.turns, shape, self.excerpts)
+        return estimate_turn_tokens(self.turns, shape)
 
     def total(self, shape: ViewShape) -> int:
         return sum(self.sizes(shape))
@@ -197,7 +189,6 @@ class _CompactionView:
             summed=shape.summed,
             trimmed=shape.trimmed,
             spared=shape.spared,
-            excerpts=self.excerpts,
             head=self.params.head if head is None else head,
             kinds=kinds,
             verdict=verdict,
@@ -262,17 +253,13 @@ class _CompactionView:
         """Summarize as few of the oldest tool loops as needed to fit, or else as many as make the
         view smaller.
         """
-        turns, taken = self.turns, estimate_turn_tokens(self.turns, shape, 0)
-        total, excerpts = (
-            sum(taken),
-            sum(turn.whole - turn.summed for turn in turns[shape.start : shape.summed]),
-        )
-        best = (total + min(self.excerpts, excerpts), shape.summed)
-        for index in range(shape.summed, len(turns) - 1):
-            total -= taken[index] - turns[index].summed
-            excerpts += turns[index].whole - turns[index].summed
-            best = min(best, (total + min(self.excerpts, excerpts), index + 1))
-            if best[0] <= room:
+        taken = self.sizes(shape)
+        total = sum(taken)
+        best = total, shape.summed
+        for index in range(shape.summed, len(self.turns) - 1):
+            total -= taken[index] - self.turns[index].summed
+            best = min(best, (total, index + 1))
+            if total <= room:
                 break
         return self.fold(start=shape.start, summed=best[1], trimmed=shape.trimmed)
 
@@ -292,9 +279,7 @@ def plan_compaction(turns: Sequence[TurnSizes], params: CompactionParams) -> Com
     afterwards, and together with the new messages at most all of it: otherwise only the newest turn
     is left, or nothing if not even that fits.
     """
-    # Rounded down, so that small changes of the blocks do not change the view.
-    excerpts = min(params.excerpts, int(params.budget * EXCERPTS_SHARE) // 64 * 64)
-    view = _CompactionView(turns, params, excerpts)
+    view = _CompactionView(turns, params)
     found = _plan_if_worthwhile(view)
     return _plan_under_pressure(view, found) or found
 
@@ -319,12 +304,9 @@ def _plan_under_pressure(view: _CompactionView, found: CompactionPlan) -> Compac
     if not pressure or taken <= room:
         return None
     new_head = int(room * HEAD_SHARE)
-    fitting = _CompactionView(
-        apply_forms(view.turns, found), replace(params, spared=found.spared), view.excerpts
-    )
+    fitting = _CompactionView(apply_forms(view.turns, found), replace(params, spared=found.spared))
     shape = fitting.find_gentlest(0, room - params.head)
-    rewrites_head = shape is None
-    needs_summary = False
+    rewrites_head, needs_summary = shape is None, False
     if shape is None:
         shape, needs_summary = _fit_with_new_head(
             fitting,
@@ -391,7 +373,6 @@ def _describe_pressure(
 
 
 def _leaving_kinds(turns: Sequence[TurnSizes], *, summarise: bool) -> tuple[str, ...]:
-    """Return the kinds of replacement for the turns that leave."""
     if summarise:
         return ("summary",)
     covered = [turn.is_in_journal for turn in turns]

@@ -222,7 +222,6 @@ MAX_EVENT_CHARS = 1_000
 """Limit of people's words in a line about an event: a reminder has a sentence or two."""
 _HANDLE = re.compile(r"@?[\w\[\]\\`^{}|.-]{1,64}")
 """Nick or `@name` in one word, which cannot be a sentence: shown without quotation marks."""
-"""Names in a card that people chose: of the other person, of a thread."""
 SHARED_BLOCKS = frozenset({"identity", "skills"})
 """Blocks with the same bytes in every conversation of an agent, as its tools have."""
 
@@ -325,8 +324,9 @@ def render_channel_card(place: ChannelCard) -> str:
         f"Platform: {place.platform} ({place.channel}){server}",
         f"Place: {_render_place(place)}",
     ]
-    if place.own_name:
-        lines.append(f"You are {_render_own_name(place.own_name)} here.")
+    if own := place.own_name:
+        own = own if _HANDLE.fullmatch(own) else f'"{_quote(own, MAX_TITLE_CHARS)}"'
+        lines.append(f"You are {own} here.")
     lines.append(f"Formatting: {place.formatting}")
     if place.topic:
         lines.append(
@@ -358,10 +358,6 @@ def _render_place(place: ChannelCard) -> str:
     return f"{where} ({place.readers})" if place.readers else where
 
 
-def _render_own_name(own_name: str) -> str:
-    return own_name if _HANDLE.fullmatch(own_name) else f'"{_quote(own_name, MAX_TITLE_CHARS)}"'
-
-
 def render_line(line: PromptLine, *, plain: bool = False) -> str:
     """Render one message as the model reads it, in this and every later prompt: rendered once,
     never again. Text of a sender can never look like another line.
@@ -377,27 +373,24 @@ def render_line(line: PromptLine, *, plain: bool = False) -> str:
         )
         return f"({changed})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({changed})"
     if line.event:
-        event_text = "".join(_render_event_part(form, words) for form, words in line.event)
+        event_text = ""
+        for form, words in line.event:
+            quoted = f'"{_quote(words, MAX_EVENT_CHARS)}"' if form == "quoted" else words
+            event_text += _safe_name(words.replace('"', "'")) if form == "name" else quoted
         return f"({event_text})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({event_text})"
     if plain:
         return text
     text = "\n  ".join(text.splitlines())
-    marks = "".join(
-        mark
-        for mark, holds in (
-            (f" ({line.role}, bot)" if line.is_bot else f" ({line.role})", True),
-            (
-                f" ({describe_name_warning(line.lookalike, _safe_name(line.lookalike.other))})"
-                if line.lookalike
-                else "",
-                True,
-            ),
-            (" (overheard)", not line.is_addressed),
-            (_render_reply_to(line.reply_to), True),
-            (" (edited)", line.is_edited),
-        )
-        if holds
-    )
+    marks = f" ({line.role}, bot)" if line.is_bot else f" ({line.role})"
+    if line.lookalike:
+        doubt = describe_name_warning(line.lookalike, _safe_name(line.lookalike.other))
+        marks += f" ({doubt})"
+    marks += "" if line.is_addressed else " (overheard)"
+    if line.reply_to is not None:
+        author, snippet = line.reply_to[0], _quote(line.reply_to[1], MAX_SNIPPET_CHARS)
+        quoted = f': "{snippet}"' if snippet else ""
+        marks += f" (in reply to {_safe_name(author)}{quoted})"
+    marks += " (edited)" if line.is_edited else ""
     return f"[{line.sent:%Y-%m-%d %H:%M}] {_safe_name(line.sender)}{marks}: {text}"
 
 
@@ -426,55 +419,17 @@ def strip_line_prefix(text: str, names: tuple[str, ...]) -> str:
 
 def may_begin_prefix(text: str, names: tuple[str, ...]) -> bool:
     """Return whether an answer that has only begun may still become one that `strip_line_prefix`
-    changes.
+    changes: its first line begins as one does, and is not whole yet.
     """
     begun = text.lstrip()
     if len(begun) > _MAX_PREFIX_CHARS or "\n" in begun or _prefix_pattern(names).match(begun):
         return False
-    if re.fullmatch(_LINE_DATE, begun + "[0000-00-00 00:00] "[len(begun) :]):
-        return True
-    begun, reply = re.sub(rf"\A{_LINE_DATE}", "", begun), "(in reply to "
-    for one in (*names, reply):
-        rest = begun.removeprefix(one)
-        is_open = begun.startswith(one) and rest.rfind("(") > rest.rfind(")") - (
-            one == reply and ")" not in rest
-        )
-        if (
-            one.startswith(begun)
-            or is_open
-            or (begun.startswith(one) and rest.strip() in {"", ":"})
-        ):
-            return True
-        if begun.startswith(one) and rest.rstrip().endswith((")", "):")):
-            return True
-    return False
-
-
-def _render_event_part(form: Literal["own", "name", "quoted"], words: str) -> str:
-    if form == "own":
-        return words
-    return (
-        _safe_name(words.replace('"', "'"))
-        if form == "name"
-        else f'"{_quote(words, MAX_EVENT_CHARS)}"'
-    )
+    return any(begun.startswith(one) or one.startswith(begun) for one in ("[", "(", *names))
 
 
 def _safe_name(name: str) -> str:
     # Brackets and colons are syntax of the line: a name must not be able to end it.
     return escape_frame(name) or "_"
-
-
-def _render_reply_to(reply_to: tuple[str, str] | None) -> str:
-    if reply_to is None:
-        return ""
-    author, text = reply_to
-    snippet = _quote(text, MAX_SNIPPET_CHARS)
-    return (
-        f' (in reply to {_safe_name(author)}: "{snippet}")'
-        if snippet
-        else f" (in reply to {_safe_name(author)})"
-    )
 
 
 def _quote(text: str, most: int) -> str:
@@ -638,13 +593,10 @@ def estimate_step_tokens(steps: Iterable[TurnStep]) -> int:
     return image_count * IMAGE_TOKENS + sum(
         estimate_tokens(part.name + part.arguments) + CALL_TOKENS
         if isinstance(part, ToolCall)
-        else _estimate_part_tokens(part)
+        else estimate_tokens(part.text)
         for part in pieces
+        if not isinstance(part, Image)
     )
-
-
-def _estimate_part_tokens(part: MessagePart) -> int:
-    return estimate_tokens(part.text) if isinstance(part, TextPart | ToolResult) else 0
 
 
 def make_call_ids_unique(

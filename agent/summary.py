@@ -59,11 +59,12 @@ def build_summary_request(
     previous answer.
     """
     words = max(50, int(most_tokens * WORDS_PER_TOKEN) // 50 * 50)
-    instruction = TextPart(
-        text=load_prompt("summarise")
-        .replace("{what}", _name_summarized_part(tail))
-        .replace("{words}", str(words))
-    )
+    what = "the whole conversation"
+    if tail > 0:
+        last_ones = f"last {tail} exchanges" if tail > 1 else "last exchange"
+        what = f"the conversation except its {last_ones}"
+    prompt = load_prompt("summarise").replace("{what}", what).replace("{words}", str(words))
+    instruction = TextPart(text=prompt)
     *before, last = request.conversation or (ModelMessage(role="user", parts=()),)
     if last.role == "user":
         conversation = (*before, replace(last, parts=(*last.parts, instruction)))
@@ -72,16 +73,6 @@ def build_summary_request(
     output_tokens = min(request.max_output_tokens, most_tokens * THINKING_SHARE)
     return replace(
         request, conversation=conversation, aside="", now=hint, max_output_tokens=output_tokens
-    )
-
-
-def _name_summarized_part(tail: int) -> str:
-    if tail <= 0:
-        return "the whole conversation"
-    return (
-        f"the conversation except its last {tail} exchanges"
-        if tail > 1
-        else "the conversation except its last exchange"
     )
 
 
@@ -183,31 +174,12 @@ def extract_identifiers(
     return [*new[:room], *old[: most - len(new[:room])]]
 
 
-def secure_identifiers(summary: str, names: Iterable[str]) -> tuple[str, list[str]]:
-    """Return the summary, and the identifiers that must be listed beside it.
-
-    The others can be found in the summary again by their form. An identifier that was recognized
-    only by its quotation marks, and stands in the summary without any, is marked as code.
+def find_missing_identifiers(summary: str, names: Iterable[str]) -> list[str]:
+    """Return the identifiers that must be listed beside the summary: the others can be found in it
+    again by their form.
     """
-    names = list(dict.fromkeys(names))
-    safe = _find_present(summary, names)
-    for name in names:
-        marked = re.sub(_exact_pattern(name), lambda match: f"`{match[0]}`", summary, count=1)
-        if (
-            name not in safe
-            and marked != summary
-            and (now := _find_present(marked, names)) >= {name, *safe}
-        ):
-            summary, safe = marked, now
-    return summary, [name for name in names if name not in safe]
-
-
-def _find_present(summary: str, names: Sequence[str]) -> set[str]:
-    return set(iter_identifiers(summary)).intersection(names)
-
-
-def _exact_pattern(name: str) -> str:
-    return rf"(?<!\w)(?<!\w[./-]){re.escape(name)}(?!\w|[./-]\w)"
+    found = set(iter_identifiers(summary))
+    return [name for name in dict.fromkeys(names) if name not in found]
 
 
 _LINE_TIME: Final = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d\] ", re.MULTILINE)

@@ -8,6 +8,8 @@ the identity and nothing in front of it.
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
+from operator import attrgetter
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -67,22 +69,26 @@ CATALOGUE_HEADING: Final = """\
 Call these by `call_capability`; arguments with `?` may be left out."""
 
 
-def specs_on_wire(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Return the tools that a request describes."""
-    return (*(spec for spec in specs if spec.offer == "described"), CALL_CAPABILITY)
-
-
-def render_catalogue(specs: Iterable[ToolSpec]) -> str:
-    """Render the tools that are only named, sorted: the same bytes for the same tools. Empty: there
-    are none.
+@lru_cache(maxsize=16)
+def offer_tools(specs: tuple[ToolSpec, ...]) -> tuple[tuple[ToolSpec, ...], str]:
+    """Return the tools that a request describes, and the catalogue of those that are only named,
+    sorted: the same bytes for the same tools. Empty: there are none.
     """
-    named = sorted([spec for spec in specs if spec.offer == "named"], key=lambda spec: spec.name)
-    return "\n".join([CATALOGUE_HEADING, *map(render_entry, named)]) if named else ""
+    described = (*(spec for spec in specs if spec.offer == "described"), CALL_CAPABILITY)
+    named = sorted([spec for spec in specs if spec.offer == "named"], key=attrgetter("name"))
+    catalogue = "\n".join([CATALOGUE_HEADING, *map(render_entry, named)]) if named else ""
+    return described, catalogue
 
 
 def render_entry(spec: ToolSpec) -> str:
     """Render the line of a tool in the catalogue."""
-    return f"- {spec.name}{_render_signature(spec)}: {_render_line(spec)}"
+    schema = json.loads(spec.schema)
+    required, properties = schema.get("required", []), schema.get("properties", {})
+    optional = [f"{name}?" for name in properties if name not in required]
+    names = ", ".join([to_single_line(name, 40) for name in (*required, *optional)])
+    summary = spec.description.split(". ")[0].rstrip(".")
+    told = to_single_line(summary[: 2 * MAX_LINE_CHARS], MAX_LINE_CHARS)
+    return f"- {spec.name}{f'({names})'[:MAX_SIGNATURE_CHARS]}: {told}"
 
 
 def load_arguments(written: str) -> object:
@@ -154,24 +160,12 @@ def wrap_calls(calls: Iterable[ToolCall], listed: Iterable[ToolSpec]) -> tuple[T
     """
     names = {spec.name for spec in listed}
     can_wrap = CALL_CAPABILITY.name in names
-    return tuple(
-        [_wrap_call(call) if can_wrap and call.name not in names else call for call in calls]
-    )
-
-
-def _wrap_call(call: ToolCall) -> ToolCall:
-    wrapped = {"capability": call.name, "args": load_arguments(call.arguments)}
-    return replace(call, name=CALL_CAPABILITY.name, arguments=canonical_json(wrapped))
-
-
-def _render_line(spec: ToolSpec) -> str:
-    summary = spec.description.split(". ")[0].rstrip(".")
-    return to_single_line(summary[: 2 * MAX_LINE_CHARS], MAX_LINE_CHARS)
-
-
-def _render_signature(spec: ToolSpec) -> str:
-    schema = json.loads(spec.schema)
-    required, properties = schema.get("required", []), schema.get("properties", {})
-    optional = [f"{name}?" for name in properties if name not in required]
-    names = [to_single_line(name, 40) for name in (*required, *optional)]
-    return f"({', '.join(names)})"[:MAX_SIGNATURE_CHARS]
+    wrapped = list[ToolCall]()
+    for call in calls:
+        if not can_wrap or call.name in names:
+            wrapped.append(call)
+            continue
+        given = {"capability": call.name, "args": load_arguments(call.arguments)}
+        arguments = canonical_json(given)
+        wrapped.append(replace(call, name=CALL_CAPABILITY.name, arguments=arguments))
+    return tuple(wrapped)

@@ -185,7 +185,11 @@ async def take_turn(
             progress.record_lost(error.accounts)
             if turn.begun:
                 return progress.finish(turn.end_cut(turn.begun))
-            if await _retry_with_less(turn_request, error):
+            if isinstance(error, PromptTooLong):
+                is_smaller = await turn_request.shorten()
+            else:  # an image may look intact and be damaged
+                is_smaller = isinstance(error, RequestRefused) and turn_request.hide_images()
+            if is_smaller:
                 continue
             wait_s = error.retry_after_s if isinstance(error, ModelBusy) else None
             return progress.finish(
@@ -203,27 +207,12 @@ async def take_turn(
     )
 
 
-async def _retry_with_less(turn_request: TurnRequest, error: ModelError) -> bool:
-    """Make the request smaller. Return whether it is worth sending again."""
-    if isinstance(error, PromptTooLong):
-        return await turn_request.shorten()
-    return (
-        isinstance(error, RequestRefused) and turn_request.hide_images()
-    )  # an image may look intact and be damaged
-
-
 class _TurnLoop:
-    """State of one turn under way."""
-
     def __init__(self, request: TurnRequest, host: TurnHost, max_rounds: int) -> None:
-        self._request = request
-        self._progress = request.progress
-        self._max_rounds = max_rounds
-        self._host = host
-        self._rounds = 0
-        self._nudged = False
-        self._unreadable = 0
-        self._must_answer = False
+        self._request, self._progress = request, request.progress
+        self._host, self._max_rounds = host, max_rounds
+        self._rounds = self._unreadable = 0
+        self._nudged = self._must_answer = False
         self.begun = ""
         """Beginning of an answer that the output limit has cut, while the model is asked for the
         rest."""
@@ -254,8 +243,9 @@ class _TurnLoop:
         )
         if answer.calls and (outcome is None or outcome.outcome != "failed"):
             await self._call_tools(answer)
-            if not unanswered:
-                return outcome or await self._continue_turn()
+            if outcome is None:
+                await self._continue_turn()
+                return None
         if outcome is not None and not unanswered:
             return outcome
         if self._nudged:
@@ -335,33 +325,25 @@ class _TurnLoop:
     def _reject_unreadable(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Ask again after unreadable tool calls; their text is not posted."""
         self._unreadable += 1
-        if self._unreadable > MAX_UNREADABLE:
-            if answer.end.stop_reason == "length":
-                return TurnOutcome(
-                    outcome="failed",
-                    reason=f"max_output_tokens ({self._limit_tokens}) cut tool calls off",
-                    cause="cut",
-                )
-            return TurnOutcome(
-                outcome="failed",
-                reason="the model wrote tool calls that cannot be read",
-                cause="nothing",
-            )
-        self._request.add_hint("\n".join(answer.problems))
-        return None
+        if self._unreadable <= MAX_UNREADABLE:
+            self._request.add_hint("\n".join(answer.problems))
+            return None
+        if answer.end.stop_reason == "length":
+            reason = f"max_output_tokens ({self._limit_tokens}) cut tool calls off"
+            return TurnOutcome(outcome="failed", reason=reason, cause="cut")
+        reason = "the model wrote tool calls that cannot be read"
+        return TurnOutcome(outcome="failed", reason=reason, cause="nothing")
 
-    async def _continue_turn(self) -> TurnOutcome | None:
+    async def _continue_turn(self) -> None:
         """Put the last step, and the messages that arrived meanwhile, into the next request."""
         self._must_answer = self._must_answer or self._rounds >= self._max_rounds
         if self._must_answer:
-            self._request.forbid_tools(ANSWER_NOW_HINT)
+            self._request.directive = ANSWER_NOW_HINT
         arrivals = join_surrogates(
             await self._host.fetch_arrivals(self._request.remaining_tokens())
         )
-        if self._host.is_addressed:
-            self._request.require_answer()
+        self._request.must_answer_first |= self._host.is_addressed
         await self._request.continue_with(arrivals)
-        return None
 
     async def _call_tools(self, answer: ModelAnswer) -> None:
         """Carry out the calls of an answer. The step is recorded even if that is interrupted."""
@@ -387,21 +369,18 @@ class _TurnLoop:
             records = self._request.truncator.render_interrupted(calls, execution.results(), room)
             raise
         finally:
+            recorded = list[ToolCallRecord]()
+            for call in answer.calls:
+                spec = self._specs.get(unwrap_call(call).name)
+                record = records.get(call.id) or build_called(call, None)  # else it ended the turn
+                ephemeral = spec is not None and spec.is_ephemeral
+                recorded.append(replace(record, ephemeral=ephemeral))
             step = TurnStep(
                 text="" if posted or not text.strip() else text,
-                calls=tuple(
-                    [self._record_call(call, records.get(call.id)) for call in answer.calls]
-                ),
+                calls=tuple(recorded),
                 thinking=answer.end.thinking,
             )
             self._progress.record_step(step)
-
-    def _record_call(self, call: ToolCall, record: ToolCallRecord | None) -> ToolCallRecord:
-        """Return the record of a call. `record` None: the call ended the turn."""
-        spec = self._specs.get(unwrap_call(call).name)
-        return replace(
-            record or build_called(call, None), ephemeral=spec is not None and spec.is_ephemeral
-        )
 
 
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
@@ -507,13 +486,14 @@ class ToolExecution:
 
     def results(self) -> list[ToolResult]:
         """Return one result for each call, in their order."""
-        missing_reasons = [
-            CUT_OFF if number < MAX_CALLS else TOO_MANY_IN_ANSWER
-            for number in range(len(self._calls))
-        ]
         return [
-            self._results.get(call.id) or ToolResult(id=call.id, text=reason, is_error=True)
-            for call, reason in zip(self._calls, missing_reasons, strict=True)
+            self._results.get(call.id)
+            or ToolResult(
+                id=call.id,
+                text=CUT_OFF if number < MAX_CALLS else TOO_MANY_IN_ANSWER,
+                is_error=True,
+            )
+            for number, call in enumerate(self._calls)
         ]
 
     async def run(self) -> None:
@@ -529,18 +509,13 @@ class ToolExecution:
         """
         group: list[ToolCall] = []
         for call in self._calls[:MAX_CALLS]:
-            safe = unwrap_call(call).name in self._parallel
-            if group and not (safe and self._is_parallel_safe(group, call)):
+            are_safe = {unwrap_call(one).name for one in (call, *group[-1:])} <= self._parallel
+            if group and not (are_safe and call_key(call) not in map(call_key, group)):
                 yield group
                 group = []
             group.append(call)
         if group:
             yield group
-
-    def _is_parallel_safe(self, group: Sequence[ToolCall], call: ToolCall) -> bool:
-        return unwrap_call(group[-1]).name in self._parallel and call_key(call) not in {
-            call_key(other) for other in group
-        }
 
     async def _run_call(self, call: ToolCall) -> None:
         if call.id in self._results:
@@ -550,12 +525,10 @@ class ToolExecution:
             inner = unwrap_call(call)
             if inner.name == CALL_CAPABILITY.name:
                 result = ToolResult(id=call.id, text=CAPABILITY_USAGE, is_error=True)
+            elif self._host is not None:
+                result = await self._host.call(inner)
             else:
-                result = (
-                    await self._host.call(inner)
-                    if self._host is not None
-                    else ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
-                )
+                result = ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
             self._duplicates.record_result(call, result)
         self._results[call.id] = result
 

@@ -42,8 +42,7 @@ from agent.tokens.counter import (
 from agent.tools import (
     ENDING_TOOLS,
     load_arguments,
-    render_catalogue,
-    specs_on_wire,
+    offer_tools,
     unwrap_call,
 )
 from agent.view import find_safe_cut
@@ -117,13 +116,8 @@ class TurnProgress:
 
     def record_lost(self, accounts: tuple[RequestUsage, ...]) -> None:
         """Record requests that broke off: they are billed as well."""
-        done = self.current
-        self.current = replace(
-            done,
-            usage=sum((account.usage for account in accounts), start=done.usage),
-            requests=done.requests + len(accounts),
-            accounts=(*done.accounts, *accounts),
-        )
+        usage = sum((account.usage for account in accounts), start=NO_USAGE)
+        self.add(replace(self.current, usage=usage, requests=len(accounts), accounts=accounts))
 
     def add(self, other: TurnOutcome) -> None:
         """Add the costs of requests that were made for this turn."""
@@ -179,16 +173,6 @@ _REFUSED_SHARE: Final = 0.7
 round."""
 
 
-@frozen
-class ResultShare:
-    """Part of one result that the model receives."""
-
-    chars: int | None
-    """Number of first characters. None: all."""
-    is_oversized: bool = False
-    """True: the result is longer than any one result may be."""
-
-
 def share_budget(
     texts: Sequence[str],
     left_tokens: int,
@@ -196,8 +180,9 @@ def share_budget(
     room_tokens: int,
     *,
     is_excerpt: Sequence[bool],
-) -> tuple[tuple[ResultShare, ...], int]:
-    """Return the share of each result of one answer, in their order, and the rest of `left_tokens`.
+) -> tuple[list[int | None], int]:
+    """Return the share of each result of one answer, in their order, as the number of its first
+    characters (None: all), and the rest of `left_tokens`.
 
     `left_tokens`: budget of the turn for text of results. `most_tokens`: limit of one result.
     `room_tokens`: free room in the window. `is_excerpt`: for each result, whether the model asked
@@ -205,10 +190,10 @@ def share_budget(
     so that something is left for later ones. All shares together never exceed `left_tokens` and a
     frame for each.
     """
-    shares = []
+    shares = list[int | None]()
     for index, text in enumerate(texts):
         room_tokens -= CALL_TOKENS
-        size = estimate_tokens(text)
+        spent = estimate_tokens(text)
         free = max(
             0,
             min(
@@ -217,18 +202,16 @@ def share_budget(
                 room_tokens - (RESULT_FRAME_TOKENS + CALL_TOKENS) * (len(texts) - index - 1),
             ),
         )
-        if size <= max(free, RESULT_FRAME_TOKENS):
-            spent = size
-            shares.append(ResultShare(chars=None))
-        else:
+        chars = None
+        if spent > max(free, RESULT_FRAME_TOKENS):
             chars = count_fitting_chars(
                 text, max(free, RESULT_FRAME_TOKENS) if is_excerpt[index] else free // 2
             )
             spent = estimate_tokens(text[:chars]) if chars else 0
             room_tokens -= RESULT_FRAME_TOKENS
-            shares.append(ResultShare(chars=chars, is_oversized=size > most_tokens))
+        shares.append(chars)
         left_tokens, room_tokens = max(0, left_tokens - spent), room_tokens - spent
-    return tuple(shares), left_tokens
+    return shares, left_tokens
 
 
 def count_fitting_chars(text: str, tokens: int) -> int:
@@ -425,12 +408,14 @@ class ResultTruncator:
         """
         results, shares, left_tokens = self._share_budget(results, room)
         records = {}
-        for call, result, share in zip(calls, results, shares, strict=True):
-            if share.is_oversized and result.excerpt is None:
-                self._host.record_cut()
-            source = await self._archive_result(call, result) if share.chars is not None else None
+        for call, result, chars in zip(calls, results, shares, strict=True):
+            source = None
+            if chars is not None and result.excerpt is None:
+                if estimate_tokens(result.text) > self._host.max_result_tokens:
+                    self._host.record_cut()
+                source = await self._host.keep(call, result)
             records[call.id] = self._render_result(
-                _ShownResult(call, result, source, len(result.text)), share.chars
+                _ShownResult(call, result, source, len(result.text)), chars
             )
         self._left_tokens = left_tokens
         return records
@@ -443,9 +428,9 @@ class ResultTruncator:
         kept = {name: shown.source for name, shown in self._shown.items()}
         return {
             call.id: self._render_result(
-                _ShownResult(call, result, kept.get(call.id), len(result.text)), share.chars
+                _ShownResult(call, result, kept.get(call.id), len(result.text)), chars
             )
-            for call, result, share in zip(calls, results, shares, strict=True)
+            for call, result, chars in zip(calls, results, shares, strict=True)
         }
 
     async def shrink_steps(self, steps: Sequence[TurnStep], tokens: int) -> tuple[TurnStep, ...]:
@@ -467,31 +452,29 @@ class ResultTruncator:
 
     def _share_budget(
         self, results: Iterable[ToolResult], room: int
-    ) -> tuple[list[ToolResult], Sequence[ResultShare], int]:
+    ) -> tuple[list[ToolResult], list[int | None], int]:
         clean = [
             replace(
                 result, text=join_surrogates(result.text), origin=join_surrogates(result.origin)
             )
             for result in results
         ]
-        texts, is_excerpt = (
-            [result.text for result in clean],
-            [result.excerpt is not None for result in clean],
-        )
-        room -= FENCE_TOKENS * sum(result.is_untrusted for result in clean)
         shares, left = share_budget(
-            texts, self._left_tokens, self._host.max_result_tokens, room, is_excerpt=is_excerpt
+            [result.text for result in clean],
+            self._left_tokens,
+            self._host.max_result_tokens,
+            room - FENCE_TOKENS * sum(result.is_untrusted for result in clean),
+            is_excerpt=[result.excerpt is not None for result in clean],
         )
         return clean, shares, left
-
-    async def _archive_result(self, call: ToolCall, result: ToolResult) -> EvidenceRef | None:
-        return None if result.excerpt is not None else await self._host.keep(call, result)
 
     async def _shrink_result(self, record: ToolCallRecord, tokens: int) -> ToolCallRecord:
         if estimate_tokens(record.result) <= max(tokens, RESULT_FRAME_TOKENS):
             return record
         shown = self._shown[record.id]
-        source = shown.source or await self._archive_result(shown.call, shown.result)
+        source = shown.source
+        if source is None and shown.result.excerpt is None:
+            source = await self._host.keep(shown.call, shown.result)
         chars = min(count_fitting_chars(shown.result.text, tokens), len(shown.result.text))
         return self._render_result(replace(shown, source=source), chars)
 
@@ -504,7 +487,10 @@ class ResultTruncator:
         first = result.text[:chars]
         name, plain = unwrap_call(shown.call).name, result.is_untrusted
         if result.excerpt is not None:
-            text, plain = _fence_behind_head(first, shown.call.id, result, name), False
+            text, plain = first, False
+            head, line_end, body = first.partition("\n")
+            if result.is_untrusted and body:  # the first line is our own text
+                text = head + line_end + fence_result(body, name, result.origin, shown.call.id)
             if chars is not None:
                 then = chars + result.excerpt.offset
                 text += (
@@ -522,16 +508,6 @@ class ResultTruncator:
             text = f"{first} [... {shown.total_chars - chars} more characters]"
         self._shown[shown.call.id] = replace(shown, result=replace(result, text=first))
         return build_called(shown.call, replace(result, text=text), source, untrusted=plain)
-
-
-def _fence_behind_head(text: str, call: str, result: ToolResult, tool: str) -> str:
-    """Return an excerpt with its body fenced; its first line is our own text."""
-    head, line_end, body = text.partition("\n")
-    return (
-        head + line_end + fence_result(body, tool, result.origin, call)
-        if result.is_untrusted and body
-        else text
-    )
 
 
 MAX_RETRIES: Final = 2
@@ -574,9 +550,11 @@ class TurnRequest:
             refused=was_refused,
         )
         self._hints: tuple[str, ...] = ()
-        self._must_answer_first = False
-        self._only_answers = self._without_tools = self._thinks_less = False
-        self._directive = ""
+        self.must_answer_first = False
+        """A person waits for an answer, which the next requests say."""
+        self.directive = ""
+        """Allows no tool calls from the next request on, and says so. Empty: they are allowed."""
+        self._without_tools = self._thinks_less = False
         self._tool_images: dict[str, Image] = {}
         self._shortened = 0
         self._earlier_steps = len(host.progress.current.steps)
@@ -591,7 +569,7 @@ class TurnRequest:
         answer_tokens_used = estimate_tokens(text) + sum(
             CALL_TOKENS + estimate_tokens(call.name + call.arguments) for call in calls
         )
-        overhead = 0 if self._directive else DIRECTIVE_TOKENS
+        overhead = 0 if self.directive else DIRECTIVE_TOKENS
         return self._window.remaining_tokens() - answer_tokens_used - overhead
 
     def remaining_tokens(self) -> int:
@@ -628,14 +606,6 @@ class TurnRequest:
         asked = ModelMessage(role="user", parts=(TextPart(text=hint),))
         self._set_conversation((*self.request.conversation, begun, asked))
 
-    def require_answer(self) -> None:
-        """Say from the next request on that a person waits for an answer."""
-        self._must_answer_first = True
-
-    def forbid_tools(self, directive: str) -> None:
-        """Allow no tool calls from the next request on, and say so."""
-        self._only_answers, self._directive = True, directive
-
     def drop_tools(self) -> bool:
         """Repeat the request without tools, because the model calls them in any case. False: done
         before.
@@ -656,9 +626,7 @@ class TurnRequest:
         if not self._tool_images:
             return False
         self._tool_images = {}
-        self._set_conversation(
-            (*self._first_request.conversation, *render_steps(self._steps, self._tool_images))
-        )
+        self._render_again()
         return True
 
     async def continue_with(self, arrivals: str) -> None:
@@ -674,9 +642,7 @@ class TurnRequest:
         )
         if self._window.remaining_tokens() < 0 and len(self._steps) > 1:
             await self._shrink_results(len(self._steps) - 1, 0)
-            self._set_conversation(
-                (*self._first_request.conversation, *render_steps(self._steps, self._tool_images))
-            )
+            self._render_again()
 
     async def shorten(self) -> bool:
         """Make the request shorter after the provider found it too long. False: not possible.
@@ -705,23 +671,24 @@ class TurnRequest:
         self._first_request = self.request = build_first_request(
             brief, self._model, self._host.specs, self._key
         )
+        self._render_again()
+
+    def _render_again(self) -> None:
         self._set_conversation(
             (*self._first_request.conversation, *render_steps(self._steps, self._tool_images))
         )
 
     def _set_conversation(self, conversation: tuple[ModelMessage, ...]) -> None:
         now = self._first_request.now
-        if self._must_answer_first:
+        if self.must_answer_first:
             for prompt_name in ("working", "own"):
                 now = now.replace(load_prompt(prompt_name), "").strip()
             now = f"{load_prompt('answer_first')}\n{now}".strip()
-        now = "\n".join([text for text in (now, *self._hints, self._directive) if text])
-        answer_only = self._only_answers
         request = replace(
             self._first_request,
             conversation=conversation,
-            now=now,
-            answer_only=answer_only,
+            now="\n".join([text for text in (now, *self._hints, self.directive) if text]),
+            answer_only=bool(self.directive),
             thinks_less=self._thinks_less,
         )
         request = strip_tools(request) if self._without_tools else request
@@ -742,12 +709,13 @@ def build_first_request(
     brief: PromptInput, model: Model, specs: tuple[ToolSpec, ...], key: str
 ) -> ModelRequest:
     """Build the first request of a turn."""
-    specs = (*ENDING_TOOLS, *specs) if model.takes_tools else ()
-    skills = "\n\n".join(filter(None, [brief.skills, render_catalogue(specs)]))
-    brief, plain = replace(brief, skills=skills), model.family == "local"
-    tools = specs_on_wire(specs) if specs else ()
+    tools, catalogue = offer_tools((*ENDING_TOOLS, *specs)) if model.takes_tools else ((), "")
     return build_request(
-        brief, tools=tools, max_output_tokens=model.max_output_tokens, key=key, plain=plain
+        replace(brief, skills="\n\n".join(filter(None, [brief.skills, catalogue]))),
+        tools=tools,
+        max_output_tokens=model.max_output_tokens,
+        key=key,
+        plain=model.family == "local",
     )
 
 

@@ -4,11 +4,10 @@ its turns. Pure.
 Between folds the view only grows at its end, so that its bytes stay a cached prefix. A fold moves
 its beginning forward by a large step, seldom, instead of by one turn, always.
 
-The log has every turn whole. A view is derived from the log and from `ViewMarks`, which change in
-folds only. A turn is shown WHOLE, TRIMMED (old results are stubs that say where to read them again)
-or SUMMED (the tool loop is one text: what was done, its results and their handles). The head stands
-for turns that have left the view: a summary by a model, journal entries, exact names and the last
-request.
+The log has every turn whole. A view is derived from the log and from its newest `ViewFolded`. A
+turn is shown WHOLE, TRIMMED (old results are stubs that say where to read them again) or SUMMED
+(the tool loop is one text: what was done, its results and their handles). The head stands for turns
+that have left the view: a summary by a model, journal entries, exact names and the last request.
 
 Names, arguments and results are untrusted, and so is everything in the head, because people or a
 model wrote it. They are shown on one line, or each of their lines is indented, so that none can
@@ -31,15 +30,12 @@ from agent.prompt import (
     MAX_NAME_CHARS,
     PromptTurn,
     estimate_turn_size,
-    fence_result,
-    join_surrogates,
-    render_partial_result,
 )
-from agent.summary import iter_identifiers, secure_identifiers, truncate_at_sentence
+from agent.summary import find_missing_identifiers, iter_identifiers, truncate_at_sentence
 from agent.tokens.counter import BYTES_PER_TOKEN, estimate_tokens
 from agent.tools import find_inner_call
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
-from gateway.core.facts import NoteWritten
+from gateway.core.facts import NoteWritten, ViewFolded
 from gateway.core.frozen import frozen
 from gateway.core.text_safety import normalize_text, to_single_line
 
@@ -100,20 +96,6 @@ class TurnForm(StrEnum):
 
 
 @frozen
-class ViewMarks:
-    """Positions in the log at which each form begins, as the newest fold set them."""
-
-    summed: int = 0
-    """Turns in front of this position are SUMMED."""
-    trimmed: int = 0
-    """Turns in front of this position that are not SUMMED are TRIMMED."""
-    spared: int = 0
-    """Number of the newest results of TRIMMED turns that are whole all the same."""
-    excerpts_tokens: int = 0
-    """Tokens of SUMMED turns' results that are shown word for word, the newest first."""
-
-
-@frozen
 class TurnSizes:
     """Size of one turn in view in each form, in tokens, images included. `whole >= trimmed >=
     summed` always.
@@ -123,7 +105,6 @@ class TurnSizes:
     trimmed: int
     """Size with no result spared."""
     summed: int
-    """Size without excerpts."""
     form: TurnForm = TurnForm.WHOLE
     """Present form."""
     results: tuple[int, ...] = ()
@@ -151,24 +132,24 @@ class ViewShape:
     trimmed: int = 0
     """`turns[summed:trimmed]` are TRIMMED. At least `summed`."""
     spared: int = 0
-    """Value for `ViewMarks.spared`."""
+    """Number of the newest results of TRIMMED turns that are whole all the same."""
 
 
-def turn_form(seq: int, marks: ViewMarks) -> TurnForm:
+def turn_form(seq: int, fold: ViewFolded) -> TurnForm:
     """Return the form of a turn."""
-    if seq < marks.summed:
+    if seq < fold.summed:
         return TurnForm.SUMMED
-    return TurnForm.TRIMMED if seq < marks.trimmed else TurnForm.WHOLE
+    return TurnForm.TRIMMED if seq < fold.trimmed else TurnForm.WHOLE
 
 
-def project_turns(turns: Sequence[PromptTurn], marks: ViewMarks) -> tuple[PromptTurn, ...]:
+def project_turns(turns: Sequence[PromptTurn], fold: ViewFolded) -> tuple[PromptTurn, ...]:
     """Return the turns in their forms, oldest first. Returns the same object for an unchanged turn.
 
-    The form of a turn depends on no turn behind `marks.trimmed`: the view only grows at its end.
+    The form of a turn depends on no turn behind `fold.trimmed`: the view only grows at its end.
     """
-    projected, spared, excerpts = list[PromptTurn](), marks.spared, marks.excerpts_tokens
+    projected, spared = list[PromptTurn](), fold.spared
     for turn in reversed(turns):
-        match turn_form(turn.seq, marks):
+        match turn_form(turn.seq, fold):
             case TurnForm.WHOLE:
                 projected.append(turn)
             case TurnForm.TRIMMED:
@@ -177,9 +158,7 @@ def project_turns(turns: Sequence[PromptTurn], marks: ViewMarks) -> tuple[Prompt
                 spared -= len(found) - clear
                 projected.append(clear_results(turn, dict(islice(found.items(), clear))))
             case TurnForm.SUMMED:
-                exchange, taken = _summarize_turn(turn, excerpts)
-                excerpts -= taken
-                projected.append(exchange)
+                projected.append(summarize_turn(turn))
     return tuple(reversed(projected))
 
 
@@ -189,23 +168,9 @@ def trim_turn(turn: PromptTurn) -> PromptTurn:
 
 
 def summarize_turn(turn: PromptTurn) -> PromptTurn:
-    """Return the turn with its tool loop as one text, without excerpts, or trimmed if that is
-    shorter.
-    """
-    return _summarize_turn(turn, 0)[0]
-
-
-def _summarize_turn(turn: PromptTurn, excerpts_tokens: int) -> tuple[PromptTurn, int]:
-    """Return the same with as many excerpts as fit, and the tokens of these."""
-    exchange, gentler = summarize_tool_loop(turn), trim_turn(turn)
-    if estimate_turn_size(exchange) >= estimate_turn_size(gentler):
-        return gentler, 0
-    most = min(excerpts_tokens, estimate_turn_size(turn) - estimate_turn_size(exchange))
-    found = excerpt_results(turn, most)
-    if not found:
-        return exchange, 0
-    longer = replace(exchange, loop_summary=f"{exchange.loop_summary}\n{found}")
-    return longer, estimate_turn_size(longer) - estimate_turn_size(exchange)
+    """Return the turn with its tool loop as one text, or trimmed if that is shorter."""
+    summed, trimmed = summarize_tool_loop(turn), trim_turn(turn)
+    return summed if estimate_turn_size(summed) < estimate_turn_size(trimmed) else trimmed
 
 
 def measure_turn(
@@ -275,15 +240,13 @@ def fold_further(
     )
 
 
-def estimate_turn_tokens(turns: Sequence[TurnSizes], shape: ViewShape, excerpts: int) -> list[int]:
-    """Return the tokens of each turn. Excerpts are assumed to be as long as they can be."""
+def estimate_turn_tokens(turns: Sequence[TurnSizes], shape: ViewShape) -> list[int]:
+    """Return the tokens of each turn."""
     tokens, spared = list[int](), shape.spared
     for index in range(len(turns) - 1, shape.start - 1, -1):
         turn = turns[index]
         if index < shape.summed:
-            excerpt_tokens = min(excerpts, turn.whole - turn.summed)
-            excerpts -= excerpt_tokens
-            tokens.append(turn.summed + excerpt_tokens)
+            tokens.append(turn.summed)
         elif index < shape.trimmed:
             whole = turn.results[max(0, len(turn.results) - spared) :]
             spared -= len(whole)
@@ -293,17 +256,11 @@ def estimate_turn_tokens(turns: Sequence[TurnSizes], shape: ViewShape, excerpts:
     return [0] * shape.start + tokens[::-1]
 
 
-LARGE_TOKENS = 400
-"""A stub for a longer result shows its beginning. For a shorter one it is one line with the
-handle."""
-EXCERPT_TOKENS = 60
 MAX_ARGUMENTS_TOKENS = 200
 """Limit of the arguments of a call whose result is cleared: text that was written to a file stands
 in the file."""
-_VALUE_CHARS = 80
-"""Limit of each argument, if all together are longer than `MAX_ARGUMENTS_TOKENS`."""
 _SHORT_CHARS = 120
-"""Limit of arguments that cannot be shortened one by one, and of the first line of an error."""
+"""Limit of the beginning of longer arguments, and of the first line of an error."""
 _HALF_HANDLE: Final = re.compile(r"(?<![0-9A-Za-z])[temv][0-9]+(?:[.-][0-9]*)?\Z")
 _HANDLE_CONTINUES: Final = re.compile(r"[0-9]|[.-][0-9]")
 _MAX_HANDLE_CHARS: Final = 40
@@ -325,12 +282,6 @@ def result_source(seq: int, number: int, record: ToolCallRecord) -> EvidenceRef:
         chars=len(record.result),
         sha256=digest,
     )
-
-
-def truncate(text: str, most_tokens: int) -> str:
-    """Return the exact beginning of a text: at most so many tokens."""
-    first = text.encode()[: int(max(0, most_tokens) * BYTES_PER_TOKEN)].decode(errors="ignore")
-    return text[: find_safe_cut(text, len(first))]
 
 
 def find_safe_cut(text: str, chars: int) -> int:
@@ -420,105 +371,34 @@ def _join_texts(*texts: str) -> str:
 
 
 def _render_stub(seq: int, number: int, record: ToolCallRecord) -> str:
-    whole = result_source(seq, number, record)
+    handle = result_source(seq, number, record).handle
+    again = f'fetch_evidence("{handle}") gives it again]'
+    stub = f"[{_call_name(record)} result cleared: {again}"
     if record.error and not record.untrusted:
-        stub = (
-            f'{first_line(record, _SHORT_CHARS)} [cut: fetch_evidence("{whole.handle}") gives '
-            "it again]"
-        )
-    elif record.source is not None:
-        shown = _SHOWN_BEGINNING.search(record.result)
-        fenced, first = shown.groups() if shown is not None else (None, "")
-        stub = render_partial_result(
-            whole, _call_name(record), first, call=record.id if fenced else ""
-        )
-    elif estimate_tokens(record.result) > LARGE_TOKENS:
-        key = record.id if record.untrusted else ""
-        stub = render_partial_result(
-            whole, _call_name(record), _excerpt_start(record.result), call=key
-        )
-    else:
-        stub = (
-            f'[{_call_name(record)} result cleared: fetch_evidence("{whole.handle}") gives it '
-            "again]"
-        )
+        stub = f"{first_line(record, _SHORT_CHARS)} [cut: {again}"
     return stub if estimate_tokens(stub) < estimate_tokens(record.result) else record.result
 
 
-_SHOWN_BEGINNING: Final = re.compile(
-    r"\nIts first \d+ characters:\n(<<<untrusted [^\n]*\n)?([^\n]{1,80})"
-)
-"""First line of the excerpt in a text of `render_partial_result`."""
-
-
-def _excerpt_start(text: str) -> str:
-    """Return the beginning of a text, up to a line that looks like one of ours."""
-    lines = []
-    for line in truncate(text, EXCERPT_TOKENS).splitlines(keepends=True):
-        if line.lstrip().startswith("["):
-            break
-        lines.append(line)
-    return "".join(lines)
-
-
 def _shorten_arguments(arguments: str) -> str:
-    """Return the arguments, shortened if they are long. Still a JSON object, which the APIs
+    """Return the arguments, or the beginning of long ones. Still a JSON object, which the APIs
     require.
     """
     if estimate_tokens(arguments) <= MAX_ARGUMENTS_TOKENS:
         return arguments
-    try:
-        given = json.loads(arguments)
-        short = (
-            _dump_json({key: _shorten_value(value) for key, value in given.items()})
-            if isinstance(given, dict)
-            else ""
-        )
-    except (ValueError, RecursionError):
-        short = ""
-    if not short or estimate_tokens(short) > MAX_ARGUMENTS_TOKENS:
-        short = _dump_json(
-            {"shortened": f"{arguments[:_SHORT_CHARS]}{_omitted_note(arguments, _SHORT_CHARS)}"}
-        )
-    return short
-
-
-def _shorten_value(value: object) -> object:
-    written = value if isinstance(value, str) else _dump_json(value)
-    return (
-        value
-        if len(written) <= _VALUE_CHARS
-        else f"{written[:_VALUE_CHARS]}{_omitted_note(written, _VALUE_CHARS)}"
-    )
-
-
-def _omitted_note(text: str, shown_chars: int) -> str:
-    return f" [... {len(text) - shown_chars} more characters]" if len(text) > shown_chars else ""
-
-
-def _dump_json(value: object) -> str:
-    """Write JSON that UTF-8 can encode: an escape written by the model may be half of a
-    character.
-    """
-    return join_surrogates(
-        json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    )
+    more = len(arguments) - _SHORT_CHARS
+    begun = f"{arguments[:_SHORT_CHARS]} [... {more} more characters]"
+    return json.dumps({"shortened": begun}, ensure_ascii=False, separators=(",", ":"))
 
 
 LOOP_TOKENS = 250
-"""Limit of the summary of a loop, without excerpts."""
-MIN_EXCERPT_TOKENS = 48
-"""Least size of an excerpt. A shorter one is not worth its frame."""
-_MAX_GROUPS = 12
-_MAX_HANDLES = 6
+"""Limit of the summary of a loop."""
+_MAX_CALLS = 12
 _ARGUMENTS_CHARS = 60
 _RESULT_CHARS = 80
 _HEADING = """\
 [COMPLETED AGENT LOOP SUMMARY]
 Tools that you used here, each with the handle and the beginning of its result. \
 fetch_evidence(handle, offset, limit) gives a result word for word."""
-_EXCERPT_HEADING = "Result {handle} from its beginning, {chars} characters of {whole}"
-_INDENTED_NOTE = ", each line indented by two spaces:"
 
 
 def summarize_tool_loop(turn: PromptTurn) -> PromptTurn:
@@ -531,20 +411,6 @@ def summarize_tool_loop(turn: PromptTurn) -> PromptTurn:
     return replace(turn, without_tools=True, loop_summary=_render_calls(calls) if calls else "")
 
 
-def excerpt_results(turn: PromptTurn, most_tokens: int) -> str:
-    """Return exact beginnings of a turn's results, as many as fit: those of the newest calls
-    first.
-    """
-    found, seen = list[str](), set[str]()
-    for record, whole in reversed(list(_iter_calls(turn))):
-        excerpt = "" if record.result in seen else _render_excerpt(record, whole, most_tokens)
-        if excerpt:
-            seen.add(record.result)
-            most_tokens -= estimate_tokens(excerpt)
-            found.insert(0, excerpt)
-    return "\n".join(found)
-
-
 def _iter_calls(turn: PromptTurn) -> Iterator[tuple[ToolCallRecord, EvidenceRef]]:
     numbered = enumerate((record for step in turn.steps for record in step.calls), start=1)
     for number, record in numbered:
@@ -553,45 +419,29 @@ def _iter_calls(turn: PromptTurn) -> Iterator[tuple[ToolCallRecord, EvidenceRef]
 
 
 def _render_calls(calls: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> str:
-    """Render as many calls as fit, equal ones together. Of the others, state their number and
-    names.
-    """
-    groups = dict[tuple[str, str], list[tuple[ToolCallRecord, EvidenceRef]]]()
-    for record, whole in calls:
-        groups.setdefault((record.name, record.arguments), []).append((record, whole))
-    lines = [_HEADING]
-    shown = 0
-    for group in islice(groups.values(), _MAX_GROUPS):
-        line = _render_group(group)
-        rest = [record for others in list(groups.values())[shown + 1 :] for record in others]
-        if estimate_tokens("\n".join([*lines, line, *_render_others(rest)])) > LOOP_TOKENS:
+    """Render as many calls as fit. Of the others, state their number and names."""
+    lines, shown = [_HEADING], 0
+    for record, whole in calls[:_MAX_CALLS]:
+        line = _render_call(record, whole)
+        rest = _render_others(calls[shown + 1 :])
+        if estimate_tokens("\n".join([*lines, line, *rest])) > LOOP_TOKENS:
             break
         lines.append(line)
         shown += 1
-    rest = [record for others in list(groups.values())[shown:] for record in others]
-    return "\n".join([*lines, *_render_others(rest)])
+    return "\n".join([*lines, *_render_others(calls[shown:])])
 
 
-def _render_group(group: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> str:
-    handles = [whole.handle for _, whole in group]
-    named = ", ".join(handles[-_MAX_HANDLES:])
-    times = f" ({len(group)} times, the newest last)" if len(group) > 1 else ""
-    record, whole = group[-1]
-    arguments = (
-        to_single_line(written[: 2 * _ARGUMENTS_CHARS], _ARGUMENTS_CHARS)
-        if (written := find_inner_call(record).arguments).strip() not in {"", "{}"}
-        else ""
-    )
-    kind = (
-        "error"
-        if record.error
-        else f"{to_single_line(whole.kind[:MAX_NAME_CHARS])}, {whole.chars} characters"
-    )
+def _render_call(record: ToolCallRecord, whole: EvidenceRef) -> str:
+    written = find_inner_call(record).arguments
+    arguments = ""
+    if written.strip() not in {"", "{}"}:
+        arguments = to_single_line(written[: 2 * _ARGUMENTS_CHARS], _ARGUMENTS_CHARS)
+    kind = f"{to_single_line(whole.kind[:MAX_NAME_CHARS])}, {whole.chars} characters"
     first = (
         first_line(record, _RESULT_CHARS) if record.source is None and not record.untrusted else ""
     )
-    result = f": {first}" if first else ""
-    return f"- {named}{times} {_call_name(record)} {arguments} -> {kind}{result}".replace("  ", " ")
+    result = f"{'error' if record.error else kind}{f': {first}' if first else ''}"
+    return f"- {whole.handle} {_call_name(record)} {arguments} -> {result}".replace("  ", " ")
 
 
 def _call_name(record: ToolCallRecord) -> str:
@@ -610,25 +460,6 @@ def _render_others(calls: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> list[
             f"of all {named})"
         )
     ]
-
-
-def _render_excerpt(record: ToolCallRecord, whole: EvidenceRef, most_tokens: int) -> str:
-    """Render as much of the result as fits, with its frame. Empty: too little room, or no need."""
-    if record.source is not None or record.error or len(record.result) <= _RESULT_CHARS:
-        return ""
-    room = most_tokens
-    while room >= MIN_EXCERPT_TOKENS:
-        text = truncate(record.result, room)
-        head = _EXCERPT_HEADING.format(handle=whole.handle, chars=len(text), whole=whole.chars)
-        if record.untrusted:
-            excerpt = f"{head}:\n{fence_result(text, _call_name(record), record.origin, record.id)}"
-        else:
-            indented = "".join("  " + line for line in text.splitlines(keepends=True))
-            excerpt = f"{head}{_INDENTED_NOTE}\n{indented}"
-        if (over := estimate_tokens(excerpt) - most_tokens) <= 0:
-            return excerpt
-        room = min(room, estimate_tokens(text)) - over
-    return ""
 
 
 HEAD_START: Final = "[Previous conversation summary]"
@@ -697,9 +528,8 @@ def render_head(
     )
     last_request_lines = _render_last_request(last_request, room)
     room -= _byte_size(last_request_lines)
-    summary, exact = secure_identifiers(normalize_text(summary), exact)
     summary_lines, room = _fit_section(_SUMMARY_TITLE, _indent(summary), room)
-    names, room = _render_names(exact, room)
+    names, room = _render_names(find_missing_identifiers(summary, exact), room)
     return "\n".join(
         [
             HEAD_START,
@@ -818,7 +648,8 @@ def _render_journal(entries: Sequence[tuple[datetime, NoteWritten]], room: int) 
     full, titles = room * FULL_ENTRY_SHARE, room * (1 - FULL_ENTRY_SHARE)
     rendered = list[str]()
     for at, noted in reversed(entries):
-        title = _render_title(at, noted)
+        name = to_single_line(noted.title) or to_single_line(noted.text, _TITLE_CHARS)
+        title = f"  {at.astimezone(UTC):%Y-%m-%d %H:%M} — {_FRAME_START.sub('(', name)}"
         whole = "\n".join([title, *filter(None, [_indent(noted.text, "    ")])])
         if (size := _byte_size([whole])) <= full:
             full -= size
@@ -838,9 +669,3 @@ def _render_journal(entries: Sequence[tuple[datetime, NoteWritten]], room: int) 
         titles -= size
         rendered.append(title)
     return [_JOURNAL_TITLE, *reversed(rendered)] if rendered else []
-
-
-def _render_title(at: datetime, noted: NoteWritten) -> str:
-    title = to_single_line(noted.title) or to_single_line(noted.text, _TITLE_CHARS)
-    title = _FRAME_START.sub("(", title)
-    return f"  {at.astimezone(UTC):%Y-%m-%d %H:%M} — {title}"

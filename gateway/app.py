@@ -113,9 +113,8 @@ from gateway.stream.supervisor import (
     count_events,
     find_ranked_rooms,
 )
-from gateway.tools.dispatch import PermissionGate, RunningCalls
+from gateway.tools.dispatch import PermissionGate, RunningCalls, ToolRegistry
 from gateway.tools.metrics import ToolStats
-from gateway.tools.registry import ToolRegistry
 
 logger = logging.getLogger("reverie.app")
 

@@ -151,22 +151,17 @@ class EndpointCounter:
     async def _ask(self, key: bytes, body: RequestBody, on_count: OnCount) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                tokens = self._parse_count(await self._api.fetch(body))
+                answer = await self._api.fetch(body)
+            tokens = _TokenCount.model_validate_json(answer).input_tokens
         except PromptTooLong:  # the provider works, and the request is too long to count
             self.breaker = self.breaker.record_success()
-        except (TimeoutError, ModelError) as error:
+        except (TimeoutError, ModelError, ValidationError) as error:
             hint_s = error.retry_after_s if isinstance(error, ModelBusy) else None
             self.breaker = self.breaker.record_failure(self._clock.monotonic(), hint_s=hint_s)
         else:
             self.breaker = self.breaker.record_success()
             self._counts.put(key, tokens)
             on_count(tokens)
-
-    def _parse_count(self, answer: bytes) -> int:
-        try:
-            return _TokenCount.model_validate_json(answer).input_tokens
-        except ValidationError:
-            raise ModelBusy(f"{self._api.host} did not answer with a number of tokens") from None
 
 
 def countable_body(body: RequestBody) -> RequestBody:

@@ -9,7 +9,7 @@ from channels.base import CommandCompletion
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
 from gateway.commands.definition import command, make_arg
 from gateway.commands.parser import escape_code, find_nearest, join_or
-from gateway.core.events import MAX_BUTTONS, MessageId, PostButton
+from gateway.core.events import MAX_BUTTONS, PostButton
 from gateway.core.i18n import _
 from gateway.core.identity import ADMIN_ROLES
 from gateway.store.effects import CommandEffect, done, refuse
@@ -110,9 +110,7 @@ async def choose_room_model(call: CommandCall, context: CommandContext) -> Comma
         if model
         else _("This room uses the model of its agent again.")
     )
-    return context.runtime.models.choose_for_room(
-        at, words, model=model, by=call.person, reply_to=MessageId(call.command.id)
-    )
+    return context.runtime.models.choose_for_room(at, words, model=model, by=call.person)
 
 
 @command(
@@ -160,8 +158,7 @@ async def reset_model(call: CommandCall, context: CommandContext) -> CommandEffe
 def _choose_model(context: CommandContext, call: CommandCall, name: str) -> CommandEffect:
     command, models = call.command, context.runtime.models
     before = models.wanted_model(context.agent_at(command.at))
-    reply_to = MessageId(command.id) if command.origin == "text" else None
-    change = models.choose(name, command.at, by=call.person, reply_to=reply_to)
+    change = models.choose(name, command.at, by=call.person)
     if not change.facts or not name:
         return change
     tokens = _context_tokens(name, context)

@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from agent.cache.idle import UNKNOWN_FORECAST, CacheForecast
+from agent.cache.idle import UNKNOWN_FORECAST
 from agent.cache.prompt_cache import PromptCache
 from agent.compaction import (
     HEAD_SHARE,
@@ -58,21 +58,17 @@ from gateway.core.facts import (
     Seq,
     ViewFolded,
 )
-from gateway.core.frozen import frozen
 from gateway.core.labels import Label, join
 from gateway.store import NewEntry, Store
 from gateway.stream.handle import GatewayHandle
 
 COMPACTION_LOCK: Final = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = $1"
 logger = logging.getLogger("reverie.folds")
-_summary_logger = logging.getLogger("reverie.compacting")
 
 KEPT_RESULTS: Final = 2
 """Newest tool results shown in full in every fold."""
 ACTIVE_EVIDENCE_TOKENS: Final = 18_000
 """Tool results of one turn shown in full; the rest is shown with a handle."""
-COMPLETED_EVIDENCE_TOKENS: Final = 2_000
-"""Excerpts of all summarised tool loops together."""
 NUDGE_AT: Final = 0.8
 """Share of the usable window at which the agent is asked, once, to write down what matters."""
 FOLD_AT: Final = 0.9
@@ -106,8 +102,6 @@ MIN_BUDGET_TOKENS = 256
 
 MAX_JOURNAL_ENTRIES = 200
 """Newest journal entries of a place that are considered for its head."""
-EXCERPTS_SHARE = 1 / 8
-"""Share of the budget that results of summarised tool loops may take."""
 _NO_FOLD = ViewFolded(start=Seq(0), reason="")
 MIN_SUMMARY_TOKENS = 200
 """Smallest size that a summary is asked for, however small the window is."""
@@ -163,17 +157,6 @@ class CompactionStats:
         self._triggered.labels(agent, outcome).inc()
         if took_s is not None and outcome in TIMED_OUTCOMES:
             self._durations_s.labels(agent, outcome).observe(took_s)
-
-
-@frozen
-class FoldResult:
-    """Outcome of `Compactor.fold_if_due`."""
-
-    view: HistoryView
-    is_folded: bool = False
-    nudges: bool = False
-    """The agent is to be asked to write down what it needs, because the view will be folded soon.
-    Never with `is_folded`."""
 
 
 class Summarizer:
@@ -243,7 +226,7 @@ class Summarizer:
         self.stats.count(self.agent, "ok" if draft.text else "failed", took_s)
         if not draft.text:
             self._retry_at_s[place.conversation] = began_s + ttl_s
-            _summary_logger.warning(
+            logger.warning(
                 "%s: there is no summary of %s: %s", self.agent, place.conversation, draft.reason
             )
             return draft.reason
@@ -379,28 +362,6 @@ class Compactor:
         newest = next(history.turns_since_fold(), None)
         return newest is not None and newest.record.prompt_tokens >= share * self.usable_tokens
 
-    def _is_nudge_due(self, history: HistoryView, expected_tokens: int) -> bool:
-        """Return whether the window is nearly full and the agent was not asked since the last
-        fold to write down what it needs. `expected_tokens`: size of the next prompt.
-        """
-        return (
-            self._model.takes_tools
-            and (
-                expected_tokens >= NUDGE_AT * self.usable_tokens or self._is_full(history, NUDGE_AT)
-            )
-            and not any(turn.record.nudged for turn in history.turns_since_fold())
-        )
-
-    def is_summarising(self) -> bool:
-        """Return whether a model summarises this agent's conversations."""
-        return "compaction" in self._live.enabled[self._agent]
-
-    def forecast(self, conversation: ConversationId) -> CacheForecast:
-        """Return the state of the cache of a conversation's history."""
-        if self._cache is None:
-            return UNKNOWN_FORECAST
-        return self._cache.forecast(self._agent, conversation)
-
     async def fold_if_due(
         self,
         place: Address,
@@ -411,8 +372,9 @@ class Compactor:
         rendered: RenderedInput,
         attempts: int = 0,
         is_requested: bool = False,
-    ) -> FoldResult:
-        """Fold the view if that is due.
+    ) -> tuple[HistoryView, bool, bool]:
+        """Fold the view if that is due. Return the view, whether it was folded, and whether the
+        agent is to be asked to write down what it needs, because it will be folded soon.
 
         `fixed_tokens`: in front of the conversation, estimated. `rendered`: new input. `attempts`:
         number of times that the provider has refused the request as too long. `is_requested`:
@@ -423,14 +385,21 @@ class Compactor:
         new = estimate_tokens(rendered.text) + estimate_media_tokens(rendered.media)
         used = int(fixed_tokens * history.scale)
         billed = (history.tokens + new) * history.scale
-        nudges = not (attempts or is_requested) and self._is_nudge_due(history, used + int(billed))
+        is_nearly_full = used + int(billed) >= NUDGE_AT * self.usable_tokens
+        nudges = (
+            self._model.takes_tools
+            and not (attempts or is_requested)
+            and (is_nearly_full or self._is_full(history, NUDGE_AT))
+            and not any(turn.record.nudged for turn in history.turns_since_fold())
+        )
         limit, least = int(self.usable_tokens * (1.0 if nudges else FOLD_AT)), MIN_BUDGET_TOKENS
         budget = limit - used
         above = int(self.usable_tokens * settings.compaction.compact_at_pct) - used
         if is_requested:  # as if the present size were just too large
             budget = above = min(budget, int(billed) - 1)
             least = 0
-        budget, compact_above = max(least, budget), above if self.is_summarising() else None
+        is_summarising = "compaction" in self._live.enabled[self._agent]
+        budget, compact_above = max(least, budget), above if is_summarising else None
         is_full = not nudges and self._is_full(history, FOLD_AT)
         too_large = billed > budget or (compact_above is not None and billed > compact_above)
         pressed = attempts > 0 or is_full or too_large
@@ -438,17 +407,20 @@ class Compactor:
         if not (
             pressed or over_images or history.has_tool_steps
         ):  # most conversations have no results to shorten
-            return FoldResult(view=history, nudges=nudges)
-        forecast = self.forecast(place.conversation)
+            return history, False, nudges
+        forecast = UNKNOWN_FORECAST
+        if self._cache is not None:
+            forecast = self._cache.forecast(self._agent, place.conversation)
+        # After a restart the state of the cache is unknown; only what is older than any is cold.
+        is_old = not history.turns or self._clock.now() - history.turns[-1].at > COLD_AFTER
         situation = CompactionParams(
             budget=budget,
             spared=history.fold.spared if history.fold is not None else 0,
-            excerpts=min(COMPLETED_EVIDENCE_TOKENS, int(budget * EXCERPTS_SHARE)),
             new=new,
             head=history.head_tokens,
             scale=history.scale,
             full=is_full,
-            cold=self._is_cold(history) if forecast.is_cold is None else forecast.is_cold,
+            cold=is_old if forecast.is_cold is None else forecast.is_cold,
             read=forecast.read_share,
             write=forecast.write_share,
             ahead=forecast.expected_requests,
@@ -467,9 +439,7 @@ class Compactor:
             over_images=over_images,
             is_requested=is_requested,
         )
-        return FoldResult(
-            view=view or history, is_folded=view is not None, nudges=nudges and view is None
-        )
+        return view or history, view is not None, nudges and view is None
 
     async def _is_summarised_lately(self, conversation: ConversationId) -> bool:
         """Return whether fewer turns than `TURNS_BETWEEN_SUMMARIES` have ended since the newest
@@ -536,12 +506,6 @@ class Compactor:
         )
         return await self._history.apply_fold(conversation, history, folded)
 
-    def _is_cold(self, history: HistoryView) -> bool:
-        """After a restart the state of the cache is unknown; only what is older than any cache is
-        surely cold.
-        """
-        return not history.turns or self._clock.now() - history.turns[-1].at > COLD_AFTER
-
     async def _load_journal(
         self, conversation: ConversationId
     ) -> list[tuple[datetime, NoteWritten]]:
@@ -588,7 +552,6 @@ class Compactor:
             summed=max(before.summed, summed),
             trimmed=max(before.trimmed, trimmed),
             spared=decision.spared,
-            excerpts_tokens=decision.excerpts,
             kinds=decision.kinds,
             summary=summary,
             label=label,

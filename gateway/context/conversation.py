@@ -2,9 +2,8 @@
 system events.
 
 `ConversationReader` reads it from the log. Everything else is pure: `render_system_event` writes
-the one-line notice of an event that is not a message, `topic_change_as_message` and
-`event_as_message` put such events among the messages in the order of the log, and `render_lines`
-chooses what fits a request.
+the one-line notice of an event that is not a message, `event_as_message` puts such events among the
+messages in the order of the log, and `render_lines` chooses what fits a request.
 """
 
 import asyncio
@@ -25,7 +24,6 @@ from gateway.core.events import (
     MAX_QUOTED_CHARS,
     Address,
     Alarm,
-    Attachment,
     Command,
     ConnectionChanged,
     ConversationId,
@@ -162,8 +160,6 @@ class RenderedInput:
 
 
 class _ReplyTarget(NamedTuple):
-    """Message that another one replies to: its author, its beginning and the label of that text."""
-
     name: str
     text: str
     label: Label
@@ -190,18 +186,27 @@ class ConversationReader:
         messages = await self._read_messages(unread)
         if len(messages) == len(unread.messages):
             return messages
-        others = [
-            CurrentMessage(
-                stored.seq,
-                self._redact_message(topic_change_as_message(stored.fact)),
-                is_edited=False,
-                is_topic_change=True,
-                is_title_change=stored.fact.change == "title",
-            )
-            for stored in unread.messages
-            if isinstance(stored.fact, MembershipChanged)
-        ]
-        others += await self._read_system_events(unread)
+        others = await self._read_system_events(unread)
+        for stored in unread.messages:
+            if isinstance(change := stored.fact, MembershipChanged):
+                told = Message(
+                    id=MessageId(change.id),
+                    at=change.at,
+                    sender=change.sender,
+                    text=self.redactor(change.text or ""),
+                    sent=change.sent,
+                    kind="room",
+                )
+                is_title = change.change == "title"
+                others.append(
+                    CurrentMessage(
+                        stored.seq,
+                        told,
+                        is_edited=False,
+                        is_topic_change=True,
+                        is_title_change=is_title,
+                    )
+                )
         others += await self._read_edits(unread)
         return tuple(sorted((*messages, *others), key=lambda one: one.seq))
 
@@ -223,9 +228,6 @@ class ConversationReader:
             and stored.fact.source
             and (line := await self._read_awaited(stored.cause))
         }
-        if reactions := [(seq, fact) for seq, fact in found if isinstance(fact, ReactionChanged)]:
-            taken_back = await self._find_taken_back(*reactions[0])
-            found = [(seq, fact) for seq, fact in found if seq not in taken_back]
         return [
             CurrentMessage(
                 seq,
@@ -247,21 +249,6 @@ class ConversationReader:
             UnreadEntries(messages=(entry,), omitted=0, upto=entry.seq, has_changes=True)
         )
         return left[0] if left else None
-
-    async def _find_taken_back(self, seq: Seq, first: ReactionChanged) -> set[Seq]:
-        """Return the reactions there, from the `first` on, that were taken back since."""
-        place = first.at.conversation
-        open_ones, gone = dict[tuple[SenderId, MessageId, str], Seq](), set[Seq]()
-        for entry in await self._store.entries(
-            after=seq - 1, kinds=["reacted"], conversation=place
-        ):
-            assert isinstance(entry.fact, ReactionChanged)
-            key = (entry.fact.sender.id, entry.fact.message, entry.fact.reaction)
-            if entry.fact.added:
-                open_ones[key] = entry.seq
-            elif key in open_ones:
-                gone.add(open_ones.pop(key))
-        return gone
 
     async def _system_event_label(
         self, event: SystemEvent, posts: Mapping[EventId, Post], line: CurrentMessage | None
@@ -362,15 +349,12 @@ class ConversationReader:
             newest = next(
                 (edit for edit in reversed(edits) if self._is_valid_edit(edit, message)), None
             )
-            text, carried = (message if newest is None else newest).text, message.carried
-            carried = carried if newest is None else newest.carried or carried
-            sender = (
-                message.sender if newest is None else newest.sender
-            )  # who they are when they write this text
-            edited = replace(message, sender=sender, text=text, carried=carried)
-            left.append(
-                CurrentMessage(seq, self._redact_message(edited), is_edited=text != message.text)
-            )
+            edited = message
+            if newest is not None:  # its sender is who they are when they write this text
+                carried = newest.carried or message.carried
+                edited = replace(message, sender=newest.sender, text=newest.text, carried=carried)
+            is_edited = edited.text != message.text
+            left.append(CurrentMessage(seq, self._redact_message(edited), is_edited=is_edited))
         return tuple(left)
 
     async def _read_edits(self, unread: UnreadEntries) -> list[CurrentMessage]:
@@ -422,16 +406,17 @@ class ConversationReader:
     def _render_system_event(
         self, event: SystemEvent, posts: Mapping[EventId, Post], line: CurrentMessage | None
     ) -> NoticePieces:
-        if isinstance(event, Alarm) and event.source:
-            said: NoticePieces = (("own", "; there was talk in "), ("quoted", event.source))
-            if line is not None:
-                name, text = line.message.sender.name, line.message.text
-                said = (("own", "; "), ("name", name), ("own", " wrote in "), said[1])
-                said = (*said, ("own", ": "), ("quoted", text))
-            pieces: NoticePieces = (*render_system_event(event), *said)
-            return tuple((kind, self.redactor(text)) for kind, text in pieces)
         post = self.redactor(posts[event.id].text if event.id in posts else "")
-        return tuple((kind, self.redactor(text)) for kind, text in render_system_event(event, post))
+        pieces = render_system_event(event, post)
+        if isinstance(event, Alarm) and event.source:
+            where: NoticePieces = (("quoted", event.source),)
+            if line is None:
+                pieces = (*pieces, ("own", "; there was talk in "), *where)
+            else:
+                name, text = line.message.sender.name, line.message.text
+                pieces = (*pieces, ("own", "; "), ("name", name), ("own", " wrote in "), *where)
+                pieces = (*pieces, ("own", ": "), ("quoted", text))
+        return tuple((kind, self.redactor(text)) for kind, text in pieces)
 
     def _is_valid_edit(self, edit: MessageEdited, message: Message) -> bool:
         """Return whether the author of the message made the edit, and is not blocked."""
@@ -455,10 +440,8 @@ class ConversationReader:
                     return True
         waiting = {stored.seq for stored in unread.messages if wants_answer(stored.fact)}
         left = [one for one in current if one.seq in waiting]
-        if not waiting:
-            return (
-                False  # entries that ask for an answer come first, so none of the omitted ones does
-            )
+        if not waiting:  # those that ask for an answer come first, so none of the omitted ones does
+            return False
         if (
             unread.omitted
             or len(left) == len(waiting)
@@ -485,9 +468,28 @@ class ConversationReader:
             for one in current
         ]
         attached = dict[Seq, tuple[DescribedAttachment, ...]]()
-        if any(message.shown_attachments for _, message in messages):
-            attached = await self._describe_attachments(messages, sees=sees)
-            attached = _leave_out_shown(attached, dict(messages), view)
+        if not self._fetches:
+            attached = {
+                seq: tuple(
+                    DescribedAttachment(self._media.describe_unread(seq, message, place))
+                    for place in range(len(message.attachments))
+                )
+                for seq, message in messages
+            }
+        elif any(message.shown_attachments for _, message in messages):
+            attached = await self._media.describe_attachments(messages, sees=sees)
+            in_view = {ref.sha256 for turn in view.turns for ref in turn.record.media}
+            for seq, message in messages:  # images of messages replied to that the view shows
+                found, own = attached.get(seq, ()), len(message.attachments)
+                attached[seq] = (
+                    *found[:own],
+                    *[
+                        DescribedAttachment(f"{one.description} (shown above)")
+                        if one.image is not None and one.image.sha256 in in_view
+                        else one
+                        for one in found[own:]
+                    ],
+                )
         targets, unread = dict[Seq, _ReplyTarget | None](), {o.message.id: o for o in current}
         for one in [one for one in current if one.message.reply_to is not None][-MAX_REPLIES:]:
             targets[one.seq] = await self._find_reply_target(one.message, unread)
@@ -513,19 +515,6 @@ class ConversationReader:
                 for one in current
             ]
         )
-
-    async def _describe_attachments(
-        self, messages: Sequence[tuple[Seq, Message]], *, sees: bool
-    ) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-        if self._fetches:
-            return await self._media.describe_attachments(messages, sees=sees)
-        return {
-            seq: tuple(
-                DescribedAttachment(self._media.describe_unread(seq, message, place))
-                for place in range(len(message.attachments))
-            )
-            for seq, message in messages
-        }
 
     async def _find_shown_attachments(
         self, message: Message, current: Sequence[CurrentMessage], view: HistoryView
@@ -596,11 +585,16 @@ class ConversationReader:
         """Return a message as its line, with the label of everyone whose words are in it."""
         message, told, quoted = one.message, one.message, one.message.quoted
         images = tuple([one.image for one in attached if one.image is not None])
-        if target is not None and target.text and _is_quotation(message.carried):
+        quotes = all(line.startswith(">") for line in message.carried.splitlines())
+        if target is not None and target.text and quotes:  # the author of these lines is known
             told = replace(message, carried="")
         label = self._text_label(one.seq, told, role)
         is_attached = target is None and quoted is not None and bool(quoted.attachments)
-        if is_attached or any(map(_has_words, message.shown_attachments)):
+        # Somebody else's words may be in an attachment, or its name.
+        if is_attached or any(
+            not one.recorded and (one.form not in ("sticker", "location") or one.name)
+            for one in message.shown_attachments
+        ):
             label |= Label("outside", source=f"an attachment of m{one.seq}")
         descriptions = [*[one.description for one in attached], *shown]
         reply_to, beside = None, tuple[str, ...]()
@@ -766,18 +760,6 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
             )
 
 
-def topic_change_as_message(change: MembershipChanged) -> Message:
-    """Return a topic change as a message in the room, so that it is rendered in its place."""
-    return Message(
-        id=MessageId(change.id),
-        at=change.at,
-        sender=change.sender,
-        text=change.text or "",
-        sent=change.sent,
-        kind="room",
-    )
-
-
 def _quote_target(one: CurrentMessage, target: _ReplyTarget) -> tuple[str, ...]:
     """Return what the line does not show of the message that an addressed one replies to, or where
     it is found.
@@ -803,42 +785,6 @@ def event_as_message(event: SystemEvent | MessageEdited) -> Message:
         sent=event.sent,
         kind="mention" if is_addressed(event) else "room",
     )
-
-
-def _has_words(kept: Attachment) -> bool:
-    """Return whether words of somebody else than who sent it may be in the attachment, or its
-    name.
-    """
-    return not kept.recorded and (kept.form not in ("sticker", "location") or bool(kept.name))
-
-
-def _is_quotation(carried: str) -> bool:
-    """Return whether the carried text consists of quoted lines: of the message replied to, whose
-    author is known.
-    """
-    return bool(carried) and all(line.startswith(">") for line in carried.splitlines())
-
-
-def _leave_out_shown(
-    attached: Mapping[Seq, tuple[DescribedAttachment, ...]],
-    messages: Mapping[Seq, Message],
-    view: HistoryView,
-) -> dict[Seq, tuple[DescribedAttachment, ...]]:
-    """Return the attachments without images of messages replied to that the `view` shows
-    already.
-    """
-    shown = {ref.sha256 for turn in view.turns for ref in turn.record.media}
-
-    def leave_out(place: int, own: int, one: DescribedAttachment) -> DescribedAttachment:
-        is_shown = place >= own and one.image is not None and one.image.sha256 in shown
-        return DescribedAttachment(f"{one.description} (shown above)") if is_shown else one
-
-    return {
-        seq: tuple(
-            leave_out(place, len(messages[seq].attachments), one) for place, one in enumerate(found)
-        )
-        for seq, found in attached.items()
-    }
 
 
 def _render_rename(event: PlaceRenamed) -> NoticePieces:

@@ -137,8 +137,13 @@ class DigestBuilder:
         shown, texts = dict[ConversationId, tuple[Sender, ...]](), dict[ConversationId, str]()
         if own.messages:
             rendered, label = await self._render_unread(own, plain=plain)
-            alarms = [one.fact for one in own.messages if isinstance(one.fact, Alarm)]
-            label |= join([await self._label_alarm(one) for one in alarms])
+            label |= join(
+                [
+                    await label_alarm(self._store, self._people, one.fact, self._inner)
+                    for one in own.messages
+                    if isinstance(one.fact, Alarm)
+                ]
+            )
             parts.append(f"## You\n{rendered.text}")
             covers += rendered.covers
             senders += rendered.senders
@@ -153,7 +158,9 @@ class DigestBuilder:
                 continue  # a turn of its own is due there
             rendered, room_label = await self._render_unread(unread, plain=plain)
             if not rendered.covers:
-                await self._mark_handled(place, unread.upto)
+                handled = UnreadDismissed(upto=unread.upto)  # all that was unread there was deleted
+                entry = NewEntry(fact=handled, at=self._clock.now(), conversation=place)
+                await self._store.append([entry])
                 continue
             looked[place] = unread.upto
             shown[place], texts[place] = find_senders(unread.messages), rendered.text
@@ -186,11 +193,6 @@ class DigestBuilder:
             label=label,
         )
 
-    async def _mark_handled(self, place: ConversationId, upto: Seq) -> None:
-        """Record a place as handled, because all its unread entries were deleted."""
-        handled = UnreadDismissed(upto=upto)
-        await self._store.append([NewEntry(fact=handled, at=self._clock.now(), conversation=place)])
-
     async def _pending(self) -> list[tuple[ConversationId, int]]:
         """Return this agent's rooms with pending entries that are not urgent, the most urgent
         first.
@@ -203,16 +205,14 @@ class DigestBuilder:
             and self._agent == find_agent(self._places.bindings, Address.parse(place), self._agents)
             and not self.locks.is_busy(place)
         ]
-        rooms = [
-            one
-            for one in due
-            if not await self._places.is_private(one[0]) and not await self._awaits_quiet(one[0])
-        ]
+        rooms = []
+        for place, urgency in due:
+            goes_on = self._inbox.is_talking(place) and is_talk_alone(
+                await self._store.due_reasons(place)
+            )
+            if not goes_on and not await self._places.is_private(place):
+                rooms.append((place, urgency))
         return sorted(rooms, key=lambda one: -one[1])
-
-    async def _awaits_quiet(self, place: ConversationId) -> bool:
-        """Return whether all that is due there is talk that goes on, or was looked at lately."""
-        return self._inbox.is_talking(place) and is_talk_alone(await self._store.due_reasons(place))
 
     async def _render_unread(
         self, unread: UnreadEntries, *, plain: bool
@@ -220,9 +220,6 @@ class DigestBuilder:
         lines = await self._reader.render(await self._reader.read_current(unread), sees=False)
         label = join(one.label for one in lines)
         return render_lines(lines, omitted=unread.omitted, plain=plain), label
-
-    async def _label_alarm(self, alarm: Alarm) -> Label:
-        return await label_alarm(self._store, self._people, alarm, self._inner)
 
 
 def find_senders(entries: Sequence[LogEntry]) -> tuple[Sender, ...]:

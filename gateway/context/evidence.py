@@ -34,8 +34,9 @@ async def keep_result(
     An equal result of the call is not stored twice. On cancellation it is stored or not, and
     nothing refers to it.
     """
-    origin = to_single_line(result.origin[:MAX_SOURCE_CHARS], MAX_SOURCE_CHARS) or _describe_call(
-        call
+    arguments = call.arguments if call.arguments.strip() != "{}" else ""
+    origin = to_single_line(result.origin[:MAX_SOURCE_CHARS], MAX_SOURCE_CHARS) or to_single_line(
+        f"{call.name} {arguments}"[: 2 * MAX_SOURCE_CHARS], MAX_SOURCE_CHARS
     )
     fact = Evidence(
         turn=turn,
@@ -63,9 +64,3 @@ def build_evidence_ref(handle: str, kind: str, origin: str, text: str) -> Eviden
     """Return the reference of a text under a handle, with its hash."""
     digest = hashlib.sha256(text.encode()).hexdigest()
     return EvidenceRef(handle=handle, kind=kind, origin=origin, chars=len(text), sha256=digest)
-
-
-def _describe_call(call: ToolCall) -> str:
-    """Return the call as text, as the origin of a result whose tool names none."""
-    arguments = call.arguments if call.arguments.strip() != "{}" else ""
-    return to_single_line(f"{call.name} {arguments}"[: 2 * MAX_SOURCE_CHARS], MAX_SOURCE_CHARS)

@@ -19,7 +19,6 @@ from agent.tools import find_next_step
 from agent.view import (
     TurnForm,
     TurnSizes,
-    ViewMarks,
     measure_turn,
     project_turns,
     turn_form,
@@ -56,22 +55,6 @@ MAX_CACHED_VIEWS = 32
 """A view takes some hundred kilobytes where a large window is full."""
 
 
-@frozen(slots=False)
-class TurnMeasure:
-    """Size of a turn in each form, measured once, on first use."""
-
-    turn: PromptTurn
-    image_tokens: int
-    """Tokens of the images shown with it."""
-    requests: int
-
-    @cached_property
-    def sizes(self) -> TurnSizes:
-        return measure_turn(
-            self.turn, form=TurnForm.WHOLE, images=self.image_tokens, requests=self.requests
-        )
-
-
 FAULTY_GAP: Final = "[What stood here is left out: the model failed at it.]"
 
 
@@ -86,7 +69,6 @@ class HistoryTurn:
     exchange: PromptTurn
     """Rendered form, as `form` says."""
     form: TurnForm = TurnForm.WHOLE
-    measure: TurnMeasure
     record: TurnRecord
     at: datetime
     """Time of its end."""
@@ -108,18 +90,7 @@ class HistoryTurn:
         exchange = PromptTurn(
             seq=seq, input_text=ended.heard, reply=reply, steps=ended.steps, without_tools=simple
         )
-        return cls(
-            seq=seq,
-            raw=exchange,
-            exchange=exchange,
-            measure=TurnMeasure(
-                turn=exchange,
-                image_tokens=estimate_media_tokens(ended.media) if ended.media else 0,
-                requests=ended.requests,
-            ),
-            record=ended,
-            at=at,
-        )
+        return cls(seq=seq, raw=exchange, exchange=exchange, record=ended, at=at)
 
     @property
     def is_addressed(self) -> bool:
@@ -144,12 +115,13 @@ class HistoryTurn:
     @cached_property
     def tokens(self) -> int:
         """Estimated size in the present form."""
-        return estimate_turn_size(self.exchange) + self.measure.image_tokens
+        return estimate_turn_size(self.exchange) + estimate_media_tokens(self.record.media)
 
     @cached_property
     def sizes(self) -> TurnSizes:
         """Sizes in all forms, for the compaction planner."""
-        return replace(self.measure.sizes, form=self.form)
+        images = estimate_media_tokens(self.record.media)
+        return measure_turn(self.raw, form=self.form, images=images, requests=self.record.requests)
 
 
 def find_open_step(ended: TurnRecord) -> str:
@@ -172,12 +144,11 @@ class HistoryView:
         """Return the view with each turn in the form that the fold prescribes."""
         if fold is None:
             return cls(turns=tuple(turns))
-        marks = fold_marks(fold)
         # Only turns in front of the marks change their form.
-        front = [turn for turn in turns if turn.seq < max(marks.trimmed, marks.summed)]
-        projected = project_turns([turn.raw for turn in front], marks)
+        front = [turn for turn in turns if turn.seq < max(fold.trimmed, fold.summed)]
+        projected = project_turns([turn.raw for turn in front], fold)
         shown = [
-            turn.with_form(exchange, turn_form(turn.seq, marks))
+            turn.with_form(exchange, turn_form(turn.seq, fold))
             for turn, exchange in zip(front, projected, strict=True)
         ]
         return cls(turns=(*shown, *turns[len(front) :]), fold=fold, folded_at=folded_at)
@@ -372,16 +343,6 @@ class HistoryStore:
                     exchanges[index] = replace(exchanges[index], tool_images=tuple(found.items()))
         head = [PromptTurn(input_text=view.head, reply="")] if view.head else []
         return (*head, *exchanges)
-
-
-def fold_marks(fold: ViewFolded) -> ViewMarks:
-    """Return the marks by which a fold shows the turns in view."""
-    return ViewMarks(
-        summed=fold.summed,
-        trimmed=fold.trimmed,
-        spared=fold.spared,
-        excerpts_tokens=fold.excerpts_tokens,
-    )
 
 
 async def find_write_of_cut_off_turn(

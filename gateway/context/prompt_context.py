@@ -44,9 +44,6 @@ UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
 FRAME_TOKENS = 400
 """Approximate size of protocol text, channel card and binding."""
-FULL_ACCESS_ROLE = "owner"
-"""Role that gets everything the agent knows in a direct chat: USER and MEMORY are not for
-others."""
 
 
 @frozen(slots=False)
@@ -149,7 +146,15 @@ class PromptContextBuilder:
         warmed_at = self._keep_warm.refreshed_at.get((self._agent, place.conversation))
         last_active_at = max(past[-1].at, warmed_at or past[-1].at) if past else None
         if is_inner(place.conversation):
-            return await self._build_inner(place, last_active_at, tools_tokens)
+            return PromptContext(
+                persona=(await self.load_persona("public")).identity,
+                binding=PromptBinding(peers=self._peers),
+                peer_name=None,
+                last_active_at=last_active_at,
+                visibility=await self._places.visibility(place.conversation),
+                card=load_prompt("inner"),
+                tools_tokens=tools_tokens,
+            )
         messages = [stored.fact for stored in unread.messages if isinstance(stored.fact, Message)]
         direct = await self._places.is_direct(place.conversation) is True
         if (
@@ -158,13 +163,12 @@ class PromptContextBuilder:
             and (newest := await self._places.newest_message(place.conversation)) is not None
         ):
             messages = [newest]  # nobody wrote just now, but the reader is the same
-        is_owner_only = (
-            direct and bool(messages) and all(self._is_owner(message) for message in messages)
-        )
-        persona, bound = (
-            await self.load_persona("private" if is_owner_only else "public"),
-            self._bindings.find(place),
-        )
+        # An owner gets everything the agent knows in a direct chat: USER and MEMORY are not for
+        # others.
+        roles = {identify(self._access, one.at, one.sender).role for one in messages}
+        is_owner_only = direct and roles == {"owner"}
+        persona = await self.load_persona("private" if is_owner_only else "public")
+        bound = self._bindings.find(place)
         return PromptContext(
             persona=persona.identity,
             binding=PromptBinding(
@@ -181,22 +185,6 @@ class PromptContextBuilder:
             tools_tokens=tools_tokens,
             label=MEMORY_LABEL if persona.private else TRUSTED_LABEL,
         )
-
-    async def _build_inner(
-        self, place: Address, last_active_at: datetime | None, tools_tokens: int
-    ) -> PromptContext:
-        return PromptContext(
-            persona=(await self.load_persona("public")).identity,
-            binding=PromptBinding(peers=self._peers),
-            peer_name=None,
-            last_active_at=last_active_at,
-            visibility=await self._places.visibility(place.conversation),
-            card=load_prompt("inner"),
-            tools_tokens=tools_tokens,
-        )
-
-    def _is_owner(self, message: Message) -> bool:
-        return identify(self._access, message.at, message.sender).role == FULL_ACCESS_ROLE
 
     async def card(
         self, place: Address, prompt_context: PromptContext, *, folded: bool
@@ -235,6 +223,10 @@ class PromptContextBuilder:
             peer_name is None and titled != place.room and not self._titles.has_trusted_names(place)
         )
         topic = names.topic if peer_name is None else ""
+        if topic is None:  # refused senders do not write cards either
+            changed = await self._store.last_topic_change(place.conversation)
+            is_allowed = changed is not None and decide(self._access, changed).allowed
+            topic = self._redactor(changed.text or "") if changed is not None and is_allowed else ""
         kind: Literal["direct", "room", "unnamed"] = "room" if titled else "unnamed"
         people, writers = tuple[tuple[str, str], ...](), 0
         if peer_name is None:
@@ -251,18 +243,10 @@ class PromptContextBuilder:
             own_name=names.me or "",
             thread=None if place.thread is None else self._titles.thread_title(place),
             formatting=capabilities.formatting,
-            topic=await self._find_topic(place.conversation) if topic is None else topic,
+            topic=topic,
             readers=_describe_readers(scope, writers) if peer_name is None else "",
             people=people,
         )
-
-    async def _find_topic(self, conversation: ConversationId) -> str:
-        changed = await self._store.last_topic_change(conversation)
-        if (
-            changed is None or not decide(self._access, changed).allowed
-        ):  # refused senders do not write cards either
-            return ""
-        return self._redactor(changed.text or "")
 
     async def _least_role(self, place: Address, card: ChannelCard) -> str:
         """Return the lowest role of those who may have chosen words in it: a topic, the name of a
@@ -271,17 +255,8 @@ class PromptContextBuilder:
         The names of a room do not count: those that strangers may have chosen are left out.
         """
         if card.kind == "direct":
-            newest = await self._store.newest_entries(
-                1, kinds=MESSAGE_KINDS, conversation=place.conversation
-            )
-            return next(
-                (
-                    identify(self._access, place, one.fact.sender).role
-                    for one in newest
-                    if isinstance(one.fact, Message)
-                ),
-                "guest",
-            )
+            newest = await self._places.newest_message(place.conversation)
+            return "guest" if newest is None else identify(self._access, place, newest.sender).role
         if card.thread and card.thread != place.thread:
             return "guest"
         if not card.topic:

@@ -9,7 +9,6 @@ from gateway.context.conversation import is_addressed
 from gateway.context.history import HistoryTurn
 from gateway.core.events import Address, Alarm, ConversationId, MembershipChanged, Message, Sender
 from gateway.core.facts import MESSAGE_KINDS, Seq, TurnRecord
-from gateway.core.frozen import frozen
 from gateway.core.identity import AccessPolicy, author_role, identify, lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, rank_integrity
 from gateway.core.tool import Requester
@@ -24,26 +23,15 @@ MAX_TURNS: Final = 20
 BLOCKED_REASON: Final = "whoever asked for it is blocked"
 
 
-@frozen
-class InheritedRequesters:
-    """People whose requests a turn takes over from earlier turns, as the fields of
-    `gateway.core.tool.ToolContext`.
-    """
-
-    requesters: tuple[Requester, ...] = ()
-    unasked_role: str = "owner"
-    """See `ToolContext.unasked_role`, for the turns taken over."""
-
-
 async def find_inherited_requesters(
     reader: StoreReader,
     access_policy: AccessPolicy,
     turns: Sequence[HistoryTurn],
     *,
     continuing: bool,
-) -> InheritedRequesters:
+) -> tuple[tuple[Requester, ...], str]:
     """Return the people on whose words of earlier turns a turn still acts, with their present
-    roles.
+    roles, and `ToolContext.unasked_role` for these turns.
 
     These are the turns that were interrupted and not answered yet and, if the turn continues by
     itself, all back to the one that began the series. No turn before that counts: what somebody
@@ -58,32 +46,22 @@ async def find_inherited_requesters(
             break
         found.append(ended)
         continuing = ended.continued or ended.cause == "continued"
-    return await _collect_requesters(reader, access_policy, found[::-1])
-
-
-async def _collect_requesters(
-    reader: StoreReader, access_policy: AccessPolicy, turns: Sequence[TurnRecord]
-) -> InheritedRequesters:
     requesters, others = list[Requester](), ["owner"]
-    covered = [await reader.entry(seq) for ended in turns for seq in ended.covers]
+    covered = [await reader.entry(seq) for ended in found[::-1] for seq in ended.covers]
     entries = [one for one in covered if one is not None]
     roles = await find_alarm_roles(reader, access_policy, entries)
+    # What a digest showed was posted in a room, and not to this conversation.
+    in_digests = {seq for ended in found if ended.cause == "digest" for seq in ended.covers}
     for one in entries:
         if one.seq in roles:
             others.append(roles[one.seq] or "owner")
-        elif (
-            isinstance(one.fact, Message)
-            and is_addressed(one.fact)
-            and not _was_in_digest(one, turns)
-        ):
-            sender = one.fact.sender
-            role = identify(access_policy, one.fact.at, sender).role
-            requesters.append(to_requester(sender, role))
         elif isinstance(one.fact, Message | MembershipChanged):
-            others.append(identify(access_policy, one.fact.at, one.fact.sender).role)
-    return InheritedRequesters(
-        requesters=deduplicate_requesters(requesters), unasked_role=lowest_role(others)
-    )
+            role = identify(access_policy, one.fact.at, one.fact.sender).role
+            if is_addressed(one.fact) and one.seq not in in_digests:
+                requesters.append(to_requester(one.fact.sender, role))
+            else:
+                others.append(role)
+    return deduplicate_requesters(requesters), lowest_role(others)
 
 
 async def find_alarm_roles(
@@ -169,26 +147,20 @@ async def was_written_by_member(
     Searches the newest messages there. Quoted and forwarded text does not count. Raises StoreError.
     """
     began = await reader.rows(LAST_FRESH_START, place)
-    since, exact = (
-        began[0][0] if began else 0,
-        re.compile(rf"(?<![\w.@-]){re.escape(text)}(?![\w@-]|\.\w)"),
+    exact = re.compile(rf"(?<![\w.@-]){re.escape(text)}(?![\w@-]|\.\w)")
+    newest = await reader.newest_entries(
+        MAX_MESSAGES,
+        after=began[0][0] if began else 0,
+        kinds=MESSAGE_KINDS,
+        conversation=place,
     )
-    for one in await reader.newest_entries(
-        MAX_MESSAGES, after=since, kinds=MESSAGE_KINDS, conversation=place
-    ):
-        message = one.fact
-        if (
-            isinstance(message, Message)
-            and exact.search(message.text)
-            and text not in message.carried
-        ):
-            role = author_role(access_policy, message)
-            if (
-                rank_integrity(role) >= rank_integrity("member")
-                and decide(access_policy, message).allowed
-            ):
-                return True
-    return False
+    return any(
+        isinstance(one.fact, Message)
+        and exact.search(one.fact.text) is not None
+        and text not in one.fact.carried
+        and _is_by_member(access_policy, one.fact)
+        for one in newest
+    )
 
 
 async def was_asked_for(
@@ -204,22 +176,19 @@ async def was_asked_for(
     Quoted and forwarded text does not count. Raises StoreError.
     """
     wanted, asking = _words_of(words), {one.id for one in requesters}
-    for one in reversed(
-        await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)
-    ):
-        message = one.fact
-        if not asking or not isinstance(message, Message) or message.sender.id not in asking:
-            continue
-        asking.discard(message.sender.id)
-        role = author_role(access_policy, message)
-        if (
-            rank_integrity(role) >= rank_integrity("member")
-            and decide(access_policy, message).allowed
-        ):
-            said = message.text.replace(message.carried, " ") if message.carried else message.text
-            if wanted and wanted <= _words_of(said):
-                return True
-    return False
+    newest = await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)
+    messages = [one.fact for one in newest if isinstance(one.fact, Message)]
+    last = {one.sender.id: one for one in messages if one.sender.id in asking}
+    return bool(wanted) and any(
+        wanted <= _words_of(one.text.replace(one.carried, " ") if one.carried else one.text)
+        and _is_by_member(access_policy, one)
+        for one in last.values()
+    )
+
+
+def _is_by_member(access_policy: AccessPolicy, message: Message) -> bool:
+    is_member = rank_integrity(author_role(access_policy, message)) >= rank_integrity("member")
+    return is_member and decide(access_policy, message).allowed
 
 
 def _words_of(text: str) -> set[str]:
@@ -237,10 +206,3 @@ def to_requester(sender: Sender, role: str) -> Requester:
         ranks=sender.ranks,
         is_bot=sender.is_bot,
     )
-
-
-def _was_in_digest(one: LogEntry, turns: Sequence[TurnRecord]) -> bool:
-    """Return whether the message was posted in a room that a digest showed, and not to this
-    conversation.
-    """
-    return any(one.seq in ended.covers and ended.cause == "digest" for ended in turns)

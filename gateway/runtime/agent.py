@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -20,7 +19,6 @@ from agent.models.base import Model, ModelError
 from agent.prompt import PromptInput
 from agent.signals import (
     ArrivalPolicy,
-    BudgetSpent,
     DmnPolicy,
     DmnState,
     Dream,
@@ -61,7 +59,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import _, language_for, use_language
 from gateway.runtime.models import AgentModel, ModelServices
 from gateway.runtime.turn import TurnRunner
-from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_handle import TurnHandle
 from gateway.runtime.turn_input import AgentContext
 from gateway.runtime.turn_record import QUEUED_TEXT, post_notice
 from gateway.store import NewEntry, StoreError
@@ -96,7 +94,7 @@ class Dreams(Protocol):
         """Return the approximate size of what the agent could dream of, from memory alone."""
         ...
 
-    async def take_turn(self, context: AgentContext, handle: TurnHandle) -> TurnResult:
+    async def take_turn(self, context: AgentContext, handle: TurnHandle) -> TurnEnded:
         """Dream, as a turn of the agent's inner conversation. Raises StoreError."""
         ...
 
@@ -384,85 +382,47 @@ class Agent:
         self.send(LeftOff(at=self._clock.now(), conversation=place))
 
     async def _run_turn(self, start: StartTurn, handle: TurnHandle) -> None:
-        place, autonomous, began = start.conversation, start.autonomous, self._clock.now()
+        place, autonomous = start.conversation, start.autonomous
         try:
-            result = await self.take_turn(
+            ended = await self.take_turn(
                 place, autonomous=autonomous, continuing=start.continuing, handle=handle
             )
         except StoreError:
             raise  # without its log the gateway cannot go on
-        except (
-            Exception
-        ) as error:  # a bug: ended here, or the same messages would end the process at every start
+        except Exception as error:
+            # A bug: ended here, or the same messages would end the process at every start.
             logger.exception("a turn in %s broke", place)
-            result = await self.give_up(
-                place, f"internal error: {type(error).__name__}", autonomous=autonomous
-            )
-        addressed = autonomous and not result.autonomous
-        await self._finish_turn(
-            place, result, began, addressed=addressed, continuing=start.continuing
-        )
+            reason = f"internal error: {type(error).__name__}"
+            ended = await self.give_up(place, reason, autonomous=autonomous)
+        await self._finish_turn(replace(ended, addressed=autonomous and not ended.autonomous))
 
     async def _run_dream(self, handle: TurnHandle) -> None:
-        began = self._clock.now()
+        inner, context = self.policy.inner, self.context
+        ended = TurnEnded(at=self._clock.now(), conversation=inner, autonomous=True, yielded=True)
         try:
-            result = await self.dream(handle)
+            if self._dreams is not None:
+                async with self._turns.digests.locks.lock_for(inner):
+                    with self._models.pool.holding(context.model):
+                        ended = await self._dreams.take_turn(context, handle)
         except StoreError:
             raise
         except Exception:  # a bug, and no reason to stop
             logger.exception("%s: a dream broke", self.id)
-            result = TurnResult(has_failed=True)
-        await self._finish_turn(self.policy.inner, replace(result, autonomous=True), began)
+            ended = replace(ended, yielded=False, failed=True)
+        await self._finish_turn(ended)
 
-    async def _finish_turn(
-        self,
-        place: ConversationId,
-        result: TurnResult,
-        began: datetime,
-        *,
-        addressed: bool = False,
-        continuing: bool = False,
-    ) -> None:
+    async def _finish_turn(self, ended: TurnEnded) -> None:
+        place = ended.conversation
         left = await self._unread_urgency(place)
-        if not result.was_interrupted:
+        if not ended.interrupted:
             self._begun_anew.pop(place, None)
-        if result.is_awaited:
+        if ended.awaited:
             left = AMBIENT
-        if result.was_interrupted and not is_inner(
-            place
-        ):  # its input is owed an answer, even if nothing newer is there
-            left = URGENT
+        if ended.interrupted and not is_inner(place):
+            left = URGENT  # its input is owed an answer, even if nothing newer is there
         del self._running[place]
-        now = self._clock.now()
-        if result.is_over_budget:
-            logger.warning("%s: no more turns of its own today: dmn.daily_cost_usd", self.id)
-            self.send(BudgetSpent(at=now))
-        ended = TurnEnded(
-            at=now,
-            conversation=place,
-            used_tools=result.used_tools,
-            open_work=result.has_open_work,
-            yielded=result.has_yielded,
-            interrupted=result.was_interrupted,
-            autonomous=result.autonomous,
-            left=left,
-            direct=self._gateway.places.direct.get(place, False),
-            addressed=addressed,
-            model=result.used_model,
-            answered=began if result.model == "answered" else None,
-            failed=result.has_failed,
-        )
-        if (outcome := result.put_off) is not None:
-            ended = replace(
-                ended,
-                continues=not result.is_awaited and (continuing or bool(outcome.steps)),
-                no_model=outcome.cause,
-                reason=outcome.reason,
-                asked=result.model == "failed",
-                retry_after_s=outcome.retry_after_s or 0.0,
-                awaited=result.is_awaited,
-            )
-        self.send(ended)
+        now, direct = self._clock.now(), self._gateway.places.direct.get(place, False)
+        self.send(replace(ended, at=now, left=left, direct=direct))
         if self._reminded:
             due = dmn.due_conversations(self.state, self.policy, now)
             self._reminded.intersection_update((*due, *self._running))
@@ -656,16 +616,6 @@ class Agent:
             ),
         )
 
-    async def build_prompt_input(self, persona: str) -> PromptInput:
-        """Return the beginning of every conversation of this agent."""
-        return PromptInput(
-            persona=persona,
-            skills=await self.context.render_skills(self._services.plugins),
-            card="",
-            history=(),
-            input_text="",
-        )
-
     def last_request(self, conversation: ConversationId) -> PlannedRequest | None:
         """Return the last answered request there. None: there was none since the start, or it is
         not kept.
@@ -710,8 +660,11 @@ class Agent:
             try:
                 await self.refresh_tools(context.tools)  # tool servers start at the same time
                 persona = await context.prompts.load_persona("public")
-                brief = await self.build_prompt_input(persona.identity)
-                request = build_prefix_request(brief, model, self.tools.specs, key=self.id)
+                skills = await context.render_skills(self._services.plugins)
+                brief = PromptInput(
+                    persona=persona.identity, skills=skills, card="", history=(), input_text=""
+                )
+                request = build_prefix_request(brief, model, context.tools.specs, key=self.id)
                 async with aclosing(model.stream(request)) as chunks:
                     async for _ in chunks:
                         pass
@@ -728,43 +681,32 @@ class Agent:
         autonomous: bool,
         continuing: bool,
         handle: TurnHandle,
-    ) -> TurnResult:
+    ) -> TurnEnded:
         """Consume all that is unread there. Any exception but `StoreError` is a bug in that turn.
 
         `continuing`: go on with the work in progress, also if nothing is unread.
         """
         if conversation in self._mute.places:  # what is unread stays so until the place is well
-            return TurnResult(is_awaited=True, model="unasked", autonomous=autonomous)
+            now = self._clock.now()
+            return TurnEnded(at=now, conversation=conversation, awaited=True, autonomous=autonomous)
         await self.refresh_tools(self.context_for(conversation).tools)
         async with self._turns.digests.locks.lock_for(conversation):
             context = self.context_for(conversation)
             with self._models.pool.holding(context.model):  # whatever is in use by its end
-                result = await self._turns.run(
+                return await self._turns.run(
                     context,
                     conversation,
                     autonomous=autonomous,
                     continuing=continuing,
                     handle=handle,
                 )
-                return replace(result, used_model=context.model.name)
-
-    async def dream(self, handle: TurnHandle) -> TurnResult:
-        """Consolidate the notes. Any exception but `StoreError` is a bug in that dream."""
-        if self._dreams is None:
-            return TurnResult(has_yielded=True)
-        async with self._turns.digests.locks.lock_for(self.policy.inner):
-            context = self.context
-            with self._models.pool.holding(context.model):
-                result = await self._dreams.take_turn(context, handle)
-                return replace(result, used_model=context.model.name)
 
     async def give_up(
         self, conversation: ConversationId, reason: str, *, autonomous: bool
-    ) -> TurnResult:
+    ) -> TurnEnded:
         """Consume all that is unread there, with one message that there is no answer."""
-        return await self._turns.give_up(
-            self.context_for(conversation), conversation, reason, autonomous=autonomous
-        )
+        context = self.context_for(conversation)
+        return await self._turns.give_up(context, conversation, reason, autonomous=autonomous)
 
     async def build_stop_record(self, conversation: ConversationId, why: str) -> TurnRecord:
         """See `TurnRunner.build_stop_record`."""

@@ -49,7 +49,7 @@ from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import find_agent
-from gateway.tools.registry import ToolRegistry
+from gateway.tools.dispatch import ToolRegistry
 
 logger = logging.getLogger("reverie.agents")
 

@@ -171,7 +171,14 @@ def snapshot_dmn(agent: "Agent", now: datetime, state: DmnState | None = None) -
         running=state.running,
         waiting=tuple(owed.conversation for owed in state.waiting),
         wanted=tuple(
-            WantedTurn(conversation=place, why=_pending_reason(state, place))
+            WantedTurn(
+                conversation=place,
+                why="pending"
+                if place in state.pending
+                else "continuing"
+                if place in state.continuing
+                else "low",
+            )
             for place in dmn.due_conversations(state, policy, now)
         ),
         held=dmn.blocking_reasons(state, policy, now),
@@ -240,12 +247,6 @@ def _put_in_words(texts: Mapping[str, str], state: str) -> str:
     console shows, too, stays as it is.
     """
     return _(texts[state]) if state in texts else state
-
-
-def _pending_reason(state: DmnState, place: str) -> str:
-    if place in state.pending:
-        return "pending"
-    return "continuing" if place in state.continuing else "low"
 
 
 def _format_rest(status: DmnStatus, now: datetime) -> str:

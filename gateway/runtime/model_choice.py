@@ -2,12 +2,10 @@
 reset.
 
 A choice is a fact; whoever appended it, each process uses the model from the next turn on, which
-waits until it has started. If it cannot be started the choice is taken back by another fact, with
-the post that says so.
+waits until it has started. If it cannot be started, whoever chose it is told, and may choose again.
 """
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
@@ -16,10 +14,9 @@ from functools import partial
 from agent.models.base import ModelError
 from channels.aio import cancel_and_wait
 from gateway.config.models import Settings
-from gateway.core.events import Address, ConversationId, MessageId, Post, PostKey
+from gateway.core.events import Address, ConversationId
 from gateway.core.facts import (
     ModelSelected,
-    PostQueued,
     RoomAssigned,
     Seq,
     inner_conversation,
@@ -29,14 +26,12 @@ from gateway.core.text_safety import PLACE_CHARS, inline_code
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
 from gateway.runtime.models import AgentModel, ModelServices
-from gateway.store import LogEntry, NewEntry, StoreReader
+from gateway.runtime.turn_record import post_notice
+from gateway.store import LogEntry, StoreReader
 from gateway.store.effects import CommandEffect, EffectFact, done
 from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.choosing")
-
-GATEWAY_NAME = "reverie"
-"""Author of choices that are taken back."""
 
 
 class ModelSelector:
@@ -50,10 +45,8 @@ class ModelSelector:
         chosen: Mapping[str, str],
     ) -> None:
         """`chosen`: choices at the start."""
-        self._agents, self._models = agents, models
-        self._live, self._store, self._clock = gateway.live, gateway.store, gateway.clock
-        self._tasks, self._bindings = gateway.tasks, gateway.places.bindings
-        self._notices = gateway.notices
+        self._gateway, self._agents, self._models = gateway, agents, models
+        self._live, self._bindings = gateway.live, gateway.places.bindings
         self._chosen = dict(chosen)
         """Choices by agent."""
         self._running = set[asyncio.Task[None]]()
@@ -96,7 +89,7 @@ class ModelSelector:
         for room, chosen in self._bindings.chosen.items():
             for name in {chosen.agent, chosen.model} - known:
                 text = partial(_render_gone, room, name)
-                self._notices.tell(f"room_assigned:{room}:{name}", text)
+                self._gateway.notices.tell(f"room_assigned:{room}:{name}", text)
 
     def _use_wanted(self, agent: Agent, *, rebuild: bool = False) -> None:
         """Use the model that is wanted now, from the agent's next turn on. Returns at once.
@@ -113,27 +106,22 @@ class ModelSelector:
             )
             self._start_task(self._start_and_warm_up(agent, agent_model))
 
-    def choose(
-        self, name: str, at: Address, *, by: str, reply_to: MessageId | None = None
-    ) -> CommandEffect:
+    def choose(self, name: str, at: Address, *, by: str) -> CommandEffect:
         """Plan to use another model for the agent that answers there. The effect's answer is for
         the author.
 
         `name`: a key of `llm.models`; empty: the configured one. `by`: author, for people.
-        `reply_to`: message that a later post replies to.
         """
         agent = self._agents.agent_for(at.conversation)
         before, model = self._chosen.get(agent.id, ""), name or self._configured_model(agent.id)
         if before == name and agent.agent_model.name == model:
             return done(_("`{agent}` already uses `{model}`.").format(agent=agent.id, model=model))
         fact = ModelSelected(agent=agent.id, model=name, by=by)
-        check = partial(self._check, agent, fact, before, at=at, reply_to=reply_to)
+        text = _("`{agent}` uses `{model}` from its next answer on.")
         return done(
-            _("`{agent}` uses `{model}` from its next answer on.").format(
-                agent=agent.id, model=model
-            ),
+            text.format(agent=agent.id, model=model),
             EffectFact(fact, inner_conversation(agent.id)),
-            then=lambda seq: self._start_task(check(seq=seq)),
+            then=lambda seq: self._start_task(self._tell_unusable(at, seq)),
         )
 
     def choose_for_room(
@@ -144,12 +132,9 @@ class ModelSelector:
         by: str,
         agent: str | None = None,
         model: str | None = None,
-        reply_to: MessageId | None = None,
     ) -> CommandEffect:
         """Plan to have another agent or model answer in a room and its threads, and to answer with
         these words. None: as before; empty: as configured.
-
-        A model that cannot be started is taken back, as by `choose`.
         """
         room = replace(at, thread=None)
         before = self._bindings.chosen.get(room.conversation) or RoomAssigned(
@@ -161,31 +146,19 @@ class ModelSelector:
             model=before.model if model is None else model,
             by=by,
         )
-        check = partial(self._check_room, fact, before, at=at, reply_to=reply_to)
         return done(
             words,
             EffectFact(fact, at.conversation),
-            then=(lambda seq: self._start_task(check(seq=seq))) if model else None,
+            then=(lambda seq: self._start_task(self._tell_unusable(at, seq))) if model else None,
         )
 
-    async def _check_room(
-        self,
-        choice: RoomAssigned,
-        before: RoomAssigned,
-        *,
-        at: Address,
-        reply_to: MessageId | None,
-        seq: Seq,
-    ) -> None:
-        agent = self._agents.agent_for(at.conversation)
-        reason = await self._find_start_problem(agent.context_for(at.conversation).model)
-        if reason and self._bindings.chosen.get(choice.room.conversation) == choice:
-            text = _("I cannot use `{model}`: {reason}. This room stays with the model before it.")
-            text = text.format(model=choice.model, reason=_inline_code(reason))
-            reversal = replace(before, by=GATEWAY_NAME)
-            await self._take_back(
-                reversal, at.conversation, text, at=at, reply_to=reply_to, seq=seq
-            )
+    async def _tell_unusable(self, at: Address, seq: Seq) -> None:
+        """Say there if the model that answers there now cannot be started."""
+        agent_model = self._agents.agent_for(at.conversation).context_for(at.conversation).model
+        if reason := await self._find_start_problem(agent_model):
+            text = _("I cannot use `{model}`: {reason}.")
+            text = text.format(model=agent_model.name, reason=_inline_code(reason))
+            await post_notice(self._gateway, at, text, seq)
 
     async def _find_start_problem(self, agent_model: AgentModel) -> str:
         """Start a model, and return why that cannot be done. Empty: it is started."""
@@ -210,76 +183,17 @@ class ModelSelector:
     def _start_task(self, work: Coroutine[None, None, None]) -> None:
         if self._closed:
             return work.close()
-        self._running.add(task := self._tasks.create_task(work))
+        self._running.add(task := self._gateway.tasks.create_task(work))
         return task.add_done_callback(self._running.discard)
 
     async def _start_and_warm_up(self, agent: Agent, agent_model: AgentModel) -> None:
         """Start a model that is in use already: the first turn waits for it, or reports the
         error.
         """
-        try:
-            with self._models.pool.holding(agent_model):
-                await agent_model.primary.start()
-        except ModelError as error:
-            logger.error("the model %s is not usable: %s", agent_model.primary.label, error.reason)  # noqa: TRY400 - no bug
-        except Exception:  # a bug in an adapter
-            logger.exception("making %s ready broke", agent_model.name)
-        await self._models.restore_cadences(self._store)
+        if reason := await self._find_start_problem(agent_model):
+            logger.error("the model %s is not usable: %s", agent_model.primary.label, reason)
+        await self._models.restore_cadences(self._gateway.store)
         await agent.warm_up()
-
-    async def _check(
-        self,
-        agent: Agent,
-        choice: ModelSelected,
-        before: str,
-        *,
-        at: Address,
-        reply_to: MessageId | None,
-        seq: Seq,
-    ) -> None:
-        """Take the choice back if its model cannot be started, durably, with the post that says
-        so. `before`: the choice before it.
-        """
-        chosen = agent.agent_model
-        reason = await self._find_start_problem(chosen)
-        if not reason or self._chosen[agent.id] != choice.model:
-            return
-        text = _("I cannot use `{model}`: {reason}. `{agent}` stays with `{used}`.").format(
-            model=chosen.name,
-            reason=_inline_code(reason),
-            agent=agent.id,
-            used=before or self._configured_model(agent.id),
-        )
-        reversal = replace(choice, model=before, by=GATEWAY_NAME)
-        place = inner_conversation(agent.id)
-        await self._take_back(reversal, place, text, at=at, reply_to=reply_to, seq=seq)
-
-    async def _take_back(
-        self,
-        reversal: ModelSelected | RoomAssigned,
-        place: ConversationId,
-        text: str,
-        *,
-        at: Address,
-        reply_to: MessageId | None,
-        seq: Seq,
-    ) -> None:
-        """Take a choice back, with the post that says so, in one transaction."""
-        now = self._clock.now()
-        key = PostKey(hashlib.sha256(f"chosen:{seq}".encode()).hexdigest()[:26])
-        queued = PostQueued(post=Post(key=key, to=at, text=text, reply_to=reply_to))
-        await self._store.append(
-            [
-                NewEntry(fact=reversal, at=now, conversation=place, cause=seq),
-                NewEntry(
-                    fact=queued,
-                    at=now,
-                    conversation=at.conversation,
-                    key=f"post:{key}",
-                    cause=seq,
-                ),
-            ]
-        )
 
 
 def _render_gone(room: ConversationId, name: str, _to: Address | None) -> str:

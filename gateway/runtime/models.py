@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.prompt_cache import CacheWarmer, PromptCache
@@ -74,11 +73,8 @@ class AgentModel:
         return max([cache.max_cost_usd(request) for cache in self.caches], default=0.0)
 
 
-class _ModelKey(NamedTuple):
-    name: str
-    config: ModelConfig
-    """Without its fallbacks."""
-    provider: ProviderSettings
+_ModelKey = tuple[str, ModelConfig, ProviderSettings]
+"""Name in `llm.models`, configuration without its fallbacks, and its provider."""
 
 
 class ModelPool:
@@ -237,7 +233,11 @@ class ModelPool:
         """
         llm = settings.llm
         names = fallback_chain(name, llm.models)
-        keys = {key: _model_key(settings, key) for key in names}
+        keys = dict[str, _ModelKey]()
+        for key in names:
+            config = llm.models[key]
+            bare = config.model_copy(update={"fallbacks": ()})
+            keys[key] = key, bare, llm.providers[config.provider]
         built = {
             key: self._pool[model_key] for key, model_key in keys.items() if model_key in self._pool
         }
@@ -255,12 +255,6 @@ class ModelPool:
             raise ConfigError((ConfigProblem("", 0, key, str(error)),)) from error
         self._pool |= {model_key: built[key] for key, model_key in keys.items()}
         return model, [built[key] for key in names]
-
-
-def _model_key(settings: Settings, name: str) -> _ModelKey:
-    config = settings.llm.models[name]
-    provider = settings.llm.providers[config.provider]
-    return _ModelKey(name, config.model_copy(update={"fallbacks": ()}), provider)
 
 
 async def _close_quietly(closing: Coroutine[None, None, None]) -> None:
@@ -326,8 +320,6 @@ class TokenCounters:
 
 
 class _ModelGauge:
-    """Implementation of `agent.tokens.counter.RequestMeter` for one model."""
-
     def __init__(
         self,
         counters: TokenCounters,
@@ -459,7 +451,7 @@ async def open_model_services(
     )
     counters = TokenCounters(live, clock)
     warmer = CacheWarmer(clock, budget_usd=lambda: live.optimization.prompt_cache.keep_warm_usd)
-    make_cache = _CacheFactory(clock, live, counters, warmer)
+    make_cache = _build_cache_factory(clock, live, counters, warmer)
     live.prices  # noqa: B018 - read now, so that a broken table ends the start
     pool = ModelPool(live.settings, clock, make_cache, warmer, override=model)
     services = ModelServices(live, pool, workspaces, counters, warmer)
@@ -470,48 +462,41 @@ async def open_model_services(
         await services.aclose()
 
 
-class _CacheFactory:
-    """Makes the prompt cache of each model (an `agent.models.config.CacheFactory`)."""
+def _build_cache_factory(
+    clock: Clock, live: LiveSettings, counters: TokenCounters, warmer: CacheWarmer
+) -> CacheFactory:
+    """Return what makes the prompt cache of each model."""
 
-    def __init__(
-        self, clock: Clock, live: LiveSettings, counters: TokenCounters, warmer: CacheWarmer
-    ) -> None:
-        self._clock = clock
-        self._live = live
-        self._counters = counters
-        self._warmer = warmer
+    def policy(providers: frozenset[str], agent_id: str) -> CachePolicy:
+        config = live.optimization.prompt_cache
+        if "prompt_cache" not in live.enabled[agent_id]:
+            return CachePolicy(kind="off")
+        return CachePolicy(
+            kind=config.policy,
+            allows_hour=config.long_ttl >= LIFETIME_S["1h"]
+            and not providers.isdisjoint(config.long_ttl_providers),
+            short_lifetime="1h" if config.short_ttl >= LIFETIME_S["1h"] else "5m",
+        )
 
-    def __call__(
-        self, model: Model, config: ModelConfig, provider: ProviderSettings
+    def make_cache(
+        model: Model, config: ModelConfig, provider: ProviderSettings
     ) -> PromptCache | None:
         if not provider.is_metered:
             return None
         name = config.name or provider.kind
-        price = self._live.prices.find(name, provider=provider.kind)
+        price = live.prices.find(name, provider=provider.kind)
         if not price.known:
             logger.warning(
                 "%s is not in prices.yaml: cost and caching are taken from `default` there", name
             )
         caching = provider.traits(config.name or "").caching
-        dialect = CacheProfile(provider=provider.kind, model=name, price=price, caching=caching)
         return PromptCache(
             model,
-            dialect,
-            clock=self._clock,
-            gauge=self._counters.gauge(name, config, provider),
-            policy=partial(self._policy, frozenset({provider.kind, config.provider})),
-            warmer=self._warmer if provider.keeps_warm else None,
+            CacheProfile(provider=provider.kind, model=name, price=price, caching=caching),
+            clock=clock,
+            gauge=counters.gauge(name, config, provider),
+            policy=partial(policy, frozenset({provider.kind, config.provider})),
+            warmer=warmer if provider.keeps_warm else None,
         )
 
-    def _policy(self, provider: frozenset[str], agent_id: str) -> CachePolicy:
-        cache_config = self._live.optimization.prompt_cache
-        if "prompt_cache" not in self._live.enabled[agent_id]:
-            return CachePolicy(kind="off")
-        long = cache_config.long_ttl >= LIFETIME_S["1h"] and not provider.isdisjoint(
-            cache_config.long_ttl_providers
-        )
-        return CachePolicy(
-            kind=cache_config.policy,
-            allows_hour=long,
-            short_lifetime="1h" if cache_config.short_ttl >= LIFETIME_S["1h"] else "5m",
-        )
+    return make_cache

@@ -1,7 +1,6 @@
 """Stops (`/stop`): what is unread in a place counts as consumed, and the turn there ends."""
 
 import logging
-from collections.abc import Callable
 from typing import Final
 
 from gateway.cluster.cluster import HELD_ELSEWHERE
@@ -38,29 +37,24 @@ async def plan_stop(agents: Agents, at: Address, by: str) -> CommandEffect:
         return done(_(ALREADY_STOPPING))
     is_held = handle is not None and handle.hold()
     if handle is not None and is_held:
-        release: Callable[[], None] | None = handle.release
-    else:  # None: another caller keeps it, who takes no turn there
-        release = await agents.room_locks.acquire(place, LOCK_TIMEOUT_S)
+        release = handle.release
+    else:  # else another caller keeps it, who takes no turn there
+        release = await agents.room_locks.acquire(place, LOCK_TIMEOUT_S) or (lambda: None)
     try:
         owes = is_held or await agent.owes_answer(place)
         record = await agent.build_stop_record(place, why) if owes else None
     except BaseException:
-        _call(release)
+        release()
         raise
     if record is None:
-        _call(release)
+        release()
         return refuse(_(NOTHING_RUNNING))
 
     def settle(written: AppendResult | None) -> None:
         if written is not None and written.is_new:
             logger.info("%s: left off, by %s", place, by)
             agent.stop_turn(place, why)
-        _call(release)
+        release()
 
     fact = EffectFact(record, key=f"turn:{record.turn}")
     return CommandEffect(answer=_(STOPPED), facts=(fact,), settle=settle)
-
-
-def _call(release: Callable[[], None] | None) -> None:
-    if release is not None:
-        release()

@@ -1,9 +1,9 @@
 """Turns of one agent, from top to bottom: read -> gather -> build -> model and tools -> record.
 
 - `TurnRunner.run` is a turn; its steps stand below it in their order. Each returns what the next
-  one needs: `Turn` (what is unread, and the view), `Gathered` (all else that the prompt holds),
-  `PromptInput`, `TurnOutcome`.
-- `TurnRun` is what `agent.turn` works with meanwhile: the tools, budgets and arrivals of the turn.
+  one needs: `Turn` (what is unread, and the view), `TurnRun`, `PromptInput`, `TurnOutcome`.
+- `TurnRun` is what `agent.turn` works with meanwhile: all else that the prompt holds, the tools,
+  budgets and arrivals of the turn.
 - `gateway.runtime.turn_record` says what is recorded and posted.
 """
 
@@ -13,14 +13,13 @@ import hashlib
 import logging
 import math
 from dataclasses import replace
-from datetime import datetime, timedelta
 from typing import Final
 
 from agent.dmn import find_outage
 from agent.models.base import ModelRequest, PromptTooLong, RequestRefused, ToolResult
 from agent.prompt import NOTHING_NEW, PromptInput, may_begin_prefix, strip_line_prefix
 from agent.prompts import load_prompt
-from agent.signals import DmnMode
+from agent.signals import BudgetSpent, DmnMode, TurnEnded
 from agent.tokens.counter import estimate_tokens
 from agent.turn import take_turn
 from agent.turn_context import TurnHost, TurnOutcome, build_first_request, usable_tokens
@@ -40,7 +39,6 @@ from gateway.context.observer import AnswerGrew, RunningTurn, ThinkingGrew
 from gateway.context.prompt_context import PromptContext
 from gateway.context.requesters import (
     BLOCKED_REASON,
-    InheritedRequesters,
     are_blocked,
     deduplicate_requesters,
     find_inherited_requesters,
@@ -55,8 +53,6 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import AMBIENT, REPEATED_TURN, Seq, TurnRecord
-from gateway.core.format import format_time
-from gateway.core.frozen import frozen
 from gateway.core.i18n import _, language_for, use_language
 from gateway.core.identity import lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, RequestLabel, readers_of, role_of_integrity
@@ -65,14 +61,12 @@ from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.plugin import Part, TurnView
-from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted
 from gateway.runtime.turn_input import PLAIN_FAMILY, AgentContext, TurnServices
 from gateway.runtime.turn_record import (
     PUT_OFF_TEXTS,
-    PUT_OFF_UNTIL_TEXTS,
     Turn,
     build_post_entries,
-    to_result,
     write_record,
 )
 from gateway.store import StoreError
@@ -85,8 +79,6 @@ MIN_FOLD_TOKENS: Final = 300
 """Smallest view that is folded: the text that stands for less takes as much."""
 MAX_FOLDS: Final = 2
 """Tries to make a conversation fit after the provider has refused it as too long."""
-MIN_TOLD_WAIT_S: Final = 90.0
-"""A shorter wait for a model is told without a time."""
 RENDER_TIMEOUT_S = 2.0
 """Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits
 for an answer."""
@@ -98,23 +90,6 @@ NOTHING_TO_ANSWER = (
 COMPACTION_REASON = "somebody wanted the view folded"
 
 
-NOBODY_ASKED: Final = InheritedRequesters()
-
-
-@frozen
-class Gathered:
-    """What a turn's prompt holds beside the conversation, and on whose behalf the turn acts."""
-
-    prompt: PromptContext
-    tools: ToolContext
-    """Context of its tools, before anybody is known to ask for something in the new input."""
-    inherited: InheritedRequesters = NOBODY_ASKED
-    aside: str = ""
-    """What was recalled, and what happened while the owner was away."""
-    directives: str = ""
-    """Instructions for this turn only, with the operator's authority."""
-
-
 class TurnRunner:
     """Runs the turns of one agent."""
 
@@ -123,10 +98,6 @@ class TurnRunner:
         self._tracker = services.registry.running.tracker
         self._told_people = set[SenderId]()
         """People who were told that no model answers, since one has."""
-        self._back_at = dict[str, datetime]()
-        """Model -> when its provider, which asked to wait, wants to be asked again. Without those
-        that have answered since.
-        """
         self._last_digest: Digest | None = None
         """The newest digest, for the record if its turn fails."""
 
@@ -138,7 +109,7 @@ class TurnRunner:
         autonomous: bool,
         continuing: bool = False,
         handle: TurnHandle,
-    ) -> TurnResult:
+    ) -> TurnEnded:
         """Consume all that is unread there. `continuing`: go on even if nothing is.
 
         Cancelled before the turn's record is durable, it leaves everything unread; after that it is
@@ -166,7 +137,7 @@ class TurnRunner:
             if away is not None and turn.may_wait():
                 await handle.begin_ending()
                 failed = TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause)
-                return replace(await self._record(turn, failed), model="unasked")
+                return replace(await self._record(turn, failed), asked=False)
             reply_to = find_reply_to(turn.input.messages)
             alarms = [one for one in turn.input.unread.messages if isinstance(one.fact, Alarm)]
             channel = context.gateway.channels.get(turn.place.channel)
@@ -210,7 +181,7 @@ class TurnRunner:
         turn.expect_answer(self._tracker)
         try:
             with turn.handle.interruptible():
-                run = TurnRun(self.services, turn, await self.gather(turn))
+                run = await self.gather(turn)
                 outcome: TurnOutcome | None = None
                 while outcome is None:
                     prompt_input = await run.build()
@@ -261,7 +232,7 @@ class TurnRunner:
         turn.continuing = turn.autonomous and bool(turn.view.next_step)
         return turn.continuing or (turn.view.interrupted and not turn.is_inner)
 
-    async def gather(self, turn: Turn) -> Gathered:
+    async def gather(self, turn: Turn) -> "TurnRun":
         """Read all that the prompt holds besides the new input, and the people on whose behalf the
         turn acts.
         """
@@ -270,24 +241,25 @@ class TurnRunner:
             turn.place, new.unread, view.turns, context.specs_tokens
         )
         await new.render(view)
-        inherited = NOBODY_ASKED
+        tools = _build_tool_context(turn, prompt.visibility)
         if turn.continuing or view.is_unfinished:
-            inherited = await find_inherited_requesters(
+            requesters, unasked_role = await find_inherited_requesters(
                 context.gateway.store,
                 context.gateway.people,
                 view.turns,
                 continuing=turn.continuing,
             )
+            tools = replace(tools, requesters=requesters, unasked_role=unasked_role)
         readers = Label(readers=readers_of(prompt.visibility.scope))
         turn.label.label |= view.label | prompt.label | readers
-        tools = _build_tool_context(turn, prompt.visibility)
         parts = await self._find_parts(turn, tools, prompt.binding.private)
         asides = [one.text for one in parts if one.block == "recall"]
         nows = [*(one.text for one in parts if one.block == "now"), _find_directives(turn)]
-        return Gathered(
-            prompt=prompt,
-            tools=tools,
-            inherited=inherited,
+        return TurnRun(
+            self.services,
+            turn,
+            prompt,
+            tools,
             aside="\n\n".join(asides),
             directives="\n".join(filter(None, nows)),
         )
@@ -310,12 +282,15 @@ class TurnRunner:
             turn.recalled = (*turn.recalled, *one.names)
         return parts
 
-    async def _record(self, turn: Turn, outcome: TurnOutcome) -> TurnResult:
+    async def _record(self, turn: Turn, outcome: TurnOutcome) -> TurnEnded:
         """Record how the turn ended, and post its answer; or leave its input to another turn."""
         hit = turn.limit_hit
         if hit is not None and outcome.is_over_budget and not hit.is_own:
             outcome = replace(outcome, is_over_budget=False, reason=hit.rule)
             await self._record_over_budget(turn, hit)
+        elif outcome.is_over_budget:
+            logger.warning("no more turns of its own today: dmn.daily_cost_usd")
+            turn.context.agent.send(BudgetSpent(at=turn.context.gateway.clock.now()))
         people = turn.context.gateway.people
         if are_blocked(people, turn.place, turn.handle.requesters):
             turn.handle.drop_reason = turn.handle.drop_reason or BLOCKED_REASON
@@ -323,20 +298,19 @@ class TurnRunner:
         has_no_model = outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS
         if has_no_model and turn.may_wait():
             return await self._put_off(turn, outcome)
-        result = to_result(outcome, autonomous=turn.autonomous)
-        if result.used_tools and not result.has_open_work:  # who does nothing for it has stopped
+        ended = turn.end(outcome)
+        if ended.used_tools and not ended.open_work:  # who does nothing for it has stopped
             plans = await self.services.plugins.plans(agent.id, turn.conversation)
-            result = replace(result, has_open_work=any(one.is_open for one in plans))
-        if result.has_open_work and turn.is_repetition(outcome):
+            ended = replace(ended, open_work=any(one.is_open for one in plans))
+        if ended.open_work and turn.is_repetition(outcome):
             outcome = replace(outcome, reason=REPEATED_TURN)  # owners are told of it
-            result = replace(result, has_open_work=False, has_yielded=True)
+            ended = replace(ended, open_work=False, yielded=True)
         if has_no_model and agent.is_faulty(turn.conversation):
             outcome = replace(outcome, cause="conversation")
         if outcome.outcome == "replied":
-            self._back_at.pop(turn.context.model.name, None)
             self._told_people.clear()
         await self._write(turn, outcome)
-        return result
+        return ended
 
     async def _write(self, turn: Turn, outcome: TurnOutcome) -> None:
         stopped = bool(turn.handle.stop_reason)
@@ -365,7 +339,7 @@ class TurnRunner:
             ):  # the error may be the reason for the cancellation
                 await self._write(turn, turn.conclude(turn.progress.current))
 
-    async def _leave_unanswered(self, turn: Turn) -> TurnResult:
+    async def _leave_unanswered(self, turn: Turn) -> TurnEnded:
         """End a turn that has nothing to answer.
 
         Where all that asked for an answer was deleted, the rest is consumed: it becomes context,
@@ -380,9 +354,9 @@ class TurnRunner:
                     TurnOutcome(outcome="silent", reason=NOTHING_TO_ANSWER),
                     self.services.plugins,
                 )
-        return TurnResult(autonomous=turn.autonomous)
+        return turn.end(TurnOutcome(outcome="silent"))
 
-    async def _put_off(self, turn: Turn, outcome: TurnOutcome) -> TurnResult:
+    async def _put_off(self, turn: Turn, outcome: TurnOutcome) -> TurnEnded:
         """Leave the input to a turn that begins once a model may answer. Everybody who waits is
         told once.
         """
@@ -403,54 +377,47 @@ class TurnRunner:
                 continue
             if awaited.sender is not None:
                 self._told_people.add(awaited.sender)
-            text = self._build_put_off_text(outcome, turn.context.model.name, record.at)
+            text = _(PUT_OFF_TEXTS[outcome.cause])
             post = Post(key=key, to=turn.place, text=text, reply_to=awaited.message, style="notice")
             entries += await build_post_entries(
                 turn, post, record.at, awaited.seq, self.services.plugins
             )
         if is_awaited or outcome.requests or outcome.steps:
             await store.append(entries)
-        result = to_result(outcome, autonomous=turn.autonomous)
-        return replace(result, put_off=outcome, is_awaited=is_awaited)
-
-    def _build_put_off_text(self, outcome: TurnOutcome, model: str, now: datetime) -> str:
-        """Return the text for whoever waits, with the time until which the provider asks to
-        wait.
-        """
-        if outcome.retry_after_s is not None:
-            self._back_at[model] = now + timedelta(seconds=outcome.retry_after_s)
-        back_at = self._back_at.get(model)
-        if back_at is None or (back_at - now).total_seconds() < MIN_TOLD_WAIT_S:
-            return _(PUT_OFF_TEXTS[outcome.cause])
-        return _(PUT_OFF_UNTIL_TEXTS[outcome.cause]).format(time=format_time(back_at))
+        return replace(
+            turn.end(outcome),
+            continues=not is_awaited and (turn.continuing or bool(outcome.steps)),
+            no_model=outcome.cause,
+            reason=outcome.reason,
+            retry_after_s=outcome.retry_after_s or 0.0,
+            awaited=is_awaited,
+        )
 
     async def give_up(
         self, context: AgentContext, conversation: ConversationId, reason: str, *, autonomous: bool
-    ) -> TurnResult:
+    ) -> TurnEnded:
         """Consume all that is unread there, with one message about the failure for whoever waits
         for an answer.
         """
         turn = Turn(
             context, conversation, TurnHandle(), self.services.reader, autonomous=autonomous
         )
-        new = turn.input
+        new, failed = turn.input, TurnOutcome(outcome="failed", reason=reason)
         await new.read_unread()
         if turn.is_inner:
             new.digest, self._last_digest = self._last_digest, None
         # Nobody waits for an answer, so there is no message about the failure.
         if not new.unread.messages and new.digest is None:
             logger.error("%s: %s", conversation, reason)
-            return TurnResult(has_failed=True, autonomous=autonomous)
+            return turn.end(failed)
         new.messages = tuple(
             CurrentMessage(one.seq, one.fact, is_edited=False)
             for one in new.unread.messages
             if isinstance(one.fact, Message)
         )
         new.consume_unrendered()
-        await write_record(
-            turn, TurnOutcome(outcome="failed", reason=reason), self.services.plugins
-        )
-        return TurnResult(has_failed=True, autonomous=autonomous)
+        await write_record(turn, failed, self.services.plugins)
+        return turn.end(failed)
 
     async def build_stop_record(
         self, context: AgentContext, conversation: ConversationId, why: str
@@ -495,11 +462,8 @@ class TurnRunner:
             turn.place, turn.input.unread, before.turns, context.specs_tokens
         )
         turn.label.label |= before.label | prompt.label
-        run = TurnRun(
-            self.services,
-            turn,
-            Gathered(prompt=prompt, tools=_build_tool_context(turn, prompt.visibility)),
-        )
+        tools = _build_tool_context(turn, prompt.visibility)
+        run = TurnRun(self.services, turn, prompt, tools)
         try:
             await run.fold(RenderedInput(), 0, is_requested=True)
             await context.prompts.card(turn.place, prompt, folded=run.is_folded)
@@ -526,31 +490,40 @@ class TurnRun(TurnHost):
     and the archive of their results, its budgets and arrivals.
     """
 
-    def __init__(self, services: TurnServices, turn: Turn, gathered: Gathered) -> None:
+    def __init__(
+        self,
+        services: TurnServices,
+        turn: Turn,
+        prompt: PromptContext,
+        tools: ToolContext,
+        *,
+        aside: str = "",
+        directives: str = "",
+    ) -> None:
+        """`prompt`: the part in front of the conversation. `aside`: what was recalled, and what
+        happened while the owner was away. `directives`: instructions for this turn only, with the
+        operator's authority.
+        """
         super().__init__(turn.progress)
-        context = turn.context
-        share = context.gateway.live.optimization.compaction.tool_result_max_pct
-        self.specs = context.tools.specs
-        self.budget_tokens = compaction.ACTIVE_EVIDENCE_TOKENS
-        model = context.model.model
+        self._turn, self._context, self._prompt = turn, turn.context, prompt
+        self.tools = tools
+        """Context of the tools, with all who ask for something, as far as they are known."""
+        self._aside, self._directives = aside, directives
+        self._tracker, self._plugins = services.registry.running.tracker, services.plugins
+        model, settings = turn.context.model.model, turn.context.gateway.live.optimization
         self._usable_tokens = usable_tokens(model.context_tokens, model.max_output_tokens)
-        self.max_result_tokens = int(self._usable_tokens * share)
+        self.specs = turn.context.tools.specs
+        self.budget_tokens = compaction.ACTIVE_EVIDENCE_TOKENS
+        self.max_result_tokens = int(self._usable_tokens * settings.compaction.tool_result_max_pct)
         self.preparation = turn.preparation
         self.tries = 0
         """Requests that the provider refused as too long."""
         self.is_folded = False
         """The view was folded for the next request."""
         self._budget_tokens = max(
-            256, int(self._usable_tokens * compaction.FOLD_AT) - gathered.prompt.tokens
+            256, int(self._usable_tokens * compaction.FOLD_AT) - prompt.tokens
         )
         """Tokens that the conversation and the new input may take."""
-        self._tracker, self._plugins = services.registry.running.tracker, services.plugins
-        self._turn = turn
-        self._context = context
-        self._gathered = gathered
-        self._tools = gathered.tools
-        """Context of the tools, with all who ask for something."""
-        self._directives = gathered.directives
         self._rendered = RenderedInput()
         """New input of the next request."""
         self._card_label = TRUSTED_LABEL
@@ -570,7 +543,7 @@ class TurnRun(TurnHost):
             self._turn.view, self._rendered, folded=self.is_folded
         )
         new.mark_read(unread, self._rendered)
-        self._tools = self._with_requesters(self._gathered.tools)
+        self._add_requesters()
         self._turn.label.label |= self._turn.view.label | new.label | self._card_label
         return prompt_input
 
@@ -601,7 +574,7 @@ class TurnRun(TurnHost):
         if self._rendered.media or not view.is_plain:
             return False
         new_tokens = estimate_tokens(self._rendered.text)
-        expected = (self._gathered.prompt.tokens + view.tokens + new_tokens) * view.scale
+        expected = (self._prompt.tokens + view.tokens + new_tokens) * view.scale
         billed = view.turns[-1].record.prompt_tokens if view.turns else 0
         full = min(compaction.NUDGE_AT, settings.compact_at_pct)
         return max(expected, billed) < int(full * self._usable_tokens)
@@ -611,22 +584,20 @@ class TurnRun(TurnHost):
     ) -> None:
         """Fold the view where that is due, see `Compactor.fold_if_due`."""
         turn = self._turn
-        result = await self._context.compaction.fold_if_due(
+        turn.view, self.is_folded, turn.nudged = await self._context.compaction.fold_if_due(
             turn.place,
             turn.view,
             self,
-            fixed_tokens=self._gathered.prompt.tokens,
+            fixed_tokens=self._prompt.tokens,
             rendered=rendered,
             attempts=tries,
             is_requested=is_requested,
         )
-        turn.view, self.is_folded, turn.nudged = result.view, result.is_folded, result.nudges
 
     async def _build_prompt_input(
         self, view: HistoryView, rendered: RenderedInput, *, folded: bool
     ) -> PromptInput:
-        turn, context, gathered = self._turn, self._context, self._gathered
-        prompt = gathered.prompt
+        turn, context, prompt = self._turn, self._context, self._prompt
         card, self._card_label = await context.prompts.card(turn.place, prompt, folded=folded)
         nudge = load_prompt("write_down") if turn.nudged else ""
         nows = [self._directives, nudge] if rendered.text else []
@@ -639,22 +610,22 @@ class TurnRun(TurnHost):
             history=await context.history.load_exchanges(view, seeing=self._with_past_images),
             input_text=rendered.text,
             images=images,
-            aside=gathered.aside if rendered.text else "",
+            aside=self._aside if rendered.text else "",
             now="\n".join(filter(None, nows)),
             conversation=turn.conversation,
         )
 
-    def _with_requesters(self, tools: ToolContext) -> ToolContext:
-        """Return the context with all people who may have caused what the turn does."""
-        turn, inherited = self._turn, self._gathered.inherited
-        turn.handle.requesters = requesters = deduplicate_requesters(
-            [*inherited.requesters, *tools.requesters, *turn.input.requesters()]
+    def _add_requesters(self) -> None:
+        """Have the tools act for all people who may have caused what the turn does."""
+        turn, tools = self._turn, self.tools
+        turn.handle.requesters = deduplicate_requesters(
+            [*tools.requesters, *turn.input.requesters()]
         )
         role = role_of_integrity(turn.input.label.integrity)
-        return replace(
+        self.tools = replace(
             tools,
-            requesters=requesters,
-            unasked_role=lowest_role([inherited.unasked_role, role]),
+            requesters=turn.handle.requesters,
+            unasked_role=lowest_role([tools.unasked_role, role]),
         )
 
     @property
@@ -687,7 +658,7 @@ class TurnRun(TurnHost):
         turn.waits_since_s = math.inf
         handle.running_calls += 1
         try:
-            return await self._context.tools.call(call, self._tools)
+            return await self._context.tools.call(call, self.tools)
         finally:
             handle.running_calls -= 1
 
@@ -720,11 +691,10 @@ class TurnRun(TurnHost):
         if turn.running is not None:
             turn.running.is_awaited = turn.is_awaited
         turn.label.label |= label
-        tools = self._tools
         if len(turn.input.requesters()) > known:  # the turn is theirs now, whatever began it
             self.is_addressed, turn.autonomous = True, False
-            tools = replace(tools, autonomous=False)
-        self._tools = self._with_requesters(tools)
+            self.tools = replace(self.tools, autonomous=False)
+        self._add_requesters()
         return text
 
     async def shorten(self, times: int) -> PromptInput | None:

@@ -1,41 +1,14 @@
-"""A running turn, as its agent sees it: how it is steered and ended, and what became of it."""
+"""A running turn, as its agent sees it: how it is steered and ended."""
 
 import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from agent.turn_context import TurnOutcome
 from gateway.core.events import MessageId, SenderId
-from gateway.core.frozen import frozen
 from gateway.core.tool import Requester
 
 DELETED_REASON: Final = "what it was to answer was deleted meanwhile"
-
-
-@frozen
-class TurnResult:
-    """Result of a turn, for the agent's loop."""
-
-    has_failed: bool = False
-    used_tools: bool = False
-    has_open_work: bool = False
-    """It goes on with its work by itself."""
-    has_yielded: bool = False
-    was_interrupted: bool = False
-    autonomous: bool = False
-    is_over_budget: bool = False
-    """The budget does not cover its requests."""
-    put_off: TurnOutcome | None = None
-    """How it failed for lack of a model: its input is left for a turn that begins once one may
-    answer. None: it did not."""
-    is_awaited: bool = False
-    """Somebody waits for an answer of the turn that was put off."""
-    model: Literal["answered", "failed", "unasked"] = "answered"
-    """What the model did, whatever the turn came to. `failed`: it was asked, and overloaded or out
-    of reach."""
-    used_model: str = ""
-    """Key of that model."""
 
 
 class TurnInterrupted(Exception):

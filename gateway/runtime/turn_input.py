@@ -42,8 +42,7 @@ from gateway.store import LogEntry, Store, UnreadEntries
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.media import MediaStore
 from gateway.stream.presence import PresenceTracker
-from gateway.tools.dispatch import ToolDispatcher
-from gateway.tools.registry import ToolRegistry
+from gateway.tools.dispatch import ToolDispatcher, ToolRegistry
 
 if TYPE_CHECKING:
     from gateway.runtime.agent import Agent

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from agent.models.base import FailureCause
 from agent.prompt import strip_line_prefix
+from agent.signals import TurnEnded
 from agent.tools import ENDING_TOOL_NAMES, carried_out, find_next_step, read_call
 from agent.turn_context import TurnOutcome, TurnProgress, call_key
 from gateway.access.limits import LimitHit
@@ -58,7 +59,7 @@ from gateway.core.labels import RequestLabel
 from gateway.core.text_safety import escape_markdown, to_single_line
 from gateway.core.tool_spec import ToolCall
 from gateway.hooks import Plugins
-from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_handle import TurnHandle
 from gateway.runtime.turn_input import AgentContext, TurnInput
 from gateway.store import NewEntry
 from gateway.stream.handle import GatewayHandle
@@ -107,17 +108,6 @@ PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
 }
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
-PUT_OFF_UNTIL_TEXTS: Mapping[FailureCause, str] = {
-    "overloaded": N_(
-        "My model is overloaded until about {time}. I will answer as soon as it works again."
-    ),
-    "unreachable": N_(
-        "I cannot reach my model until about {time}. I will answer as soon as I can."
-    ),
-}
-"""The same where its provider says for how long."""
-MIN_TOLD_WAIT_S: Final = 90.0
-"""A shorter wait is told without a time."""
 IMAGES_REFUSED_TEXT = N_("*(My model could not be shown the picture: its provider refused it.)*")
 """Stands behind an answer to a picture that the model has not seen."""
 CUT_TEXT = N_(
@@ -187,7 +177,8 @@ class Turn:
         is_compaction: bool = False,
     ) -> None:
         """`is_compaction`: it only folds the view, on request."""
-        self.id = TurnId(new_id(context.gateway.clock.now()))
+        self.began = context.gateway.clock.now()
+        self.id = TurnId(new_id(self.began))
         self.conversation = conversation
         self.place = Address.parse(conversation)
         self.is_inner = is_inner(conversation)
@@ -401,6 +392,23 @@ class Turn:
             cause=self.input.upto or None,
         )
 
+    def end(self, outcome: TurnOutcome) -> TurnEnded:
+        """Return what the agent's DMN learns of an outcome, but for what is left unread there."""
+        has_failed, steps = outcome.outcome == "failed", outcome.steps
+        is_unanswered = not outcome.requests or (has_failed and outcome.cause in PUT_OFF_TEXTS)
+        return TurnEnded(
+            at=self.context.gateway.clock.now(),
+            conversation=self.conversation,
+            failed=has_failed,
+            used_tools=bool(steps and carried_out(steps)),
+            open_work=outcome.wants_more or bool(steps and find_next_step(steps)),
+            yielded=outcome.yielded,
+            interrupted=outcome.outcome == "interrupted",
+            autonomous=self.autonomous,
+            model=self.context.model.name,
+            answered=None if is_unanswered else self.began,
+        )
+
     def _said(self) -> Sequence[CurrentMessage]:
         return (*self.input.messages, *self.input.arrived)
 
@@ -490,26 +498,6 @@ async def build_post_entries(
         NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=key, cause=cause),
         *[NewEntry(fact=fact, at=now, conversation=post.to.conversation) for fact in ended],
     ]
-
-
-def to_result(outcome: TurnOutcome, *, autonomous: bool) -> TurnResult:
-    """Return what the agent's loop learns of an outcome."""
-    has_failed = outcome.outcome == "failed"
-    has_no_model = has_failed and outcome.cause in PUT_OFF_TEXTS
-    return TurnResult(
-        has_failed=has_failed,
-        used_tools=bool(carried_out(outcome.steps)),
-        has_open_work=bool(find_next_step(outcome.steps)) or outcome.wants_more,
-        has_yielded=outcome.yielded,
-        was_interrupted=outcome.outcome == "interrupted",
-        model="failed"
-        if has_no_model
-        else "answered"
-        if outcome.requests or has_failed
-        else "unasked",
-        autonomous=autonomous,
-        is_over_budget=outcome.is_over_budget,
-    )
 
 
 def _list_calls(steps: Sequence[TurnStep]) -> list[str]:

@@ -1,7 +1,7 @@
 """Tools of the agents: registration, permission and execution.
 
-- `registry.py`: all tools of all agents, wired. Start here.
-- `dispatch.py`: one agent's tools, the permission gate that every call passes, calls under way.
+- `dispatch.py`: the permission gate that every call passes, calls under way, one agent's tools, and
+  those of all (`ToolRegistry`).
 - `metrics.py`: counters.
 
 Rules:

@@ -4,8 +4,8 @@ The list of tools is the same in every turn, so that it never changes the cached
 is not allowed is refused, with a reason that the model understands.
 
 Permission comes first (`PermissionGate`), then calls under way (`RunningCalls`), dispatch
-(`ToolDispatcher`), fitting tools into a model's window, and rendering them for the
-model and for people.
+(`ToolDispatcher`), the tools of all agents as their models have room for them (`ToolRegistry`), and
+rendering them for the model and for people.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from agent.models.base import ToolResult
+from agent.models.base import Model, ToolResult
 from agent.tokens.counter import estimate_tokens
 from agent.tools import render_entry
 from agent.turn_context import call_key
@@ -331,12 +331,13 @@ class ToolDispatcher:
 
     async def _call(self, call: ToolCall, context: ToolContext) -> ToolResult:
         tool = self._find_tool(call.name)
-        if tool is not None and _asks_for_schema(tool, call):
-            return self._describe(tool, call, context)
         if tool is None:
             self._running.stats.count_call(call.name, "unknown", 0.0)
             name = to_single_line(call.name[: 2 * MAX_TOOL_NAME_CHARS], MAX_TOOL_NAME_CHARS)
             return ToolResult(id=call.id, text=f"There is no tool named {name!r}.", is_error=True)
+        is_named = tool.spec.offer != "described" and call.arguments.strip() in ("", "{}")
+        if is_named and json.loads(tool.spec.schema).get("required"):
+            return self._describe(tool, call, context)
         arguments = dict[str, Any]()
         try:
             arguments = tool.parse(call)
@@ -462,17 +463,7 @@ class ToolDispatcher:
         )
 
 
-def _asks_for_schema(tool: Tool, call: ToolCall) -> bool:
-    """Return True for a call without arguments of a tool that is only named, and needs some."""
-    return (
-        tool.spec.offer != "described"
-        and bool(json.loads(tool.spec.schema).get("required"))
-        and call.arguments.strip() in ("", "{}")
-    )
-
-
 def _estimate_spec_tokens(spec: ToolSpec) -> int:
-    """Estimate the tokens of a tool in each request."""
     if spec.offer == "described":
         return estimate_tokens(spec.name + spec.description + spec.schema)
     return estimate_tokens(render_entry(spec)) if spec.offer == "named" else 0
@@ -510,6 +501,58 @@ def fit_families(
             window,
         )
     return kept
+
+
+class ToolRegistry:
+    """Tools of all agents."""
+
+    def __init__(
+        self,
+        gateway: GatewayHandle,
+        gate: PermissionGate,
+        running: RunningCalls,
+        plugins: Plugins,
+    ) -> None:
+        self._live, self._redactor = gateway.live, gateway.redactor
+        self._gate = gate
+        self.running = running
+        self._plugins = plugins
+        self._families = dict[str, list[Tool]]()
+        """All tools by family, in the order of their importance."""
+        for one in plugins.all:
+            if tools := plugins.tools(one):
+                self._families.setdefault(one.family or one.name, []).extend(tools)
+
+    def build_dispatcher(self, agent: str, model: Model) -> ToolDispatcher:
+        """Build the dispatcher of an agent. `model`: its own; a small window has no room for all
+        tools.
+        """
+        config, families = self._live.settings.tools, self._families
+
+        def dynamic() -> list[Tool]:
+            return [one for some in (self._plugins.dynamic_tools() or {}).values() for one in some]
+
+        if model.takes_tools:
+            families = fit_families(agent, families, model.context_tokens, config.all_off)
+        return ToolDispatcher(
+            [tool for some in families.values() for tool in some],
+            self._gate,
+            self.running,
+            self._redactor,
+            agent=agent,
+            dynamic=dynamic if self._plugins.dynamic_tools() is not None else None,
+            max_dynamic_tokens=int(model.context_tokens * MAX_WINDOW_SHARE),
+            off=config.all_off,
+        )
+
+    def render_tools(self, dispatcher: ToolDispatcher, *, brief: bool = False) -> str:
+        """Render the tools of an agent, and the state of what they depend on in this process, for
+        people. `brief`: as `render_tool_list`.
+        """
+        config, tools = self._live.settings.tools, dispatcher.current_tools()
+        return render_tool_list(
+            tools, config.rules, config.all_off, self._plugins.states(), brief=brief
+        )
 
 
 MAX_NAMES = 20
@@ -579,16 +622,12 @@ def render_tool_list(
             lines.append(f"- {who}: {_format_codes(one.spec.name for one in some)}")
             continue
         lines.append(f"**{who}**")
-        lines += [f"- {inline_code(one.spec.name)}: {_summarise(one)}" for one in some]
+        for one in some:  # the first sentence of its description, which others may have written
+            text = re.split(r"(?<=[.!?])\s|\n", one.spec.description.strip(), maxsplit=1)[0]
+            lines.append(f"- {inline_code(one.spec.name)}: {escape_markdown(text, MAX_TOLD_CHARS)}")
     lines += [_("- off: {tools}").format(tools=_format_codes(off))] if off else []
     lines += [f"- {inline_code(state, 200)}" for state in states]
     return "\n".join(lines) or _("I have no tools.")
-
-
-def _summarise(tool: Tool) -> str:
-    """Return the first sentence of a tool's description, which others may have written."""
-    first = re.split(r"(?<=[.!?])\s|\n", tool.spec.description.strip(), maxsplit=1)[0]
-    return escape_markdown(first, MAX_TOLD_CHARS)
 
 
 def _format_codes(names: Iterable[str]) -> str:

@@ -20,24 +20,19 @@ class View:
     turns: tuple[TurnSizes, ...] = ()
     spared: int = 0
     head: int = 0
-    excerpts: int = 0
 
     @property
     def shape(self) -> ViewShape:
         return current_shape(self.turns, self.spared)
 
     def told(self) -> list[int]:
-        return estimate_turn_tokens(self.turns, self.shape, self.excerpts)
+        return estimate_turn_tokens(self.turns, self.shape)
 
     def folded(self, how: CompactionPlan | ViewShape) -> "View":
         """The view once this is carried out."""
         turns = tuple(apply_forms(self.turns, how))
-        head, excerpts = (
-            (how.head, how.excerpts)
-            if isinstance(how, CompactionPlan)
-            else (self.head, self.excerpts)
-        )
-        return View(turns[how.start :], how.spared, head, excerpts)
+        head = how.head if isinstance(how, CompactionPlan) else self.head
+        return View(turns[how.start :], how.spared, head)
 
 
 def played(

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agent.compaction import (
-    EXCERPTS_SHARE,
     HEAD_SHARE,
     KEEP_LOOPS,
     KEEP_SHARE,
@@ -70,19 +69,14 @@ situations = st.builds(
     ahead=st.floats(0, 200),
     spared=st.integers(0, 3),
     keep_results=st.integers(0, 3),
-    excerpts=st.sampled_from([0, 2_000]),
     policy=st.sampled_from(["auto", "always", "full"]),
     compact_above=st.none() | st.integers(100, 20_000),
     keep_tail=st.sampled_from([0, 500, 20_000]),
 )
 
 
-def excerpts(at: CompactionParams) -> int:
-    return min(at.excerpts, int(at.budget * EXCERPTS_SHARE) // 64 * 64)
-
-
 def laid(turns: tuple[TurnSizes, ...], at: CompactionParams) -> int:
-    return at.head + sum(estimate_turn_tokens(turns, current_shape(turns, at.spared), excerpts(at)))
+    return at.head + sum(estimate_turn_tokens(turns, current_shape(turns, at.spared)))
 
 
 def carried_out(
@@ -132,8 +126,8 @@ def test_no_result_that_was_cleared_comes_back(
 ) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
     before, after = (
-        estimate_turn_tokens(turns, now, 0),
-        estimate_turn_tokens(turns, replace(now, **shape(found)), 0),
+        estimate_turn_tokens(turns, now),
+        estimate_turn_tokens(turns, replace(now, **shape(found))),
     )
     assert all(after[place] <= before[place] for place in range(len(turns)))
 
@@ -202,7 +196,7 @@ def test_the_newest_turn_leaves_only_if_nothing_else_helps(
     if turns and found.start == len(turns):
         hard = room if at.force else max(room, int(at.budget / at.scale) - at.new)
         newest = estimate_turn_tokens(
-            turns[-1:], current_shape((replace(turns[-1], form=TurnForm.SUMMED),), 0), excerpts(at)
+            turns[-1:], current_shape((replace(turns[-1], form=TurnForm.SUMMED),), 0)
         )
         head = int(room * HEAD_SHARE)
         assert sum(newest) > hard - (head if len(turns) > 1 else min(head, at.head))
@@ -215,9 +209,7 @@ def test_the_newest_turn_leaves_only_if_nothing_else_helps(
         TurnSizes(whole=135, trimmed=135, summed=8, requests=1),
         TurnSizes(whole=1289, trimmed=497, summed=297, results=(1, 1, 1, 739), requests=6),
     ),
-    CompactionParams(
-        budget=3071, new=300, head=151, scale=1.5, force=1, policy="always", excerpts=2000
-    ),
+    CompactionParams(budget=3071, new=300, head=151, scale=1.5, force=1, policy="always"),
 )
 def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionParams) -> None:
     found, now = plan_compaction(turns, at), current_shape(turns, at.spared)
@@ -232,11 +224,10 @@ def test_kinds_say_what_is_done(turns: tuple[TurnSizes, ...], at: CompactionPara
         assert ("bridge" in found.kinds) == any(covered)
         assert ("drop" in found.kinds) == (not all(covered))
     before, after = (
-        estimate_turn_tokens(turns, now, excerpts(at)),
-        estimate_turn_tokens(turns, replace(now, **shape(found)), excerpts(at)),
+        estimate_turn_tokens(turns, now),
+        estimate_turn_tokens(turns, replace(now, **shape(found))),
     )
     stay = [place for place in range(found.start, len(turns)) if before[place] != after[place]]
-    # a loop that was summarized before may lose excerpts to one that is summarized now
     assert ("sum" in found.kinds) == any(now.summed <= place < found.summed for place in stay)
     assert ("trim" in found.kinds) == any(place >= found.summed for place in stay)
 

@@ -13,8 +13,8 @@ from agent.summary import (
     NO_CALLS_HINT,
     build_summary_request,
     extract_identifiers,
+    find_missing_identifiers,
     judge_summary,
-    secure_identifiers,
     truncate_at_sentence,
 )
 from agent.view import FoldedTurns, extract_exact_names, render_head
@@ -234,17 +234,14 @@ def test_no_text_takes_long(piece: str) -> None:
 def test_what_a_summary_does_not_say_word_for_word_stands_beside_it(
     summary: str, gone: list[str]
 ) -> None:
-    assert secure_identifiers(summary, ["/srv/a.txt", "8080"])[1] == gone
+    assert find_missing_identifiers(summary, ["/srv/a.txt", "8080"]) == gone
 
 
-def test_what_a_summary_says_without_its_quotation_marks_is_marked() -> None:
+def test_a_name_that_is_none_by_its_form_stands_beside_the_summary_unless_it_is_quoted() -> None:
     names = ["Aunt Marge", "rm -rf build", "4711", "gone_file"]
-    secure, beside = secure_identifiers("Aunt Marge did rm -rf build at 4711.", names)
-    assert (secure, beside) == ("Aunt Marge did `rm -rf build` at 4711.", ["gone_file"])
-    assert secure_identifiers("the big rm -rf build_a", ["rm -rf build"]) == (
-        "the big rm -rf build_a",
-        ["rm -rf build"],
-    )
+    missing = find_missing_identifiers("Aunt Marge did rm -rf build at 4711.", names)
+    assert missing == ["rm -rf build", "gone_file"]
+    assert find_missing_identifiers("Marge did `rm -rf build`.", names[1:2]) == []
 
 
 @given(st.lists(st.sampled_from(sorted(FOUND)), min_size=1, max_size=20, unique=True), st.data())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from agent.prompt import PromptInput
-from agent.tools import CALL_CAPABILITY, render_catalogue, render_entry, unwrap_call
+from agent.tools import CALL_CAPABILITY, offer_tools, render_entry, unwrap_call
 from agent.turn_context import build_first_request
 from gateway.core.tool_spec import (
     ToolArguments,
@@ -83,12 +83,12 @@ def test_a_tool_that_is_only_named_changes_no_byte_in_front_of_the_catalogue() -
 
 
 def test_the_catalogue_says_what_each_takes_with_what_may_be_left_out_last() -> None:
-    (journal,) = render_catalogue(NOTE_TOOLS).splitlines()[2:]
+    (journal,) = offer_tools(NOTE_TOOLS)[1].splitlines()[2:]
     assert journal == "- journal(title, text): Write into your journal"
     note = define_tool("note", "Write it down. At once.", Note)
     assert render_entry(note) == "- note(text, scope?, title?, weight?): Write it down"
-    assert render_catalogue([NEW, note]) == render_catalogue([note, NEW])
-    assert render_catalogue([replace(NEW, offer="unnamed")]) == ""
+    assert offer_tools((NEW, note)) == offer_tools((note, NEW))
+    assert offer_tools((replace(NEW, offer="unnamed"),))[1] == ""
 
 
 class Nothing(ToolArguments):

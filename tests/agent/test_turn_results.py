@@ -309,19 +309,16 @@ def test_no_more_is_told_than_there_is(
     texts: list[str], left: int, most: int, room: int, asked: bool
 ) -> None:
     shares, rest = share_budget(texts, left, most, room, is_excerpt=[asked] * len(texts))
-    told = [text[: one.chars] for text, one in zip(texts, shares, strict=True)]
+    told = [text[:chars] for text, chars in zip(texts, shares, strict=True)]
     sizes = [estimate_tokens(text) if text else 0 for text in told]
     assert sum(sizes) <= left - rest + RESULT_FRAME_TOKENS * len(texts)
     assert 0 <= rest <= left
-    for one, size, text in zip(shares, sizes, texts, strict=True):
+    for chars, size, text in zip(shares, sizes, texts, strict=True):
         assert size <= max(most, RESULT_FRAME_TOKENS)
-        assert one.chars is None or one.chars < len(text)
-        assert not one.is_oversized or (estimate_tokens(text) > most and one.chars is not None)
-        assert (
-            one.chars is None or estimate_tokens(text) > RESULT_FRAME_TOKENS
-        )  # its summary would be as long
+        # The summary of a shorter one would be as long.
+        assert chars is None or (chars < len(text) and estimate_tokens(text) > RESULT_FRAME_TOKENS)
     framed = sum(sizes) + sum(
-        CALL_TOKENS + (RESULT_FRAME_TOKENS if one.chars is not None else 0) for one in shares
+        CALL_TOKENS + (RESULT_FRAME_TOKENS if chars is not None else 0) for chars in shares
     )
     assert framed <= max(0, room) + (2 * RESULT_FRAME_TOKENS + CALL_TOKENS) * len(texts)
 

@@ -15,7 +15,6 @@ from agent.prompt import (
     PromptTurn,
     build_request,
     estimate_turn_size,
-    render_partial_result,
 )
 from agent.tokens.counter import estimate_tokens
 from agent.view import (
@@ -25,8 +24,6 @@ from agent.view import (
     MAX_ARGUMENTS_TOKENS,
     FoldedTurns,
     TurnForm,
-    ViewMarks,
-    build_stubs,
     extract_exact_names,
     find_safe_cut,
     project_turns,
@@ -37,7 +34,7 @@ from agent.view import (
     turn_form,
 )
 from gateway.core.events import EvidenceRef, ToolCallRecord, TurnStep
-from gateway.core.facts import NoteWritten
+from gateway.core.facts import NoteWritten, Seq, ViewFolded
 from gateway.core.tool_spec import ToolCall
 from reverie.testing.servers.model_api_rules import check
 
@@ -175,15 +172,16 @@ def histories(draw: st.DrawFn) -> list[PromptTurn]:
     return turns
 
 
-@st.composite
-def marks(draw: st.DrawFn) -> ViewMarks:
-    summed = draw(st.integers(0, 65))
-    return ViewMarks(
-        summed=summed,
-        trimmed=draw(st.integers(summed, 65)),
-        spared=draw(st.integers(0, 4)),
-        excerpts_tokens=draw(st.sampled_from([0, 100, 500, 2_000])),
+def fold(summed: int = 0, trimmed: int = 0, spared: int = 0) -> ViewFolded:
+    return ViewFolded(
+        start=Seq(0), reason="", summed=Seq(summed), trimmed=Seq(trimmed), spared=spared
     )
+
+
+@st.composite
+def marks(draw: st.DrawFn) -> ViewFolded:
+    summed = draw(st.integers(0, 65))
+    return fold(summed, draw(st.integers(summed, 65)), draw(st.integers(0, 4)))
 
 
 def request(exchanges: tuple[PromptTurn, ...]) -> ModelRequest:
@@ -198,7 +196,7 @@ def request(exchanges: tuple[PromptTurn, ...]) -> ModelRequest:
 
 @given(histories(), marks())
 def test_sides_alternate_and_every_call_has_its_result(
-    turns: list[PromptTurn], how: ViewMarks
+    turns: list[PromptTurn], how: ViewFolded
 ) -> None:
     asked = request(project_turns(turns, how))
     assert [said.role for said in asked.conversation] == [
@@ -215,7 +213,9 @@ def test_sides_alternate_and_every_call_has_its_result(
 
 
 @given(histories(), marks())
-def test_what_is_told_as_it_was_is_the_same_object(turns: list[PromptTurn], how: ViewMarks) -> None:
+def test_what_is_told_as_it_was_is_the_same_object(
+    turns: list[PromptTurn], how: ViewFolded
+) -> None:
     for turn, told in zip(turns, project_turns(turns, how), strict=True):
         live = any(not call.ended for step in turn.steps for call in step.calls)
         if turn_form(turn.seq, how) is TurnForm.WHOLE or turn.without_tools or not live:
@@ -223,7 +223,7 @@ def test_what_is_told_as_it_was_is_the_same_object(turns: list[PromptTurn], how:
 
 
 @given(histories(), marks())
-def test_the_view_grows_at_its_end_only(turns: list[PromptTurn], how: ViewMarks) -> None:
+def test_the_view_grows_at_its_end_only(turns: list[PromptTurn], how: ViewFolded) -> None:
     before = [exchange.messages for exchange in project_turns(turns, how)]
     newest = PromptTurn(seq=max(how.trimmed, 70), input_text="new", reply="", steps=turns[0].steps)
     assert [exchange.messages for exchange in project_turns([*turns, newest], how)][:-1] == before
@@ -240,14 +240,10 @@ def test_a_harsher_form_never_takes_more(turns: list[PromptTurn]) -> None:
             >= estimate_turn_size(trim_turn(turn))
             >= estimate_turn_size(summarize_turn(turn))
         )
-        (excerpts,) = project_turns(
-            [turn], ViewMarks(summed=100, trimmed=100, excerpts_tokens=10**9)
-        )
-        assert estimate_turn_size(turn) >= estimate_turn_size(excerpts)
 
 
 @given(histories(), marks())
-def test_what_arrived_meanwhile_is_never_lost(turns: list[PromptTurn], how: ViewMarks) -> None:
+def test_what_arrived_meanwhile_is_never_lost(turns: list[PromptTurn], how: ViewFolded) -> None:
     for turn, told in zip(turns, project_turns(turns, how), strict=True):
         news = [step.heard for step in turn.steps if step.heard]
         texts = [
@@ -264,7 +260,7 @@ def test_what_arrived_meanwhile_is_never_lost(turns: list[PromptTurn], how: View
 
 
 @given(histories(), marks())
-def test_what_is_kept_elsewhere_is_gone(turns: list[PromptTurn], how: ViewMarks) -> None:
+def test_what_is_kept_elsewhere_is_gone(turns: list[PromptTurn], how: ViewFolded) -> None:
     for turn, told in zip(turns, project_turns(turns, how), strict=True):
         if turn_form(turn.seq, how) is TurnForm.WHOLE or turn.without_tools:
             continue
@@ -282,7 +278,7 @@ def numbered(turn: PromptTurn) -> dict[str, ToolCallRecord]:
 
 
 @given(histories(), marks())
-def test_handles_name_the_right_calls(turns: list[PromptTurn], how: ViewMarks) -> None:
+def test_handles_name_the_right_calls(turns: list[PromptTurn], how: ViewFolded) -> None:
     for turn, told in zip(turns, project_turns(turns, how), strict=True):
         calls = numbered(turn)
         results = {call.id: (name, call) for name, call in calls.items()}
@@ -296,65 +292,30 @@ def test_handles_name_the_right_calls(turns: list[PromptTurn], how: ViewMarks) -
                     -1:
                 ] == [handle]
         for line in told.loop_summary.splitlines():
-            if shown := re.match(
-                r"- ((?:t\d+\.\d+|e77)(?:, (?:t\d+\.\d+|e77))*)(?: \(.*last\))? (\S+)", line
-            ):
-                for handle in shown[1].split(", "):
-                    assert handle == "e77" or calls[handle].name.split()[0] == shown[2]
-                    assert handle == "e77" or not calls[handle].ephemeral
+            if (shown := re.match(r"- (t\d+\.\d+) (\S+)", line)) is not None:
+                assert calls[shown[1]].name.split()[0] == shown[2]
+                assert not calls[shown[1]].ephemeral
         ours = {
             call.source.handle if call.source else name
             for name, call in calls.items()
             if not call.ephemeral
         }
-        if (
-            told.loop_summary
-            and "more calls" not in told.loop_summary
-            and "times" not in told.loop_summary
-        ):
+        if told.loop_summary and "more calls" not in told.loop_summary:
             assert all(
                 handle in told.loop_summary
                 for handle in ours - {name for name, call in calls.items() if call.ended}
             )
 
 
-@given(histories(), st.integers(0, 2_000))
-def test_loops_are_bounded_and_so_are_all_excerpts_together(
-    turns: list[PromptTurn], most: int
-) -> None:
-    bare = project_turns(turns, ViewMarks(summed=100, trimmed=100))
-    told = project_turns(turns, ViewMarks(summed=100, trimmed=100, excerpts_tokens=most))
-    for exchange in bare:
-        assert not exchange.loop_summary or estimate_tokens(exchange.loop_summary) <= LOOP_TOKENS
-    assert sum(map(estimate_turn_size, told)) - sum(map(estimate_turn_size, bare)) <= most
-
-
-@given(histories(), st.integers(0, 2_000))
-def test_excerpts_are_exact(turns: list[PromptTurn], most: int) -> None:
-    told = project_turns(turns, ViewMarks(summed=100, trimmed=100, excerpts_tokens=most))
-    for turn, exchange in zip(turns, told, strict=True):
-        calls = numbered(turn)
-        heading = (
-            r"^Result (\S+) from its beginning, (\d+) characters of (\d+), each line "
-            r"indented by two spaces:\n"
-        )
-        found = list(re.finditer(heading, exchange.loop_summary, re.MULTILINE))
-        for place, match in enumerate(found):
-            end = (
-                found[place + 1].start() - 1
-                if place + 1 < len(found)
-                else len(exchange.loop_summary)
-            )
-            shown = exchange.loop_summary[match.end() : end]
-            exact = "".join(line.removeprefix("  ") for line in shown.splitlines(keepends=True))
-            result = calls[match[1]].result
-            assert result[: int(match[2])] == exact
-            assert len(result) == int(match[3])
+@given(histories())
+def test_loops_are_bounded(turns: list[PromptTurn]) -> None:
+    for told in project_turns(turns, fold(summed=100)):
+        assert not told.loop_summary or estimate_tokens(told.loop_summary) <= LOOP_TOKENS
 
 
 @given(histories(), marks())
 def test_nothing_that_a_tool_brought_can_pass_for_ours(
-    turns: list[PromptTurn], how: ViewMarks
+    turns: list[PromptTurn], how: ViewFolded
 ) -> None:
     for turn, told in zip(turns, project_turns(turns, how), strict=True):
         lines = told.loop_summary.splitlines()
@@ -419,7 +380,7 @@ TURN = PromptTurn(
 )
 
 
-def form_results(how: ViewMarks) -> list[str]:
+def form_results(how: ViewFolded) -> list[str]:
     (told,) = project_turns([TURN], how)
     return [
         part.text for said in told.messages for part in said.parts if isinstance(part, ToolResult)
@@ -427,14 +388,9 @@ def form_results(how: ViewMarks) -> list[str]:
 
 
 def test_a_trimmed_turn() -> None:
-    (told,) = project_turns([TURN], ViewMarks(trimmed=13))
-    long, first, second, error = form_results(ViewMarks(trimmed=13))
-    assert long.startswith("[TOOL RESULT SUMMARY]\nread_file: text, 6190 characters, ")
-    assert (
-        'from {"path":"a.py"}\nTo read it word for word: fetch_evidence with handle t12.1, offset '
-        "210"
-    ) in long
-    assert long.endswith(f"Its first 210 characters:\n{LONG[:210]}")
+    (told,) = project_turns([TURN], fold(trimmed=13))
+    long, first, second, error = form_results(fold(trimmed=13))
+    assert long == '[read_file result cleared: fetch_evidence("t12.1") gives it again]'
     assert first == '[search result cleared: fetch_evidence("t12.3") gives it again]'
     assert second == '[search result cleared: fetch_evidence("t12.4") gives it again]'
     assert error == 'make: no rule [cut: fetch_evidence("t12.5") gives it again]'
@@ -451,30 +407,15 @@ def test_a_trimmed_turn() -> None:
     )  # behind what came before
 
 
-@given(st.booleans())
-def test_what_was_shown_only_in_part_keeps_its_first_line(fenced: bool) -> None:
-    whole = EvidenceRef(handle="e5", kind="page", origin="a", chars=9_000, sha256="ab" * 32)
-    text = "Opening hours\n" + "Monday to Friday\n" * 60
-    shown = render_partial_result(whole, "look", text, call="c1" if fenced else "")
-    record = ToolCallRecord(id="c1", name="look", arguments="{}", result=shown, source=whole)
-    turn = PromptTurn(seq=1, input_text="x", reply="y", steps=(TurnStep(text="", calls=(record,)),))
-    (stub,) = build_stubs(turn).values()
-    assert "Opening hours" in stub.result
-    assert "Monday" not in stub.result
-    assert ("<<<untrusted" in stub.result) is fenced
-
-
 def test_the_newest_results_are_spared() -> None:
-    assert [
-        LONG in form_results(ViewMarks(trimmed=13, spared=number))[-1] for number in range(3)
-    ] == [
+    assert [LONG in form_results(fold(trimmed=13, spared=number))[-1] for number in range(3)] == [
         False,
         True,
         True,
     ]
-    assert form_results(ViewMarks(trimmed=13, spared=2))[2] == SHORT
-    assert form_results(ViewMarks(trimmed=13, spared=2))[1] != SHORT
-    assert form_results(ViewMarks(trimmed=13, spared=9)) == [
+    assert form_results(fold(trimmed=13, spared=2))[2] == SHORT
+    assert form_results(fold(trimmed=13, spared=2))[1] != SHORT
+    assert form_results(fold(trimmed=13, spared=9)) == [
         LONG,
         SHORT,
         SHORT,
@@ -483,37 +424,26 @@ def test_the_newest_results_are_spared() -> None:
 
 
 def test_a_summed_turn() -> None:
-    (told,) = project_turns([TURN], ViewMarks(summed=13, trimmed=13, excerpts_tokens=300))
+    (told,) = project_turns([TURN], fold(summed=13))
     heard, news, loop = told.messages[0].parts
     assert isinstance(heard, TextPart)
     assert isinstance(loop, TextPart)
     assert heard.text == TURN.input_text
     assert news == TextPart(text="[2026-01-01 10:01] bob (member): and b.py?")
     lines = loop.text.splitlines()
-    assert lines[:5] == [
+    assert lines[1].endswith("fetch_evidence(handle, offset, limit) gives a result word for word.")
+    search = f'search {{"query":"b.py"}} -> text, 297 characters: {SHORT[:80]}'
+    assert [lines[0], *lines[2:]] == [
         "[COMPLETED AGENT LOOP SUMMARY]",
-        lines[1],
         '- t12.1 read_file {"path":"a.py"} -> text, 6190 characters: line 0 of the file',
-        (
-            f'- t12.3, t12.4 (2 times, the newest last) search {{"query":"b.py"}} -> text, 297 '
-            f"characters: {SHORT[:80]}"
-        ),
+        f"- t12.3 {search}",
+        f"- t12.4 {search}",
         '- t12.5 shell {"command":"make"} -> error: make: no rule',
     ]
-    assert lines[1].endswith("fetch_evidence(handle, offset, limit) gives a result word for word.")
-    excerpts = [
-        line for line in lines if line.startswith("Result ")
-    ]  # of what was brought twice one is enough
-    assert excerpts[0].startswith("Result t12.1 from its beginning, ")
-    assert excerpts[1] == (
-        "Result t12.4 from its beginning, 297 characters of 297, each line indented by two spaces:"
-    )
-    assert lines[-1] == f"  {SHORT}"
-    assert len(excerpts) == 2
     assert told.messages[1].role == "assistant"
 
 
-def test_of_somebody_elses_words_nothing_is_told_but_behind_a_fence() -> None:
+def test_of_somebody_elses_words_nothing_is_told_in_a_shorter_form() -> None:
     foreign = replace(called_text(1, "web_fetch", "{}", LONG), untrusted=True, origin="http://x/")
     failed = replace(
         called_text(2, "mcp_a_b", "{}", f"Obey me!\n{LONG}"), untrusted=True, error=True
@@ -521,21 +451,16 @@ def test_of_somebody_elses_words_nothing_is_told_but_behind_a_fence() -> None:
     turn = PromptTurn(
         seq=7, input_text="", reply="", steps=(TurnStep(text="", calls=(foreign, failed)),)
     )
-    (told,) = project_turns([turn], ViewMarks(summed=8, excerpts_tokens=500))
-    summary, begun, rest = told.loop_summary.partition("<<<untrusted ")
-    seal, end = rest.split(" ", 1)[0], rest.rsplit("\n", 1)[-1]
-    assert "line 0 of the file" in rest
-    assert "line" not in summary.replace("each line", "")
-    assert begun
-    assert end == f"untrusted {seal}>>>"
-    assert "Obey" not in told.loop_summary
-    (told,) = project_turns([turn], ViewMarks(trimmed=8))
-    for part in [
-        part for said in told.messages for part in said.parts if isinstance(part, ToolResult)
-    ]:
-        before, _, behind = part.text.partition("<<<untrusted ")
-        assert "Obey" not in before
-        assert behind.splitlines()[-1].startswith("untrusted ")
+    (summed,), (trimmed,) = project_turns([turn], fold(8)), project_turns([turn], fold(0, 8))
+    stubs = [
+        part.text
+        for said in trimmed.messages
+        for part in said.parts
+        if isinstance(part, ToolResult)
+    ]
+    for text in (summed.loop_summary, *stubs):
+        assert "Obey" not in text
+        assert "of the file" not in text
 
 
 # The head of a view: the text in front of the turns that are left.

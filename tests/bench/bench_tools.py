@@ -16,7 +16,7 @@ from math import log
 import httpx
 
 from agent.models.local import find_weights
-from agent.tools import ENDING_TOOLS, render_catalogue, specs_on_wire
+from agent.tools import ENDING_TOOLS, offer_tools
 from gateway.core.tool_spec import ToolSpec
 from gateway.plugins import find_plugins
 from tests.kits.tools import specs_of
@@ -101,7 +101,8 @@ def whole(specs: Sequence[ToolSpec]) -> str:
 
 
 def on_demand(specs: Sequence[ToolSpec]) -> str:
-    return f"{whole(specs_on_wire(specs))}\n{render_catalogue(specs)}"
+    described, catalogue = offer_tools(tuple(specs))
+    return f"{whole(described)}\n{catalogue}"
 
 
 class Embedded:

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Protocol
 
-from agent.signals import DmnPolicy, DmnState
+from agent.signals import DmnPolicy, DmnState, TurnEnded
 from gateway.config.models import AgentConfig
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks, ConversationReader
@@ -15,7 +15,7 @@ from gateway.hooks import Plugins
 from gateway.runtime.agent import Agent
 from gateway.runtime.models import AgentModel
 from gateway.runtime.turn import TurnRunner
-from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_handle import TurnHandle
 from gateway.store import Store
 from gateway.stream.inbox import ConversationInbox
 from gateway.stream.routing import PrivacyCache
@@ -55,7 +55,7 @@ class TakesTurns(Protocol):
         autonomous: bool,
         continuing: bool,
         handle: TurnHandle,
-    ) -> TurnResult: ...
+    ) -> TurnEnded: ...
 
     async def unread_urgency(self, conversation: ConversationId) -> int: ...
 
@@ -107,7 +107,7 @@ class DrivenAgent(Agent):
         autonomous: bool,
         continuing: bool,
         handle: TurnHandle,
-    ) -> TurnResult:
+    ) -> TurnEnded:
         assert self.turns is not None
         return await self.turns.take_turn(
             conversation, autonomous=autonomous, continuing=continuing, handle=handle

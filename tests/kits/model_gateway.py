@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from agent.models.anthropic import AnthropicModel
 from agent.models.http import ModelHttpClient, SseEvent, SseParser, error_from_response
+from agent.signals import TurnEnded
 from channels.console import ConsoleChannel
 from gateway import app
 from gateway.cluster.cluster import EVERYTHING
@@ -41,7 +42,7 @@ from gateway.core.tool import ToolContext, build_tool
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
 from gateway.runtime.models import ModelServices, open_model_services
-from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_handle import TurnHandle
 from gateway.store import LogEntry, NewEntry, Store
 from reverie.testing.gateway import UNBOUNDED, UNHURRIED
 from reverie.testing.servers.messages_cache import MessagesCache, Ticket
@@ -290,7 +291,7 @@ class Home:
             [came, NewEntry(fact=judged, at=now, conversation=place.conversation, cause=came)]
         )
 
-    async def take(self, place: Address = ROOM) -> TurnResult:
+    async def take(self, place: Address = ROOM) -> TurnEnded:
         """A turn is taken there."""
         mind = self.minds.agent_for(place.conversation)
         return await mind.take_turn(

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from agent.cache.idle import CacheForecast
-from agent.cache.prompt_cache import CacheWarmer
+from agent.cache.prompt_cache import CacheWarmer, PromptCache
 from agent.models.base import Model, ModelRequest, TextPart, ToolResult
 from agent.models.client import Candidate
+from agent.signals import TurnEnded
 from agent.workspace.cache import WorkspaceCache
 from agent.workspace.persona import PersonaBundle, PersonaScope
 from gateway.access.limits import UsageLimiter
@@ -46,7 +47,7 @@ from gateway.hooks import Plugins
 from gateway.runtime.agent import Agent
 from gateway.runtime.models import AgentModel
 from gateway.runtime.turn import TurnRunner
-from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_handle import TurnHandle
 from gateway.runtime.turn_input import AgentContext, TurnServices
 from gateway.store import NewEntry, OutboxPost, Store
 from gateway.stream.handle import GatewayHandle
@@ -155,6 +156,7 @@ def context_of(
     *,
     stats: CompactionStats | None = None,
     ceilings: list[float] | None = None,
+    cache: PromptCache | None = None,
 ) -> AgentContext:
     """What turns of this agent work with."""
     store, clock, live = gateway.store, gateway.clock, gateway.live
@@ -182,7 +184,7 @@ def context_of(
             keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
         ),
         compaction=Compactor(
-            gateway, history=history, model=model, cache=None, summarizer=summarizer
+            gateway, history=history, model=model, cache=cache, summarizer=summarizer
         ),
         history=history,
         limits=UsageLimiter(live, clock, gateway.people),
@@ -219,7 +221,6 @@ class Desk:
     """Happens once the answer is written down, before the turn goes on."""
     said: int = 0
     outlook: CacheForecast = WARM
-    compacts: bool = False
     outcomes: Outcomes = field(default_factory=Outcomes)
     ceilings: list[float] = field(default_factory=list)
     """Highest costs of the next requests."""
@@ -236,9 +237,8 @@ class Desk:
             Hands(self),
             stats=self.outcomes,
             ceilings=self.ceilings,
+            cache=parts_of(forecast=lambda *_: self.outlook),
         )
-        self.means.compaction.forecast = lambda _: self.outlook  # type: ignore[assignment,method-assign]
-        self.means.compaction.is_summarising = lambda: self.compacts  # type: ignore[method-assign]
         services = services_of(gateway, self.means.history.media)
         self.turns = TurnRunner(services, parts_of(build=self._build_digest))
         self.store.subscribe(lambda _: self.after() if self.after is not None else None, TurnRecord)
@@ -263,6 +263,11 @@ class Desk:
         live = self.live
         llm = live.settings.llm.model_copy(update={"context_optimization": new})
         live.put_in_force(live.settings.model_copy(update={"llm": llm}))
+
+    def summarise(self) -> None:
+        """Have a model write summaries from now on."""
+        compaction = self.context.compaction.model_copy(update={"enabled": True})
+        self.context = self.context.model_copy(update={"compaction": compaction})
 
     async def say(
         self,
@@ -320,7 +325,7 @@ class Desk:
         *,
         autonomous: bool = False,
         continuing: bool = False,
-    ) -> TurnResult:
+    ) -> TurnEnded:
         self.lane = TurnHandle()
         self.model.asked.clear()
         async with asyncio.timeout(120):

@@ -19,6 +19,7 @@ from typing import Final, Literal, NamedTuple
 from agent.models.base import ModelRequest, PromptTooLong, RequestRefused, ToolResult
 from agent.prompt import PromptInput, PromptTurn
 from agent.prompts import load_prompt
+from agent.signals import TurnEnded
 from agent.tokens.counter import estimate_tokens
 from agent.turn import take_turn
 from agent.turn_context import TurnHost, TurnOutcome, budget_tokens
@@ -47,7 +48,7 @@ from gateway.plugins.memory.memory_file import (
     list_changed_lines,
     load_dreams,
 )
-from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted
 from gateway.runtime.turn_input import NO_UNREAD, AgentContext
 from gateway.runtime.turn_record import PUT_OFF_TEXTS
 from gateway.store import LogEntry, NewEntry, Store, StoreReader
@@ -143,9 +144,15 @@ class Dreamer:
         """Return the approximate size of the notes since the last dream."""
         return self._notes.material_tokens(agent)
 
-    async def take_turn(self, context: AgentContext, handle: TurnHandle) -> TurnResult:
+    async def take_turn(self, context: AgentContext, handle: TurnHandle) -> TurnEnded:
         """Run a dream. Interrupted, it has changed nothing or everything: see `dream`."""
         host = DreamHost(context)
+        ended = TurnEnded(
+            at=self._clock.now(),
+            conversation=host.place.conversation,
+            autonomous=True,
+            model=context.model.name,
+        )
         try:
             front = await context.prompts.build(host.place, NO_UNREAD, (), context.specs_tokens)
             brief = PromptInput(
@@ -163,20 +170,15 @@ class Dreamer:
             # It owes no turn, so only its costs are recorded, not that it was interrupted.
             if (done := host.progress.current).requests:
                 await self._record(host, DreamResult("failed", "interrupted", done=done))
-            return TurnResult(was_interrupted=True, autonomous=True)
+            return replace(ended, interrupted=True)
         finally:  # its record has counted what it cost
             context.limits.settle(host.turn)
         has_failed, done = result.outcome == "failed", result.done
-        is_put_off = has_failed and done.cause in PUT_OFF_TEXTS
-        return TurnResult(
-            has_failed=has_failed,
-            has_yielded=True,
-            autonomous=True,
-            put_off=TurnOutcome(outcome="failed", reason=result.reason, cause=done.cause)
-            if is_put_off
-            else None,
-            model="failed" if is_put_off else "answered",
-        )
+        ended = replace(ended, yielded=True, failed=has_failed, answered=ended.at)
+        if has_failed and done.cause in PUT_OFF_TEXTS:
+            reason = result.reason
+            ended = replace(ended, answered=None, no_model=done.cause, reason=reason)
+        return ended
 
     async def _record(self, host: DreamHost, result: DreamResult) -> None:
         done, failed = result.done, result.outcome == "failed"

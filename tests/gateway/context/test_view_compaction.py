@@ -207,7 +207,7 @@ def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
 
 
 def compacting(desk: Desk, tail: int) -> None:
-    desk.model.context_tokens, desk.compacts = 8_000, True
+    desk.model.context_tokens = 8_000
     desk.context = ContextOptimizationConfig(
         compaction=CompactionConfig(enabled=True, tail_keep_tokens=tail)
     )
@@ -314,7 +314,7 @@ def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Pa
         ]
         await desk.say("ann", "are you there?")
         report = await desk.take()
-        assert not report.has_failed
+        assert not report.failed
         assert desk.posts[-1].post.text == "Yes."
         assert [len(fold.kinds) > 0 for fold in await folds(desk)] == [True, True]
 

@@ -1,11 +1,13 @@
 import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from agent.dmn import load_state
-from agent.signals import DmnMode, DmnPolicy
+from agent.signals import DmnMode, DmnPolicy, TurnEnded
 from gateway.core.clock import ManualClock
 from gateway.core.events import ConversationId
 from gateway.core.facts import (
@@ -17,7 +19,7 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.runtime.agent import Agent
-from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted, TurnResult
+from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted
 from gateway.store import NewEntry, Store
 from tests.kits.agent import DrivenAgent, TakesTurns
 from tests.kits.scripted_turn import Say
@@ -27,6 +29,7 @@ from tests.kits.turns import Desk, at_desk
 ROOM, QUIET = ConversationId("irc.test/#room"), ConversationId("irc.test/#quiet")
 INNER = inner_conversation("ana")
 DESK = DESK_ROOM.conversation
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 class Ending:
@@ -46,19 +49,18 @@ class Ending:
         autonomous: bool,
         continuing: bool,
         handle: TurnHandle,
-    ) -> TurnResult:
+    ) -> TurnEnded:
         assert not continuing
         self.places.append(conversation)
+        ended = TurnEnded(at=NOW, conversation=conversation, autonomous=autonomous, answered=NOW)
         if self.waits:
             self.waits = False
             try:
                 with handle.interruptible():
                     await asyncio.Event().wait()
             except TurnInterrupted:
-                return TurnResult(was_interrupted=True, autonomous=autonomous)
-        return TurnResult(
-            has_failed=False, used_tools=False, has_yielded=False, autonomous=autonomous
-        )
+                return replace(ended, interrupted=True)
+        return ended
 
     async def unread_urgency(self, conversation: ConversationId) -> int:  # noqa: ARG002 - as `TakesTurns`
         self.looked.set()
@@ -206,11 +208,16 @@ class Reminded(Ending):
         autonomous: bool,
         continuing: bool,
         handle: TurnHandle,
-    ) -> TurnResult:
+    ) -> TurnEnded:
         assert not continuing
         self.places.append(conversation)
         await self.ends.wait()
-        return TurnResult(autonomous=autonomous, has_failed=handle.stop_reason == "fails")
+        return TurnEnded(
+            at=NOW,
+            conversation=conversation,
+            autonomous=autonomous,
+            failed=handle.stop_reason == "fails",
+        )
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
         return self.left if conversation == ROOM and self.places.count(ROOM) == 1 else AMBIENT
@@ -295,7 +302,7 @@ class Sitting(Ending):
         autonomous: bool,
         continuing: bool,
         handle: TurnHandle,
-    ) -> TurnResult:
+    ) -> TurnEnded:
         return await self.desk.turns.run(
             self.desk.means,
             conversation,

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agent.models.scripted import ScriptedModel
+from agent.signals import TurnEnded
 from channels.console import ConsoleChannel
 from gateway.app import open_services
 from gateway.config.reload import LiveSettings
@@ -23,7 +24,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Judgement, TurnRecord
 from gateway.runtime.agents import Agents
-from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_handle import TurnHandle
 from gateway.store import NewEntry, Store
 from reverie.testing.gateway import CONSOLE, settings
 
@@ -53,7 +54,7 @@ async def minds(tmp: Path) -> AsyncIterator[tuple[Agents, Store]]:
         tasks.cancel()
 
 
-async def take(minds: Agents, conversation: ConversationId) -> TurnResult:
+async def take(minds: Agents, conversation: ConversationId) -> TurnEnded:
     return await minds.agent_for(conversation).take_turn(
         conversation, autonomous=False, continuing=False, handle=TurnHandle()
     )
@@ -102,7 +103,7 @@ async def test_who_said_nothing_is_told_of_no_failure(tmp_path: Path) -> None:
         report = await mind.agent_for(lobby).give_up(
             lobby, "internal error: KeyError", autonomous=True
         )
-        assert report.has_failed
+        assert report.failed
         assert await store.undelivered_posts() == []
         await say(store, "lobby")
         await mind.agent_for(lobby).give_up(lobby, "internal error: KeyError", autonomous=False)
@@ -115,5 +116,5 @@ async def test_who_said_nothing_is_told_of_no_failure(tmp_path: Path) -> None:
 async def test_a_channel_that_is_gone_does_not_end_its_conversations(tmp_path: Path) -> None:
     async with minds(tmp_path) as (mind, _):
         gone = Address(channel=ChannelName("irc.gone"), room=RoomId("#x")).conversation
-        assert not (await take(mind, gone)).has_failed
+        assert not (await take(mind, gone)).failed
         assert await mind.agent_for(gone).unread_urgency(gone) == 0

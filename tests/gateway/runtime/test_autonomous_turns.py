@@ -129,9 +129,9 @@ def test_a_small_model_takes_one_step_a_turn_and_goes_on(
             set_tools(desk.live, max_rounds=rounds)
         await desk.say("ann", "do it")
         report = await desk.take()
-        assert (report.has_open_work, len(desk.drawer.used)) == (done == 1, done)
+        assert (report.open_work, len(desk.drawer.used)) == (done == 1, done)
         assert [one.post.text for one in desk.posts] == ["One step." if done == 1 else "Done."]
-        assert not (await desk.take(continuing=True)).has_open_work
+        assert not (await desk.take(continuing=True)).open_work
 
     at_desk(tmp_path, story, step, step)
 
@@ -155,7 +155,7 @@ def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
             "",
             [],
         )
-        assert report.has_failed
+        assert report.failed
 
     at_desk(tmp_path, story)
 
@@ -168,7 +168,7 @@ def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(
         desk.ceilings.extend([0.1] * requests + [2.5])
         await desk.say("ann", "hello", kind="room", urgency=NORMAL)
         report = await desk.take(autonomous=True)
-        assert (report.is_over_budget, report.has_failed, len(desk.model.requests), desk.posts) == (
+        assert (desk.agent.state.spent_up, report.failed, len(desk.model.requests), desk.posts) == (
             True,
             False,
             requests,
@@ -198,7 +198,7 @@ def test_why_a_turn_is_taken_and_who_is_told_that_it_failed(
             await desk.tell(ring, ROOM.conversation, NORMAL)
         report = await desk.take(autonomous=autonomous)
         (ended,) = await desk.ended()
-        assert (report.has_failed, ended.cause, ended.autonomous) == (True, cause, autonomous)
+        assert (report.failed, ended.cause, ended.autonomous) == (True, cause, autonomous)
         assert len(desk.posts) == (cause != "noticed")
         assert bool(ended.text) == (cause != "noticed")
 

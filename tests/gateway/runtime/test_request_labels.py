@@ -78,7 +78,7 @@ from gateway.plugins.messaging import Messaging
 from gateway.plugins.read_room import RoomReader
 from gateway.plugins.recall import Recall, RecallSettings
 from gateway.plugins.recap import Recap
-from gateway.runtime.turn import Gathered, TurnRunner
+from gateway.runtime.turn import TurnRun, TurnRunner
 from gateway.runtime.turn_record import Turn
 from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.internal import InternalIntake
@@ -301,10 +301,10 @@ class Seen(TurnRunner):
 
     contexts: list[ToolContext]
 
-    async def gather(self, turn: Turn) -> Gathered:
-        gathered = await super().gather(turn)
-        self.contexts.append(gathered.tools)
-        return gathered
+    async def gather(self, turn: Turn) -> TurnRun:
+        run = await super().gather(turn)
+        self.contexts.append(run.tools)
+        return run
 
 
 class Persona(PromptContextBuilder):
@@ -615,7 +615,8 @@ class World(NoApprovals):
         self.seen[f"a dream: {done.outcome}"] += 1
 
     async def compact(self, at: Address, *, summary: bool) -> None:
-        self.desk.compacts = summary
+        if summary:
+            self.desk.summarise()
         await self.desk.turns.compact(self.desk.means, at.conversation)
 
     async def begin_afresh(self, at: Address) -> None:

@@ -158,7 +158,7 @@ def test_an_interrupted_turn_leaves_what_it_heard_to_the_next(tmp_path: Path) ->
         await desk.say("bob", "no, wait")
         desk.lane.interrupt()
         report = await turn
-        assert (report.was_interrupted, report.has_failed, desk.posts) == (True, False, [])
+        assert (report.interrupted, report.failed, desk.posts) == (True, False, [])
         await desk.take()
         first, second = await desk.ended()
         assert (first.outcome, first.text, len(first.covers), first.requests) == (
@@ -525,7 +525,7 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
         model.refused = {len(model.requests) + 2}
         desk.drawer = Brings(texts=[f"{number}" * 4_000 for number in range(3)])
         await desk.say("ann", "now look")
-        assert not (await desk.take()).has_failed
+        assert not (await desk.take()).failed
         ended = (await desk.ended())[-1]
         assert ended.outcome == "replied"
         refused, again, last = [request.conversation for request in model.requests[-3:]]
@@ -755,7 +755,7 @@ def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Pa
             desk.drawer.meanwhile = crowd
             await desk.say("ann", "look it up")
             report = await desk.take()
-            assert not report.has_failed
+            assert not report.failed
             assert model.refused == 0
             desk.drawer.meanwhile = None
             for _ in range(20):

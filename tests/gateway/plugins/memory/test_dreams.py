@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agent.models.base import Model, ModelBusy, ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.prompt import PromptBinding, PromptInput
+from agent.signals import TurnEnded
 from gateway.core.clock import ManualClock
 from gateway.core.events import TaskFinished
 from gateway.core.facts import MemoryConsolidated, TurnRecord, inner_conversation
@@ -27,7 +28,7 @@ from gateway.plugins.memory.dreams import (
     truncate_lines,
 )
 from gateway.plugins.recall import Recall
-from gateway.runtime.turn_handle import TurnHandle, TurnResult
+from gateway.runtime.turn_handle import TurnHandle
 from gateway.runtime.turn_input import AgentContext
 from reverie.testing.channels import story
 from tests.kits.journal import ANN, OWN, OWNER, ROOM, Papers, at, papers
@@ -353,7 +354,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dreams, "MEMORY_CHARS", 100)
 
 
-async def take_turn_of(kit: Papers, thinks: Model, lane: TurnHandle | None = None) -> TurnResult:
+async def take_turn_of(kit: Papers, thinks: Model, lane: TurnHandle | None = None) -> TurnEnded:
     """Dream as a turn."""
     return await kit.memory.dreamer.take_turn(context(kit, thinks), lane or TurnHandle())
 
@@ -385,10 +386,10 @@ async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(
         await kit.remember(at(ROOM), "marzipan")
         report = await take_turn_of(kit, wordy(kit))
         assert (
-            report.has_failed,
-            report.has_yielded,
+            report.failed,
+            report.yielded,
             report.autonomous,
-            report.was_interrupted,
+            report.interrupted,
         ) == (
             False,
             True,
@@ -412,7 +413,7 @@ async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(
 async def test_without_anything_new_nothing_is_written_down(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         report = await take_turn_of(kit, wordy(kit))
-        assert not report.has_failed
+        assert not report.failed
         assert await turns(kit) == []
         assert await finished(kit) == []
 
@@ -429,7 +430,7 @@ async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Pa
             kit.clock.advance(0.5)
         lane.interrupt()
         report = await taking
-        assert (report.was_interrupted, report.has_failed) == (True, False)
+        assert (report.interrupted, report.failed) == (True, False)
         (turn,) = await turns(kit)
         assert (turn.outcome, turn.reason, turn.requests, turn.cause) == (
             "failed",
@@ -451,5 +452,5 @@ async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(
         lane = TurnHandle()
         lane.interrupt()
         report = await take_turn_of(kit, wordy(kit), lane)
-        assert report.was_interrupted
+        assert report.interrupted
         assert await turns(kit) == []

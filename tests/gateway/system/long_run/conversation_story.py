@@ -218,7 +218,7 @@ async def _talk(home: Home, tale: Tale, restarts: int) -> None:
         await home.say(said(tale.script.seed, number, tale.script.mix))
         report = await home.take()
         tale.spent_s.append(time.perf_counter() - began)
-        assert not report.has_failed, (
+        assert not report.failed, (
             await home.store.newest_turns(ROOM.conversation, before=None, newest=1)
         )[0].fact
         home.clock.advance(dice.choice([5, 20, 40, 60, 120, 200, 900, 4_000]))
