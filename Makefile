@@ -2,6 +2,7 @@
 
 ARGS ?=
 PYTHON ?= python3
+BENCH ?= gateway
 export PYTHON
 
 .PHONY: help install demo test test-all examples crash cluster soak proof check docs images messages lock bench trace profile clean
@@ -78,8 +79,8 @@ messages: .venv/.tools ## collect the texts for people, and compile their transl
 lock: .venv/.tools ## pin the requirements again
 	@requirements/lock $(ARGS)
 
-bench: .venv/.tools ## run the benchmarks
-	@set -e; for bench in tests/bench/bench_*.py; do echo "== $$bench"; .venv/bin/python $$bench $(ARGS); done
+bench: .venv/.tools ## print the table of what an answer costs; CHECK=1: fail where a ratio is much worse; BENCH=week: run another one
+	PYTHONDONTWRITEBYTECODE= .venv/bin/python -m tests.bench.bench_$(BENCH) $(if $(CHECK),--check) $(ARGS)
 
 trace: .venv/.tools ## print the code and the commits that one plain message takes; ARGS=CHECKOUT for another one
 	.venv/bin/python -m tests.tools.trace $(ARGS)

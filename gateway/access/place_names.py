@@ -91,6 +91,10 @@ class PlaceTitles:
         """Names from the log."""
         self._cleaned = LruDict[ConversationId, tuple[PlaceNames, PlaceNames]](_MAX_CACHED_TITLES)
         """Last names from a channel, raw and cleaned: most often they are unchanged."""
+        self._recorded = LruDict[ConversationId, tuple[PlaceNames, PlaceRenamed | None]](
+            _MAX_CACHED_TITLES
+        )
+        """Last names from a channel that the log has already, and its entry that has them."""
 
     def _is_channel(self, name: ChannelName) -> bool:
         return self._accepts_all or name in self._channels
@@ -143,15 +147,19 @@ class PlaceTitles:
         current = self._names_now(at)
         if whom and current.person is None:
             current = replace(current, person=self._clean_text(whom))
+        known = written.get(conversation) or self._known.get(conversation)
+        seen, in_log = self._recorded.get(conversation, (None, None))
+        if seen is current and in_log is known:
+            return None
         if replace(current, me=None) == _NO_NAMES:
             return None
-        known = written.get(conversation) or self._known.get(conversation)
         if known is None:
             await self.load([conversation])
             known = self._known.get(conversation)
         before = known.names if known is not None else _NO_NAMES
         names = _merge_names(before, current)
         if names == before:
+            self._recorded.put(conversation, (current, known))
             return None
         changed = [
             one

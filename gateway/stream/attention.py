@@ -475,10 +475,12 @@ class LiveAttention:
             judged = await self._judge_reaction(event, judged)
         elif isinstance(event, MessageEdited):
             judged = await self._judge_edit(event, judged)
-        return replace(decided, judgement=judged)
+        return Decision(judgement=judged, post=decided.post, effect=decided.effect)
 
     def _names_absent_owner(self, message: Message) -> bool:
         """Return whether a line of a room names an owner who has not written there lately."""
+        if not self._owner_names:
+            return False
         seen = self._owner_there.get(message.at.conversation)
         is_there = seen is not None and self._clock.now() - seen < OWNER_STAYS
         return not is_there and names_any(message.text, self._owner_names)

@@ -1,312 +1,430 @@
-"""What the whole gateway promises, measured on `reverie run`: `python tests/bench/bench_gateway.py
-[--json]`.
+"""The table of what an answer costs: `make bench`, or `python -m tests.bench.bench_gateway`.
 
-A fresh process each time, loopback sockets, a real SQLite file; the figures are medians. Nothing is
-asserted: a busy machine gives other figures (the load is printed with them).
+Each figure of time stands beside that of a naive bot on the same libraries (`naive_bot`), of cost beside
+what would have been the least, measured in turn in the same run: a fresh process each time, loopback
+sockets, a real SQLite file; medians of the runs. `--check` compares these ratios with `baseline.json`,
+and fails where one is worse by more than a fifth. `--against DIR` measures the code of another checkout
+in place of the naive bot.
 """
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import os
-import sqlite3
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from tests.bench.bench_store import fill
+from agent.cache.prices import PriceTable
+from gateway.config.loader import parse_config
+from reverie.testing.gateway import IRC, UNBOUNDED, UNHURRIED
+from reverie.testing.gateway import Gateway as InProcess
+from reverie.testing.servers.bot_api import BotApi
+from reverie.testing.servers.discord_api import DiscordApi
+from reverie.testing.servers.model_api import Answer, ModelApi
+from tests.bench import bench_cache, bench_cache_plan, bench_hour
+from tests.bench.bench_growth import fill
 from tests.bench.gateway_kit import (
-    ENVIRONMENT,
+    NICK,
     ROOM,
+    ROOT,
+    Answered,
     FastModel,
-    Figure,
+    Gateway,
     Wire,
     ask,
+    gateway_command,
     running,
-    show,
     write_config,
 )
+from tests.tools.trace import count_trips
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-IDLE_S = 5.0
-WARM_UP = 20
+IDLE_S: Final = 3.0
+WARM_UP: Final = 20
 """Messages before the first that counts."""
+ASKERS: Final = 100
+BASELINE: Final = Path(__file__).with_name("baseline.json")
+WORSE: Final = 1.2
+"""A ratio that is so many times the stored one fails the check."""
 
 
-class Answers(NamedTuple):
-    """Times of answered messages with a remote model."""
+class Row(NamedTuple):
+    """One line of the table."""
 
-    requested_ms: Sequence[float]
-    """From a line on the wire to the first byte of the model request, sorted."""
-    posted_ms: Sequence[float]
-    """From the last byte of the model's answer to the reply on the wire, sorted."""
-    cpu_ms: float
-    """Processor time for each."""
+    unit: str
+    promise: str
+    beside: str = ""
+    """What the figure is compared with. Empty: the figure is a count, the same on each machine."""
+    is_more_better: bool = False
+    is_checked: bool = True
+    """False: it differs by more from run to run."""
+
+
+ROWS: Final = {
+    "launch -> connected, IRC": Row("s", "<= 0.45", "naive bot"),
+    "launch -> connected, all three": Row("s", "<= 0.8", "naive bot"),
+    "the same with 1,000,000 entries in the log, IRC": Row("s", "+ 0.1", "naive bot"),
+    "memory, idle, IRC": Row("MB", "<= 55", "naive bot"),
+    "memory, idle, all three": Row("MB", "<= 85", "naive bot"),
+    "memory of 1,000 more rooms with history": Row("MB", "<= 25"),
+    "memory of 10,000 more rooms with history": Row("MB", "<= 120"),
+    "message on the wire -> request, p50": Row("ms", "<= 4, 1.5 times", "naive bot"),
+    "message on the wire -> request, p99": Row("ms", "<= 12", "naive bot", is_checked=False),
+    "model's last byte -> post, p50": Row("ms", "<= 3", "naive bot"),
+    "model's last byte -> post, p99": Row("ms", "<= 12", "naive bot", is_checked=False),
+    "CPU per answered message": Row("ms", "<= 6.5", "naive bot"),
+    "durable ingest over IRC": Row(
+        "lines/CPU s", ">= 10,000", "naive bot, not durable", is_more_better=True
+    ),
+    "100 rooms ask at once, half wait": Row("s", "<= 1.5", "the model's time"),
+    "commits of a hello": Row("", "3"),
+    "reads of a hello": Row("", "0"),
+    "addressed messages answered, recorded hour": Row("share", "1", is_more_better=True),
+    "input read from the cache, recorded hour": Row("share", ">= 0.96", is_more_better=True),
+    "cost, recorded hour": Row("units", "<= 1.05 times", "bound"),
+    "input tokens for each addressed message": Row("tokens", "<= 3,400"),
+    "units for each answer": Row("units", "<= 380"),
+    "prefix that all conversations share": Row("tokens", "<= 1,800"),
+    "cost, a busy hour": Row("units", "<= 1.05 times", "bound"),
+    "cost, a day with silences": Row("units", "<= 1.06 times", "bound"),
+    "cost, random gaps": Row("units", "<= 1.05 times", "bound"),
+    "cost, a sparse week": Row("units", "<= 1.10 times", "bound"),
+}
+
+
+class Samples:
+    """What was measured: for each row, ours and what it is compared with."""
+
+    def __init__(self) -> None:
+        self.ours: dict[str, list[float]] = defaultdict(list)
+        self.beside: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, name: str, ours: float, beside: float | None = None) -> None:
+        self.ours[name].append(ours)
+        if beside is not None:
+            self.beside[name].append(beside)
+
+    def medians(self) -> dict[str, tuple[float, float | None]]:
+        return {
+            name: (
+                statistics.median(self.ours[name]),
+                statistics.median(self.beside[name]) if name in self.beside else None,
+            )
+            for name in ROWS
+            if name in self.ours
+        }
 
 
 class Bench:
     """One fake IRC server, one fake model, and a folder with a fresh corner for each run."""
 
-    def __init__(self, base: Path, wire: Wire, model: FastModel) -> None:
-        self._base = base
-        self._wire = wire
-        self._model = model
+    def __init__(self, base: Path, wire: Wire, model: FastModel, samples: Samples) -> None:
+        self._base, self._wire, self._model, self._samples = base, wire, model, samples
         self._numbers = itertools.count()
 
-    def config(self, *, remote: bool, store: Path | None = None) -> Path:
-        """A configuration of its own, with a store that does not exist yet unless it is given."""
+    def command(self, **config: object) -> tuple[object, ...]:
+        """Start the gateway with a configuration of its own, and a store that does not exist yet
+        unless it is given."""
         folder = self._base / f"run{next(self._numbers)}"
-        url = self._model.url if remote else None
-        write_config(
-            folder, irc_port=self._wire.port, model_url=url, store=store or folder / "reverie.db"
-        )
-        return folder
+        given = {"store": folder / "reverie.db", "model_url": self._model.url} | config
+        write_config(folder, irc_port=self._wire.port, **given)  # type: ignore[arg-type] # as it is called
+        return gateway_command(folder)
 
-    async def launches(
-        self, runs: int, *, remote: bool, store: Path | None = None
-    ) -> tuple[float, float]:
-        """Seconds from the launch to the JOIN on the wire, and to the link being up in the log;
-        medians."""
-        joined, up = [], []
-        for _ in range(runs):
-            async with running(self._wire, self.config(remote=remote, store=store)) as gateway:
-                joined.append(gateway.joined_s - gateway.launched_s)
-                up.append(gateway.up_s - gateway.launched_s)
-        return statistics.median(joined), statistics.median(up)
+    def naive(self) -> tuple[object, ...]:
+        program = Path(__file__).with_name("naive_bot.py")
+        return sys.executable, program, self._wire.port, NICK, ROOM, self._model.url
 
-    async def resident(self, runs: int, *, remote: bool) -> float:
-        """Megabytes, some seconds after it joined; with a remote model after one request.
-        Median."""
-        found = []
-        for _ in range(runs):
-            async with running(self._wire, self.config(remote=remote)) as gateway:
-                if remote:
-                    await ask(self._wire, self._model, gateway.bot, "how is the build?")
-                await asyncio.sleep(IDLE_S)
-                found.append(gateway.resident_mb())
-        return statistics.median(found)
+    async def live(self, options: argparse.Namespace) -> None:
+        """One life of each: it starts, is idle, answers, and takes lines in."""
+        ours = await self._measure_life(self.command(), options)
+        if options.against is not None:
+            other = await self._measure_life(self.command(), options, tree=options.against)
+        else:
+            other = await self._measure_life(self.naive(), options)
+        for name, value in ours.items():
+            self._samples.add(name, value, other[name])
 
-    async def answers(self, samples: int) -> "Answers":
-        """Say a line, wait for the answer, say the next."""
-        requested, posted, warm_s = list[float](), list[float](), 0.0
-        async with running(self._wire, self.config(remote=True)) as gateway:
-            for number in range(samples + WARM_UP):
+    async def _measure_life(
+        self, command: tuple[object, ...], options: argparse.Namespace, tree: Path | None = None
+    ) -> dict[str, float]:
+        requested, posted = list[float](), list[float]()
+        async with running(self._wire, *command, tree=tree) as bot:
+            await asyncio.sleep(IDLE_S)
+            idle_mb, warm_s = bot.resident_mb(), 0.0
+            for number in range(options.messages + WARM_UP):
                 if number == WARM_UP:
-                    warm_s = gateway.cpu_s()
-                answered = await ask(
-                    self._wire,
-                    self._model,
-                    gateway.bot,
-                    f"how is the build, number {number}?",
-                    f"alice{number % 50}",
-                )
+                    warm_s = bot.cpu_s()
+                answered = await self._ask(bot, number)
                 requested.append((answered.requested_s - answered.said_s) * 1000)
                 posted.append((answered.replied_s - answered.written_s) * 1000)
-            cpu_ms = (gateway.cpu_s() - warm_s) * 1000 / samples
-        return Answers(sorted(requested[WARM_UP:]), sorted(posted[WARM_UP:]), cpu_ms)
+            cpu_ms = (bot.cpu_s() - warm_s) * 1000 / options.messages
+            lines_per_cpu_s = await self._take_in(bot, options.lines)
+        del requested[:WARM_UP], posted[:WARM_UP]
+        return {
+            "launch -> connected, IRC": bot.up_s - bot.launched_s,
+            "memory, idle, IRC": idle_mb,
+            "message on the wire -> request, p50": statistics.median(requested),
+            "message on the wire -> request, p99": statistics.quantiles(requested, n=100)[98],
+            "model's last byte -> post, p50": statistics.median(posted),
+            "model's last byte -> post, p99": statistics.quantiles(posted, n=100)[98],
+            "CPU per answered message": cpu_ms,
+            "durable ingest over IRC": lines_per_cpu_s,
+        }
 
-    async def ingest(self, lines: int) -> tuple[float, float]:
-        """Room lines per second and per second of processor time, from the first on the wire until
-        all are durable."""
-        folder = self.config(remote=False)
-        async with running(self._wire, folder) as gateway:
-            log = sqlite3.connect(f"file:{folder}/reverie.db?mode=ro", uri=True)
-            began_with = _last(log)
-            began_s, began_cpu_s = time.perf_counter(), gateway.cpu_s()
-            for number in range(lines):
-                gateway.bot.raw(
-                    _line(number, f"the build is green again, this is line {number} of a long talk")
-                )
-            while _last(log) < began_with + 2 * lines:  # a message and its judgement each
-                await asyncio.sleep(0.01)
-            log.close()
-            return lines / (time.perf_counter() - began_s), lines / (gateway.cpu_s() - began_cpu_s)
+    async def _ask(self, bot: Gateway, number: int) -> Answered:
+        text = f"how is the build, number {number}?"
+        return await ask(self._wire, self._model, bot.bot, text, f"alice{number % 50}")
 
+    async def _take_in(self, bot: Gateway, lines: int) -> float:
+        """Say lines that nobody has to answer, then one that is answered behind them."""
+        began_s = bot.cpu_s()
+        for number in range(lines):
+            text = f"the build is green again, this is line {number} of a long talk"
+            bot.bot.raw(f":alice{number % 50}!a@host PRIVMSG {ROOM} :{text}\r\n".encode())
+        await self._ask(bot, 0)
+        return lines / (bot.cpu_s() - began_s)
 
-def _line(number: int, text: str) -> bytes:
-    return f":alice{number % 50}!a@host PRIVMSG {ROOM} :{text}\r\n".encode()
-
-
-def _last(log: sqlite3.Connection) -> int:
-    ((last,),) = log.execute("SELECT coalesce(max(seq), 0) FROM log")
-    return int(last)
-
-
-def _p99(taken: Sequence[float]) -> float:
-    return taken[int(len(taken) * 0.99)]
-
-
-def install_idle_plugins(folder: Path, count: int) -> None:
-    """Have gateways that start from now on find so many plugins that use no hook."""
-    folder.mkdir()
-    names = [f"idle_{number}" for number in range(count)]
-    classes = "".join(f"class {name}(Plugin):\n    name = {name!r}\n" for name in names)
-    (folder / "idle_plugins.py").write_text(f"from reverie import Plugin\n{classes}")
-    information = folder / "idle_plugins-1.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Name: idle-plugins\nVersion: 1\n")
-    entries = "".join(f"{name} = idle_plugins:{name}\n" for name in names)
-    (information / "entry_points.txt").write_text(f"[reverie.plugins]\n{entries}")
-    ENVIRONMENT["PYTHONPATH"] = str(folder)
-
-
-async def measure_idle_plugins(options: argparse.Namespace) -> list[Figure]:
-    """Answers with 0, 10 and 100 idle plugins, in turn, so that the machine is the same to all."""
-    counts = (0, 10, 100)
-    requested: dict[int, list[float]] = {count: [] for count in counts}
-    cpu: dict[int, list[float]] = {count: [] for count in counts}
-    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder:
-        async with Wire() as wire, FastModel() as model:
-            bench = Bench(Path(folder), wire, model)
-            await bench.launches(1, remote=True)
-            for turn, count in itertools.product(range(options.runs), counts):
-                install_idle_plugins(Path(folder) / f"plugins-{turn}-{count}", count)
-                answers = await bench.answers(options.samples)
-                requested[count].append(statistics.median(answers.requested_ms))
-                cpu[count].append(answers.cpu_ms)
-    rows = (("message -> model request, p50", requested), ("CPU per answered message", cpu))
-    return [
-        Figure(f"{name}, {count} idle plugins", statistics.median(found[count]), "ms", "")
-        for name, found in rows
-        for count in counts
-    ]
-
-
-async def measure_against(options: argparse.Namespace) -> list[Figure]:
-    """The start and idle memory of the code in another directory, and of this one, in turn, so that
-    the machine is the same to both."""
-    trees = {"there": options.against, "here": Path(__file__).resolve().parents[2]}
-    found: dict[tuple[str, str, str], list[float]] = {}
-    with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder:
-        async with Wire() as wire:
-            bench = Bench(Path(folder), wire, FastModel())
-            for turn, (name, tree) in itertools.product(range(options.runs + 1), trees.items()):
-                ENVIRONMENT["PYTHONPATH"] = str(tree)
-                async with running(wire, bench.config(remote=False)) as gateway:
-                    taken = {("launch -> JOIN", "s"): gateway.joined_s - gateway.launched_s}
-                    taken["processor time until the link is up", "s"] = gateway.cpu_s()
+    async def start_all_three(self) -> None:
+        """Launch on all platforms, beside the naive bot on IRC."""
+        async with BotApi() as telegram, DiscordApi() as discord:
+            beside = {
+                "telegram.bench": {
+                    "platform": "telegram",
+                    "token": telegram.token,
+                    "base_url": telegram.url,
+                    "rooms": ["*"],
+                },
+                "discord.bench": {
+                    "platform": "discord",
+                    "token": discord.token,
+                    "api_url": discord.api_url,
+                    "gateway_url": discord.gateway_url,
+                    "rooms": ["*"],
+                },
+            }
+            found = []
+            for command, links in ((self.command(beside=beside), 3), (self.naive(), 1)):
+                async with running(self._wire, *command, links=links) as bot:
                     await asyncio.sleep(IDLE_S)
-                    taken["resident, idle", "MB"] = gateway.resident_mb()
-                    taken["of it held by no other process", "MB"] = gateway.own_mb()
-                for (what, unit), value in taken.items() if turn else ():  # the first compiles
-                    found.setdefault((what, unit, name), []).append(value)
-    return [
-        Figure(f"{what}, {name}", statistics.median(values), unit)
-        for (what, unit, name), values in sorted(found.items())
-    ]
+                    found.append((bot.up_s - bot.launched_s, bot.resident_mb()))
+        for name, ours, other in zip(("launch -> connected", "memory, idle"), *found, strict=True):
+            self._samples.add(f"{name}, all three", ours, other)
+
+    async def start_with_log(self, store: Path) -> None:
+        """Launch with this store, beside the naive bot."""
+        taken = []
+        for command in (self.command(store=store), self.naive()):
+            async with running(self._wire, *command) as bot:
+                taken.append(bot.up_s - bot.launched_s)
+        self._samples.add("the same with 1,000,000 entries in the log, IRC", *taken)
+
+    async def grow_rooms(self, most: int) -> None:
+        """Have each of many rooms answered once, 50 of them at a time."""
+        rooms = [f"#bench{number}" for number in range(most)]
+        async with running(self._wire, *self.command(rooms=[ROOM, *rooms])) as bot:
+            await self._ask(bot, 0)
+            await asyncio.sleep(IDLE_S)
+            before_mb = bot.resident_mb()
+            for first in range(0, most, 50):
+                already = len(self._wire.lines)
+                for room in rooms[first : first + 50]:
+                    bot.bot.raw(f":ann!a@host PRIVMSG {room} :{NICK}: hello\r\n".encode())
+                wanted = {f"PRIVMSG {room} " for room in rooms[first : first + 50]}
+                await self._wire.until(partial(self._have_answered, already, wanted))
+                if first + 50 in (1_000, 10_000):
+                    name = f"memory of {first + 50:,} more rooms with history"
+                    self._samples.add(name, bot.resident_mb() - before_mb)
+
+    def _have_answered(self, already: int, wanted: set[str]) -> bool:
+        said = {line[: line.index(":")] for line in self._wire.lines[already:] if ":" in line}
+        return wanted <= said
 
 
-async def measure(options: argparse.Namespace) -> list[Figure]:
-    """All figures, in the order of the table."""
-    figures: list[Figure] = []
-    whole = not options.latency
+async def ask_at_once(folder: Path) -> float:
+    """Return the seconds that half of a hundred rooms wait, of a model that takes 1 s."""
+    names = [f"#room{number}" for number in range(ASKERS)]
+    async with ModelApi() as api:
+        api.default = lambda _: Answer(text="Yes.", delay_s=1.0)
+        given = {
+            "channels": {IRC: {"platform": "console", "rooms": names}},
+            "agents": [{"id": "reverie"}],
+            "llm": {
+                "providers": {"p": {"kind": "anthropic", "base_url": api.url, "api_key": "k"}},
+                "models": {"main": {"provider": "p", "name": "claude-sonnet-5-5"}},
+                "context_optimization": {"token_counter": {"enabled": False}},
+            },
+            "access": {"dm": "open", "rates": UNHURRIED, "budgets": UNBOUNDED},
+            "attention": {"coalesce": 0},
+            "store": {"path": "reverie.db"},
+            "ops": {"port": 0},
+        }
+        async with InProcess(parse_config(given, folder)) as gateway:
+            await gateway.ask("reverie, hello", sender="ann", room=names[0])  # fills the cache
+            first, began_s, took_s = (
+                len(gateway.screen.parts),
+                dict[str, float](),
+                dict[str, float](),
+            )
+            for room in names:
+                began_s[room] = time.monotonic()
+                await gateway.say("reverie, hello", sender=f"of {room}", room=room)
+            while len(took_s) < ASKERS:
+                await asyncio.sleep(0.005)
+                for part in gateway.screen.parts[first:]:
+                    took_s.setdefault(part.to.room, time.monotonic() - began_s[part.to.room])
+    return statistics.median(took_s.values())
 
-    def add(name: str, value: float, unit: str, promise: str = "") -> None:
-        figures.append(Figure(name, value, unit, promise))
 
+@contextlib.asynccontextmanager
+async def _bench(samples: Samples) -> AsyncIterator[Bench]:
     with tempfile.TemporaryDirectory(prefix="reverie-bench-") as folder:
-        base = Path(folder)
         async with Wire() as wire, FastModel() as model:
-            bench = Bench(base, wire, model)
-            await bench.launches(1, remote=True)  # compiles what has changed since the last start
-            for remote, kind in ((False, "scripted"), (True, "openai")) if whole else ():
-                joined, up = await bench.launches(options.runs, remote=remote)
-                add(f"launch -> JOIN on the wire, {kind}", joined, "s", "<= 0.45")
-                add(f"launch -> link up in the log, {kind}", up, "s")
-            if whole:
-                add(
-                    "resident, idle, scripted", await bench.resident(3, remote=False), "MB", "<= 60"
-                )
-                add(
-                    "resident, after a request, openai",
-                    await bench.resident(3, remote=True),
-                    "MB",
-                    "<= 60",
-                )
-            answers = await bench.answers(options.samples)
-            add(
-                "message -> model request, p50",
-                statistics.median(answers.requested_ms),
-                "ms",
-                "<= 4",
-            )
-            add("message -> model request, p99", _p99(answers.requested_ms), "ms", "<= 15")
-            add(
-                "model's last byte -> reply, p50",
-                statistics.median(answers.posted_ms),
-                "ms",
-                "<= 3",
-            )
-            add("model's last byte -> reply, p99", _p99(answers.posted_ms), "ms", "<= 12")
-            add("CPU per answered message", answers.cpu_ms, "ms", "<= 10")
-            if not whole:
-                return figures
-            rates = [await bench.ingest(options.lines) for _ in range(3)]
-            add(
-                f"ingest of {options.lines} room lines",
-                statistics.median(rate for rate, _ in rates),
-                "lines/s",
-            )
-            by_cpu = statistics.median(rate for _, rate in rates)
-            add("the same, by processor time", by_cpu, "lines/s", ">= 10000")
-            store = base / "big.db"
-            await fill(store, options.entries)
-            joined, up = await bench.launches(options.runs, remote=False, store=store)
-            add(f"launch -> JOIN with {options.entries} entries", joined, "s", "<= 0.55")
-            add(f"launch -> link up with {options.entries} entries", up, "s")
-    return figures
+            bench = Bench(Path(folder), wire, model, samples)
+            async with running(wire, *bench.command()):
+                pass  # compiles what has changed since the last start
+            yield bench
+
+
+async def measure_lives(samples: Samples, options: argparse.Namespace) -> None:
+    async with _bench(samples) as bench:
+        for _ in range(options.runs):
+            await bench.live(options)
+
+
+async def measure_platforms(samples: Samples, options: argparse.Namespace) -> None:
+    async with _bench(samples) as bench:
+        for _ in range(options.runs):
+            await bench.start_all_three()
+
+
+async def measure_long_log(samples: Samples, options: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        await fill(store := Path(folder) / "big.db", 1_000_000)
+        async with _bench(samples) as bench:
+            for _ in range(options.runs):
+                await bench.start_with_log(store)
+
+
+async def measure_rooms(samples: Samples, options: argparse.Namespace) -> None:
+    async with _bench(samples) as bench:
+        await bench.grow_rooms(options.rooms)
+
+
+async def measure_askers(samples: Samples, options: argparse.Namespace) -> None:
+    for _ in range(options.runs):
+        with tempfile.TemporaryDirectory() as folder:
+            samples.add("100 rooms ask at once, half wait", await ask_at_once(Path(folder)), 1.0)
+
+
+async def measure_hello(samples: Samples, _: argparse.Namespace) -> None:
+    commits, reads = await count_trips(ROOT)
+    samples.add("commits of a hello", commits)
+    samples.add("reads of a hello", reads)
+
+
+async def measure_hour(samples: Samples, _: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        hour = await bench_hour.play(Path(folder))
+    samples.add("addressed messages answered, recorded hour", hour.answered / hour.addressed)
+    samples.add("input read from the cache, recorded hour", hour.read_tokens / hour.input_tokens)
+    samples.add("cost, recorded hour", hour.units, hour.bound)
+    samples.add("input tokens for each addressed message", hour.input_tokens / hour.addressed)
+    samples.add("units for each answer", hour.units / hour.answered)
+    samples.add("prefix that all conversations share", hour.prefix_tokens)
+
+
+async def measure_policy(samples: Samples, options: argparse.Namespace) -> None:
+    price = PriceTable.parse(bench_cache.PRICES.read_text(encoding="utf-8")).find(bench_cache.MODEL)
+    for (name, make), seed in itertools.product(
+        bench_cache_plan.RECORDED.items(), range(1, options.runs + 1)
+    ):
+        turns, judge = make(seed), bench_cache_plan.Judge(price)
+        keeper = bench_cache_plan.Keeper(price, bench_cache_plan.POLICIES["auto"])
+        for turn in turns:
+            keeper(turn, judge)
+        bound = bench_cache_plan.best(turns, bench_cache.cost_of(bench_cache.MODEL))
+        samples.add(f"cost, {name}", judge.paid, bound)
+
+
+GROUPS: Final[dict[str, Callable[[Samples, argparse.Namespace], Coroutine[None, None, None]]]] = {
+    "life": measure_lives,
+    "platforms": measure_platforms,
+    "log": measure_long_log,
+    "rooms": measure_rooms,
+    "askers": measure_askers,
+    "hello": measure_hello,
+    "hour": measure_hour,
+    "policy": measure_policy,
+}
+
+
+def compare(found: tuple[float, float | None]) -> float:
+    """Return what is compared with the baseline: a ratio, or a count."""
+    ours, beside = found
+    return ours if beside is None else ours / beside
+
+
+def show(medians: dict[str, tuple[float, float | None]], other: str) -> None:
+    print(
+        f"{'':48} {'measured':>10} {'beside':>10} {'ratio':>6}  {'unit':12} {'promise':18} beside is"
+    )
+    for name, found in medians.items():
+        row, (ours, beside) = ROWS[name], found
+        told = f"{'':17}" if beside is None else f"{beside:10.2f} {compare(found):6.2f}"
+        what = other if row.beside.startswith("naive") and other else row.beside
+        print(f"{name:48} {ours:10.2f} {told}  {row.unit:12} {row.promise:18} {what}")
+
+
+def find_worse(
+    medians: dict[str, tuple[float, float | None]], baseline: dict[str, float]
+) -> list[str]:
+    """Return a line for each ratio that is worse than the stored one by more than a fifth."""
+    lines = []
+    for name, before in baseline.items():
+        if name in medians and ROWS[name].is_checked:
+            now = compare(medians[name])
+            worse, better = (before, now) if ROWS[name].is_more_better else (now, before)
+            if worse > WORSE * better:
+                lines.append(f"{name}: {now:.2f}, and the stored ratio is {before:.2f}")
+    return lines
 
 
 def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--runs", type=int, default=7, help="launches of each kind")
+    """Measure, print, and compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--samples", type=int, default=500, help="messages of each kind, one at a time"
+        "groups", nargs="*", choices=[*GROUPS, []], help="all, unless some are named"
     )
-    parser.add_argument("--lines", type=int, default=20_000)
-    parser.add_argument("--entries", type=int, default=1_000_000)
-    parser.add_argument(
-        "--latency",
-        action="store_true",
-        help="from a message to the request, and to the reply, only",
-    )
-    parser.add_argument(
-        "--idle-plugins",
-        action="store_true",
-        help="what 0, 10 and 100 plugins cost that do nothing",
-    )
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="DIR",
-        help="start and idle memory of the code in this directory and of this one, in turn",
-    )
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--messages", type=int, default=200, help="of each run, one at a time")
+    parser.add_argument("--lines", type=int, default=8_000, help="of each run, all at once")
+    parser.add_argument("--rooms", type=int, default=10_000)
+    parser.add_argument("--against", type=Path, metavar="DIR", help="a checkout, for `life`")
+    parser.add_argument("--check", action="store_true", help="fail where a ratio is much worse")
+    parser.add_argument("--store", action="store_true", help="write the ratios to baseline.json")
     options = parser.parse_args()
-    load = os.getloadavg()[0]
-    measured = measure_idle_plugins if options.idle_plugins else measure
-    measured = measure_against if options.against else measured
-    figures = asyncio.run(measured(options))
-    if options.json:
-        print(
-            json.dumps(
-                {f"{figure.name} ({figure.unit})": round(figure.value, 3) for figure in figures}
-            )
-        )
-        return 0
-    show(figures)
-    print(
-        f"load average {load:.2f} before, {os.getloadavg()[0]:.2f} after, on {os.cpu_count()} "
-        "processors"
-    )
-    return 0
+    samples, load = Samples(), os.getloadavg()[0]
+    for group in options.groups or GROUPS:
+        print(f"measuring: {group}", file=sys.stderr)
+        asyncio.run(GROUPS[group](samples, options))
+    medians = samples.medians()
+    show(medians, f"{options.against}" if options.against else "")
+    print(f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} processors")
+    baseline = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {}
+    if options.store:
+        baseline |= {name: round(compare(found), 3) for name, found in medians.items()}
+        BASELINE.write_text(json.dumps(baseline, indent=2) + "\n", encoding="utf-8")
+    worse = find_worse(medians, baseline) if options.check else []
+    print("".join(f"worse: {line}\n" for line in worse), end="")
+    return bool(worse)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from gateway.core.events import (
     SenderId,
     Usage,
 )
-from gateway.core.facts import URGENT, Judgement, Seq, TurnId, TurnRecord, dedup_key
+from gateway.core.facts import URGENT, Judgement, Seq, TurnId, TurnRecord, dedup_key, dump_fact
 from gateway.store import NewEntry, Store
 
 WORDS = [
@@ -105,6 +105,34 @@ def _batches(count: int, roll: random.Random) -> Iterator[list[NewEntry]]:
             for n in numbers
             for one in message(n, begin + timedelta(days=DAYS) * (n / count), roll)
         ]
+
+
+def _rows(count: int) -> Iterator[tuple[int, str, str, str, str | None, int | None, str]]:
+    roll, begin = random.Random(1), datetime.now(UTC) - timedelta(days=DAYS)
+    for number in range(count // 2):
+        at = begin + timedelta(seconds=number)
+        said, judged = message(number, at, roll)
+        told, place, seq = (
+            at.isoformat(timespec="microseconds"),
+            str(said.conversation),
+            2 * number + 1,
+        )
+        yield seq, told, said.fact.kind, place, said.key, None, dump_fact(said.fact)
+        yield seq + 1, told, "judged", place, None, seq, dump_fact(judged.fact)
+
+
+async def fill(path: Path, count: int) -> None:
+    """Make a log of `count` entries, written past the store for speed."""
+    await (await Store.open(path, SystemClock())).close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("PRAGMA synchronous = OFF")
+        connection.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?, ?, ?)", _rows(count))
+        connection.execute("INSERT INTO search (search) VALUES ('rebuild')")
+        connection.execute(
+            "INSERT INTO unread SELECT cause, conversation, ? FROM log WHERE kind = 'judged' "
+            "ORDER BY seq DESC LIMIT 5000",
+            (URGENT,),
+        )
 
 
 async def build(path: Path, count: int, seed: int) -> float:

@@ -20,6 +20,7 @@ from reverie.testing.servers.ircd import Client, Ircd
 
 REVERIE = Path(sys.executable).with_name("reverie")
 NICK, ROOM = "reverie", "#bench"
+ROOT = Path(__file__).resolve().parents[2]
 START_LIMIT_S = 60.0
 
 ENVIRONMENT = {
@@ -121,7 +122,7 @@ class Wire(Ircd):
 
 @dataclass(slots=True)
 class Gateway:
-    """A running `reverie run`."""
+    """A running `reverie run`, or another bot."""
 
     process: asyncio.subprocess.Process
     launched_s: float
@@ -147,27 +148,25 @@ class Gateway:
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
-    def own_mb(self) -> float:
-        """What of that no other process holds."""
-        sums = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text(encoding="ascii")
-        kinds = ("Private_Clean:", "Private_Dirty:")
-        return sum(int(sums.partition(kind)[2].split()[0]) for kind in kinds) / 1024
+
+def gateway_command(config: Path) -> tuple[object, ...]:
+    return REVERIE, "run", "--config", config
 
 
 @contextlib.asynccontextmanager
-async def running(wire: Wire, config: Path, *, links: int = 1) -> AsyncIterator[Gateway]:
-    """Start it, wait until its links are up, hand it over, stop it. Raises RuntimeError with its
-    log if they do not."""
+async def running(
+    wire: Wire, *command: object, links: int = 1, tree: Path | None = None
+) -> AsyncIterator[Gateway]:
+    """Start a program, wait until its links are up, hand it over, stop it. `tree`: the checkout
+    whose code it is; None: this one. Raises RuntimeError with its log if they do not come up.
+    """
     already = len(wire.lines)
     launched_s = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
-        REVERIE,
-        "run",
-        "--config",
-        config,
+        *map(str, command),
         stderr=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | {"PYTHONPATH": str(tree or ROOT)},
     )
     assert process.stderr is not None
     reading: asyncio.Task[None] | None = None

@@ -149,6 +149,13 @@ async def trace_hello(checkout: Path) -> tuple[list[Any], float, float]:
         return await gateway.end(), answered.requested_s, answered.replied_s
 
 
+async def count_trips(checkout: Path) -> tuple[int, int]:
+    """Return the commits and the reads of the last message."""
+    (_, _, trips), _, _ = await trace_hello(checkout)
+    kinds = [kind for _, kind, _ in trips]
+    return kinds.count("commit"), kinds.count("read")
+
+
 def count_statements(file: Path) -> int:
     """Return the number of statements in a file of Python."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
