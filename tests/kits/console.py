@@ -14,7 +14,6 @@ from textual.pilot import Pilot
 
 from gateway.core import api_models
 from gateway.core.metrics import ChannelStats
-from gateway.plugins import find_plugins
 from gateway.plugins.console.app import ConsoleApp, PaneLog
 from gateway.plugins.console.client import GatewayApiClient
 
@@ -78,7 +77,10 @@ class StubGateway:
         }
         self.messages: list[dict[str, Any]] = []
         self.places: list[dict[str, Any]] = []
-        self.plugins: list[dict[str, Any]] = [{"name": one.name} for one in find_plugins().classes]
+        self.commands: list[dict[str, Any]] = [
+            {"name": name, "usage": name, "help": "Show the connections."}
+            for name in ("status", "dmn pause", "dmn quiet", "reload")
+        ]
         self._readers: set[asyncio.Queue[bytes | None]] = set()
         self._runner: web.AppRunner | None = None
         self.port = 0
@@ -98,9 +100,9 @@ class StubGateway:
             ),
         )
         app.router.add_get(
-            "/api/plugins",
+            "/api/commands",
             self._reply(
-                lambda _: filled(api_models.Page[api_models.PluginEntry], {"items": self.plugins})
+                lambda _: filled(api_models.Page[api_models.CommandEntry], {"items": self.commands})
             ),
         )
         app.router.add_get("/api/events", self._events)

@@ -21,11 +21,21 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.suggester import Suggester
 from textual.theme import Theme
-from textual.widgets import Footer, HelpPanel, Input, RichLog, Static
+from textual.widgets import Footer, Input, RichLog, Static
 
 from channels.aio import Backoff
 from channels.text import clean_text
-from gateway.core.api_models import ApiEvent, ConversationDetail, TurnSummary
+from gateway.core.api_models import (
+    ApiEvent,
+    CommandEntry,
+    ConversationDetail,
+    ConversationSummary,
+    GatewayStatus,
+    Page,
+    SayReceipt,
+    TurnSummary,
+)
+from gateway.core.control_messages import ControlResponse
 from gateway.core.text_safety import reveal_hidden
 from gateway.plugins.console.client import ConsoleApiError, GatewayApiClient
 from gateway.plugins.console.model import (
@@ -35,12 +45,11 @@ from gateway.plugins.console.model import (
     MAX_MESSAGE_CHARS,
     OPERATOR_CONVERSATION,
     ConsoleModel,
-    PaneEntry,
     PaneName,
+    one_line,
     parse_input,
     render_status,
 )
-from gateway.plugins.console.safe_text import one_line
 
 LINE_BREAK: Final = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
 """Stands for a line break in the input, which has one line."""
@@ -49,14 +58,17 @@ MAX_HISTORY: Final = 500
 
 HELP: Final = "\n".join(
     (
-        "`/help` lists the gateway's commands. Here:\n",
-        *(f"- `/{name}`: {what}" for name, what in LOCAL_COMMANDS.items()),
-        "- Tab completes it",
-        "- Ctrl+J begins another line",
-        "- Up: what was said before",
-        "- PageUp scrolls; End follows again",
-        "- Esc a second time stops a turn elsewhere",
-        "- Ctrl+C twice quits",
+        "/help lists the gateway's commands. Here:",
+        *(f"/{name}: {what}" for name, what in LOCAL_COMMANDS.items()),
+        "Tab completes a command, or goes to the next pane",
+        "Ctrl+J begins another line",
+        "Up: what was said before",
+        "PageUp scrolls; End follows again",
+        "Esc stops the turn in the conversation that is shown, else what an agent does by itself",
+        "Ctrl+K ends the tool that runs there; the turn goes on",
+        "Ctrl+R shows or hides what agents think from now on",
+        "Ctrl+L empties the pane",
+        "Ctrl+Q quits",
     )
 )
 
@@ -77,7 +89,6 @@ class CommandSuggester(Suggester):
 class Prompt(Input):
     """The input, with history and completion."""
 
-    HELP = HELP
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "recall(-1)", "What was said before", show=False),
         Binding("down", "recall(1)", "What was said after it", show=False),
@@ -103,12 +114,8 @@ class Prompt(Input):
         """Return the input, with its line breaks, and empty it."""
         if self.value.strip() and (not self._sent or self._sent[-1] != self.value):
             self._sent.append(self.value)
-        text, self.value, self._age, self._draft = (
-            self.value.replace(LINE_BREAK, "\n").strip(),
-            "",
-            0,
-            "",
-        )
+        text = self.value.replace(LINE_BREAK, "\n").strip()
+        self.value, self._age, self._draft = "", 0, ""
         return text
 
     def action_recall(self, by: int) -> None:
@@ -149,51 +156,40 @@ REDRAWN_ENTRIES: Final = 500
 class PaneLog(RichLog):
     """Entries of one pane. Follows the end until somebody scrolls up."""
 
-    HELP = HELP
+    def __init__(self, name: PaneName) -> None:
+        super().__init__(id=name, wrap=True, min_width=1, max_lines=MAX_LINES, auto_scroll=False)
+        self.entries: deque[Text] = deque(maxlen=REDRAWN_ENTRIES)
+        self.pane_name, self.title = name, str(name)
+        self._follows, self._drawn_width = True, 0
 
-    def __init__(self, title: str, *, id: PaneName) -> None:  # noqa: A002 - Textual's name
-        super().__init__(id=id, wrap=True, min_width=1, max_lines=MAX_LINES, auto_scroll=False)
-        self.entries: deque[PaneEntry] = deque(maxlen=REDRAWN_ENTRIES)
-        self.pane_name, self.title = id, title
-        self.shows_thinking = True
-        self._follows, self._missed, self._drawn_width = True, 0, 0
-
-    def add(self, entries: Sequence[PaneEntry]) -> None:
+    def add(self, entries: Sequence[Text]) -> None:
         """Show further entries."""
         self.entries.extend(entries)
         for entry in entries:
-            if self.shows_thinking or not entry.is_thinking:
-                self.write(entry.text, scroll_end=self._follows)
-                self._missed += not self._follows
+            self.write(entry, scroll_end=self._follows)
         self.show_title()
 
     def clear_entries(self) -> None:
         """Remove all entries."""
         self.entries.clear()
-        self.redraw()
-
-    def redraw(self) -> None:
-        """Write the newest entries again, because the width or what is hidden has changed."""
-        entries, follows, top = [*self.entries], self._follows or not self.entries, self.scroll_y
         self.clear()
-        self.entries.clear()
-        self._follows, self._missed = follows, 0
-        self.add(entries)
-        self._missed = 0
-        if not follows:
-            self.scroll_to(y=top, animate=False)
+        self._follows = True
         self.show_title()
 
     def show_title(self) -> None:
-        """Show the title, with the number of entries below what is visible."""
-        sign = "" if self._follows else f"  ↓ {f'{self._missed} new, ' if self._missed else ''}End"
-        hidden = "" if self.shows_thinking else " (reasoning is hidden)"
-        self.border_title = Text(f"{self.title}{hidden}{sign}")
+        """Show the title, and how to see the end if that is not visible."""
+        self.border_title = Text(f"{self.title}{'' if self._follows else '  ↓ End'}")
 
     def on_resize(self, event: events.Resize) -> None:
+        """Wrap the newest entries in the new width."""
         super().on_resize(event)
         if self._drawn_width not in (0, event.size.width):
-            self.redraw()
+            entries, follows, top = [*self.entries], self._follows, self.scroll_y
+            self.clear_entries()
+            self._follows = follows
+            self.add(entries)
+            if not follows:
+                self.scroll_to(y=top, animate=False)
         elif self._follows:
             self.scroll_end(animate=False)
         self._drawn_width = event.size.width
@@ -203,7 +199,6 @@ class PaneLog(RichLog):
         super().watch_scroll_y(old_value, new_value)
         if old_value != new_value:
             self._follows = new_value >= self.max_scroll_y
-            self._missed = 0 if self._follows else self._missed
             self.show_title()
 
 
@@ -262,22 +257,17 @@ PaneLog {
 PaneLog:focus { border-top: heavy ansi_cyan; background-tint: transparent; }
 .growing { height: auto; max-height: 6; display: none; }
 #autonomous-box .growing { max-height: 3; }
-HelpPanel { width: 50%; max-width: 60; }
-HelpPanel Markdown#widget-help { max-height: 100%; height: 1fr; padding: 0; }
-HelpPanel KeyPanel#keys-help { display: none; }
 #hint { height: 1; display: none; text-style: italic; text-wrap: nowrap; text-overflow: ellipsis; }
 #status { height: 2; border: none; text-wrap: nowrap; text-overflow: ellipsis; }
 """
 
 DRAW_DELAY_S: Final = 0.05
 """Seconds within which events are drawn together."""
-TICK_S: Final = 0.5
-POLL_S: Final = 5.0
-"""Seconds between two status requests; also after turns, but at most once a second."""
+TICK_S: Final = 1.0
+POLL_TICKS: Final = 5
+"""Ticks between two status requests; after a turn, one is made at the next tick."""
 MAX_RECONNECT_S: Final = 10.0
 """Longest wait between two attempts to connect; short, because a person watches."""
-CONFIRM_S: Final = 2.0
-"""Seconds within which a key must be pressed again."""
 
 
 class ConsoleApp(App[int]):
@@ -286,32 +276,14 @@ class ConsoleApp(App[int]):
     ENABLE_COMMAND_PALETTE = False
     CSS = CSS
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "ctrl+r",
-            "thinking",
-            "reasoning",
-            priority=True,
-            tooltip="Show or hide what agents think",
-        ),
-        Binding(
-            "ctrl+k",
-            "kill",
-            "kill tool",
-            priority=True,
-            tooltip="End the tool that runs; the turn goes on",
-        ),
-        Binding(
-            "escape",
-            "stop",
-            "stop turn",
-            priority=True,
-            tooltip="In another conversation: press it twice",
-        ),
+        Binding("ctrl+r", "thinking", "reasoning", priority=True),
+        Binding("ctrl+k", "kill", "kill tool", priority=True),
+        Binding("escape", "stop", "stop turn", priority=True),
         Binding("tab", "app.focus_next", "pane", show=False),
-        Binding("ctrl+l", "empty", "clear", priority=True, tooltip="Empty the pane"),
-        Binding("f1", "toggle_help", "help", priority=True),
+        Binding("ctrl+l", "empty", "clear", priority=True),
+        Binding("f1", "help", "help", priority=True),
         Binding("ctrl+q", "quit", "quit", priority=True),
-        Binding("ctrl+c", "leave_twice", show=False, priority=True),
+        Binding("ctrl+c", "tell_how_to_quit", show=False, priority=True),
         Binding("pageup", "scroll(-1)", show=False),
         Binding("pagedown", "scroll(1)", show=False),
     ]
@@ -320,24 +292,16 @@ class ConsoleApp(App[int]):
         """`by`: name of the operator, for people."""
         super().__init__(ansi_color=True)
         self.model = ConsoleModel()
-        self._panes: dict[PaneName, PaneLog] = {
-            "autonomous": PaneLog("autonomous", id="autonomous"),
-            "conversation": PaneLog("conversation", id="conversation"),
-            "tools": PaneLog("tools", id="tools"),
-        }
-        self._growing: dict[PaneName, Static] = {
-            name: Static(classes="growing", markup=False) for name in ("autonomous", "conversation")
-        }
-        self._hint, self._status = (
-            Static(id="hint", markup=False),
-            Static(id="status", markup=False),
-        )
+        names: tuple[PaneName, ...] = ("autonomous", "conversation", "tools")
+        self._panes = {name: PaneLog(name) for name in names}
+        self._growing = {name: Static(classes="growing", markup=False) for name in names[:2]}
+        self._hint = Static(id="hint", markup=False)
+        self._status = Static(id="status", markup=False)
         self._api, self._by = api, by
         self._connection = "connecting"
         """What is the matter with the connection; empty: it is up."""
-        self._draw_pending, self._is_status_stale = False, False
-        self._ticks = 0
-        self._confirmation = ("", 0.0)  # what must be pressed again, and until when that counts
+        self._draw_pending = False
+        self._ticks_to_poll = 0
         self.register_theme(THEME)
         self.theme = THEME.name
         self.animation_level = "none"
@@ -365,7 +329,6 @@ class ConsoleApp(App[int]):
             ):  # in another thread signals are not ours
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 0)
         self.set_interval(TICK_S, self._tick)
-        self.set_interval(POLL_S, self._poll)
         self._run_in_background(self._listen())
 
     async def _listen(self) -> None:
@@ -377,17 +340,16 @@ class ConsoleApp(App[int]):
         while True:
             try:
                 async with self._api.open_stream(last) as batches:
-                    status = await self._api.get_status()
-                    plugins = await self._api.list_plugins()
-                    self.model.use_plugins({one.name for one in plugins.items})
+                    status = await self._api.get(GatewayStatus, "/api/status")
+                    commands = await self._api.get(Page[CommandEntry], "/api/commands")
+                    self.model.commands = {one.name: one for one in commands.items}
                     if past is None:
-                        past = await self._api.get_history(self.model.followed)
+                        past = await self._get_history(self.model.followed)
                         self.model.follow(self.model.followed, past)
                     else:
                         self.model.add_gateway_note("attached again", at=status.now)
-                    self._connection = ""
+                    self._connection, self._ticks_to_poll = "", 0
                     self.model.handle_connected(status)
-                    self._poll()
                     backoff.reset()
                     self.schedule_draw()
                     async for position, received in batches:
@@ -406,9 +368,8 @@ class ConsoleApp(App[int]):
         """Show events."""
         for event in received:
             self.model.apply_event(event)
-        self._is_status_stale |= any(
-            isinstance(event, TurnSummary) and event.state != "started" for event in received
-        )
+            if isinstance(event, TurnSummary) and event.state != "started":
+                self._ticks_to_poll = 0
         self.schedule_draw()
 
     def schedule_draw(self) -> None:
@@ -426,7 +387,7 @@ class ConsoleApp(App[int]):
             ALL_CONVERSATIONS: "all conversations",
         }.get(follows, f"{one_line(self.model.title(follows), 60)} (what you say is not said here)")
         for name, pane in self._panes.items():
-            pane.add([one for one in entries if one.pane == name])
+            pane.add([text for place, text in entries if place == name])
         for name, growing in self._growing.items():
             shown = self.model.growing(name)
             growing.display = bool(shown)
@@ -443,19 +404,13 @@ class ConsoleApp(App[int]):
         )
 
     def _tick(self) -> None:
-        self._ticks += 1
-        if self._is_status_stale and self._ticks % 2 == 0:
-            self._poll(places=False)
+        self._ticks_to_poll -= 1
+        if self._ticks_to_poll < 0 and not self._connection:
+            self._ticks_to_poll = POLL_TICKS
+            self._run_in_background(self._refresh_model())
         self._draw_status()
 
-    def _poll(self, *, places: bool = True) -> None:
-        self._is_status_stale = False
-        if not self._connection:
-            self._run_in_background(self._refresh_model(places=places))
-
     def _run_in_background(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run a task in the background and draw after it."""
-
         async def then() -> None:
             await work
             self.schedule_draw()
@@ -470,7 +425,7 @@ class ConsoleApp(App[int]):
             self.model.add_remark(words, bad=True)
             return
         try:
-            await self._api.say(text)
+            await self._api.post(SayReceipt, "/api/say", text=text)
         except ConsoleApiError as error:
             self.model.add_remark(f"not said: {error}", bad=True)
 
@@ -481,14 +436,12 @@ class ConsoleApp(App[int]):
             "own": OPERATOR_CONVERSATION,
             "all": ALL_CONVERSATIONS,
         }.get(wanted) or self.model.find_conversation(wanted)
+        past = None
         try:
-            past = (
-                None
-                if conversation == ALL_CONVERSATIONS
-                else await self._api.get_history(conversation)
-            )
-            if past is None:
+            if conversation == ALL_CONVERSATIONS:
                 await self._list_conversations()
+            else:
+                past = await self._get_history(conversation)
         except ConsoleApiError as error:
             self.model.add_remark(f"cannot follow {wanted}: {error}", bad=True)
             return
@@ -497,23 +450,28 @@ class ConsoleApp(App[int]):
         if past is not None and not past.messages:
             self.model.add_remark("nothing was said here yet")
 
+    async def _get_history(self, conversation: str) -> ConversationDetail:
+        return await self._api.get(
+            ConversationDetail, "/api/conversation", id=conversation, limit="100"
+        )
+
     async def _list_conversations(self) -> None:
-        self.model.conversations = (await self._api.list_conversations()).items
-        self.model.learn_titles(self.model.conversations)
+        found = await self._api.get(Page[ConversationSummary], "/api/conversations")
+        self.model.conversations = found.items
+        self.model.learn_titles(found.items)
 
-    async def _refresh_model(self, *, places: bool) -> None:
-        """Fetch the status, and with `places` the conversations. Failures show up as a lost
-        connection.
-        """
+    async def _refresh_model(self) -> None:
+        """Fetch the status and the conversations. Failures show up as a lost connection."""
         with contextlib.suppress(ConsoleApiError):
-            self.model.update_status(await self._api.get_status())
-            if places:
-                await self._list_conversations()
+            self.model.update_status(await self._api.get(GatewayStatus, "/api/status"))
+            await self._list_conversations()
 
-    async def _send_order(self, kind: str, conversation: str, what: str) -> None:
+    async def _send_order(self, command: str, conversation: str, what: str) -> None:
         self.model.add_remark(what)
         try:
-            answered = await self._api.send_order(kind, conversation, self._by)
+            answered = await self._api.post(
+                ControlResponse, "/api/orders", words=[command], place=conversation, by=self._by
+            )
         except ConsoleApiError as error:
             self.model.add_remark(f"not done: {error}", bad=True)
             return
@@ -542,37 +500,31 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def action_thinking(self) -> None:
-        """Show or hide thinking."""
-        pane = self._panes["autonomous"]
-        pane.shows_thinking = not pane.shows_thinking
-        pane.redraw()
+        """Show or hide thinking from now on."""
+        self.model.shows_thinking = not self.model.shows_thinking
+        state = "shown" if self.model.shows_thinking else "hidden"
+        self.model.add_gateway_note(f"reasoning is {state} from now on")
+        self.schedule_draw()
 
     def action_kill(self) -> None:
         """Kill the running tool."""
-        call = self.model.find_call_to_kill()
-        if call is None:
+        turn = self.model.find_turn(has_call=True)
+        if turn is None:
             self.model.add_remark("no tool is running")
         else:
-            what = f"killing {call.name} in {self.model.title(call.conversation)}"
-            self._run_in_background(self._send_order("kill", call.conversation, what))
+            name, _ = [*turn.calls.values()][-1]
+            what = f"killing {name} in {self.model.title(turn.conversation)}"
+            self._run_in_background(self._send_order("kill", turn.conversation, what))
         self.schedule_draw()
 
     def action_stop(self) -> None:
-        """Stop the running turn; the help first, where it is open."""
-        turn = self.model.find_turn_to_stop()
-        if self.screen.query(HelpPanel):
-            self.action_hide_help_panel()
-        elif turn is None:
-            self.model.add_remark("no turn is running")
-        elif not self.model.needs_confirmation(turn) or self._is_confirmed(
-            f"stop {turn.conversation}"
-        ):
+        """Stop the running turn."""
+        turn = self.model.find_turn()
+        if turn is None:
+            self.model.add_remark("no turn is running here; to stop one elsewhere, /follow it")
+        else:
             what = f"stopping the turn in {self.model.title(turn.conversation)}"
             self._run_in_background(self._send_order("stop", turn.conversation, what))
-        else:
-            self.model.add_remark(
-                f"Esc again stops the turn in {self.model.title(turn.conversation)}"
-            )
         self.schedule_draw()
 
     def action_empty(self) -> None:
@@ -584,27 +536,15 @@ class ConsoleApp(App[int]):
         pane = self._active_pane()
         (pane.scroll_page_down if by > 0 else pane.scroll_page_up)(animate=False)
 
-    def action_toggle_help(self) -> None:
-        """Show or hide the keys."""
-        if self.screen.query(HelpPanel):
-            self.action_hide_help_panel()
-        else:
-            self.action_show_help_panel()
+    def action_help(self) -> None:
+        """Show the keys."""
+        self.model.add_remark(HELP)
+        self.schedule_draw()
 
-    def action_leave_twice(self) -> None:
-        """Quit at the second press."""
-        if self._is_confirmed("leave"):
-            self.exit(0)
-        else:
-            self.model.add_remark("Ctrl+C again quits")
+    def action_tell_how_to_quit(self) -> None:
+        """Tell which key quits."""
+        self.model.add_remark("Ctrl+Q quits")
         self.schedule_draw()
 
     def _active_pane(self) -> PaneLog:
         return self.focused if isinstance(self.focused, PaneLog) else self._panes["conversation"]
-
-    def _is_confirmed(self, what: str) -> bool:
-        """Return whether the same key was pressed a moment ago."""
-        now = asyncio.get_running_loop().time()
-        again = self._confirmation[0] == what and now < self._confirmation[1]
-        self._confirmation = ("", 0.0) if again else (what, now + CONFIRM_S)
-        return again

@@ -3,9 +3,8 @@
 Plain HTTP is accepted for this machine only, else HTTPS.
 
 Errors:
-- `ConsoleApiError`: no usable answer.
-- `ApiUnavailable`: wait; nothing answers there, or the answer broke off.
-- `ApiRejected`: tell the person; the token or the request was refused.
+- `ConsoleApiError`: tell the person; the token or the request was refused, or the answer is none.
+- `ApiUnavailable`, one of these: wait; nothing answers there, or the answer broke off.
 """
 
 import argparse
@@ -14,11 +13,12 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, TypeVar
+from typing import Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+import httpx
 from pydantic import BaseModel, TypeAdapter
 
 from agent.models.http import SseEventTooLarge, SseParser
@@ -32,21 +32,7 @@ from gateway.command_line import (
 )
 from gateway.config.models import OpsConfig
 from gateway.core.addresses import is_loopback_host
-from gateway.core.api_models import (
-    EVENT_MODELS,
-    ApiEvent,
-    ConversationDetail,
-    ConversationSummary,
-    GatewayStatus,
-    Page,
-    PluginEntry,
-    SayReceipt,
-)
-from gateway.core.control_messages import ControlResponse
-
-if TYPE_CHECKING:
-    import httpx
-
+from gateway.core.api_models import EVENT_MODELS, ApiEvent, GatewayStatus
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -60,10 +46,9 @@ def parse_event(name: str, data: str) -> ApiEvent | None:
         return None
 
 
-REQUEST_TIMEOUT_S = 10.0
-STREAM_TIMEOUT_S = 40.0
+REQUEST_TIMEOUT_S: Final = 10.0
+STREAM_TIMEOUT_S: Final = 40.0
 """Seconds: a stream sends something every 15 s, at least a comment."""
-_NO, _BROKEN = 400, 500
 
 
 class ConsoleApiError(Exception):
@@ -74,18 +59,12 @@ class ApiUnavailable(ConsoleApiError):
     """Nothing answers there at the moment."""
 
 
-class ApiRejected(ConsoleApiError):
-    """The token or the request was refused."""
-
-
 EventBatch = tuple[str, list[ApiEvent]]
 """What arrived together: the last position of the log in it (empty: none), and the events."""
 
 
-async def _read_batches(response: "httpx.Response") -> AsyncGenerator[EventBatch]:
+async def _read_batches(response: httpx.Response) -> AsyncGenerator[EventBatch]:
     """Yield what arrives. Raises ApiUnavailable at the end of the connection."""
-    import httpx  # noqa: PLC0415 - as below
-
     parser = SseParser()
     try:
         async for data in response.aiter_bytes():
@@ -116,113 +95,77 @@ class GatewayApiClient:
             raise ValueError("the token is empty, or holds what no header can")
         self.address = parts.netloc.rpartition("@")[2]
         """Host and port, for people."""
-        self._url = f"{parts.scheme}://{self.address}"
-        self._headers = {"authorization": f"Bearer {token}"}
-        self._client: httpx.AsyncClient | None = None
+        self._client = httpx.AsyncClient(
+            base_url=f"{parts.scheme}://{self.address}",
+            headers={"authorization": f"Bearer {token}"},
+            timeout=REQUEST_TIMEOUT_S,
+            trust_env=False,
+            follow_redirects=False,
+        )
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._client is not None:
-            await self._client.aclose()
+        await self._client.aclose()
 
-    async def get_status(self) -> GatewayStatus:
-        """Return the state of the gateway."""
-        return await self._request(GatewayStatus, "GET", "/api/status")
+    async def get(self, kind: type[ModelT], path: str, **query: str) -> ModelT:
+        """Return an answer of the API. Raises ConsoleApiError."""
+        return await self._request(kind, "GET", path, query, None)
 
-    async def get_history(self, conversation: str, limit: int = 100) -> ConversationDetail:
-        """Return the newest messages of a conversation, oldest first."""
-        query = {"id": conversation, "limit": str(limit)}
-        return await self._request(ConversationDetail, "GET", "/api/conversation", query=query)
-
-    async def list_conversations(self, limit: int = 50) -> Page[ConversationSummary]:
-        """Return conversations, the most recently active first."""
-        return await self._request(
-            Page[ConversationSummary], "GET", "/api/conversations", query={"limit": str(limit)}
-        )
-
-    async def list_plugins(self) -> Page[PluginEntry]:
-        """Return the plugins in use."""
-        return await self._request(Page[PluginEntry], "GET", "/api/plugins")
-
-    async def say(self, text: str) -> None:
-        """Post a text as the operator; return when it is durable."""
-        await self._request(SayReceipt, "POST", "/api/say", body={"text": text})
-
-    async def send_order(self, command: str, conversation: str, by: str) -> ControlResponse:
-        """Give a command, `stop` or `kill`, in a conversation."""
-        body = {"words": [command], "place": conversation, "by": by}
-        return await self._request(ControlResponse, "POST", "/api/orders", body=body)
+    async def post(self, kind: type[ModelT], path: str, **body: object) -> ModelT:
+        """Have something done; return the answer. Raises ConsoleApiError."""
+        return await self._request(kind, "POST", path, {}, body)
 
     @asynccontextmanager
     async def open_stream(self, last: str) -> AsyncGenerator[AsyncGenerator[EventBatch]]:
         """Open the event stream. `last`: continue behind this position of the log; empty: from now
-        on.
+        on. Raises ConsoleApiError.
         """
-        import httpx  # noqa: PLC0415 - as below
-
         headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
         limits = httpx.Timeout(REQUEST_TIMEOUT_S, read=STREAM_TIMEOUT_S)
         try:
-            async with self._http_client().stream(
+            async with self._client.stream(
                 "GET", "/api/events", headers=headers, timeout=limits
             ) as response:
-                if response.status_code != httpx.codes.OK:
+                if response.is_error:
                     await response.aread()
                     _raise_for_status(response)
                 yield _read_batches(response)
         except httpx.HTTPError as error:
             raise ApiUnavailable(_describe_http_error(error)) from error
 
-    def _http_client(self) -> "httpx.AsyncClient":
-        if self._client is None:
-            import httpx  # noqa: PLC0415 - takes 200 ms, which `reverie --help` does not need
-
-            self._client = httpx.AsyncClient(
-                base_url=self._url,
-                headers=self._headers,
-                timeout=REQUEST_TIMEOUT_S,
-                trust_env=False,
-                follow_redirects=False,
-            )
-        return self._client
-
     async def _request(
         self,
         kind: type[ModelT],
         method: str,
         path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, object] | None = None,
+        query: dict[str, str],
+        body: dict[str, object] | None,
     ) -> ModelT:
-        import httpx  # noqa: PLC0415 - as above
-
         try:
-            response = await self._http_client().request(method, path, params=query, json=body)
+            response = await self._client.request(method, path, params=query, json=body)
         except httpx.HTTPError as error:
             raise ApiUnavailable(_describe_http_error(error)) from error
-        _raise_for_status(response)
+        if response.is_error:
+            _raise_for_status(response)
         try:
             return kind.model_validate_json(response.content)
         except ValueError as error:
-            raise ApiRejected(
+            raise ConsoleApiError(
                 "the gateway's answer is not one: it is of another version, or no gateway"
             ) from error
 
 
-def _raise_for_status(response: "httpx.Response") -> None:
-    """Raise the error for the status, with the message of the response."""
-    status = response.status_code
-    if status < _NO:
-        return
+def _raise_for_status(response: httpx.Response) -> NoReturn:
+    """Raise the error that an answer tells, in its words."""
     try:
         detail = json.loads(response.content)
     except ValueError:
         detail = response.text
     if isinstance(detail, dict):
         detail = detail.get("detail") or ""
-    sentence = f"{str(detail).strip()[:500] or response.reason_phrase} ({status})"
-    raise (ApiUnavailable if status >= _BROKEN else ApiRejected)(sentence)
+    words = str(detail).strip()[:500] or response.reason_phrase
+    kind = ApiUnavailable if response.is_server_error else ConsoleApiError
+    raise kind(f"{words} ({response.status_code})")
 
 
 def _describe_http_error(error: Exception) -> str:
@@ -273,7 +216,7 @@ async def _run_console(api: GatewayApiClient) -> int:
     from gateway.plugins.console.app import ConsoleApp  # noqa: PLC0415 - nothing else imports Textual
 
     try:
-        await api.get_status()
+        await api.get(GatewayStatus, "/api/status")
         app = ConsoleApp(api, f"{current_user()} at the console")
         await app.run_async()
     finally:

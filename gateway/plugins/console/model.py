@@ -3,28 +3,32 @@
 Pure: times come with the events. The autonomous pane shows autonomous turns, and the thinking of
 all agents; the conversation pane the followed conversation; the tools pane every tool call in full.
 `ConsoleModel` makes entries for them out of the events of the API.
+
+Foreign text is made safe for a grid of cells: nothing in it is invisible, or a control sequence.
+Characters on whose width terminals disagree are removed: joiners and selectors of emoji, and skin
+tones. An emoji family is shown as its members, so it takes the same cells everywhere
+(https://www.unicode.org/reports/tr51/#Emoji_Sequences).
 """
 
 import json
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from typing import Final, Literal, cast
 
 from rich.text import Text
 
-from gateway.commands.definition import CommandDefinition, format_arg
-from gateway.commands.table import build_table
 from gateway.core.api_models import (
     ApiEvent,
+    CommandEntry,
     ConversationDetail,
-    ConversationMessage,
     ConversationSummary,
     DeliveryRecord,
     DmnEvent,
     GatewayStatus,
     LogEvent,
+    LogRow,
     LostEvent,
     NotificationRecord,
     PostRecord,
@@ -36,12 +40,59 @@ from gateway.core.api_models import (
 )
 from gateway.core.control_messages import DmnStatus
 from gateway.core.format import format_duration, format_usd
-from gateway.core.frozen import frozen
 from gateway.core.metrics import ChannelStats
-from gateway.plugins import find_plugins
-from gateway.plugins.console.safe_text import one_line, safe_lines
+from gateway.core.text_safety import escape_unprintable, shorten
 from gateway.runtime.dmn_admin import format_dmn_status
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS
+
+TAB_CELLS: Final = 4
+MAX_LINE_CHARS: Final = 2_000
+"""Longest line; longer ones continue in the next line, which bounds the cost of wrapping."""
+_LINE_ENDS: Final = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_PICTOGRAPHS: Final = "#*0-9\u00a9\u00ae\u203c-\u3299\U0001f000-\U0001faff"
+_JOINING_SCRIPTS: Final = "\u0600-\u18ff"
+"""Scripts in which a joiner changes how letters are written, from Arabic to Mongolian."""
+_AMBIGUOUS_WIDTH: Final = re.compile(
+    f"(?<=[{_PICTOGRAPHS}])[\ufe0e\ufe0f]|(?<=[{_PICTOGRAPHS}\ufe0f{_JOINING_SCRIPTS}])\u200d"
+    "|(?<=[\u2600-\u27bf\U0001f000-\U0001faff])[\U0001f3fb-\U0001f3ff]"
+)
+"""Selectors and joiners of emoji, and skin tones behind what they modify."""
+_HIDDEN: Final = re.compile(
+    f"(?<![{_JOINING_SCRIPTS}])\u200c|[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200d\u3164\ufe00-\ufe0f\uffa0"
+    "\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]"
+)
+"""Characters that `escape_unprintable` keeps although they are invisible or have another width than
+in `rich.cells`."""
+_MARKS: Final = "[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+_STACKED_MARKS: Final = re.compile(f"({_MARKS}{{4}}){_MARKS}+")
+"""More combining marks on one letter than any language has: they would cover the rows above."""
+
+
+def safe_lines(text: str) -> list[str]:
+    """Return the lines of any text, each safe to draw. An empty text is one empty line."""
+    lines = []
+    for line in _LINE_ENDS.sub("\n", text).split("\n"):
+        safe = line if line.isascii() and line.isprintable() else _escape_line(line)
+        lines += [safe[at : at + MAX_LINE_CHARS] for at in range(0, len(safe), MAX_LINE_CHARS)] or [
+            ""
+        ]
+    return lines
+
+
+def one_line(text: str, chars: int = MAX_LINE_CHARS) -> str:
+    """Return the text as one safe line of at most `chars` characters, with `…` at the end if it was
+    cut.
+    """
+    whole = " ".join(part for part in (" ".join(safe_lines(text[: chars * 2]))).split(" ") if part)
+    return shorten(whole, chars)
+
+
+def _escape_line(line: str) -> str:
+    fewer = _STACKED_MARKS.sub(r"\1", _AMBIGUOUS_WIDTH.sub("", line.expandtabs(TAB_CELLS)))
+    return _HIDDEN.sub(
+        lambda found: found[0].encode("unicode_escape").decode(), escape_unprintable(fewer)
+    )
+
 
 LocalCommandName = Literal["quit", "clear", "follow"]
 LOCAL_COMMANDS: Final[dict[LocalCommandName, str]] = {
@@ -87,38 +138,20 @@ NOTE: Final = "italic"
 THINKING: Final = "italic dim"
 
 
-@frozen
-class PaneEntry:
-    """Something that a pane shows from now on."""
-
-    pane: PaneName
-    text: Text
-    is_thinking: bool = False
-    """True if it can be hidden."""
-
-
 @dataclass(slots=True, kw_only=True)
 class ConsoleActiveTurn:
     """A running turn."""
 
     agent: str
     conversation: str
-    since: datetime | None
+    since: datetime
     autonomous: bool
     thinking: str = ""
     """Thinking that is not an entry yet."""
     written: str = ""
     """Text of the answer so far."""
-
-
-@frozen
-class ConsoleActiveCall:
-    """A running tool call."""
-
-    turn: str
-    name: str
-    conversation: str
-    since: datetime | None
+    calls: dict[str, tuple[str, datetime]] = field(default_factory=dict)
+    """Running calls of tools: name and start of each."""
 
 
 def format_clock(at: datetime | None, zone: tzinfo | None) -> str:
@@ -158,7 +191,7 @@ def render_remark(time: str, what: str, style: str = NOTE) -> Text:
     return Text.assemble((time, TIME), ("\n  ".join(safe_lines(what)), style))
 
 
-def message_text(one: NotificationRecord | ConversationMessage) -> str:
+def message_text(one: LogRow) -> str:
     """Return the text of a message; a command as it is typed."""
     return f"/{one.text}" if one.kind == "command" else one.text
 
@@ -221,30 +254,24 @@ def format_tokens(number: int) -> str:
 class ConsoleModel:
     """State of what is shown. New entries are in `entries` until they are taken."""
 
-    def __init__(self, *, zone: tzinfo | None = None, follows: str = OPERATOR_CONVERSATION) -> None:
+    def __init__(self, *, zone: tzinfo | None = None) -> None:
         """`zone`: time zone of shown times. None: that of the system."""
-        self.entries: list[PaneEntry] = []
-        self.followed = follows
+        self.entries: list[tuple[PaneName, Text]] = []
+        self.followed = OPERATOR_CONVERSATION
+        self.shows_thinking = True
         self.turns: dict[str, ConsoleActiveTurn] = {}
-        self.tool_calls: dict[str, ConsoleActiveCall] = {}
         self.dmn_states: dict[str, DmnStatus] = {}
         self.status: GatewayStatus | None = None
         self.conversations: tuple[ConversationSummary, ...] = ()
         """Known conversations, the most recently active first."""
-        self.commands: Mapping[str, CommandDefinition] = {}
-        """Commands of the gateway, by name. Empty: not known yet."""
+        self.commands: Mapping[str, CommandEntry] = {}
+        """Commands of the gateway, by name with subcommand. Empty: not known yet."""
         self._titles: dict[str, str] = {}
         self._zone = zone
         self._agent_names: dict[str, str] = {}  # agent by conversation
-        self._ended_turns: deque[str] = deque(maxlen=200)
         self._missing_turns: set[str] = set()
         """Turns that the last status no longer listed, and whose end event has not come."""
         self._history_seq = 0  # the conversation pane was filled from the log up to this position
-
-    def use_plugins(self, names: Collection[str]) -> None:
-        """Offer the commands of a gateway that has these plugins, as far as they are known here."""
-        used = tuple(one for one in find_plugins().classes if one.name in names)
-        self.commands = {row.name: row for row in build_table(used).rows}
 
     def find_completions(self, typed: str) -> list[str]:
         """Return possible completions of the last word of a command; empty: no command, or nothing
@@ -253,39 +280,24 @@ class ConsoleModel:
         if not typed.startswith("/") or "\n" in typed:
             return []
         *before, word = typed[1:].split(" ")
-        before = [one for one in before if one]
-        found = self._list_candidates(before)
+        if before == ["follow"]:
+            found = ["all", "own", *(one.conversation for one in self.conversations)]
+        else:
+            place, names = len(before), [one.split() for one in (*LOCAL_COMMANDS, *self.commands)]
+            found = sorted(
+                {one[place] for one in names if one[:place] == before and len(one) > place}
+            )
         return [one for one in found if one.startswith(word) and one != word]
 
     def format_usage(self, typed: str) -> str:
         """Return the usage and summary of the command in the input. Empty: not a command."""
-        name, *words = typed.removeprefix("/").split(" ")
-        row = self.commands.get(name)
-        if not typed.startswith("/") or row is None:
-            return LOCAL_COMMANDS.get(name, "") if typed.startswith("/") else ""  # type: ignore[call-overload]  # any text may be asked for
-        sub = row.find_sub(words[0]) if words else None
-        args = " ".join(map(format_arg, sub.args if sub else row.args))
-        return (
-            " ".join(filter(None, (f"/{row.name}", sub.name if sub else "", args)))
-            + f": {(sub or row).summary}"
-        )
-
-    def _list_candidates(self, before: Sequence[str]) -> Iterable[str]:
-        if not before:
-            return sorted({*LOCAL_COMMANDS, *self.commands})
-        if before == ["follow"]:
-            return ["all", "own", *(one.conversation for one in self.conversations)]
-        row = self.commands.get(before[0])
-        if row is None:
-            return []
-        if before == ["help"]:
-            return sorted(self.commands)
-        sub = row.find_sub(before[1]) if len(before) > 1 else None
-        if len(before) == 1 and row.subs:
-            return [one.name for one in row.subs]
-        args = sub.args if sub is not None else row.args
-        place = len(before) - (2 if sub is not None else 1)
-        return args[place].choices if place < len(args) else []
+        words = typed.removeprefix("/").split()
+        for name in (" ".join(words[:2]), *words[:1]) if typed.startswith("/") else ():
+            if (row := self.commands.get(name)) is not None:
+                return f"/{row.usage}: {row.help}"
+            if name in LOCAL_COMMANDS:
+                return LOCAL_COMMANDS[name]
+        return ""
 
     def apply_event(self, event: ApiEvent) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
         """Apply an event."""
@@ -310,12 +322,11 @@ class ConsoleModel:
             case TurnSummary():
                 self._apply_turn(event, time)
             case ThinkingEvent():
-                if event.turn in self._ended_turns:
-                    self._add_thinking(event.agent, event.conversation, event.delta, time)
-                else:
-                    self._ensure_turn(event).thinking += event.delta
+                self._find_turn(event).thinking += event.delta
             case TextEvent():
-                self._append_text(event, time)
+                turn = self._find_turn(event)
+                self._add_thinking(turn, time)
+                turn.written = event.delta if event.begins else turn.written + event.delta
             case ToolEvent():
                 self._apply_tool(event, time)
             case DmnEvent():
@@ -340,25 +351,21 @@ class ConsoleModel:
         """
         shown, size = Text(), _GROWING_CHARS[pane]
         for turn in self.turns.values():
-            parts = [
-                ("thinks", turn.thinking, THINKING),
-                ("writes", turn.written if turn.autonomous else "", ""),
-            ]
-            if pane == "conversation":
-                parts = [
-                    (
-                        "is writing ...",
-                        turn.written if self._is_followed(turn.conversation) else "",
-                        NOTE,
-                    )
-                ]
-            for what, text, style in parts:
+            thinking = turn.thinking if self.shows_thinking else ""
+            written = turn.written if self._is_followed(turn.conversation) else ""
+            parts = {
+                "autonomous": [
+                    ("thinks", thinking, THINKING),
+                    ("writes", turn.written if turn.autonomous else "", ""),
+                ],
+                "conversation": [("is writing ...", written, NOTE)],
+            }
+            for what, text, style in parts.get(pane, ()):
                 if text:
                     end = " ".join(safe_lines(text[-size:]))
                     shown.append("\n" if shown else "").append(one_line(turn.agent, 40), WE)
-                    shown.append(f"  {what} ", TIME).append(
-                        "…" if size < len(text) else "", TIME
-                    ).append(end, style)
+                    cut = "…" if size < len(text) else ""
+                    shown.append(f"  {what} {cut}", TIME).append(end, style)
         return shown
 
     def learn_titles(self, models: Iterable[object]) -> None:
@@ -395,11 +402,7 @@ class ConsoleModel:
 
     def handle_connected(self, status: GatewayStatus) -> None:
         """Handle a new connection: turns that the status does not list have ended meanwhile."""
-        for turn in self.turns.keys() - {one.turn for one in status.activity}:
-            self._end_turn(turn)
-        self.tool_calls = {
-            call: one for call, one in self.tool_calls.items() if one.turn in self.turns
-        }
+        self._missing_turns = set(self.turns)
         self.update_status(status)
         for mind in status.agents:
             self._update_dmn(mind, status.now)
@@ -410,26 +413,18 @@ class ConsoleModel:
         self.learn_titles(status.activity)
         gone = self.turns.keys() - {one.turn for one in status.activity}
         for turn in gone & self._missing_turns:  # missing twice in a row: its end event was lost
-            self._end_turn(turn)
+            self._end_turn(turn, "")
         self._missing_turns = gone - self._missing_turns
         for one in status.activity:
             self._agent_names[one.conversation] = one.agent
-            self.turns.setdefault(
-                one.turn,
-                ConsoleActiveTurn(
-                    agent=one.agent,
-                    conversation=one.conversation,
-                    since=one.at,
-                    autonomous=one.autonomous,
-                ),
-            )
+            self._find_turn(one)
 
     def follow(self, conversation: str, past: ConversationDetail | None) -> None:
         """Follow another conversation. `past`: its newest messages; None: the newest message of
         each conversation.
         """
         self.followed, self._history_seq = conversation, 0
-        self.entries = [one for one in self.entries if one.pane != "conversation"]
+        self.entries = [one for one in self.entries if one[0] != "conversation"]
         if past is None:
             for place in reversed(self.conversations):
                 if place.last_text:
@@ -453,33 +448,21 @@ class ConsoleModel:
                 render_message(time, who, message_text(one), ours=one.ours, kind=one.kind),
             )
 
-    def find_call_to_kill(self) -> ConsoleActiveCall | None:
-        """Return the tool call that `kill` applies to: the newest, preferably in the followed
-        conversation.
+    def find_turn(self, *, has_call: bool = False) -> ConsoleActiveTurn | None:
+        """Return the turn that the keys apply to: the newest in the followed conversation, else the
+        newest that an agent takes by itself. `has_call`: it runs a tool.
         """
-        calls = sorted(
-            self.tool_calls.values(), key=lambda call: self._is_followed(call.conversation)
-        )
-        return calls[-1] if calls else None
-
-    def find_turn_to_stop(self) -> ConsoleActiveTurn | None:
-        """Return the turn that `stop` applies to: preferably in the followed conversation, then an
-        autonomous one.
-        """
-        turns = sorted(
-            self.turns.values(),
-            key=lambda turn: (self._is_followed(turn.conversation), turn.autonomous),
-        )
+        turns = [
+            one
+            for one in self.turns.values()
+            if (one.autonomous or self._is_followed(one.conversation))
+            and (one.calls or not has_call)
+        ]
+        turns.sort(key=lambda one: self._is_followed(one.conversation))
         return turns[-1] if turns else None
 
-    def needs_confirmation(self, turn: ConsoleActiveTurn) -> bool:
-        """Return whether stopping the turn affects people in a conversation that is not
-        followed.
-        """
-        return not turn.autonomous and not self._is_followed(turn.conversation)
-
-    def _add(self, pane: PaneName, text: Text, *, is_thinking: bool = False) -> None:
-        self.entries.append(PaneEntry(pane=pane, text=text, is_thinking=is_thinking))
+    def _add(self, pane: PaneName, text: Text) -> None:
+        self.entries.append((pane, text))
 
     def _agent_name(self, conversation: str) -> str:
         return self._agent_names.get(conversation) or (
@@ -509,12 +492,7 @@ class ConsoleModel:
     def _apply_turn(self, event: TurnSummary, time: str) -> None:
         self._agent_names[event.conversation] = event.agent
         if event.state == "started":
-            self.turns[event.turn] = ConsoleActiveTurn(
-                agent=event.agent,
-                conversation=event.conversation,
-                since=event.at,
-                autonomous=event.autonomous,
-            )
+            self._find_turn(event)
             if event.autonomous:
                 why = TURN_CAUSE_TEXTS.get(event.cause, event.cause)
                 self._add_heading(
@@ -522,10 +500,9 @@ class ConsoleModel:
                 )
             return
         before = self.turns.get(event.turn)
-        since = before.since if before is not None else None
         self._end_turn(event.turn, time)
         if event.autonomous:
-            seconds = (event.at - since).total_seconds() if since is not None else None
+            seconds = (event.at - before.since).total_seconds() if before is not None else None
             self.add_gateway_note(
                 f"{event.agent} is done: {describe_turn_end(event, seconds)}", at=event.at
             )
@@ -536,22 +513,25 @@ class ConsoleModel:
                 at=event.at,
             )
 
-    def _end_turn(self, key: str, time: str = "") -> None:
-        self._finish(key, time)
-        self._ended_turns.append(key)
-        if self.turns.pop(key, None) is not None:
-            self.tool_calls = {
-                call: one for call, one in self.tool_calls.items() if one.turn != key
-            }
+    def _find_turn(
+        self, event: TurnSummary | TextEvent | ThinkingEvent | ToolEvent
+    ) -> ConsoleActiveTurn:
+        """Return the turn of this event; its start event may be missing."""
+        started = ConsoleActiveTurn(
+            agent=event.agent,
+            conversation=event.conversation,
+            since=event.at,
+            autonomous=not isinstance(event, ToolEvent) and event.autonomous,
+        )
+        return self.turns.setdefault(event.turn, started)
 
-    def _finish(self, key: str, time: str) -> None:
+    def _end_turn(self, key: str, time: str) -> None:
+        if (turn := self.turns.pop(key, None)) is not None:
+            self._finish(turn, time)
+
+    def _finish(self, turn: ConsoleActiveTurn, time: str) -> None:
         """Make entries of what a turn thought, and wrote by itself."""
-        turn = self.turns.get(key)
-        if turn is None:
-            return
-        if turn.thinking:
-            self._add_thinking(turn.agent, turn.conversation, turn.thinking, time)
-            turn.thinking = ""
+        self._add_thinking(turn, time)
         if turn.written and turn.autonomous:
             self._add_heading(time, f"{turn.agent} writes", turn.conversation, turn.written)
             turn.written = ""
@@ -561,47 +541,23 @@ class ConsoleModel:
             "autonomous", render_lines(time, [(what, HEAD), (self.title(conversation), TIME)], text)
         )
 
-    def _add_thinking(self, agent: str, conversation: str, text: str, time: str) -> None:
-        head = [(f"{agent} thinks, in {self.title(conversation)}", THINKING)]
-        self._add("autonomous", render_lines(time, head, text, THINKING), is_thinking=True)
-
-    def _append_text(self, event: TextEvent, time: str) -> None:
-        if (
-            event.turn in self._ended_turns
-        ):  # the log reported the end before the last text was flushed
-            if event.autonomous:
-                self._add("autonomous", render_lines("", [], event.delta))
-            return
-        turn = self._ensure_turn(event)
-        if turn.thinking:
-            self._add_thinking(turn.agent, turn.conversation, turn.thinking, time)
-            turn.thinking = ""
-        turn.written = event.delta if event.begins else turn.written + event.delta
-
-    def _ensure_turn(self, event: TextEvent | ThinkingEvent) -> ConsoleActiveTurn:
-        """Return the turn of this text; its start event may be missing."""
-        started = ConsoleActiveTurn(
-            agent=event.agent,
-            conversation=event.conversation,
-            since=event.at,
-            autonomous=event.autonomous,
-        )
-        turn = self.turns.setdefault(event.turn, started)
-        turn.autonomous = event.autonomous  # the status does not tell
-        return turn
+    def _add_thinking(self, turn: ConsoleActiveTurn, time: str) -> None:
+        if turn.thinking and self.shows_thinking:
+            head = [(f"{turn.agent} thinks, in {self.title(turn.conversation)}", THINKING)]
+            self._add("autonomous", render_lines(time, head, turn.thinking, THINKING))
+        turn.thinking = ""
 
     def _apply_tool(self, event: ToolEvent, time: str) -> None:
-        self._finish(event.turn, time)
-        if event.state == "started":
-            self.tool_calls[event.call] = ConsoleActiveCall(
-                turn=event.turn, name=event.name, conversation=event.conversation, since=event.at
-            )
+        turn = self._find_turn(event) if event.state == "started" else self.turns.get(event.turn)
+        if turn is not None:
+            self._finish(turn, time)
+        if turn is not None and event.state == "started":
+            turn.calls[event.call] = event.name, event.at
             head = [(f"▶ {event.name}", THEY), (self.title(event.conversation), TIME)]
             self._add("tools", render_lines(time, head, format_arguments(event.arguments)))
             return
-        before = self.tool_calls.pop(event.call, None)
-        since = before.since if before is not None else None
-        took = format_duration((event.at - since).total_seconds()) if since is not None else ""
+        call = turn.calls.pop(event.call, None) if turn is not None else None
+        took = format_duration((event.at - call[1]).total_seconds()) if call is not None else ""
         head = [
             (f"✗ {event.name}", BAD) if event.error else (f"✓ {event.name}", GOOD),
             (took, TIME),
@@ -632,12 +588,10 @@ def render_status(console: ConsoleModel, connection: str, now: datetime) -> tupl
 
 def _list_activity(console: ConsoleModel, now: datetime) -> list[str]:
     busy = []
-    for key, turn in console.turns.items():
-        call = next((one for one in reversed(console.tool_calls.values()) if one.turn == key), None)
-        since = call.since if call is not None else turn.since
-        took = f" {format_duration((now - since).total_seconds())}" if since is not None else ""
-        what = one_line(call.name, 30) if call is not None else "thinks"
-        busy.append(f"{what}{took} {one_line(console.title(turn.conversation), 40)}")
+    for turn in console.turns.values():
+        name, since = [("thinks", turn.since), *turn.calls.values()][-1]
+        took = format_duration((now - since).total_seconds())
+        busy.append(f"{one_line(name, 30)} {took} {one_line(console.title(turn.conversation), 40)}")
     return busy or ["idle"]
 
 

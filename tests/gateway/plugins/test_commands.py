@@ -27,7 +27,6 @@ from gateway.core.identity import AccessPolicy
 from gateway.hooks import Plugins
 from gateway.plugin import Plugin
 from gateway.plugins import find_plugins, use_plugins
-from gateway.plugins.console.model import ConsoleModel
 from gateway.store import Store
 from gateway.store.effects import CommandEffect, refuse
 from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, settings
@@ -136,12 +135,6 @@ async def test_commands_are_in_help_menus_completion_and_the_shell() -> None:
     assert "roll" not in operator_commands()
     with use_plugins(Dice):
         assert "roll" in operator_commands()
-        console = ConsoleModel()
-        console.use_plugins({"dice"})
-        assert console.find_completions("/rol") == ["role", "roll"]
-        assert "[sides]" in console.format_usage("/roll")
-        console.use_plugins({"other"})
-        assert console.find_completions("/rol") == ["role"]
 
 
 async def test_values_are_suggested_by_a_method_of_the_plugin(tmp_path: Path) -> None:

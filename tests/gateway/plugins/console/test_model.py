@@ -31,7 +31,7 @@ def apply(console: ConsoleModel, kind: str, /, **fields: Any) -> None:
 
 def pane_texts(console: ConsoleModel, pane: PaneName) -> list[str]:
     """The rows of a pane, and what is growing below it."""
-    shown = [one.text for one in console.entries if one.pane == pane]
+    shown = [text for place, text in console.entries if place == pane]
     return [
         row for text in (*shown, console.growing(pane)) if text for row in text.plain.split("\n")
     ]
@@ -94,18 +94,6 @@ def test_another_answer_replaces_the_one_that_was_growing() -> None:
     delta("text", console, "first try")
     delta("text", console, "second", begins=True)
     assert pane_texts(console, "conversation") == ["reverie  is writing ... second"]
-
-
-def test_last_words_that_come_behind_the_end_begin_nothing_anew() -> None:
-    console = new_console()
-    for autonomous, where in ((False, OWN), (True, "inner/reverie")):
-        apply(console, "turn", **turn("started", autonomous=autonomous, conversation=where))
-        delta("text", console, "nearly", autonomous=autonomous, where=where)
-        apply(console, "turn", **turn("ended", autonomous=autonomous, conversation=where))
-        delta("text", console, " all", autonomous=autonomous, where=where)
-        assert not console.turns
-        console = new_console()
-    assert pane_texts(console, "conversation") == []
 
 
 def test_what_ends_without_words_is_told() -> None:
@@ -204,9 +192,6 @@ def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
         "  I look around.",
         "10:00:00 reverie is done: replied, 0 s, 10.0k in (99 % read), 50 out, $0.0100",
     ]
-    assert [one.text.plain.split("\n")[-1] for one in console.entries if one.is_thinking] == [
-        "  new?"
-    ]
     assert pane_texts(console, "conversation") == []
 
 
@@ -236,11 +221,13 @@ def test_tools_are_shown_whole() -> None:
         result="",
         error=False,
     )
-    found = console.find_call_to_kill()
+    assert console.find_turn(has_call=True) is None  # it is not looked at
+    console.follow(ROOM, answer(api_models.ConversationDetail, {}))
+    found = console.find_turn(has_call=True)
     assert found is not None
-    assert (found.name, found.conversation) == ("shell", ROOM)
+    assert ([name for name, _ in found.calls.values()], found.conversation) == (["shell"], ROOM)
     apply(console, "tool", **call, state="ended", arguments="{", result="one\ntwo\n", error=False)
-    assert console.find_call_to_kill() is None
+    assert console.find_turn(has_call=True) is None
     apply(
         console,
         "tool",
@@ -318,26 +305,28 @@ def test_odd_events_harm_nobody(kind: str) -> None:
             console.apply_event(event)
 
 
-def test_what_is_stopped_and_killed_is_what_is_looked_at() -> None:
+def test_what_is_stopped_is_what_is_looked_at() -> None:
     console = new_console()
-    assert console.find_turn_to_stop() is None
     apply(console, "turn", **turn("started", key="room", conversation=ROOM))
-    found = console.find_turn_to_stop()
-    assert found is not None
-    assert console.needs_confirmation(found)
-    apply(
-        console,
-        "turn",
-        **turn("started", key="alone", conversation="inner/reverie", autonomous=True),
-    )
+    assert console.find_turn() is None
+    inner = "inner/reverie"
+    apply(console, "turn", **turn("started", key="alone", conversation=inner, autonomous=True))
     apply(console, "turn", **turn("started", key="room2", conversation=ROOM))
-    found = console.find_turn_to_stop()
+    found = console.find_turn()
     assert found is not None
-    assert (found.conversation, console.needs_confirmation(found)) == ("inner/reverie", False)
+    assert found.conversation == inner
     apply(console, "turn", **turn("started", key="mine"))
-    found = console.find_turn_to_stop()
+    found = console.find_turn()
     assert found is not None
-    assert (found.conversation, console.needs_confirmation(found)) == (OWN, False)
+    assert found.conversation == OWN
+
+
+def test_reasoning_can_be_hidden() -> None:
+    console = new_console()
+    console.shows_thinking = False
+    delta("thinking", console, "deep thoughts")
+    apply(console, "turn", **turn("ended"))
+    assert pane_texts(console, "autonomous") == []
 
 
 KEYS = st.sampled_from(["t1", "t2", "t3"])
@@ -405,7 +394,6 @@ def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
         answer(api_models.GatewayStatus, {"now": AT, "agents": [mind()], "activity": []})
     )
     assert not console.turns
-    assert not console.tool_calls
     assert pane_texts(console, "conversation") == []
     assert pane_texts(console, "autonomous")[:2] == [
         "10:00:00 reverie thinks, in console/operator",
@@ -493,6 +481,16 @@ def test_what_a_line_means(typed: str, what: tuple[str | None, str]) -> None:
     assert model.parse_input(typed) == what
 
 
+def console_with_commands() -> ConsoleModel:
+    rows = (("status", ""), ("dmn pause", " [agent]"), ("reload", ""))
+    console = ConsoleModel()
+    console.commands = {
+        name: api_models.CommandEntry(name=name, usage=name + args, help="...", role="admin")
+        for name, args in rows
+    }
+    return console
+
+
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
@@ -500,25 +498,22 @@ def test_what_a_line_means(typed: str, what: tuple[str | None, str]) -> None:
         ("/dmn pau", ["pause"]),
         ("/follow irc.l", ["irc.libera/#python"]),
         ("/follow irc.libera/#python ", []),
-        ("/help stat", ["status"]),
         ("/nonsense x", []),
         ("hello", []),
     ],
 )
 def test_completion(typed: str, found: list[str]) -> None:
     place = filled(api_models.ConversationSummary, {"conversation": "irc.libera/#python"})
-    console = ConsoleModel()
-    console.use_plugins({"reminders"})
+    console = console_with_commands()
     console.conversations = (api_models.ConversationSummary.model_validate(place),)
     assert console.find_completions(typed) == found
 
 
 def test_completion_knows_every_command_and_what_it_is_for() -> None:
-    console = ConsoleModel()
-    console.use_plugins({"reminders"})
+    console = console_with_commands()
     names = console.find_completions("/")
     assert {"status", "dmn", "quit", "follow", "reload"} <= set(names)
     assert console.format_usage("/status").startswith("/status: ")
-    assert console.format_usage("/dmn pause").startswith("/dmn pause")
+    assert console.format_usage("/dmn pause x") == "/dmn pause [agent]: ..."
     assert console.format_usage("/follow x") == model.LOCAL_COMMANDS["follow"]
     assert console.format_usage("/nonsense") == console.format_usage("status") == ""

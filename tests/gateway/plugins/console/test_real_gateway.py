@@ -15,10 +15,11 @@ import pytest
 from agent.models.scripted import Script, ScriptRule
 from channels import aio
 from gateway.cli.main import main
-from gateway.plugins.console.client import ApiRejected, ApiUnavailable, GatewayApiClient
+from gateway.core.api_models import GatewayStatus, SayReceipt
+from gateway.plugins.console.client import ApiUnavailable, ConsoleApiError, GatewayApiClient
 from reverie.testing.servers.ports import free_port
-from tests.kits.console import OWN, StubGateway, opened
 from tests.kits.console import TOKEN as STUB_TOKEN
+from tests.kits.console import StubGateway, opened
 from tests.kits.ops import TOKEN, operated
 
 
@@ -96,15 +97,14 @@ async def test_each_refusal_of_the_api_has_its_name() -> None:
     stub = StubGateway()
     await stub.start()
     api, other = GatewayApiClient(stub.url, STUB_TOKEN), GatewayApiClient(stub.url, "wrong")
-    with pytest.raises(ApiRejected):
-        await other.get_status()
+    with pytest.raises(ConsoleApiError):
+        await other.get(GatewayStatus, "/api/status")
     stub.refuses = "no"
-    with pytest.raises(ApiRejected, match="no"):
-        await api.say("x")
-    assert not (await api.send_order("kill", OWN, "me")).ok
+    with pytest.raises(ConsoleApiError, match="no"):
+        await api.post(SayReceipt, "/api/say", text="x")
     await stub.stop()
     with pytest.raises(ApiUnavailable):
-        await api.get_status()
+        await api.get(GatewayStatus, "/api/status")
     for one in (api, other):
         await one.close()
     for token in ("", " ", "a\nb", "ü"):
