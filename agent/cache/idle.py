@@ -1,37 +1,22 @@
 """The cache of an idle conversation: reading a prefix again only to keep it cached
 (`plan_refresh`), and the state of a history's cache, for compaction (`forecast_cache`). Pure.
 
-Refreshes: a refresh costs one read of everything in front of it. A few of them save, if the
-conversation goes on while they last, the difference between writing and reading for what would have
-expired. Together they never cost more than the loss of the prefix does, so at worst it is paid for
-twice. The budget is money that may be spent for this; its default is none, because an idle gateway
-must cost nothing.
+Refreshes: a refresh costs one read of everything in front of it. A few of them save, if a request
+comes while they last, the difference between writing and reading for what would have expired. What
+all conversations share is refreshed too, where refreshing a conversation does not pay. Together
+they never cost more than the loss of the prefix does, so at worst it is paid for twice. The budget
+is money that may be spent for this; its default is none, because an idle gateway must cost nothing.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from agent.cache.plan import (
-    MAX_BREAKPOINTS,
-    CachePlan,
-    PlannedRequest,
-    account_blocks,
-    is_hour_cheaper,
-)
+from agent.cache.plan import MAX_BREAKPOINTS, CachePlan, PlannedRequest, account_blocks
 from agent.cache.prices import Price
-from agent.cache.state import (
-    LIFETIME_S,
-    CachedPrefix,
-    Cadence,
-    GapOdds,
-)
-from agent.models.base import (
-    CacheBreakpoint,
-)
-from agent.tokens.counter import (
-    TokenEstimate,
-)
+from agent.cache.state import LIFETIME_S, CachedPrefix, expected_requests, return_probability
+from agent.models.base import CacheBreakpoint
+from agent.tokens.counter import TokenEstimate
 from gateway.core.events import CacheTtl, Usage
 from gateway.core.frozen import frozen
 from gateway.core.tool_spec import ToolCall
@@ -45,9 +30,8 @@ _MIN_SAVING_RATIO = 2.0
 
 @frozen
 class IdleConversation:
-    """Cached part of a conversation without requests."""
+    """Cached part of a conversation without requests, or what it shares with the others."""
 
-    conversation: str
     refresh_tokens: int
     """Tokens that a refresh would read."""
     expiring_tokens: int
@@ -68,20 +52,17 @@ class CacheRefresh(NamedTuple):
     at_s: float
     max_cost_usd: float
     """Cost if the provider has lost everything, and writes it for an hour."""
+    is_shared: bool = False
+    """True: only what all conversations share is read."""
 
 
 def plan_refresh(
-    idle: IdleConversation,
-    cadence: Cadence,
-    price: Price,
-    *,
-    budget_usd: float = 0.0,
-    lengthens: bool = True,
+    idle: IdleConversation, lengths: Sequence[float], price: Price, *, budget_usd: float
 ) -> CacheRefresh | None:
-    """Return when to read a conversation again, shortly before it expires. None: let it expire.
+    """Return when to read a prefix again, shortly before it expires. None: let it expire.
 
-    `lengthens`: a prefix that is not cached may be written for an hour. Plan anew after each
-    refresh and each request: the longer a conversation is idle, the less likely a refresh pays.
+    `lengths`: expected gaps (`Cadence.lengths`). Plan anew after each refresh and each request: the
+    longer there was no request, the less likely a refresh pays.
     """
     lasts_s = LIFETIME_S[idle.lifetime]
     most_usd = price.input_cost_usd(
@@ -95,9 +76,6 @@ def plan_refresh(
         or idle.refresh_tokens < price.minimum_tokens
     ):
         return None
-    odds = cadence.odds(idle.conversation)
-    if lengthens and idle.lifetime == "5m" and is_hour_cheaper(odds.kept, odds.written, price):
-        return None  # after its expiry it will be written for an hour, which is not possible before
     idle_s = max(0.0, idle.expires_s - idle.last_request_s)
     saved, costs_now = (
         idle.expiring_tokens * (price.write_multiplier(idle.lifetime) - price.read),
@@ -107,19 +85,17 @@ def plan_refresh(
     chance = refreshes = 0.0
     for number in range(1, most + 1):
         refreshes += 1.0 - chance  # this one is sent only if there was no request until then
-        chance = cadence.return_probability(
-            idle.conversation, idle_s, number * (lasts_s - REFRESH_MARGIN_S)
-        )
+        chance = return_probability(lengths, idle_s, number * (lasts_s - REFRESH_MARGIN_S))
         if chance * saved > _MIN_SAVING_RATIO * refreshes * costs_now:
             return CacheRefresh(idle.expires_s - REFRESH_MARGIN_S, most_usd)
     return None
 
 
 def find_idle_conversation(
-    planned: PlannedRequest, lasting: Sequence[CachedPrefix]
+    planned: PlannedRequest, lasting: Sequence[CachedPrefix], last_request_s: float
 ) -> IdleConversation | None:
-    """Return the cached part of a conversation's last request. None: nothing that can be read by
-    itself.
+    """Return the cached part (`lasting`) of a conversation's last request. None: nothing that can
+    be read by itself.
     """
     place = _last_cached_segment(planned, lasting)
     if place is None:
@@ -131,14 +107,20 @@ def find_idle_conversation(
         _billed_tokens(planned, longer[-1] + 1 if longer else 0),
     )
     return IdleConversation(
-        conversation=planned.request.conversation_id,
         refresh_tokens=tokens,
         expiring_tokens=tokens - kept,
         max_billed_tokens=max(tokens, planned.billed_tokens),
         lifetime=lasting[place].lifetime,
-        last_request_s=planned.sent_at_s,
+        last_request_s=last_request_s,
         expires_s=until_s,
     )
+
+
+def shared_prefixes(
+    planned: PlannedRequest, lasting: Sequence[CachedPrefix]
+) -> tuple[CachedPrefix, ...]:
+    """Return those of the cached prefixes that all conversations share."""
+    return tuple([cached for cached in lasting if planned.segments[cached.segment].is_shared])
 
 
 def build_refresh_request(
@@ -252,14 +234,14 @@ UNKNOWN_FORECAST = CacheForecast(
 def forecast_cache(
     planned: PlannedRequest | None,
     cached: Sequence[CachedPrefix],
-    odds: GapOdds,
+    lengths: Sequence[float],
     price: Price,
     at_s: float,
 ) -> CacheForecast:
     """Return the state of a conversation's cache.
 
-    `planned`: its last request. `cached`: the cached prefixes of that. `odds`: odds of its next
-    gaps.
+    `planned`: its last request. `cached`: the cached prefixes of that. `lengths`: expected gaps
+    (`Cadence.lengths`).
     """
     lifetime: CacheTtl = "5m"
     cold: bool | None = None
@@ -270,7 +252,7 @@ def forecast_cache(
         is_cold=cold,
         read_share=price.read,
         write_share=price.write_multiplier(lifetime),
-        expected_requests=expected_requests(odds, lifetime),
+        expected_requests=expected_requests(lengths, lifetime),
     )
 
 
@@ -285,19 +267,3 @@ def _is_history_cold(
         return False
     # A refresh may have kept it warm.
     return not cached or planned.segments[cached[-1].segment].behind != "said"
-
-
-def expected_requests(odds: GapOdds, lifetime: CacheTtl) -> float:
-    """Return the expected number of requests before a longer gap than `lifetime`: a Markov chain
-    that ends there.
-    """
-    kinds = (0, 1) if lifetime == "1h" else (0,)
-    first = sum(odds.next_gap[kind] for kind in kinds)
-    # The kind of the previous short gap matters little: each is weighed by how often it follows
-    # itself.
-    weights = [odds.rows[kind][kind] for kind in kinds]
-    goes_on = [sum(odds.rows[kind][other] for other in kinds) for kind in kinds]
-    stays = sum(weight * share for weight, share in zip(weights, goes_on, strict=True)) / max(
-        sum(weights), 1e-9
-    )
-    return min(odds.remaining_requests, first / max(1.0 - stays, 1e-3))

@@ -2,35 +2,32 @@
 
 In the order of this file: the types of a plan, `plan_automatic` (the plan of a request without
 breakpoints) and `account_blocks` (what it reads and writes of each block), `segment_prompt` (the
-segments of a request), `describe_difference` (where two requests part), `is_hour_cheaper`,
-`MeasuredPrompt`, `choose_breakpoints` and `fixed_breakpoints` (where breakpoints stand, and for how
-long), `plan_cache` (the plan of a request with them), `segments_before_messages` (the request
-whose messages are not read), `PlannedRequest`, `is_read_enough`, `find_cache_miss` and
-`explain_cache_miss` (the plan against the bill) and `CacheProfile` (properties of a provider).
-`agent.cache.idle` plans what is done for idle conversations.
+segments of a request), `describe_difference` (where two requests part), `plan_cache` (where
+breakpoints stand, and for how long), `segments_before_messages` (the request whose messages are not
+read), `PlannedRequest`, `is_read_enough`, `find_cache_miss` and `explain_cache_miss` (the plan
+against the bill) and `CacheProfile` (properties of a provider). `agent.cache.idle` plans what is
+done for idle conversations, `agent.cache.state` chooses the lifetimes.
 
 Breakpoints (platform.claude.com/docs/en/build-with-claude/prompt-caching): a request has at most
 four. A lifetime of an hour stands in front of one of 5 minutes. Only a prefix that ends at a
 breakpoint is written, and only if it has the model's minimum length. A breakpoint reads the longest
 cached prefix that ends at most twenty positions back, its own counted.
-
-Lifetimes: writing for an hour costs more each time; it pays if gaps follow that 5 minutes do not
-survive and an hour does. The cost that each choice would have had until now is compared, so a wrong
-choice costs at most what it takes to find that out.
 """
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
-from math import ceil, inf
+from math import ceil
 from typing import Final, Literal, NamedTuple
 
 from agent.cache.prices import ASSUMED_PRICE, Price
 from agent.cache.state import (
     ROOT_DIGEST,
     CachedPrefix,
+    Cadence,
     Digest,
-    GapOdds,
+    Lifetimes,
     extend_digest,
 )
 from agent.models.base import (
@@ -84,13 +81,22 @@ class CachePolicy:
     """Way to decide."""
 
     kind: Literal["auto", "fixed", "off"] = "auto"
-    """auto: `choose_breakpoints`, by expected cost. fixed: `fixed_breakpoints`, 1 h for the shared
-    part and the binding, 5 m behind them. off: no breakpoints."""
+    """auto: what the gaps between requests show to be cheapest. fixed: 1 h for the shared part and
+    the binding, `short_lifetime` behind them. off: no breakpoints."""
     allows_hour: bool = True
     """False: the provider has no lifetime of 1 h, or may not be asked for it."""
     short_lifetime: CacheTtl = "5m"
-    """Lifetime that `fixed_breakpoints` gives to what follows the parts with 1 h. `1h` counts only
-    if it is allowed."""
+    """Counts only with `fixed`, and `1h` only if it is allowed."""
+
+    def lifetimes(self, cadence: Cadence, conversation: str, price: Price) -> Lifetimes | None:
+        """Return the lifetimes for a request of this conversation. None: no breakpoints."""
+        if self.kind == "off":
+            return None
+        if not self.allows_hour:
+            return Lifetimes("5m", "5m", "5m")
+        if self.kind == "fixed":
+            return Lifetimes("1h", "1h", self.short_lifetime)
+        return cadence.lifetimes(conversation, price)
 
 
 @frozen
@@ -154,6 +160,13 @@ def account_blocks(
             )
             blocks.append(block)
     return tuple(blocks)
+
+
+def count_own_tokens(request: ModelRequest, size: PromptSize) -> int:
+    """Return the tokens of a request that are cached, and are not the same in all conversations."""
+    blocks = zip(request.blocks, size.blocks, strict=True)
+    own = sum([tokens for block, tokens in blocks if block.name not in SHARED_BLOCKS])
+    return own + sum(size.conversation)
 
 
 def segment_prompt(
@@ -321,15 +334,6 @@ def _encode_text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def is_hour_cheaper(kept: float, written: float, cost: Price) -> bool:
-    """Return whether a lifetime of an hour costs less than 5 minutes.
-
-    `kept`: amount that only an hour keeps, and that would have to be written again. `written`:
-    amount written for it.
-    """
-    return kept * (cost.write_5m - cost.read) > written * (cost.write_1h - cost.write_5m)
-
-
 MAX_BREAKPOINTS = 4
 
 LOOK_BACK_POSITIONS = 20
@@ -339,247 +343,118 @@ _SAFE_LOOK_BACK = 17
 """Positions that are relied on: thinking takes a position of its own, and so does each text for one
 request that stays in front of it."""
 
-Breakpoints = list[tuple[int, CacheTtl]]
-"""Segments to mark, ascending, and the lifetime of each."""
 
-_PRESUMED_HOUR_GAPS = 0.4
-"""Gaps between 5 minutes and an hour that are assumed for a prefix that begins with an hour."""
+def plan_cache(
+    segments: Sequence[PromptSegment],
+    lifetimes: Lifetimes | None,
+    *,
+    minimum_tokens: int,
+    cached: Sequence[CachedPrefix] = (),
+    ratio: float = 1.0,
+) -> CachePlan:
+    """Choose the breakpoints of one request. `lifetimes` None: there are none.
 
-_MIN_LONG_GAPS = 2.0
-"""Least number of gaps of more than an hour before the end of a conversation may go without a
-breakpoint."""
-
-
-@frozen
-class MeasuredPrompt:
-    """Segments of a request, and the sizes that the choice of breakpoints depends on."""
-
-    segments: Sequence[PromptSegment]
-    end_positions: Sequence[int]
-    """Position of the end of each segment, from 1."""
-    min_tokens: int
-    """Tokens of the shortest prefix that is cached."""
-    longest_hit: CachedPrefix | None
-    """Longest prefix that is assumed to be cached."""
-
-    def last_breakpoint(self, segment: int) -> int:
-        """Return the last useful breakpoint, from this segment backwards. -1: none."""
-        while segment >= 0 and not self.segments[segment].takes_breakpoint:
-            segment -= 1
-        return (
-            segment if segment >= 0 and self.segments[segment].end_tokens >= self.min_tokens else -1
-        )
-
-    def next_breakpoint(self, segment: int) -> int:
-        """Return the first useful breakpoint, from this segment on. -1: none, or no such
-        segment.
-        """
-        if segment < 0:
-            return -1
-        takes = (
-            i
-            for i in range(segment, len(self.segments))
-            if self.segments[i].takes_breakpoint and self.segments[i].end_tokens >= self.min_tokens
-        )
-        return next(takes, -1)
-
-    @property
-    def shared_end(self) -> int:
-        """Return the last useful breakpoint of the part that all conversations share."""
-        return self.last_breakpoint(
-            next(
-                (i for i, segment in enumerate(self.segments) if not segment.is_shared),
-                len(self.segments),
-            )
-            - 1
-        )
-
-    @property
-    def end(self) -> int:
-        """Return the last useful breakpoint of all."""
-        return self.last_breakpoint(len(self.segments) - 1)
-
-    @property
-    def is_behind_short(self) -> bool:
-        """Return whether the cached part of this conversation lives for 5 minutes.
-
-        An hour behind it would be wasted: the prefix in front expires earlier.
-        """
-        own_start = max(self.shared_end, _binding_segment(self, self.shared_end))
-        return (
-            self.longest_hit is not None
-            and self.longest_hit.segment > own_start
-            and self.longest_hit.lifetime == "5m"
-        )
-
-    @property
-    def is_cold(self) -> bool:
-        """Return whether no part of this conversation alone is cached."""
-        return self.longest_hit is None or self.longest_hit.segment <= max(
-            self.shared_end, _binding_segment(self, self.shared_end)
-        )
-
-
-def choose_breakpoints(
-    prompt: MeasuredPrompt, shared: GapOdds, own: GapOdds, cost: Price
-) -> Breakpoints:
-    """Choose breakpoints, each with the lifetime that the gaps so far show to be cheapest.
-
-    A conversation begins with the fixed layout: an hour for the shared part and for the binding, 5
-    minutes behind them. The card and what follows get an hour once the gaps of this conversation
-    show that it pays, and the rest gets 5 minutes once they show that the hour does not.
+    `minimum_tokens`: of the shortest prefix that is cached. `cached`: as `CacheState.find` returns
+    it. `ratio`: billed tokens per estimated token.
     """
-    if cost.write_1h == inf:
-        return fixed_breakpoints(prompt, long=False, short="5m")
-    if not own.is_known:
-        return fixed_breakpoints(prompt, long=True, short="5m")
-    behind: CacheTtl = (
-        "1h"
-        if not prompt.is_behind_short and is_hour_cheaper(own.kept, own.written, cost)
-        else "5m"
+    ends = tuple(accumulate(segment.positions for segment in segments))
+    breakpoints = dict[int, CacheTtl]()
+    if lifetimes is not None:
+        usable = [
+            place
+            for place, segment in enumerate(segments)
+            if segment.takes_breakpoint and segment.end_tokens >= minimum_tokens
+        ]
+        hit = cached[-1] if cached else None
+        breakpoints = _place_breakpoints(segments, ends, usable, lifetimes, hit)
+    read = _count_hit_segments(ends, breakpoints, cached)
+    writes = tuple([mark for mark in breakpoints.items() if mark[0] >= read])
+    return CachePlan(
+        breakpoints=tuple(
+            CacheBreakpoint(behind=segments[i].behind, index=segments[i].number, lifetime=lifetime)
+            for i, lifetime in breakpoints.items()
+        ),
+        read_segments=read,
+        writes=writes,
+        blocks=account_blocks(segments, read, writes, ratio),
     )
-    front, binding = _lifetime_after_hour(shared, cost), _lifetime_after_hour(own, cost)
-    short, medium, long = own.gap_counts
-    # If requests hardly ever came in time, what was written at the end was hardly ever read.
-    seldom = long >= _MIN_LONG_GAPS and short * (1.0 - cost.read) < (medium + long) * (
-        cost.write_5m - 1.0
-    )
-    return _place_breakpoints(prompt, front, binding, behind, ends=behind == "1h" or not seldom)
-
-
-def _lifetime_after_hour(odds: GapOdds, cost: Price) -> CacheTtl:
-    _, medium, long = odds.gap_counts
-    return "1h" if is_hour_cheaper(medium + _PRESUMED_HOUR_GAPS, long, cost) else "5m"
-
-
-def fixed_breakpoints(prompt: MeasuredPrompt, *, long: bool, short: CacheTtl) -> Breakpoints:
-    """Return the fixed layout: an hour for the shared part and the binding, `short` for what
-    follows.
-    """
-    front: CacheTtl = "1h" if long else "5m"
-    return _place_breakpoints(prompt, front, front, short if long else "5m")
 
 
 def _place_breakpoints(
-    prompt: MeasuredPrompt,
-    front: CacheTtl,
-    binding: CacheTtl,
-    behind: CacheTtl,
-    *,
-    ends: bool = True,
-) -> Breakpoints:
+    segments: Sequence[PromptSegment],
+    ends: Sequence[int],
+    usable: Sequence[int],
+    lifetimes: Lifetimes,
+    hit: CachedPrefix | None,
+) -> dict[int, CacheTtl]:
     """Mark the shared part, the binding, the card, the end of the previous request if that is far
-    back, and the end.
+    back, and the end. Return the lifetimes by segment, in order.
 
-    If these are too many, the binding goes without: it is then written with the card. `ends`: False
-    leaves out the end as long as nothing of the conversation is cached.
+    If these are too many, the binding goes without: it is then written with the card. `ends`:
+    position of the end of each segment, from 1. `usable`: segments that can be marked. `hit`: the
+    longest prefix that is assumed to be cached.
     """
-    head, end = prompt.shared_end, prompt.end
-    intermediate, binding_segment = (
-        _intermediate_segment(prompt, end),
-        _binding_segment(prompt, head),
+    fixed = next((at for at, one in enumerate(segments) if one.behind == "said"), len(segments))
+    shared = next((at for at in range(fixed) if not segments[at].is_shared), fixed)
+    # Other rooms may share what stands in front of the channel card.
+    bound = next((at for at in range(fixed, shared, -1) if segments[at - 1].name != "channel"), 0)
+    head, binding, card, end = (
+        usable[before - 1] if (before := bisect_left(usable, count)) else -1
+        for count in (shared, bound, fixed, len(segments))
     )
-    card = prompt.last_breakpoint(
-        max(
-            (i for i, segment in enumerate(prompt.segments) if segment.behind == "block"),
-            default=-1,
-        )
-    )
-    chosen = {
-        segment: behind
-        for segment in ((card, intermediate, end) if ends or not prompt.is_cold else (card,))
-        if segment >= 0
-    }
+    is_cold = hit is None or hit.segment <= max(head, binding)
+    own = lifetimes.own
+    if hit is not None and not is_cold and hit.lifetime == "5m":
+        own = "5m"  # an hour is wasted behind a prefix that expires earlier
+    chosen = dict[int, CacheTtl]()
+    if own is not None or not is_cold:
+        places = card, _intermediate_segment(segments, ends, usable, hit), end
+        chosen = {place: own or "5m" for place in places if place >= 0}
     if head >= 0:
-        chosen[head] = front
-    if binding_segment >= 0 and (binding_segment == card or len(chosen) < MAX_BREAKPOINTS):
-        chosen[binding_segment] = binding
-    return _order_breakpoints(chosen)
+        chosen[head] = lifetimes.shared
+    if binding > head and (binding == card or len(chosen) < MAX_BREAKPOINTS):
+        chosen[binding] = lifetimes.binding
+    is_long = False
+    for place in sorted(chosen, reverse=True):  # 1 h in front of 5 m
+        is_long = is_long or chosen[place] == "1h"
+        chosen[place] = "1h" if is_long else "5m"
+    return dict(sorted(chosen.items()))
 
 
-def _binding_segment(prompt: MeasuredPrompt, head: int) -> int:
-    """Return the segment in front of the channel card, because other rooms may share the binding.
-    -1: none.
-    """
-    last = head
-    for number, segment in enumerate(prompt.segments):
-        if segment.behind == "block" and segment.name != "channel":
-            last = number
-    last = prompt.last_breakpoint(last)
-    return last if last > head else -1
-
-
-def _intermediate_segment(prompt: MeasuredPrompt, end: int) -> int:
+def _intermediate_segment(
+    segments: Sequence[PromptSegment],
+    ends: Sequence[int],
+    usable: Sequence[int],
+    hit: CachedPrefix | None,
+) -> int:
     """Return a place for a breakpoint in front of the last one, to find what the last cannot. -1:
     none is needed.
 
     If nothing of the conversation is known to be cached (a restart forgets), that is the end of the
     previous request: behind it stand one answer and one message.
     """
-    at = prompt.longest_hit.segment if prompt.longest_hit is not None else -1
-    if end >= 0 and (at < 0 or prompt.segments[at].behind != "said"):
-        newest = prompt.segments[end].number
-        before = (i for i in range(end, -1, -1) if prompt.segments[i].behind == "said")
-        at = next((i for i in before if prompt.segments[i].number == newest - 2), at)
-    at = prompt.next_breakpoint(at)
-    return (
-        at
-        if 0 <= at < end and prompt.end_positions[end] - prompt.end_positions[at] >= _SAFE_LOOK_BACK
-        else -1
-    )
+    at = hit.segment if hit is not None else -1
+    if usable and (at < 0 or segments[at].behind != "said"):
+        newest = segments[usable[-1]].number
+        before = (i for i in range(usable[-1], -1, -1) if segments[i].behind == "said")
+        at = next((i for i in before if segments[i].number == newest - 2), at)
+    place = bisect_left(usable, at)
+    if at < 0 or place >= len(usable) - 1:
+        return -1
+    return usable[place] if ends[usable[-1]] - ends[usable[place]] >= _SAFE_LOOK_BACK else -1
 
 
-def _order_breakpoints(chosen: dict[int, CacheTtl]) -> Breakpoints:
-    """Return the breakpoints in order, none with a longer lifetime than one in front of it."""
-    ordered: Breakpoints = []
-    long = False
-    for segment in sorted(chosen, reverse=True):
-        long = long or chosen[segment] == "1h"
-        ordered.append((segment, "1h" if long else "5m"))
-    return ordered[::-1]
-
-
-def plan_cache(
-    segments: Sequence[PromptSegment],
-    *,
-    price: Price,
-    policy: CachePolicy,
-    shared: GapOdds,
-    own: GapOdds,
-    cached: Sequence[CachedPrefix] = (),
-    ratio: float = 1.0,
-) -> CachePlan:
-    """Choose the breakpoints of one request.
-
-    `shared`: odds of the part that all conversations share. `own`: odds of this conversation.
-    `cached`: as `CacheState.find` returns it. `ratio`: billed tokens per estimated token.
-    """
-    prompt = MeasuredPrompt(
-        segments=segments,
-        end_positions=tuple(accumulate(segment.positions for segment in segments)),
-        min_tokens=price.minimum_tokens,
-        longest_hit=cached[-1] if cached else None,
-    )
-    breakpoints: Breakpoints = []
-    if policy.kind == "fixed":
-        breakpoints = fixed_breakpoints(
-            prompt, long=policy.allows_hour, short=policy.short_lifetime
-        )
-    elif policy.kind == "auto":
-        if not policy.allows_hour:
-            price = price.model_copy(update={"write_1h": inf})
-        breakpoints = choose_breakpoints(prompt, shared, own, price)
-    read = _count_hit_segments(prompt, breakpoints, cached)
-    writes = tuple((segment, lifetime) for segment, lifetime in breakpoints if segment >= read)
-    return CachePlan(
-        breakpoints=tuple(
-            CacheBreakpoint(behind=segments[i].behind, index=segments[i].number, lifetime=lifetime)
-            for i, lifetime in breakpoints
-        ),
-        read_segments=read,
-        writes=writes,
-        blocks=account_blocks(segments, read, writes, ratio),
-    )
+def _count_hit_segments(
+    ends: Sequence[int], breakpoints: Iterable[int], cached: Sequence[CachedPrefix]
+) -> int:
+    for segment in sorted(breakpoints, reverse=True):
+        for place in reversed(cached):
+            if (
+                place.segment <= segment
+                and ends[segment] - ends[place.segment] < LOOK_BACK_POSITIONS
+            ):
+                return place.segment + 1
+    return 0
 
 
 def segments_before_messages(
@@ -599,20 +474,6 @@ def segments_before_messages(
         ]
     )
     return usable, tuple([place for place in cached if segments[place.segment].behind != "said"])
-
-
-def _count_hit_segments(
-    prompt: MeasuredPrompt, breakpoints: Breakpoints, cached: Sequence[CachedPrefix]
-) -> int:
-    for segment, _ in reversed(breakpoints):
-        for place in reversed(cached):
-            if (
-                place.segment <= segment
-                and prompt.end_positions[segment] - prompt.end_positions[place.segment]
-                < LOOK_BACK_POSITIONS
-            ):
-                return place.segment + 1
-    return 0
 
 
 _MISS_SHARE = 0.9
@@ -716,13 +577,11 @@ class CacheProfile:
     """marks: the request says what to cache. automatic: the provider caches every prefix by itself.
     none: nothing is cached."""
 
-    def calibrated_price(self, estimate: TokenEstimate) -> Price:
-        """Return the price with its shortest prefix in estimated tokens, because the provider
+    def minimum_tokens(self, estimate: TokenEstimate) -> int:
+        """Return the length of the shortest cached prefix in estimated tokens, because the provider
         counts billed ones.
         """
-        billed = max(1, estimate.correct(10_000))
-        minimum = -(-self.price.minimum_tokens * 10_000 // billed)
-        return self.price.model_copy(update={"minimum_tokens": minimum})
+        return -(-self.price.minimum_tokens * 10_000 // max(1, estimate.correct(10_000)))
 
     def max_cost_usd(self, prompt_tokens: int, output_tokens: int, *, long: bool) -> float:
         """Return the most that a request may cost. An unknown price is replaced by `ASSUMED_PRICE`.

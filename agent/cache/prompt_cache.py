@@ -26,11 +26,13 @@ from agent.cache.idle import (
     find_idle_conversation,
     forecast_cache,
     plan_refresh,
+    shared_prefixes,
 )
 from agent.cache.plan import (
     CachePolicy,
     CacheProfile,
     PlannedRequest,
+    count_own_tokens,
     explain_cache_miss,
     find_cache_miss,
     plan_automatic,
@@ -38,7 +40,7 @@ from agent.cache.plan import (
     segment_prompt,
     segments_before_messages,
 )
-from agent.cache.state import CacheState, Cadence, Digest
+from agent.cache.state import CacheState, Cadence, Digest, Gaps, Lifetimes
 from agent.models.base import (
     Model,
     ModelBusy,
@@ -174,14 +176,14 @@ class PromptCache:
         """Restore the gaps seen in an agent's conversations. Ignored after its first request."""
         self._cadence.setdefault(agent, cadence)
 
-    def observe_elsewhere(self, agent: str, place: str, at_s: float) -> None:
+    def observe_elsewhere(self, agent: str, place: str, at_s: float, tokens: int) -> None:
         """Add a request of a conversation that another process made: its gaps count, and it is kept
-        warm there.
+        warm there. `tokens`: as `Cadence.observe_request` takes them.
 
         Before `restore_cadence`, which knows it from the log, it is ignored.
         """
         if (cadence := self._cadence.get(agent)) is not None:
-            cadence.observe_request(place, at_s)
+            cadence.observe_request(place, at_s, tokens)
         if self._warmer is not None:
             self._warmer.forget_conversation(self, agent, place)
 
@@ -201,7 +203,10 @@ class PromptCache:
         key, at_s = (request.shared_key, request.conversation_id), self._now_s()
         with self.counting(request):
             if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
-                self._cadence[request.shared_key].observe_request(request.conversation_id, at_s)
+                size = self._estimate_request(request)[1].size
+                self._cadence[request.shared_key].observe_request(
+                    request.conversation_id, at_s, count_own_tokens(request, size)
+                )
             planned = await self._plan_alone(request, until_s)
             try:
                 yield planned
@@ -250,7 +255,7 @@ class PromptCache:
                 written.set()
 
     def _plan_request(self, request: ModelRequest) -> PlannedRequest:
-        at_s, cadence = self._now_s(), self._cadence[request.shared_key]
+        at_s = self._now_s()
         before = self.last_requests.get(request.shared_key, request.conversation_id)
         meter, estimate = self._estimate_request(request)
         segments = segment_prompt(request, estimate.size, before)
@@ -259,15 +264,13 @@ class PromptCache:
         if self.dialect.caching == "automatic":
             plan = plan_automatic(segments, cached, estimate.ratio)
         else:
-            usable, policy = segments, self._policy(request.shared_key)
+            usable = segments
             if request.answer_only and request.tools:
                 usable, cached = segments_before_messages(segments, cached)
             plan = plan_cache(
                 usable,
-                price=self.dialect.calibrated_price(estimate),
-                policy=policy if self.dialect.caching == "marks" else replace(policy, kind="off"),
-                shared=cadence.shared_odds(),
-                own=cadence.odds(request.conversation_id),
+                self._lifetimes(request.shared_key, request.conversation_id),
+                minimum_tokens=self.dialect.minimum_tokens(estimate),
                 cached=cached,
                 ratio=estimate.ratio,
             )
@@ -418,51 +421,59 @@ class PromptCache:
                 planned.digests, read=read, writes=writes, at_s=planned.sent_at_s
             )
 
-    def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> CacheRefresh | None:
-        """Return when to `refresh` a conversation and the cost. None: not at all
-        (`agent.cache.idle`).
-        """
-        planned, policy = self.last_requests.get(agent, place), self._policy(agent)
-        idle = (
-            find_idle_conversation(planned, self._cache_state.find(planned.digests, self._now_s()))
-            if planned is not None
-            else None
-        )
-        if planned is None or idle is None or policy.kind == "off":
+    def _lifetimes(self, agent: str, place: str) -> Lifetimes | None:
+        """Return the lifetimes for the next request of a conversation. None: no breakpoints."""
+        if self.dialect.caching != "marks":
             return None
-        lengthens = policy.kind == "auto" and policy.allows_hour
-        cadence, price = self._cadence[planned.request.shared_key], self.dialect.price
-        return plan_refresh(idle, cadence, price, budget_usd=budget_usd, lengthens=lengthens)
+        return self._policy(agent).lifetimes(self._cadence[agent], place, self.dialect.price)
+
+    def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> CacheRefresh | None:
+        """Return when to `refresh` a conversation, or what it shares, and the cost. None: not at
+        all (`agent.cache.idle`).
+        """
+        planned, lifetimes = self.last_requests.get(agent, place), self._lifetimes(agent, place)
+        if planned is None or lifetimes is None:
+            return None
+        cadence, price = self._cadence[agent], self.dialect.price
+        lasting = self._cache_state.find(planned.digests, self._now_s())
+        shared = cadence.shared or Gaps()
+        for prefixes, last_s, lengths, lifetime in (
+            (lasting, planned.sent_at_s, cadence.lengths(place), lifetimes.own),
+            (shared_prefixes(planned, lasting), shared.last_s, shared.lengths, lifetimes.shared),
+        ):
+            idle = find_idle_conversation(planned, prefixes, last_s)
+            # What is to have an hour is written for an hour after its expiry only.
+            if idle is not None and not (idle.lifetime == "5m" and lifetime == "1h"):
+                due = plan_refresh(idle, lengths, price, budget_usd=budget_usd)
+                if due is not None:
+                    return due._replace(is_shared=prefixes is not lasting)
+        return None
 
     def forecast(self, agent: str, place: str) -> CacheForecast:
         """Return the present state of the cache of a conversation's history, and how long it
         matters.
         """
-        planned, price, caching = (
-            self.last_requests.get(agent, place),
-            self.dialect.price,
-            self.dialect.caching,
-        )
+        caching = self.dialect.caching
         if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
             # `off` means no breakpoints; automatic caching cannot be switched off
             return UNKNOWN_FORECAST
-        odds = self._cadence[agent].odds(place)
-        at_s = self._now_s()
+        planned, at_s = self.last_requests.get(agent, place), self._now_s()
         cached = self._cache_state.find(planned.digests, at_s) if planned is not None else ()
-        return forecast_cache(planned, cached, odds, price, at_s)
+        lengths = self._cadence[agent].lengths(place)
+        return forecast_cache(planned, cached, lengths, self.dialect.price, at_s)
 
-    async def refresh(self, agent: str, place: str) -> RequestUsage | None:
+    async def refresh(self, agent: str, place: str, *, is_shared: bool) -> RequestUsage | None:
         """Read the cached part of a conversation again, without an answer. None: nothing is cached
-        any more.
+        any more. `is_shared`: only what it shares with the others.
 
         Raises a ModelError; it may be billed all the same.
         """
         at_s, last, end = self._now_s(), self.last_requests.get(agent, place), None
-        planned = (
-            build_refresh_request(last, self._cache_state.find(last.digests, at_s), at_s)
-            if last is not None
-            else None
-        )
+        if last is None:
+            return None
+        lasting = self._cache_state.find(last.digests, at_s)
+        lasting = shared_prefixes(last, lasting) if is_shared else lasting
+        planned = build_refresh_request(last, lasting, at_s)
         if planned is None:
             return None
         try:
@@ -592,7 +603,7 @@ class CacheWarmer:
         spent_usd = self._spent_usd.get(day, 0.0)
         self._spent_usd.put(day, spent_usd + due.max_cost_usd)
         try:
-            account = await key.model.refresh(key.agent, key.place)
+            account = await key.model.refresh(key.agent, key.place, is_shared=due.is_shared)
         except ModelError as error:
             logger.info("%s is not kept warm: %s", key.place, error.reason)
             return

@@ -1,12 +1,11 @@
 """Knowledge of a provider's cache: the prefixes in it (`CacheState`), and the gaps between requests
-(`Cadence`). Pure.
+(`Cadence`), which decide for how long a prefix is cached (`Cadence.lifetimes`). Pure.
 
-Gaps count from start to start of requests, as a cache's lifetimes do, and matter only by the
-lifetimes that survive them: up to 5 minutes, up to an hour, longer. Conversations come in bursts
-with silences between, so gaps are counted separately by the kind of gap before them (a Markov chain
-over the three kinds). Newer gaps weigh more, one gap outweighs the prior, and the gaps of all other
-conversations stand in for what is not known of one. Apart from that, two sums are kept: what a
-lifetime of an hour would have saved, and what it would have cost (`agent.cache.plan`).
+Gaps count from start to start of requests, as a cache's lifetimes do. Of each conversation, of the
+part that all conversations of an agent share, and of all conversations together are kept: a
+histogram of the gaps, and two sums of tokens, what a lifetime of an hour would have kept where 5
+minutes would not, and what would have been written for it. Newer gaps weigh more, and the gaps of
+all conversations stand in for what is not known of one.
 
 The content of a cache is derived from the requests that were sent. A provider stores what stands in
 front of a breakpoint, as a segment behind the cached prefix before it, for the lifetime that was
@@ -24,159 +23,100 @@ from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from gateway.core.events import CacheTtl
+from agent.cache.prices import Price
+from gateway.core.events import CacheTtl, RequestUsage
 from gateway.core.ratelimit import LruDict
 
-GAPS_S = (300.0, 3_600.0)
-"""Limits of the kinds of gaps: the lifetimes of 5 minutes and of 1 hour survive shorter ones
+LIFETIME_S: dict[CacheTtl, float] = {"5m": 300.0, "1h": 3_600.0}
+"""A prefix is gone after so long without use: a gap of 300 s is one too many
 (platform.claude.com/docs/en/build-with-claude/prompt-caching)."""
 
-LENGTHS_S = tuple(300.0 * 2**step for step in range(8))
-"""Limits of the lengths of gaps: five minutes to ten and a half hours."""
+LENGTHS_S = (300.0, 600.0, 1_200.0, 2_400.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 57_600.0)
+"""Limits of the lengths of gaps, the lifetimes among them."""
+_SHORT, _HOUR = LENGTHS_S.index(LIFETIME_S["5m"]) + 1, LENGTHS_S.index(LIFETIME_S["1h"]) + 1
+"""Number of the lengths that each lifetime survives."""
 
-GapShares = tuple[float, float, float]
-"""Shares of the kinds of gaps, shortest first. They sum to 1."""
-
-_NO_GAP = 3
-"""Row for the first request, with no gap before it."""
-_DECAY = 0.98
-"""Weight that an observation keeps when the next one of its kind comes. About the last fifty count,
-so that the rare silences of a busy room are not forgotten between them."""
-_ROW_PRIOR_WEIGHT = 1.0
-"""Weight of the conversation's overall shares, in observations, against the gaps after one kind of
-gap."""
-_GUESS_WEIGHT, _POOL_WEIGHT = 0.3, 4.0
-"""Weights, in observations, of a guess, and of what all other conversations taught."""
-_POOL_ENOUGH = 20.0
-"""Gaps of all conversations after which their weight is full."""
-_MIN_REMAINING = 20.0
-"""Expected further requests with a prefix that was never repeated. With fewer, no decision would
-matter."""
-_MAX_REMAINING = 400.0
-"""Limit of expected further requests: a fold ends most prefixes by then."""
-_PRESUMED_GAPS = 0.03
+_OWN_BLOCKS = frozenset({"binding", "channel", "history"})
+_DECAY = 0.99
+"""Weight that an observation keeps when the next one comes. About the last hundred count."""
+_PRESUMED_GAPS = (0.2, *[0.02] * len(LENGTHS_S))
 """Gaps assumed in each length, so that nothing that was never seen is impossible."""
 _OVER_WEIGHT = 0.1
 """Weight, in gaps, of the end of the conversation. It hardly counts before a conversation is idle
 for longer than ever."""
-_GROWTH_DECAY = 0.95
-"""Weight that the sums of a growing prefix (`GapStats.kept`) keep after each gap that 5 minutes do
-not survive."""
-_POOL_DECAY = 0.999
-"""Weight that the same sums of all conversations together keep after each request."""
-_MAX_GROWTH_REQUESTS = 120
-"""Requests after which a conversation is assumed to grow no more: a fold ends it."""
-_SEVERAL_HOUR_GAPS, _ONE_HOUR_GAP = 2.8, 0.9
-"""Gaps that only an hour survives, newer ones weighing more, after which a conversation counts as
-one with such gaps. Usually three, because a conversation that has hardly begun may be over; one if
-most other conversations have them."""
-_USUAL_SHARE, _USUAL_MARGIN = 0.8, 3.0
-"""Condition for one gap to be enough: in all conversations together an hour must have kept this
-share of what was written for it, and so many units more."""
+_PRESUMED_HOUR_GAPS = 0.4
+"""Gaps between 5 minutes and an hour that are assumed for what begins with an hour."""
+_MIN_LONG_GAPS = 2.0
+"""Least number of gaps of more than an hour before the end of a conversation may go uncached."""
 _MAX_CONVERSATIONS = 4_096
 """Limit of conversations that are remembered, the last used ones."""
 
-CHAT_PRIOR: GapShares = (0.65, 0.20, 0.15)
-"""Guess for a prefix of which nothing is known."""
+
+class Lifetimes(NamedTuple):
+    """How long each part of a prompt is cached."""
+
+    shared: CacheTtl
+    """Of what all conversations begin with."""
+    binding: CacheTtl
+    own: CacheTtl | None
+    """Of the channel card and the history. None: they are not cached as long as they are cold."""
 
 
-class GapOdds(NamedTuple):
-    """Expectation for a prefix that is being requested now."""
+class Gaps(NamedTuple):
+    """Observed requests of one prefix, newer ones weighing more."""
 
-    next_gap: GapShares
-    """Odds of the gap that begins now."""
-    rows: tuple[GapShares, GapShares, GapShares]
-    """Odds of the gap that follows each kind of gap."""
-    remaining_requests: float
-    """Expected number of further requests with this prefix."""
-    is_known: bool = True
-    """False: no gap was ever seen, and all of this is a guess."""
-    gap_counts: GapShares = (0.0, 0.0, 0.0)
-    """Observed gaps of each kind, newer ones weighing more: for a prefix that keeps its size."""
-    kept: float = 0.0
-    """Amount that an hour would have kept and 5 minutes would not, for a prefix that grows with
-    each request. The unit is what one request adds. 0 until enough was seen."""
-    written: float = 0.0
-    """Amount that would have been written for it, in the same unit."""
-
-
-class GapStats(NamedTuple):
-    """Observations of one prefix."""
-
-    last_s: float
+    last_s: float = 0.0
     """Time of the last request."""
-    last_kind: int
-    """Kind of the gap before that; 3: there was none."""
-    request_count: int
-    """Number of requests."""
-    weights: tuple[float, ...]
-    """Four rows (after each kind of gap, and at first) of three kinds."""
-    lengths: tuple[float, ...]
-    """Gaps by length: up to each of `LENGTHS_S`, and longer."""
+    tokens: int = 0
+    """Its size."""
+    lengths: tuple[float, ...] = (0.0,) * len(_PRESUMED_GAPS)
+    """Gaps by length: shorter than each of `LENGTHS_S`, and longer."""
     kept: float = 0.0
+    """Tokens that an hour would have kept and 5 minutes would not."""
     written: float = 0.0
-    """As in `GapOdds`, and so is `kept`."""
+    """Tokens that would have been written for it."""
+
+    def with_request(self, at_s: float, tokens: int, before: "Gaps | None") -> "Gaps":
+        """Return the observations with a request added. `before`: those of its conversation. None:
+        it is its first.
+        """
+        lengths, kept, written = [weight * _DECAY for weight in self.lengths], 0, tokens
+        if before is not None:
+            length = bisect_right(LENGTHS_S, max(0.0, at_s - before.last_s))
+            lengths[length] += 1.0
+            if length < _HOUR:
+                written = max(0, tokens - before.tokens)
+                kept = tokens - written if length >= _SHORT else 0
+        return Gaps(
+            at_s, tokens, tuple(lengths), self.kept * _DECAY + kept, self.written * _DECAY + written
+        )
+
+    def lasting(self, price: Price) -> CacheTtl:
+        """Return the lifetime of a prefix that begins with an hour and keeps its size: 5 minutes
+        once the gaps show that an hour does not pay.
+        """
+        medium = sum(self.lengths[_SHORT:_HOUR]) + _PRESUMED_HOUR_GAPS
+        return "1h" if is_hour_cheaper(medium, sum(self.lengths[_HOUR:]), price) else "5m"
 
 
-_NEW_STATS = GapStats(0.0, _NO_GAP, 0, (0.0,) * 12, (0.0,) * 9)
+_NO_GAPS = Gaps()
 
 
-def gap_kind(gap_s: float) -> int:
-    """Return the kind of a gap: 0, 1 or 2. A lifetime of 300 s does not survive a gap of 300 s."""
-    return 0 if gap_s < GAPS_S[0] else 1 if gap_s < GAPS_S[1] else 2
+def is_hour_cheaper(kept: float, written: float, price: Price, margin: float = 0.0) -> bool:
+    """Return whether a lifetime of an hour costs less than 5 minutes, by more than `margin` (plain
+    tokens).
 
-
-def observe_request(stats: GapStats | None, at_s: float) -> GapStats:
-    """Return the observations with a request at this time added."""
-    if stats is None:
-        kept, written = hour_savings(0, None)
-        return _NEW_STATS._replace(last_s=at_s, request_count=1, kept=kept, written=written)
-    gap_s = max(0.0, at_s - stats.last_s)
-    gap = gap_kind(gap_s)
-    kept, written = hour_savings(stats.request_count, gap)
-    weight = 1.0 if gap == 0 else _GROWTH_DECAY
-    return GapStats(
-        last_s=at_s,
-        last_kind=gap,
-        request_count=stats.request_count + 1,
-        weights=_add_gap(stats.weights, stats.last_kind, gap),
-        lengths=_add_length(stats.lengths, gap_s),
-        kept=stats.kept * weight + kept,
-        written=stats.written * weight + written,
-    )
-
-
-def hour_savings(request_count: int, gap: int | None) -> tuple[float, float]:
-    """Return what an hour keeps at a request, and what is written for it, after so many requests
-    and this gap.
-
-    The own part of a conversation begins with its card and first message, and each request adds
-    about as much as each of these. `gap` None: the first request.
+    `kept`: tokens that only an hour keeps, and that would have to be written again. `written`:
+    tokens written for it.
     """
-    size = float(min(request_count, _MAX_GROWTH_REQUESTS) + 1)
-    if gap is not None and gap < 2:  # noqa: PLR2004 - what an hour survives (`gap_kind`)
-        return (size, 1.0) if gap == 1 else (0.0, 1.0)
-    return 0.0, size + 1.0
-
-
-def _add_gap(weights: tuple[float, ...], row: int, gap: int) -> tuple[float, ...]:
-    aged = [
-        weight * _DECAY if index // 3 == row else weight for index, weight in enumerate(weights)
-    ]
-    aged[3 * row + gap] += 1.0
-    return tuple(aged)
-
-
-def _add_length(lengths: tuple[float, ...], gap_s: float) -> tuple[float, ...]:
-    aged = [weight * _DECAY for weight in lengths]
-    aged[bisect_right(LENGTHS_S, gap_s)] += 1.0
-    return tuple(aged)
+    saved = kept * (price.write_5m - price.read)
+    return saved > written * (price.write_1h - price.write_5m) + margin
 
 
 def return_probability(lengths: Sequence[float], idle_s: float, within_s: float) -> float:
     """Return how likely a request is within so many seconds, after so many idle seconds."""
     after, later = _weight_beyond(lengths, idle_s), _weight_beyond(lengths, idle_s + within_s)
-    return 1.0 - later / after if after else 0.0
+    return 1.0 - later / after
 
 
 def _weight_beyond(lengths: Sequence[float], idle_s: float) -> float:
@@ -184,120 +124,77 @@ def _weight_beyond(lengths: Sequence[float], idle_s: float) -> float:
     edges = (0.0, *LENGTHS_S, 2 * LENGTHS_S[-1])
     total = _OVER_WEIGHT
     for (low, high), weight in zip(pairwise(edges), lengths, strict=True):
-        total += (weight + _PRESUMED_GAPS) * min(1.0, max(0.0, (high - idle_s) / (high - low)))
+        total += weight * min(1.0, max(0.0, (high - idle_s) / (high - low)))
     return total
 
 
-def estimate_odds(
-    stats: GapStats, prior: tuple[GapShares, GapShares, GapShares, GapShares], prior_weight: float
-) -> GapOdds:
-    """Combine the observations of one prefix with `prior`: shares after each kind of gap, and at
-    first.
+def expected_requests(lengths: Sequence[float], lifetime: CacheTtl) -> float:
+    """Return the expected number of requests before a longer gap than `lifetime`. The end of the
+    conversation counts as one.
     """
-    weights = stats.weights
-    overall = (
-        weights[0] + weights[3] + weights[6] + weights[9],
-        weights[1] + weights[4] + weights[7] + weights[10],
-        weights[2] + weights[5] + weights[8] + weights[11],
-    )
-    rows: list[GapShares] = []
-    for row in range(4):
-        guess = _mix_shares(overall, prior[row], prior_weight)
-        rows.append(
-            _mix_shares(
-                (weights[3 * row], weights[3 * row + 1], weights[3 * row + 2]),
-                guess,
-                _ROW_PRIOR_WEIGHT,
-            )
-        )
-    remaining = min(_MAX_REMAINING, _MIN_REMAINING + stats.request_count)
-    return GapOdds(
-        next_gap=rows[stats.last_kind],
-        rows=(rows[0], rows[1], rows[2]),
-        remaining_requests=remaining,
-        is_known=any(overall),
-        gap_counts=overall,
-        kept=stats.kept,
-        written=stats.written,
-    )
-
-
-def _mix_shares(seen: tuple[float, float, float], guess: GapShares, weight: float) -> GapShares:
-    total = seen[0] + seen[1] + seen[2] + weight
-    return (
-        (seen[0] + weight * guess[0]) / total,
-        (seen[1] + weight * guess[1]) / total,
-        (seen[2] + weight * guess[2]) / total,
-    )
+    survived = _HOUR if lifetime == "1h" else _SHORT
+    return sum(lengths[:survived]) / (sum(lengths[survived:]) + 1.0)
 
 
 @dataclass(slots=True)
 class Cadence:
-    """Gaps between the requests of one agent: of the prefix that all its conversations share, and
-    of each conversation.
+    """Gaps between the requests of one agent.
 
     It has no clock: times are passed in, as seconds that a restart does not reset.
     """
 
-    shared: GapStats | None = None
-    pool: GapStats = _NEW_STATS
-    """Gaps of all conversations together."""
-    _by_conversation: LruDict[str, GapStats] = field(
+    shared: Gaps | None = None
+    """Of the prefix that all conversations share. None: there was no request."""
+    pool: Gaps = _NO_GAPS
+    """Gaps within each conversation, all together."""
+    _by_conversation: LruDict[str, Gaps] = field(
         default_factory=lambda: LruDict(_MAX_CONVERSATIONS)
     )
 
-    def observe_request(self, conversation: str, at_s: float) -> None:
-        self.shared = observe_request(self.shared, at_s)
-        before, pool = self._by_conversation.get(conversation), self.pool
-        if before is None:
-            kept, written = hour_savings(0, None)
-        else:
-            gap_s = max(0.0, at_s - before.last_s)
-            weights, lengths = (
-                _add_gap(pool.weights, before.last_kind, gap_kind(gap_s)),
-                _add_length(pool.lengths, gap_s),
-            )
-            pool = pool._replace(
-                request_count=pool.request_count + 1, weights=weights, lengths=lengths
-            )
-            kept, written = hour_savings(before.request_count, gap_kind(gap_s))
-        self.pool = pool._replace(
-            kept=pool.kept * _POOL_DECAY + kept, written=pool.written * _POOL_DECAY + written
+    def observe_request(self, conversation: str, at_s: float, tokens: int) -> None:
+        """Add a request. `tokens`: of its part that is not shared."""
+        before = self._by_conversation.get(conversation)
+        self._by_conversation.put(
+            conversation, (before or _NO_GAPS).with_request(at_s, tokens, before)
         )
-        self._by_conversation.put(conversation, observe_request(before, at_s))
+        self.pool = self.pool.with_request(at_s, tokens, before)
+        self.shared = (self.shared or _NO_GAPS).with_request(at_s, 0, self.shared)
 
-    def shared_odds(self) -> GapOdds:
-        return estimate_odds(
-            self.shared or _NEW_STATS,
-            (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR),
-            _GUESS_WEIGHT,
-        )
+    def lifetimes(self, conversation: str, price: Price) -> Lifetimes:
+        """Return the lifetimes that the gaps so far show to be cheapest.
 
-    def odds(self, conversation: str) -> GapOdds:
-        pooled = estimate_odds(
-            self.pool, (CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR, CHAT_PRIOR), _GUESS_WEIGHT
-        )
-        weight = _GUESS_WEIGHT + (_POOL_WEIGHT - _GUESS_WEIGHT) * min(
-            1.0, self.pool.request_count / _POOL_ENOUGH
-        )
-        stats = self._by_conversation.get(conversation, _NEW_STATS)
-        usual = self.pool.kept > _USUAL_SHARE * self.pool.written + _USUAL_MARGIN
-        has_hour_gaps = sum(stats.weights[1::3]) >= (_ONE_HOUR_GAP if usual else _SEVERAL_HOUR_GAPS)
-        found = estimate_odds(stats, (*pooled.rows, pooled.next_gap), weight)
-        return found if has_hour_gaps else found._replace(kept=0.0)
-
-    def return_probability(self, conversation: str, idle_s: float, within_s: float) -> float:
-        """Return how likely a request of this conversation is within so many seconds, after so many
-        idle seconds.
+        A conversation begins with an hour for the shared part and the binding, and 5 minutes for
+        the rest. That gets an hour once it would have saved as much as the conversation costs
+        uncached. What all conversations together would have saved, for each token written, counts
+        as one more conversation of this size.
         """
-        own, pool = self._by_conversation.get(conversation, _NEW_STATS).lengths, self.pool.lengths
-        share = 1.0 / max(1.0, sum(pool))  # all others together weigh as much as one gap of its own
-        return return_probability(
-            [mine + share * all_ for mine, all_ in zip(own, pool, strict=True)], idle_s, within_s
-        )
+        gaps, pool = self._by_conversation.get(conversation, _NO_GAPS), self.pool
+        usual = gaps.tokens * pool.kept / max(1.0, pool.written)
+        own: CacheTtl | None = "5m"
+        short, long = sum(gaps.lengths[:_SHORT]), sum(gaps.lengths[_HOUR:])
+        lost = sum(gaps.lengths[_SHORT:])
+        if is_hour_cheaper(gaps.kept + usual, gaps.written + gaps.tokens, price, gaps.tokens):
+            own = "1h"
+        elif long >= _MIN_LONG_GAPS and short * (1.0 - price.read) < lost * (price.write_5m - 1.0):
+            own = None  # hardly anything that was written was read
+        shared = (self.shared or _NO_GAPS).lasting(price)
+        return Lifetimes(shared, gaps.lasting(price), own)
+
+    def lengths(self, conversation: str) -> list[float]:
+        """Return the gaps expected of a conversation, by length. All those of the others weigh as
+        much as one of its own.
+        """
+        own, pool = self._by_conversation.get(conversation, _NO_GAPS).lengths, self.pool.lengths
+        share = 1.0 / max(1.0, sum(pool))
+        weights = zip(own, pool, _PRESUMED_GAPS, strict=True)
+        return [mine + share * all_ + presumed for mine, all_, presumed in weights]
 
 
-LIFETIME_S: dict[CacheTtl, float] = {"5m": 300.0, "1h": 3_600.0}
+def count_recorded_tokens(accounts: Sequence[RequestUsage]) -> int:
+    """Return the tokens of a turn's last request as `Cadence.observe_request` takes them."""
+    blocks = [block for account in accounts[-1:] for block in account.blocks]
+    return sum([block.tokens for block in blocks if block.name in _OWN_BLOCKS])
+
 
 Digest = bytes
 """Name of all bytes of a request up to a place."""

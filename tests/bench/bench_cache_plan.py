@@ -5,14 +5,16 @@ Busy hours, days with silences, gaps at random, sparse weeks, single rooms at fi
 few seeds, judged by the prompt cache of `reverie/testing/servers/messages_cache.py`. 1.00 is the clairvoyant
 optimum (`optimum.py`) for the same requests: it knows when silences end, which nobody can, so talk
 at random cannot come near it. Printed are the four policies (`auto`, `fixed`, all for an hour, all
-for 5 minutes) and `hindsight`: the best of four layouts for each place and two for what all share,
-chosen when all requests were known. A policy that learns can hardly do better.
+for 5 minutes) and `best online`: the best policy found that knows how traffic of this kind goes on,
+but not the next request. A policy that has to learn that can hardly do better.
 """
 
 import argparse
+import functools
+import itertools
 import json
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,16 +22,10 @@ from typing import Any, NamedTuple
 
 from agent.cache.plan import CachePolicy, PromptSegment, plan_cache
 from agent.cache.prices import Price, PriceTable
-from agent.cache.state import (
-    ROOT_DIGEST,
-    CacheState,
-    Cadence,
-    GapOdds,
-    GapShares,
-    extend_digest,
-)
+from agent.cache.state import ROOT_DIGEST, CacheState, Cadence, Lifetimes, extend_digest
+from gateway.core.events import CacheTtl
 from reverie.testing.servers.messages_cache import MessagesCache, Usage
-from tests.bench.optimum import Asked, Cost, optimum
+from tests.bench.optimum import Asked, Cost, Seen, State, optimum, teach
 
 PRICES = PriceTable.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
 DAY_S = 86_400.0
@@ -281,78 +277,79 @@ POLICIES = {
 }
 
 
-EVEN: GapShares = (1 / 3, 1 / 3, 1 / 3)
+Choose = Callable[[Turn], Lifetimes | None]
+"""How long the parts of a request are cached, decided by the requests until then."""
 
 
-def gaps(short: float, medium: float, long: float, *, kept: float = 0.0) -> GapOdds:
-    """What leads `auto` to one layout, whatever comes."""
-    return GapOdds(EVEN, (EVEN, EVEN, EVEN), 20.0, gap_counts=(short, medium, long), kept=kept)
+def learning(policy: CachePolicy, price: Price) -> Choose:
+    """The product: what it learns of each agent's gaps, and its policy."""
+    cadences = defaultdict[str, Cadence](Cadence)
+
+    def choose(turn: Turn) -> Lifetimes | None:
+        tokens = sum(piece.tokens for piece in (*turn.private, *turn.said))
+        cadences[turn.agent].observe_request(turn.conversation, turn.at_s, tokens)
+        return policy.lifetimes(cadences[turn.agent], turn.conversation, price)
+
+    return choose
 
 
-FRONTS = (gaps(0.0, 1.0, 0.0), gaps(0.0, 0.0, 9.0))
-"""An hour and 5 minutes for what all share."""
-LAYOUTS = (
-    gaps(9.0, 9.0, 0.0),
-    gaps(9.0, 0.0, 9.0),
-    gaps(0.0, 0.0, 9.0),
-    gaps(0.0, 9.0, 0.0, kept=9.0),
-)
-"""For a place: an hour for its binding alone, 5 minutes for all, the same without its end, an hour
-for all."""
+TAUGHT_REQUESTS = 25_000
+"""By so many requests of other seeds the best online policy is taught."""
 
 
-@dataclass(slots=True)
-class Chosen(Cadence):
-    """One layout for each place."""
-
-    front: GapOdds = FRONTS[0]
-    layouts: Mapping[str, GapOdds] = field(default_factory=dict)
-    layout: GapOdds = LAYOUTS[0]
-    """Of a place that has none of its own."""
-
-    def shared_odds(self) -> GapOdds:
-        return self.front
-
-    def odds(self, conversation: str) -> GapOdds:
-        return self.layouts.get(conversation, self.layout)
-
-
-def hindsight(turns: list[Turn], price: Price) -> float:
-    """What the best layout of each place costs, chosen when all was known."""
-    totals = []
-    for front in FRONTS:
-        paid = [pay(turns, price, lambda: Chosen(front=front, layout=one)) for one in LAYOUTS]  # noqa: B023 - called at once
-        layouts = {
-            place: LAYOUTS[min(range(len(LAYOUTS)), key=lambda at: paid[at][place])]
-            for place in paid[0]
-        }
-        totals.append(pay(turns, price, lambda: Chosen(front=front, layouts=layouts)).total())  # noqa: B023 - the same
-    return min(totals)
+@functools.cache
+def taught(
+    make: Callable[[int], list[Turn]], cost: Cost
+) -> tuple[dict[State, CacheTtl | None], ...]:
+    """What is best, by the gaps seen, in this kind of traffic: for what all share, and for a
+    conversation."""
+    times = defaultdict[tuple[int, bool, str], list[float]](list)
+    requests = 0
+    for seed in itertools.count(1_000):
+        for turn in make(seed):
+            times[seed, True, turn.agent].append(turn.at_s)
+            times[seed, False, turn.conversation].append(turn.at_s)
+            requests += 1
+        if requests > TAUGHT_REQUESTS:
+            break
+    return tuple(
+        teach((found for key, found in times.items() if key[1] is shared), cost)
+        for shared in (True, False)
+    )
 
 
-def pay(turns: list[Turn], price: Price, cadence: Callable[[], Cadence]) -> "Counter[str]":
-    """What each place pays. `cadence`: new knowledge of an agent's gaps."""
-    judge, keeper, paid = Judge(price), Keeper(price, CachePolicy(), cadence), Counter[str]()
-    for turn in turns:
-        before = judge.paid
-        keeper(turn, judge)
-        paid[turn.conversation] += judge.paid - before  # type: ignore[assignment]  # tokens, with their price
-    return paid
+def best_online(make: Callable[[int], list[Turn]], cost: Cost) -> Choose:
+    """The best online policy that was found: it knows from other seeds what follows such gaps."""
+    seen = defaultdict[str, Seen](Seen)
+    best_shared, best_own = taught(make, cost)
+
+    def choose(turn: Turn) -> Lifetimes | None:
+        states = [seen[name].state(turn.at_s) for name in (turn.agent, turn.conversation)]
+        own = best_own.get(states[1], "5m")
+        return Lifetimes(best_shared.get(states[0]) or "1h", "1h" if own == "1h" else "5m", own)
+
+    return choose
 
 
-def costs(turns: list[Turn], price: Price) -> dict[str, float]:
+def costs(
+    turns: list[Turn], price: Price, others: Mapping[str, Choose] | None = None
+) -> dict[str, float]:
     """What each policy costs for these requests, and the bound, in plain input tokens."""
     found = {}
-    for name, policy in POLICIES.items():
-        judge, keeper = Judge(price), Keeper(price, policy)
+    policies = {name: learning(policy, price) for name, policy in POLICIES.items()}
+    for name, choose in (policies | dict(others or {})).items():
+        judge, keeper = Judge(price), Keeper(price, choose)
         for turn in turns:
             keeper(turn, judge)
         assert not keeper.missed, (
             f"{name}: {keeper.missed} requests were billed otherwise than predicted"
         )
         found[name] = judge.paid
-    found["hindsight"] = hindsight(turns, price)
-    return found | {"bound": best(turns, Cost(price.read, price.write_5m, price.write_1h))}
+    return found | {"bound": best(turns, cost_of(price))}
+
+
+def cost_of(price: Price) -> Cost:
+    return Cost(price.read, price.write_5m, price.write_1h)
 
 
 # Layouts: from a turn to a body of the Messages API. The judge reads of a text only how long it is.
@@ -403,25 +400,18 @@ def body(system: Iterable[Json], said: Iterable[Json], now: Piece) -> Json:
 class Keeper:
     """How the plan is used around a model."""
 
-    def __init__(
-        self, price: Price, policy: CachePolicy, cadence: Callable[[], Cadence] = Cadence
-    ) -> None:
-        self.price, self.policy = price, policy
-        self.cadence = defaultdict[str, Cadence](cadence)
+    def __init__(self, price: Price, choose: Choose) -> None:
+        self.price, self.choose = price, choose
         self.warmth = CacheState()
         self.missed = 0
 
     def __call__(self, turn: Turn, judge: Judge) -> None:
         units = units_of(turn)
         path = [unit.digest for unit in units]
-        cadence = self.cadence[turn.agent]
-        cadence.observe_request(turn.conversation, turn.at_s)
         planned = plan_cache(
             units,
-            price=self.price,
-            policy=self.policy,
-            shared=cadence.shared_odds(),
-            own=cadence.odds(turn.conversation),
+            self.choose(turn),
+            minimum_tokens=self.price.minimum_tokens,
             cached=self.warmth.find(path, turn.at_s),
         )
         self.warmth.record_request(
@@ -492,39 +482,36 @@ def main() -> None:
     price = PRICES.find(arguments.model)
     result: dict[str, Any] = {"model": arguments.model, "read": price.read, "policies": {}}
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
-    scenes = {
-        f"{name}, seed {seed}": make(seed) for name, make in RECORDED.items() for seed in seeds
-    }
-    scenes |= {
-        f"one room, a message every {gap} s": room_at(gap, shared=2_000)
-        for gap in (60, 310, 900, 3_000, 5_400)
-    }
-    for scene, turns in scenes.items():
-        result["policies"][scene] = {"requests": len(turns)} | costs(turns, price)
+    for name, make in RECORDED.items():
+        for seed in seeds:
+            turns, others = make(seed), {"best online": best_online(make, cost_of(price))}
+            result["policies"][f"{name}, seed {seed}"] = {"requests": len(turns)} | costs(
+                turns, price, others
+            )
+    for gap in (60, 310, 900, 3_000, 5_400):
+        turns = room_at(gap, shared=2_000)
+        result["policies"][f"one room, a message every {gap} s"] = {"requests": len(turns)} | costs(
+            turns, price
+        )
     print(json.dumps(result) if arguments.json else told(result))
 
 
-SHOWN = (*POLICIES, "hindsight")
-
-
 def told(result: dict[str, Any]) -> str:
+    shown = (*POLICIES, "best online")
     lines = [
         (
             f"{result['model']}: reads cost {result['read']} of the input price. 1.00 is the "
             "clairvoyant optimum."
         ),
         "",
+        f"{'':36} requests  {'  '.join(f'{name:>11}' for name in shown)}      bound",
     ]
-    lines.append(
-        f"{'':36} requests  {'  '.join(f'{name:>9}' for name in SHOWN)}      bound  auto/best of the "
-        "others"
-    )
     for scene, found in result["policies"].items():
-        ratios = "  ".join(f"{found[name] / found['bound']:9.3f}" for name in SHOWN)
-        against = found["auto"] / min(found[name] for name in POLICIES if name != "auto")
-        lines.append(
-            f"{scene:36} {found['requests']:8}  {ratios}  {found['bound']:9.0f}  {against:.3f}"
+        ratios = "  ".join(
+            f"{found[name] / found['bound']:11.3f}" if name in found else f"{'':11}"
+            for name in shown
         )
+        lines.append(f"{scene:36} {found['requests']:8}  {ratios}  {found['bound']:9.0f}")
     return "\n".join(lines)
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from agent.cache.plan import CachePlan, CachePolicy, CacheProfile, PromptSegment, plan_cache
 from agent.cache.prices import Price, PriceTable
 from agent.cache.prompt_cache import PromptCache
-from agent.cache.state import ROOT_DIGEST, CachedPrefix, CacheState, GapOdds, extend_digest
+from agent.cache.state import ROOT_DIGEST, CachedPrefix, CacheState, Lifetimes, extend_digest
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Model, ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
 from agent.models.client import Candidate, ModelClient
@@ -81,35 +81,14 @@ def body(parts: Sequence[Part], planned: CachePlan) -> dict[str, Any]:
     return {"model": "claude-sonnet-5-5", "system": system, "messages": messages}
 
 
-def odds(short: float, middle: float, *, remaining: float = 20.0) -> GapOdds:
-    """The same after every gap, as if ten had been seen by a prefix of five times what a request
-    adds."""
-    share = (short, middle, 1.0 - short - middle)
-    return GapOdds(
-        next_gap=share,
-        rows=(share, share, share),
-        remaining_requests=remaining,
-        gap_counts=(10 * share[0], 10 * share[1], 10 * share[2]),
-        kept=50 * middle,
-        written=10 * (short + middle) + 50 * share[2],
-    )
+PLAIN, LONG = Lifetimes("1h", "1h", "5m"), Lifetimes("1h", "1h", "1h")
+"""With which a conversation begins, and what one has whose messages are slow."""
 
 
 def make(
-    parts: Sequence[Part],
-    *,
-    own: GapOdds,
-    shared: GapOdds | None = None,
-    cached: Sequence[CachedPrefix] = (),
+    parts: Sequence[Part], lifetimes: Lifetimes | None, cached: Sequence[CachedPrefix] = ()
 ) -> CachePlan:
-    return plan_cache(
-        units(parts),
-        price=PRICE,
-        policy=CachePolicy(),
-        shared=own if shared is None else shared,
-        own=own,
-        cached=cached,
-    )
+    return plan_cache(units(parts), lifetimes, minimum_tokens=PRICE.minimum_tokens, cached=cached)
 
 
 def ask(

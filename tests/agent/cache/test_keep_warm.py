@@ -48,7 +48,9 @@ class Bench:
             for gap_s in gaps_s:
                 times.append(times[-1] + gap_s)
         for at_s in times:
-            cadence.observe_request(ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0)
+            cadence.observe_request(
+                ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0, 1_000
+            )
         self.cache.restore_cadence("ana", cadence)
 
     async def ask(self, asked: ModelRequest) -> RequestUsage:
@@ -166,6 +168,34 @@ async def test_an_hour_is_kept_beyond_an_hour_and_then_let_go(bench: Bench) -> N
     assert bench.refreshed == refreshed
 
 
+async def test_what_all_share_is_kept_where_a_conversation_is_let_go(bench: Bench) -> None:
+    """Each asks once, and somebody asks after a while or after hours."""
+    bench.policy = CachePolicy()
+    for room in range(8):
+        await bench.ask(request(f"irc/#{room}", LONG))
+        bench.clock.advance(7_000.0 if room % 2 else 2_000.0)
+    spent = len(bench.told)
+    first = await bench.ask(request("irc/#last", LONG))
+    await bench.idle(7_200.0, step_s=10.0)
+    refreshes = [refresh for _, refresh in bench.told[spent:]]
+    account = await bench.ask(request("irc/#next", LONG))
+    assert (bench.api.violations, len(refreshes), account.missed) == ([], 2, "")
+    shared = first.blocks[0].tokens + first.blocks[1].tokens
+    for usage in (*[refresh.usage for refresh in refreshes], account.usage):
+        assert usage.cache_read_tokens == pytest.approx(shared, rel=0.1)
+
+
+async def test_what_should_be_cached_for_an_hour_is_not_kept_alive_for_five_minutes(
+    bench: Bench,
+) -> None:
+    bench.policy = CachePolicy(kind="fixed", allows_hour=False)
+    bench.used_to(400.0)
+    await bench.ask(request(ROOM, LONG))
+    bench.policy = CachePolicy()
+    await bench.idle(300.0)
+    assert bench.refreshed == 0
+
+
 async def test_the_budget_of_a_day_holds_and_the_next_day_has_its_own(bench: Bench) -> None:
     bench.used_to(*VARIED)
     first = await bench.ask(request(ROOM, LONG))
@@ -205,13 +235,13 @@ PRICE = Price(input_usd=2, output_usd=10, minimum_tokens=512)
 IDLE_ROOM = "irc/#room"
 
 
-def cadence(gap_s: float, *, between: int = 3) -> Cadence:
-    """Bursts of so many messages, so far apart."""
+def lengths(gap_s: float, *, between: int = 3) -> list[float]:
+    """Expected after bursts of so many messages, so far apart."""
     made = Cadence()
     for number in range(20):
         for more in range(between + 1):
-            made.observe_request(IDLE_ROOM, (gap_s + 60.0 * between) * number + 60.0 * more)
-    return made
+            made.observe_request(IDLE_ROOM, (gap_s + 60.0 * between) * number + 60.0 * more, 1_000)
+    return made.lengths(IDLE_ROOM)
 
 
 def resting(
@@ -220,10 +250,8 @@ def resting(
     mortal: int = 0,
     idle_s: float = 3_600.0,
     lifetime: CacheTtl = "1h",
-    where: str = IDLE_ROOM,
 ) -> IdleConversation:
     return IdleConversation(
-        conversation=where,
         refresh_tokens=tokens,
         expiring_tokens=mortal or tokens,
         max_billed_tokens=tokens + 1_000,
@@ -234,37 +262,28 @@ def resting(
 
 
 def test_an_idle_gateway_costs_nothing_unless_there_is_a_budget() -> None:
-    assert plan_refresh(resting(), cadence(5_000.0), PRICE) is None
-    due = plan_refresh(resting(), cadence(5_000.0), PRICE, budget_usd=1.0)
+    assert plan_refresh(resting(), lengths(5_000.0), PRICE, budget_usd=0.0) is None
+    due = plan_refresh(resting(), lengths(5_000.0), PRICE, budget_usd=1.0)
     assert due is not None
     assert due.at_s == 4_600.0 - REFRESH_MARGIN_S
     assert due.max_cost_usd == pytest.approx(21_000 * 2 * 2 / 1e6)
 
 
-def test_what_should_be_cached_for_an_hour_is_not_kept_alive_for_five_minutes() -> None:
-    soon = resting(idle_s=300.0, lifetime="5m")
-    assert plan_refresh(soon, cadence(400.0, between=0), PRICE, budget_usd=1.0) is None
-    assert (
-        plan_refresh(soon, cadence(400.0, between=0), PRICE, budget_usd=1.0, lengthens=False)
-        is not None
-    )
-
-
 def test_keeping_never_costs_more_than_losing() -> None:
-    always = cadence(70_000.0, between=0)
-    late = resting(idle_s=17 * 3_600.0)
+    always = lengths(50_000.0, between=0)
+    late = resting(idle_s=12 * 3_600.0)
     assert plan_refresh(late, always, PRICE, budget_usd=1.0) is not None
     assert plan_refresh(resting(idle_s=19.2 * 3_600.0), always, PRICE, budget_usd=1.0) is None
     assert (
-        plan_refresh(resting(idle_s=17 * 3_600.0, mortal=17_000), always, PRICE, budget_usd=1.0)
+        plan_refresh(resting(idle_s=12 * 3_600.0, mortal=12_000), always, PRICE, budget_usd=1.0)
         is None
     )
 
 
 def test_what_has_no_price_or_is_too_small_is_not_kept_warm() -> None:
-    assert plan_refresh(resting(), cadence(5_000.0), Price(), budget_usd=1.0) is None
-    assert plan_refresh(resting(tokens=100), cadence(5_000.0), PRICE, budget_usd=1.0) is None
+    assert plan_refresh(resting(), lengths(5_000.0), Price(), budget_usd=1.0) is None
+    assert plan_refresh(resting(tokens=100), lengths(5_000.0), PRICE, budget_usd=1.0) is None
     assert (
-        plan_refresh(resting(), cadence(5_000.0), Price(input_usd=0, output_usd=0), budget_usd=1.0)
+        plan_refresh(resting(), lengths(5_000.0), Price(input_usd=0, output_usd=0), budget_usd=1.0)
         is None
     )

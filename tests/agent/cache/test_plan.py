@@ -13,20 +13,12 @@ from agent.cache.plan import (
     CachePolicy,
     PlannedRequest,
     PromptSegment,
-    is_hour_cheaper,
     plan_automatic,
     plan_cache,
     segment_prompt,
 )
 from agent.cache.prices import Price
-from agent.cache.state import (
-    CachedPrefix,
-    CacheState,
-    Cadence,
-    GapOdds,
-    gap_kind,
-    hour_savings,
-)
+from agent.cache.state import CachedPrefix, CacheState, Cadence, Lifetimes, is_hour_cheaper
 from agent.models.base import ModelRequest
 from agent.models.http import encode_body
 from agent.models.openai import OpenAIDialect, build_chat_request
@@ -35,15 +27,14 @@ from agent.tokens.counter import TokenMeter, measure_prompt
 from agent.tools import ENDING_TOOLS
 from gateway.core.events import CacheTtl, ToolCallRecord, TurnStep
 from reverie.testing.servers.messages_cache import MessagesCache
-from tests.agent.cache.request_kit import PRICE, Part, ask, make, odds, tokens, units
+from tests.agent.cache.request_kit import LONG, PLAIN, PRICE, Part, ask, make, tokens, units
 from tests.bench.bench_cache_plan import RECORDED, costs
-from tests.bench.optimum import Asked, Cost, least, optimum
+from tests.bench.optimum import Asked, Cost, least, optimum, teach
 from tests.kits.examples import examples
 from tests.kits.scaling import assert_in_proportion
 
 HEAD = [Part("tools", "t", 700), Part("identity", "i", 900), Part("skills", "s", 300)]
 CARD = [Part("binding", "b", 100), Part("channel", "c", 200)]
-BURST, SLOW = odds(0.98, 0.01), odds(0.01, 0.98)
 LAYOUT = [("block", 2, "1h"), ("block", 3, "1h"), ("block", 4, "5m"), ("said", 4, "5m")]
 """Of `talk(5)`: an hour behind what all share and behind the binding, 5 minutes behind the card and
 at the end."""
@@ -60,7 +51,7 @@ def where(planned: CachePlan) -> list[tuple[str, int, str]]:
 def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_the_card_and_the_last_message() -> (
     None
 ):
-    planned = make(talk(5), own=BURST, shared=SLOW)
+    planned = make(talk(5), PLAIN)
     assert where(planned) == LAYOUT
     assert [(b.name, b.read, b.written, b.lifetime) for b in planned.blocks] == [
         ("tools", 0, 700, "1h"),
@@ -73,13 +64,11 @@ def test_talk_that_goes_on_is_marked_behind_what_is_shared_the_binding_the_card_
 
 
 def test_slow_talk_is_kept_for_an_hour() -> None:
-    assert where(make(talk(5), own=SLOW)) == [
-        (behind, number, "1h") for behind, number, _ in LAYOUT
-    ]
+    assert where(make(talk(5), LONG)) == [(behind, number, "1h") for behind, number, _ in LAYOUT]
 
 
 def test_a_slow_room_behind_a_busy_head_has_the_hour_and_only_reads_the_head() -> None:
-    planned = make(talk(5), own=SLOW, shared=BURST, cached=[CachedPrefix(2, "5m")])
+    planned = make(talk(5), LONG, [CachedPrefix(2, "5m")])
     assert where(planned)[-1] == ("said", 4, "1h")
     assert planned.read_segments == 3
 
@@ -89,9 +78,7 @@ def test_a_turn_of_many_blocks_leaves_a_mark_where_the_last_one_can_no_longer_se
     known: bool,
 ) -> None:
     parts = [*talk(3), Part("history", "calls", 500, 25), Part("history", "results", 500, 25)]
-    planned = make(
-        parts, own=BURST, cached=[CachedPrefix(2, "1h"), CachedPrefix(7, "5m")] if known else []
-    )
+    planned = make(parts, PLAIN, [CachedPrefix(2, "1h"), CachedPrefix(7, "5m")] if known else [])
     assert where(planned) == [
         ("block", 2, "1h"),
         ("block", 4, "5m"),
@@ -103,82 +90,51 @@ def test_a_turn_of_many_blocks_leaves_a_mark_where_the_last_one_can_no_longer_se
 
 def test_no_mark_stands_behind_what_cannot_carry_one() -> None:
     parts = [*talk(4), Part("history", "thinking", 50, markable=False)]
-    assert where(make(parts, own=BURST))[-1] == ("said", 3, "5m")
+    assert where(make(parts, PLAIN))[-1] == ("said", 3, "5m")
     bare = [part._replace(markable=False) for part in talk(4)]
-    assert where(make(bare, own=BURST)) == []
-
-
-def by(path: list[PromptSegment], own: GapOdds, cached: list[CachedPrefix]) -> CachePlan:
-    return plan_cache(path, price=PRICE, policy=CachePolicy(), shared=SLOW, own=own, cached=cached)
+    assert where(make(bare, PLAIN)) == []
 
 
 def test_a_prefix_below_the_minimum_is_not_marked() -> None:
     small = [Part("identity", "i", 300), Part("channel", "c", 100), Part("history", "h", 100)]
-    assert where(make(small, own=BURST)) == []
-    assert where(make([*small, Part("history", "r", 1), Part("history", "q", 100)], own=BURST)) == [
+    assert where(make(small, PLAIN)) == []
+    assert where(make([*small, Part("history", "r", 1), Part("history", "q", 100)], PLAIN)) == [
         ("said", 2, "5m")
     ]
 
 
-def test_every_conversation_begins_with_the_plain_layout_and_its_own_gaps_lengthen_it() -> None:
+def test_behind_what_lives_for_five_minutes_no_hour_is_paid_for() -> None:
+    planned = make(
+        talk(5), LONG, [CachedPrefix(2, "1h"), CachedPrefix(3, "1h"), CachedPrefix(7, "5m")]
+    )
+    assert where(planned) == LAYOUT
+
+
+def test_talk_that_is_hardly_ever_read_is_not_written_while_it_is_cold() -> None:
+    never = Lifetimes("1h", "1h", None)
+    cold = [CachedPrefix(2, "1h"), CachedPrefix(3, "1h")]
+    assert where(make(talk(5), never, cold)) == LAYOUT[:2]
+    assert where(make(talk(5), never, [*cold, CachedPrefix(7, "5m")])) == LAYOUT
+
+
+def chosen(policy: CachePolicy) -> Lifetimes | None:
     cadence = Cadence()
-    lives: dict[str, list[set[str]]] = {}
     for number in range(8):
-        for room, gap_s in (("irc/#slow", 1_000.0), ("irc/#busy", 100.0)):
-            cadence.observe_request(room, gap_s * number)
-            planned = make(talk(5), own=cadence.odds(room), shared=cadence.shared_odds())
-            assert [(behind, index) for behind, index, _ in where(planned)] == [
-                place[:2] for place in LAYOUT
-            ]
-            assert [lifetime for _, _, lifetime in where(planned)][:2] == ["1h", "1h"]
-            lives.setdefault(room, []).append({lifetime for _, _, lifetime in where(planned)[2:]})
-    assert lives["irc/#slow"][0] == {"5m"}
-    assert lives["irc/#slow"][-1] == {"1h"}
-    assert lives["irc/#busy"] == [{"5m"}] * 8
-    cadence.observe_request("irc/#new", 9_000.0)
-    assert (
-        where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds())) == LAYOUT
-    )
-    cadence.observe_request(
-        "irc/#new", 20_000.0
-    )  # nothing of it is cached any more, and no gap of its own says "an hour"
-    assert (
-        where(make(talk(5), own=cadence.odds("irc/#new"), shared=cadence.shared_odds()))[2:]
-        == LAYOUT[2:]
-    )
+        cadence.observe_request("irc/#slow", 1_000.0 * number, 1_000)
+    return policy.lifetimes(cadence, "irc/#slow", PRICE)
 
 
-def fixed(parts: list[Part], *, long: bool, short: CacheTtl = "5m") -> CachePlan:
-    policy = CachePolicy(kind="fixed", allows_hour=long, short_lifetime=short)
-    return plan_cache(units(parts), price=PRICE, policy=policy, shared=BURST, own=BURST)
-
-
-def test_the_fixed_policy_follows_the_table() -> None:
-    assert where(fixed(talk(5), long=True)) == LAYOUT
-    assert where(fixed(talk(5), long=False)) == [
-        (behind, index, "5m") for behind, index, _ in LAYOUT
-    ]
-    assert where(
-        fixed([*talk(3), Part("history", "x", 9, 30), Part("history", "y", 9)], long=True)
-    ) == [
-        ("block", 2, "1h"),
-        ("block", 4, "5m"),
-        ("said", 2, "5m"),
-        ("said", 4, "5m"),
-    ]
-
-
-def test_marks_can_be_off_and_the_hour_not_to_be_had() -> None:
-    off = plan_cache(
-        units(talk(5)), price=PRICE, policy=CachePolicy(kind="off"), shared=SLOW, own=SLOW
-    )
+def test_policies() -> None:
+    assert chosen(CachePolicy()) == LONG
+    assert chosen(CachePolicy(kind="fixed")) == PLAIN
+    assert chosen(CachePolicy(kind="fixed", short_lifetime="1h")) == LONG
+    assert chosen(CachePolicy(allows_hour=False)) == ("5m", "5m", "5m")
+    assert chosen(CachePolicy(kind="fixed", allows_hour=False)) == ("5m", "5m", "5m")
+    assert chosen(CachePolicy(kind="off")) is None
+    off = make(talk(5), None)
     assert (off.breakpoints, off.writes) == ((), ())
     assert sum(block.read + block.written for block in off.blocks) == 0
-    short = plan_cache(
-        units(talk(5)), price=PRICE, policy=CachePolicy(allows_hour=False), shared=SLOW, own=SLOW
-    )
-    assert all(mark.lifetime == "5m" for mark in short.breakpoints)
-    assert plan_cache([], price=PRICE, policy=CachePolicy(), shared=SLOW, own=SLOW).blocks == ()
+    assert make([], PLAIN).blocks == ()
 
 
 def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_what_it_saw() -> (
@@ -203,8 +159,8 @@ def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_
 
 
 LIVES: tuple[CacheTtl, CacheTtl] = ("1h", "5m")
-shares = st.tuples(st.floats(0, 1), st.floats(0, 1)).map(
-    lambda two: odds(two[0], (1 - two[0]) * two[1])
+lifetimes = st.none() | st.builds(
+    Lifetimes, st.sampled_from(LIVES), st.sampled_from(LIVES), st.sampled_from((*LIVES, None))
 )
 sizes, places = st.integers(1, 900), st.integers(1, 30)
 parts = st.builds(
@@ -223,26 +179,19 @@ parts = st.builds(
     st.lists(sizes, max_size=2),
     st.lists(st.tuples(sizes, places, st.booleans()), min_size=1, max_size=12),
 )
-policies = st.builds(
-    CachePolicy, kind=st.sampled_from(("auto", "fixed", "off")), allows_hour=st.booleans()
-)
 
 
-@given(parts, shares, shares, policies, st.data())
+@given(parts, lifetimes, st.data())
 def test_every_plan_keeps_to_the_rules(
-    request: list[Part], shared: GapOdds, own: GapOdds, policy: CachePolicy, data: st.DataObject
+    request: list[Part], chosen: Lifetimes | None, data: st.DataObject
 ) -> None:
     path = units(request)
     ends = data.draw(st.lists(st.integers(0, len(path) - 1), unique=True, max_size=5).map(sorted))
     lives = data.draw(st.lists(st.sampled_from(LIVES), min_size=5, max_size=5).map(sorted))
     cached = [CachedPrefix(end, life) for end, life in zip(ends, lives, strict=False)]
-
-    def once() -> CachePlan:
-        return plan_cache(path, price=PRICE, policy=policy, shared=shared, own=own, cached=cached)
-
-    planned = once()
-    assert planned == once()
-    assert len(planned.breakpoints) <= 4
+    planned = make(request, chosen, cached)
+    assert planned == make(request, chosen, cached)
+    assert len(planned.breakpoints) <= (0 if chosen is None else 4)
     assert sorted(mark.lifetime for mark in planned.breakpoints) == [
         mark.lifetime for mark in planned.breakpoints
     ]
@@ -256,11 +205,8 @@ def test_every_plan_keeps_to_the_rules(
         for i in at
         if i not in read_only
     )
-    assert policy.allows_hour or all(mark.lifetime == "5m" for mark in planned.breakpoints)
     assert sum(block.tokens for block in planned.blocks) == sum(unit.tokens for unit in path)
     assert all(block.read + block.written <= block.tokens for block in planned.blocks)
-    if policy.kind == "off":
-        assert not planned.breakpoints
 
 
 asked = st.lists(
@@ -292,16 +238,9 @@ def test_what_is_predicted_is_what_is_billed(
         said[room].append(Part("history", f"{room} {len(said[room])}", 10 * positions, positions))
         request = [*HEAD, Part("binding", "b", 60), Part("channel", f"c{room}", 90), *said[room]]
         path = units(request)
-        cadence.observe_request(f"irc/{room}", at_s)
+        cadence.observe_request(f"irc/{room}", at_s, sum(part.tokens for part in request[3:]))
         cached = warmth.find([unit.digest for unit in path], at_s)
-        planned = plan_cache(
-            path,
-            price=PRICE,
-            policy=policy,
-            shared=cadence.shared_odds(),
-            own=cadence.odds(f"irc/{room}"),
-            cached=cached,
-        )
+        planned = make(request, policy.lifetimes(cadence, f"irc/{room}", PRICE), cached)
         usage = ask(judge, warmth, request, planned, at_s=at_s).usage
         assert usage.cache_read_input_tokens == sum(block.read for block in planned.blocks)
         assert usage.cache_creation_input_tokens == sum(block.written for block in planned.blocks)
@@ -327,11 +266,9 @@ def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_fro
         said.append(Part("history", f"{number}", 80))
         request = [Part("identity", "i", head), Part("channel", "c", 200), *said]
         path = units(request)
-        cadence.observe_request("irc/#a", gap_s * number)
+        cadence.observe_request("irc/#a", gap_s * number, 200 + 80 * len(said))
         cached = warmth.find([unit.digest for unit in path], gap_s * number)
-        planned = make(
-            request, own=cadence.odds("irc/#a"), shared=cadence.shared_odds(), cached=cached
-        )
+        planned = make(request, cadence.lifetimes("irc/#a", PRICE), cached)
         usage = ask(judge, warmth, request, planned, at_s=gap_s * number).usage
         paid += usage.input_tokens + 0.1 * usage.cache_read_input_tokens
         paid += 1.25 * usage.ephemeral_5m_input_tokens + 2.0 * usage.ephemeral_1h_input_tokens
@@ -364,20 +301,12 @@ def test_auto_costs_no_more_than_the_best_of_the_fixed_layouts(
 
 
 def test_a_plan_takes_time_in_proportion_to_the_conversation() -> None:
-    price = Price(minimum_tokens=512)
     paths: dict[int, list[PromptSegment]] = {size: units(talk(size)) for size in (400, 1_600)}
 
     def plan(size: int) -> None:
         cached = [CachedPrefix(place, "5m") for place in range(2, size)]
         for _ in range(10):
-            plan_cache(
-                paths[size],
-                price=price,
-                policy=CachePolicy(),
-                shared=odds(0.5, 0.3),
-                own=odds(0.4, 0.4),
-                cached=cached,
-            )
+            plan_cache(paths[size], PLAIN, minimum_tokens=512, cached=cached)
 
     assert_in_proportion(plan, 400)
 
@@ -519,34 +448,14 @@ TTL_COST = Price(read=0.1, write_5m=1.25, write_1h=2.0)
 
 def test_an_hour_pays_if_it_keeps_more_than_it_costs() -> None:
     assert is_hour_cheaper(1.0, 1.5, TTL_COST)
+    assert not is_hour_cheaper(1.0, 1.5, TTL_COST, 0.1)
     assert not is_hour_cheaper(1.0, 1.6, TTL_COST)
     assert not is_hour_cheaper(0.0, 0.0, TTL_COST)
     assert not is_hour_cheaper(1.0, 0.1, TTL_COST.model_copy(update={"write_1h": float("inf")}))
 
 
-@settings(max_examples=examples(200))
-@given(st.lists(st.sampled_from((60.0, 1_000.0, 10_000.0)), max_size=40))
-def test_it_tells_which_would_have_been_cheaper(gaps: list[float]) -> None:
-    """Of a conversation whose card is as long as each exchange, by hand."""
-    short, long, size = 2 * TTL_COST.write_5m, 2 * TTL_COST.write_1h, 2.0
-    kept, written = hour_savings(0, None)
-    for asked, gap_s in enumerate(gaps, start=1):
-        new = 1.0
-        short += (
-            size * TTL_COST.read + new * TTL_COST.write_5m
-            if gap_kind(gap_s) == 0
-            else (size + new) * TTL_COST.write_5m
-        )
-        long += (
-            size * TTL_COST.read + new * TTL_COST.write_1h
-            if gap_kind(gap_s) < 2
-            else (size + new) * TTL_COST.write_1h
-        )
-        size += new
-        more = hour_savings(asked, gap_kind(gap_s))
-        kept, written = kept + more[0], written + more[1]
-    saved = kept * (TTL_COST.write_5m - TTL_COST.read) - written * (
-        TTL_COST.write_1h - TTL_COST.write_5m
-    )
-    assert saved == pytest.approx(short - long)
-    assert is_hour_cheaper(kept, written, TTL_COST) == (saved > 0)
+def test_the_best_for_one_who_knows_the_traffic_by_hand() -> None:
+    every, hourly, daily = ([gap_s * n for n in range(200)] for gap_s in (60.0, 900.0, 90_000.0))
+    assert set(teach([every], COST).values()) - {None} == {"5m"}
+    assert set(teach([hourly], COST).values()) - {None} == {"1h"}
+    assert set(teach([daily], COST).values()) == {None}

@@ -6,19 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.cache.plan import is_hour_cheaper
 from agent.cache.prices import Price
 from agent.cache.state import (
-    _MAX_CONVERSATIONS,
     LENGTHS_S,
     ROOT_DIGEST,
     CachedPrefix,
     CacheState,
     Cadence,
     Digest,
-    GapOdds,
+    expected_requests,
     extend_digest,
-    gap_kind,
     return_probability,
 )
 
@@ -102,117 +99,95 @@ def test_memory_is_bounded_and_the_last_used_stays() -> None:
 
 COST = Price(read=0.1, write_5m=1.25, write_1h=2.0)
 ROOM = "irc/#room"
+TOKENS = 1_000
 
 
-def heard(*times_s: float, room: str = ROOM) -> Cadence:
-    cadence = Cadence()
-    for at_s in times_s:
-        cadence.observe_request(room, at_s)
+def heard(*times_s: float, room: str = ROOM, cadence: Cadence | None = None) -> Cadence:
+    """A conversation that grows by a tenth of its beginning with each request."""
+    cadence = cadence or Cadence()
+    for number, at_s in enumerate(times_s):
+        cadence.observe_request(room, at_s, TOKENS + TOKENS // 10 * number)
     return cadence
 
 
-def test_what_lives_for_300_s_is_gone_at_300() -> None:
-    assert [gap_kind(gap) for gap in (0.0, 299.9, 300.0, 3_599.0, 3_600.0, 1e9)] == [
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-    ]
-
-
-def pays(odds: GapOdds) -> bool:
-    """Whether an hour pays for what grows."""
-    return is_hour_cheaper(odds.kept, odds.written, COST)
+def own(cadence: Cadence, room: str = ROOM) -> str | None:
+    return cadence.lifetimes(room, COST).own
 
 
 @pytest.mark.parametrize(
-    ("gap_s", "hour"), [(60.0, False), (310.0, True), (3_000.0, True), (9_000.0, False)]
+    ("gap_s", "lifetime"),
+    [(60.0, "5m"), (299.9, "5m"), (300.0, "1h"), (3_599.0, "1h"), (3_600.0, None), (9e3, None)],
 )
-def test_a_few_gaps_decide(gap_s: float, hour: bool) -> None:
-    assert pays(heard(*(gap_s * number for number in range(4))).odds(ROOM)) == hour
-    assert not pays(heard(0.0, gap_s).odds(ROOM))
+def test_a_few_gaps_decide(gap_s: float, lifetime: str | None) -> None:
+    """What lives for 300 s is gone at 300."""
+    assert own(heard(0.0, gap_s)) == "5m"
+    assert own(heard(*(gap_s * number for number in range(6)))) == lifetime
 
 
 def test_gaps_of_hours_between_outweigh_a_few_that_an_hour_survives() -> None:
-    times = [0.0, 1_000.0, 2_000.0, 3_000.0, *(9_000.0 * number for number in range(1, 9))]
-    assert pays(heard(*times[:4]).odds(ROOM))
-    assert not pays(heard(*times).odds(ROOM))
+    times = [0.0, 1_000.0, 2_000.0, 3_000.0, 4_000.0, *(9_000.0 * n for n in range(1, 9))]
+    assert own(heard(*times[:5])) == "1h"
+    assert own(heard(*times)) != "1h"
 
 
-def test_before_the_first_gap_nothing_is_known() -> None:
-    assert not heard(0.0).shared_odds().is_known
-    assert heard(0.0, 1.0).shared_odds().is_known
-    assert not pays(Cadence().odds("never/heard"))
-
-
-def test_bursts_and_silences_are_told_apart() -> None:
-    """Five messages half a minute apart, then hours: inside a burst more is expected, at its
-    beginning too."""
-    times = [burst * 20_000.0 + 30.0 * number for burst in range(6) for number in range(5)]
-    cadence = heard(*times)
-    after_short, _, after_long = cadence.odds(ROOM).rows
-    assert after_long[0] > 0.8 > after_short[0] > 0.6
-    assert after_short[2] > 0.15 > after_long[2]
+def test_every_conversation_begins_with_an_hour_for_the_front_and_its_gaps_shorten_it() -> None:
+    assert Cadence().lifetimes(ROOM, COST) == ("1h", "1h", "5m")
+    assert heard(0.0).lifetimes(ROOM, COST) == ("1h", "1h", "5m")
+    often = heard(*(60.0 * number for number in range(30)))
+    assert often.lifetimes(ROOM, COST) == ("1h", "1h", "5m")
+    seldom = heard(*(9_000.0 * number for number in range(9)))
+    assert seldom.lifetimes(ROOM, COST) == ("5m", "5m", None)
 
 
 def test_newer_gaps_weigh_more() -> None:
-    cadence = heard(*(60.0 * number for number in range(100)))
-    assert not pays(cadence.odds(ROOM))
-    for number in range(4):
-        cadence.observe_request(ROOM, 6_000.0 + 1_000.0 * number)
-    assert pays(cadence.odds(ROOM))
+    times = [60.0 * number for number in range(100)]
+    assert own(heard(*times)) == "5m"
+    times += [6_000.0 + 1_000.0 * number for number in range(8)]
+    assert own(heard(*times)) == "1h"
 
 
-def test_where_most_conversations_have_such_gaps_one_of_its_own_is_enough() -> None:
+def test_where_most_conversations_have_such_gaps_a_new_one_has_an_hour() -> None:
     cadence = Cadence()
-    for number in range(4):
-        for room in range(30):
-            cadence.observe_request(f"irc/{room}", room * 10.0 + 1_000.0 * number)
-    cadence.observe_request("irc/new", 4_000.0)
-    assert not pays(cadence.odds("irc/new"))
-    cadence.observe_request("irc/new", 4_100.0)
-    assert not pays(cadence.odds("irc/new"))
-    cadence.observe_request("irc/new", 5_000.0)
-    assert pays(cadence.odds("irc/new"))
+    for room in range(10):
+        heard(*(1_000.0 * number for number in range(6)), room=f"irc/{room}", cadence=cadence)
+    heard(9_000.0, room="irc/new", cadence=cadence)
+    assert own(cadence, "irc/new") == "1h"
+    heard(*(9_060.0 + 60.0 * number for number in range(200)), room="irc/new", cadence=cadence)
+    heard(21_060.0, room="irc/newer", cadence=cadence)
+    assert own(cadence, "irc/newer") == "5m"
 
 
 def test_what_all_share_is_asked_for_by_all() -> None:
     cadence = Cadence()
     for number in range(40):
-        cadence.observe_request(f"irc/{number % 10}", 100.0 * number)
-    assert cadence.shared_odds().gap_counts[1:] == (0.0, 0.0)
-    assert pays(cadence.odds("irc/1"))
+        cadence.observe_request(f"irc/{number % 10}", 2_000.0 * number, TOKENS)
+    assert cadence.lifetimes("irc/1", COST)[:2] == ("1h", "5m")
 
 
-times = st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 3)), max_size=40)
+times = st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 3), st.integers(0, 9)), max_size=40)
 
 
 @given(times)
-def test_shares_are_shares(gaps: list[tuple[float, int]]) -> None:
+def test_no_gaps_are_refused(gaps: list[tuple[float, int, int]]) -> None:
     cadence = Cadence()
-    for at_s, room in gaps:  # not even in order: a clock may be set back
-        cadence.observe_request(f"irc/{room}", at_s)
-        for odds in (cadence.odds(f"irc/{room}"), cadence.shared_odds()):
-            for row in (odds.next_gap, *odds.rows):
-                assert sum(row) == pytest.approx(1.0)
-                assert all(0.0 < share < 1.0 for share in row)
-        assert 0.0 <= cadence.return_probability(f"irc/{room}", 600.0, 300.0) <= 1.0
+    for at_s, room, size in gaps:  # not even in order: a clock may be set back
+        cadence.observe_request(f"irc/{room}", at_s, size)
+        lengths = cadence.lengths(f"irc/{room}")
+        assert all(weight > 0.0 for weight in lengths)
+        assert 0.0 <= return_probability(lengths, 600.0, 300.0) <= 1.0
+        assert 0.0 < expected_requests(lengths, "5m") <= expected_requests(lengths, "1h")
 
 
 def test_memory_is_bounded() -> None:
-    cadence = Cadence()
-    for at_s in (0.0, 1.0):
-        cadence.observe_request("irc/first", at_s)
-    assert cadence.odds("irc/first").is_known
-    for number in range(_MAX_CONVERSATIONS):
-        cadence.observe_request(f"irc/{number}", 2.0)
-    assert not cadence.odds("irc/first").is_known
+    cadence = heard(*(1_000.0 * number for number in range(6)), room="irc/first")
+    assert own(cadence, "irc/first") == "1h"
+    for number in range(5_000):
+        cadence.observe_request(f"irc/{number}", 2.0, TOKENS)
+    assert own(cadence, "irc/first") == "5m"
 
 
 def test_the_longer_nobody_came_the_less_it_is_expected() -> None:
-    lengths = [20.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 10.0]
+    lengths = [20.0, 1.0, *[0.01] * 7, 10.0]
     soon, late = (
         return_probability(lengths, 0.0, 300.0),
         return_probability(lengths, 1_200.0, 300.0),
