@@ -462,7 +462,9 @@ class PromptCache:
         lengths = self._cadence[agent].lengths(place)
         return forecast_cache(planned, cached, lengths, self.dialect.price, at_s)
 
-    async def refresh(self, agent: str, place: str, *, is_shared: bool) -> RequestUsage | None:
+    async def refresh(
+        self, agent: str, place: str, *, is_shared: bool = False
+    ) -> RequestUsage | None:
         """Read the cached part of a conversation again, without an answer. None: nothing is cached
         any more. `is_shared`: only what it shares with the others.
 
