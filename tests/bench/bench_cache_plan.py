@@ -331,13 +331,10 @@ def best_online(make: Callable[[int], list[Turn]], cost: Cost) -> Choose:
     return choose
 
 
-def costs(
-    turns: list[Turn], price: Price, others: Mapping[str, Choose] | None = None
-) -> dict[str, float]:
-    """What each policy costs for these requests, and the bound, in plain input tokens."""
+def costs(turns: list[Turn], price: Price, chosen: Mapping[str, Choose]) -> dict[str, float]:
+    """What each of these costs for these requests, and the bound, in plain input tokens."""
     found = {}
-    policies = {name: learning(policy, price) for name, policy in POLICIES.items()}
-    for name, choose in (policies | dict(others or {})).items():
+    for name, choose in chosen.items():
         judge, keeper = Judge(price), Keeper(price, choose)
         for turn in turns:
             keeper(turn, judge)
@@ -346,6 +343,10 @@ def costs(
         )
         found[name] = judge.paid
     return found | {"bound": best(turns, cost_of(price))}
+
+
+def policies(price: Price) -> dict[str, Choose]:
+    return {name: learning(policy, price) for name, policy in POLICIES.items()}
 
 
 def cost_of(price: Price) -> Cost:
@@ -484,14 +485,14 @@ def main() -> None:
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     for name, make in RECORDED.items():
         for seed in seeds:
-            turns, others = make(seed), {"best online": best_online(make, cost_of(price))}
+            turns, known = make(seed), best_online(make, cost_of(price))
             result["policies"][f"{name}, seed {seed}"] = {"requests": len(turns)} | costs(
-                turns, price, others
+                turns, price, policies(price) | {"best online": known}
             )
     for gap in (60, 310, 900, 3_000, 5_400):
         turns = room_at(gap, shared=2_000)
         result["policies"][f"one room, a message every {gap} s"] = {"requests": len(turns)} | costs(
-            turns, price
+            turns, price, policies(price)
         )
     print(json.dumps(result) if arguments.json else told(result))
 

@@ -346,12 +346,13 @@ async def measure_policy(samples: Samples, options: argparse.Namespace) -> None:
     for (name, make), seed in itertools.product(
         bench_cache_plan.RECORDED.items(), range(1, options.runs + 1)
     ):
-        turns, judge = make(seed), bench_cache_plan.Judge(price)
-        keeper = bench_cache_plan.Keeper(price, bench_cache_plan.POLICIES["auto"])
-        for turn in turns:
-            keeper(turn, judge)
-        bound = bench_cache_plan.best(turns, bench_cache.cost_of(bench_cache.MODEL))
-        samples.add(f"cost, {name}", judge.paid, bound)
+        chosen = {
+            "": bench_cache_plan.learning(bench_cache_plan.POLICIES["auto"], price),
+            ", best online": bench_cache_plan.best_online(make, bench_cache_plan.cost_of(price)),
+        }
+        found = bench_cache_plan.costs(make(seed), price, chosen)
+        for policy in chosen:
+            samples.add(f"cost, {name}{policy}", found[policy], found["bound"])
 
 
 GROUPS: Final[dict[str, Callable[[Samples, argparse.Namespace], Coroutine[None, None, None]]]] = {

@@ -28,7 +28,7 @@ from agent.tools import ENDING_TOOLS
 from gateway.core.events import CacheTtl, ToolCallRecord, TurnStep
 from reverie.testing.servers.messages_cache import MessagesCache
 from tests.agent.cache.request_kit import LONG, PLAIN, PRICE, Part, ask, make, tokens, units
-from tests.bench.bench_cache_plan import RECORDED, costs
+from tests.bench.bench_cache_plan import RECORDED, costs, policies
 from tests.bench.optimum import Asked, Cost, least, optimum, teach
 from tests.kits.examples import examples
 from tests.kits.scaling import assert_in_proportion
@@ -295,7 +295,7 @@ def test_auto_costs_no_more_than_the_best_of_the_fixed_layouts(
     price = Price(read=0.05, minimum_tokens=512)
     total: Counter[str] = Counter()
     for seed in seeds:
-        total.update(costs(RECORDED[workload](seed), price))
+        total.update(costs(RECORDED[workload](seed), price, policies(price)))
     assert total["bound"] <= total["auto"]
     assert total["auto"] <= over * min(total["fixed"], total["all long"], total["all short"])
 
