@@ -4,7 +4,7 @@ order.
 https://ircv3.net/specs/extensions/chathistory. One request at a time, oldest page first. Live
 messages of a place whose history is still being requested are held back until that is complete, so
 that they are emitted in order. A PING behind each request detects a server without an answer: it
-answers in order. `HistoryRequests` is pure: time is passed in.
+answers in order.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from channels.irc.connection import IrcConnection
 from channels.irc.inbound import IrcEvent, IrcLineContext, sent_at, to_notifications
 from channels.irc.outgoing import IrcOutgoing
 from channels.irc.state import Batch, Changes
-from channels.irc.wire import IrcLine, Isupport, format_line, is_from_bouncer
+from channels.irc.wire import IrcLine, format_line, is_from_bouncer
 from channels.text import get_datetime
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
@@ -94,129 +94,6 @@ DIRECT_PLACE: Final = "\0people"
 PING_PREFIX: Final = "history-"
 HISTORY_CAPS: Final = frozenset({"batch", "draft/chathistory", "server-time"})
 """Capabilities that a history needs."""
-
-
-class HistoryRequests:
-    """History requests of one connection, and the notifications that wait for the answers. Places
-    are folded.
-    """
-
-    def __init__(self, isupport: Isupport) -> None:
-        self._isupport = isupport
-        self.places: deque[str] = deque()
-        """Places whose history is incomplete, the current one first."""
-        self._since = ""
-        """Reference to the time from which messages are missing; empty: not known yet."""
-        self._pages = self._number = 0
-        self._last = ""
-        self._held: list[tuple[set[str], Message]] = []
-        """Held messages, each with the places it waits for; any of them holds it."""
-
-    @property
-    def is_overfull(self) -> bool:
-        return len(self._held) > _MAX_HELD
-
-    def hold_rooms(self, rooms: Iterable[str]) -> None:
-        """Hold back messages of these rooms and direct messages from now on."""
-        self.places = deque([*dict.fromkeys(map(self._isupport.fold, rooms)), DIRECT_PLACE])
-
-    def start(self, rooms: Iterable[str], since: datetime, now: datetime) -> list[str]:
-        """Begin requests for `rooms` and direct messages; return the lines to send."""
-        self._since = f"timestamp={_format_time(since)}"
-        self.hold_rooms(rooms)
-        return self._request_first(now)
-
-    def hold(self, message: Message) -> bool:
-        """Hold the message until its place is complete; False: emit it now."""
-        direct = message.kind == "direct"
-        place = self._isupport.fold(message.sender.name if direct else message.at.room)
-        waits = {place, DIRECT_PLACE} if direct else {place}
-        if waits.isdisjoint(self.places):
-            return False
-        self._held.append((waits, message))
-        return True
-
-    def release_ready(self) -> list[Message]:
-        """Return messages that need not be held any more, in order of arrival.
-
-        Past the limit that is all of them.
-        """
-        waiting = () if self.is_overfull else self.places
-        free = [message for waits, message in self._held if waits.isdisjoint(waiting)]
-        self._held = [item for item in self._held if not item[0].isdisjoint(waiting)]
-        return free
-
-    def handle_page(self, page: Batch, now: datetime) -> tuple[list[IrcLine], list[str]]:
-        """Process an answer; return the lines to emit, and the lines to send."""
-        lists_people = page.kind == "draft/chathistory-targets"
-        place = DIRECT_PLACE if lists_people else self._isupport.fold(page.target)
-        if not self.places or self.places[0] != place:
-            return [], []
-        if lists_people:
-            self._add_people(page)
-            return [], self._request_next(now)
-        last = self._reference(page.lines)
-        self._pages += 1
-        # The page limit ends a loop with a server that always has more.
-        is_full = len(page.lines) >= self._limit
-        has_more = is_full and last not in {"", self._last} and self._pages < _MAX_PAGES
-        self._last = last
-        return page.lines, self._request_page(last, now) if has_more else self._request_next(now)
-
-    def handle_pong(self, token: str, now: datetime) -> list[str]:
-        """Return the lines to send after a PONG: if its request is still open, it will not be
-        answered.
-        """
-        return (
-            self._request_next(now)
-            if self.places and token == f"{PING_PREFIX}{self._number}"
-            else []
-        )
-
-    @property
-    def _limit(self) -> int:
-        return min(self._isupport.history_lines or _PAGE_LINES, _PAGE_LINES)
-
-    def _request_page(self, reference: str, now: datetime) -> list[str]:
-        place = self.places[0]
-        if place == DIRECT_PLACE:
-            params = ["TARGETS", reference, f"timestamp={_format_time(now)}", str(_MAX_TARGETS)]
-        else:
-            params = ["AFTER", place, reference, str(self._limit)]
-        self._number += 1
-        return [
-            format_line("CHATHISTORY", *params),
-            format_line("PING", f"{PING_PREFIX}{self._number}"),
-        ]
-
-    def _request_next(self, now: datetime) -> list[str]:
-        self.places.popleft()
-        return self._request_first(now)
-
-    def _request_first(self, now: datetime) -> list[str]:
-        self._pages, self._last = 0, ""
-        return self._request_page(self._since, now) if self.places and self._since else []
-
-    def _add_people(self, page: Batch) -> None:
-        for line in page.lines:
-            target = self._isupport.fold(line.param(1))
-            person = line.command == "CHATHISTORY" and target and not self._isupport.is_room(target)
-            is_nick = person and " " not in target and target[0] not in ":*"
-            if is_nick and target not in self.places:
-                self.places.append(target)
-
-    def _reference(self, lines: Iterable[IrcLine]) -> str:
-        last = next((line for line in reversed(list(lines)) if "time" in line.tags), None)
-        if last is None:
-            return ""
-        msgid = last.tags.get("msgid", "")
-        if self._isupport.history_by_id and msgid and " " not in msgid:
-            return f"msgid={msgid}"
-        return (
-            f"timestamp={last.tags['time']}"
-            if last.tags["time"].isascii() and " " not in last.tags["time"]
-            else ""
-        )
 
 
 def _format_time(when: datetime) -> str:
@@ -300,7 +177,9 @@ class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
 
 
 class IrcEmitter:
-    """Emitter of one connection: each event once, and in a room old events before new ones."""
+    """Emitter of one connection: each event once, and in a room old events before new ones. Places
+    are folded.
+    """
 
     def __init__(
         self,
@@ -312,9 +191,17 @@ class IrcEmitter:
     ) -> None:
         self._context, self._lasting, self._inbox = context, lasting, inbox
         self._outgoing, self._clock = outgoing, clock
+        self._isupport = context.state.isupport
         self.has_history = False
         """The server keeps a history, so the cursor is worth storing."""
-        self._requests = HistoryRequests(context.state.isupport)
+        self._places: deque[str] = deque()
+        """Places whose history is incomplete, the current one first."""
+        self._since = ""
+        """Reference to the time from which messages are missing; empty: not known yet."""
+        self._pages = self._number = 0
+        self._last = ""
+        self._held: list[tuple[set[str], Message]] = []
+        """Held messages, each with the places it waits for; any of them holds it."""
         self._skew = timedelta()
         """Time by which the server's clock is ahead of ours."""
         self._begun = clock.now()
@@ -346,10 +233,20 @@ class IrcEmitter:
                     "direct" if notification.kind == "direct" else "room"
                 )
                 self._emit(replace(notification, kind=kind, history=True), now)
-            elif not self._requests.places or not self._requests.hold(notification):
+            elif not self._places or not self._hold(notification):
                 self._emit(notification, now)
-            elif self._requests.is_overfull:
+            elif len(self._held) > _MAX_HELD:
                 self._emit_released(now)
+
+    def _hold(self, message: Message) -> bool:
+        """Hold the message until its place is complete; False: emit it now."""
+        direct = message.kind == "direct"
+        place = self._isupport.fold(message.sender.name if direct else message.at.room)
+        waits = {place, DIRECT_PLACE} if direct else {place}
+        if waits.isdisjoint(self._places):
+            return False
+        self._held.append((waits, message))
+        return True
 
     def sync_clock(self, line: IrcLine) -> None:
         """Learn the clock difference from a line that the server surely sends at this moment."""
@@ -389,50 +286,116 @@ class IrcEmitter:
         self._lasting.record_time(sent_at(line, now), now)
 
     def hold_rooms(self, rooms: Iterable[str]) -> None:
-        """Hold back live messages of these rooms, which we are about to join, until the missed ones
-        are emitted.
+        """Hold back live messages of these rooms, which we are about to join, and direct ones,
+        until the missed ones are emitted.
         """
         if self.has_history and self._lasting.has_gap:
-            self._requests.hold_rooms(rooms)
+            self._places = deque([*dict.fromkeys(map(self._isupport.fold, rooms)), DIRECT_PLACE])
 
     def request_history(self, rooms: Sequence[str]) -> None:
         """Request the messages of these rooms, and direct messages, that we missed."""
         now = self._clock.now()
         is_missing = self.has_history and self._lasting.has_gap
         since = self._lasting.missing_since(now, HISTORY_AGE_S) if is_missing else None
-        if since is None:
-            self._requests.places.clear()
-        else:
-            self._outgoing.queue_lines(self._requests.start(rooms, since, now))
+        self._places.clear()
+        if since is not None:
+            self._since = f"timestamp={_format_time(since)}"
+            self.hold_rooms(rooms)
+            self._request_first_page()
         self._emit_released(now)
 
     def emit_history(self, page: Batch) -> None:
-        now, state = self._clock.now(), self._context.state
-        lines, requests = self._requests.handle_page(page, now)
+        """Emit an answer of the history, and request the next one."""
+        lists_people = page.kind == "draft/chathistory-targets"
+        place = DIRECT_PLACE if lists_people else self._isupport.fold(page.target)
+        if not self._places or self._places[0] != place:
+            return
+        if lists_people:
+            self._add_people(page)
+            self._request_next_place()
+        else:
+            self._emit_page(page.lines, place)
+            before, self._last = self._last, self._reference(page.lines)
+            self._pages += 1
+            # The page limit ends a loop with a server that always has more.
+            is_full = len(page.lines) >= self._page_lines and self._pages < _MAX_PAGES
+            if is_full and self._last not in {"", before}:
+                self._request_page(self._last)
+            else:
+                self._request_next_place()
+        self._emit_released(self._clock.now())
+
+    def _emit_page(self, lines: Iterable[IrcLine], place: str) -> None:
+        now = self._clock.now()
         since = self._lasting.missing_since(now, HISTORY_AGE_S)
-        cursor, place = self._lasting.complete_until, state.isupport.fold(page.target)
+        cursor = self._lasting.complete_until
         for line in lines:
             sent = sent_at(line, now)
             # A line without an id cannot be recognised again: only surely new ones are emitted.
             is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
             is_ours = since is not None and sent >= since and not is_emitted
             if is_ours and not is_from_bouncer(line):
-                told = state.read_past(line, place)
+                told = self._context.state.read_past(line, place)
                 fresh_id = partial(self._event_id, line, now, is_old=True)
                 for event in to_notifications(told, self._context, now, fresh_id, is_past=True):
                     self._emit(event, now)
-        self._emit_released(now)
-        self._outgoing.queue_lines(requests)
 
     def handle_pong(self, token: str) -> None:
-        now = self._clock.now()
-        self._outgoing.queue_lines(self._requests.handle_pong(token, now))
-        self._emit_released(now)
+        """Go on if the request behind which this PING was sent is still open: it will not be
+        answered.
+        """
+        if self._places and token == f"{PING_PREFIX}{self._number}":
+            self._request_next_place()
+        self._emit_released(self._clock.now())
+
+    @property
+    def _page_lines(self) -> int:
+        return min(self._isupport.history_lines or _PAGE_LINES, _PAGE_LINES)
+
+    def _request_page(self, reference: str) -> None:
+        place = self._places[0]
+        if place == DIRECT_PLACE:
+            until = f"timestamp={_format_time(self._clock.now())}"
+            params = ["TARGETS", reference, until, str(_MAX_TARGETS)]
+        else:
+            params = ["AFTER", place, reference, str(self._page_lines)]
+        self._number += 1
+        ping = format_line("PING", f"{PING_PREFIX}{self._number}")
+        self._outgoing.queue_lines([format_line("CHATHISTORY", *params), ping])
+
+    def _request_next_place(self) -> None:
+        self._places.popleft()
+        self._request_first_page()
+
+    def _request_first_page(self) -> None:
+        self._pages, self._last = 0, ""
+        if self._places and self._since:
+            self._request_page(self._since)
+
+    def _add_people(self, page: Batch) -> None:
+        for line in page.lines:
+            target = self._isupport.fold(line.param(1))
+            person = line.command == "CHATHISTORY" and target and not self._isupport.is_room(target)
+            is_nick = person and " " not in target and target[0] not in ":*"
+            if is_nick and target not in self._places:
+                self._places.append(target)
+
+    def _reference(self, lines: Sequence[IrcLine]) -> str:
+        """Return a reference to the last line; empty: there is none."""
+        tags = next((line.tags for line in reversed(lines) if "time" in line.tags), {})
+        msgid, time = tags.get("msgid", ""), tags.get("time", "")
+        if self._isupport.history_by_id and msgid and " " not in msgid:
+            return f"msgid={msgid}"
+        return f"timestamp={time}" if time and time.isascii() and " " not in time else ""
 
     def _emit_released(self, now: datetime) -> None:
-        for message in self._requests.release_ready():
+        """Emit messages that need not be held any more, in order of arrival: past the limit all."""
+        waiting = () if len(self._held) > _MAX_HELD else self._places
+        free = [message for waits, message in self._held if waits.isdisjoint(waiting)]
+        self._held = [item for item in self._held if not item[0].isdisjoint(waiting)]
+        for message in free:
             self._emit(message, now)
-        if not self._requests.places and self._lasting.has_gap and not self._is_given_up:
+        if not self._places and self._lasting.has_gap and not self._is_given_up:
             self._lasting.close_gap()
             if self.has_history:
                 self._inbox.put_notification(None, self._lasting.cursor)
@@ -440,5 +403,5 @@ class IrcEmitter:
     def flush(self) -> None:
         """Emit all held events, because no answer will come; the gap stays one."""
         self._is_given_up = self._is_given_up or self._lasting.has_gap
-        self._requests.places.clear()
+        self._places.clear()
         self._emit_released(self._clock.now())
