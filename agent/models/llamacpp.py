@@ -22,8 +22,6 @@ and continues there later.
 """
 
 import asyncio
-import contextlib
-import json
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping
@@ -32,7 +30,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from pydantic import SecretStr
+from pydantic import BaseModel, SecretStr
 
 from agent.models.base import (
     ModelError,
@@ -56,6 +54,10 @@ _MAX_WAITING = 64
 """Prompts that wait to be evaluated; the oldest are dropped."""
 
 
+class _Props(BaseModel):
+    total_slots: int = 0
+
+
 @dataclass(slots=True)
 class _Slot:
     number: int
@@ -66,7 +68,7 @@ class _Slot:
     is_busy: bool = False
 
 
-class LlamaCppModel:
+class LlamaCppModel(OpenAIModel):
     """One llama.cpp server.
 
     Each conversation (`ModelRequest.conversation_id`) keeps a slot as long as there are enough.
@@ -79,6 +81,8 @@ class LlamaCppModel:
     conversations, these are not pinned any more, and a warning in the log gives the option to start
     the server with.
     """
+
+    family = "llamacpp"
 
     def __init__(
         self,
@@ -97,7 +101,7 @@ class LlamaCppModel:
         proxy: SecretStr | None = None,
     ) -> None:
         """As `OpenAIModel`. Raises ValueError."""
-        self._chat = OpenAIModel(
+        super().__init__(
             name=name,
             model=model,
             base_url=base_url,
@@ -112,7 +116,7 @@ class LlamaCppModel:
             may_leak_calls=may_leak_calls,
             proxy=proxy,
         )
-        self._api = ModelHttpClient(
+        self._props = ModelHttpClient(
             url=f"{strip_version(base_url)}/props",
             headers={"authorization": f"Bearer {api_key}"} if api_key else {},
             secret=api_key,
@@ -130,14 +134,6 @@ class LlamaCppModel:
         self._awaited_answers = 0
         self._preloading: asyncio.Task[None] | None = None
         self._closed = False
-        self._model = model
-        self.name = name
-        self.label = self._chat.label
-        self.context_tokens = context_tokens
-        self.max_output_tokens = max_output_tokens
-        self.family = "llamacpp"
-        self.takes_tools = True
-        self.takes_images = takes_images
 
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if not request.max_output_tokens:
@@ -153,7 +149,7 @@ class LlamaCppModel:
             end: StreamEnd | None = None
             try:
                 build = partial(self._build_body, slot=slot)
-                async with aclosing(self._chat.stream_built(request, build)) as chunks:
+                async with aclosing(self.stream_built(request, build)) as chunks:
                     async for chunk in chunks:
                         if isinstance(chunk, StreamEnd):
                             end = chunk
@@ -176,34 +172,30 @@ class LlamaCppModel:
             self._evaluate_ahead(_with_answer(request, text))
         yield end
 
-    async def start(self) -> None:
-        await self._chat.start()
-
     async def aclose(self) -> None:
         self._closed = True
         await self._cancel_preloading()
-        await self._chat.aclose()
-        await self._api.aclose()
+        await super().aclose()
+        await self._props.aclose()
 
     def _build_body(
         self, request: ModelRequest, slot: _Slot | None, **fields: object
     ) -> dict[str, object]:
-        body: dict[str, object] = self._chat.build_body(request) | {"cache_prompt": True}
+        body: dict[str, object] = self.build_body(request) | {"cache_prompt": True}
         return (body if slot is None else body | {"id_slot": slot.number}) | fields
 
     async def _find_slots(self) -> None:
         if self._slots is not None:
             return
-        total: object = 0
+        total = 0
         try:
-            total = self._parse_answer(await self._api.fetch()).get("total_slots")
-        except ModelUnusable:
+            total = _Props.model_validate_json(await self._props.fetch()).total_slots
+        except (ModelUnusable, ValueError):
             pass  # not llama.cpp after all, or it hides them: everything else works without
         except ModelError as error:
             logger.debug("%s does not tell its slots now: %s", self.label, error)
             return
-        pinned = total if isinstance(total, int) and total > 1 else 0
-        self._slots = [_Slot(number) for number in range(pinned)]
+        self._slots = [_Slot(number) for number in range(total if total > 1 else 0)]
 
     def _acquire(self, request: ModelRequest) -> tuple[_Slot | None, bool]:
         """Choose a slot and mark it busy. None: all are, or there are none. The second value: the
@@ -307,7 +299,7 @@ class LlamaCppModel:
         slot, _ = self._acquire(request)
         build = partial(self._build_body, slot=slot, n_predict=0)
         try:
-            async with aclosing(self._chat.stream_built(request, build)) as chunks:
+            async with aclosing(self.stream_built(request, build)) as chunks:
                 async for _ in chunks:
                     pass
         finally:
@@ -315,12 +307,6 @@ class LlamaCppModel:
                 slot.is_busy = False
         if slot is not None and not request.conversation_id:
             slot.prefix = request
-
-    def _parse_answer(self, answer: bytes) -> dict[str, object]:
-        with contextlib.suppress(ValueError):
-            if isinstance(value := json.loads(answer), dict):
-                return value
-        raise ModelUnusable(f"{self._api.host} does not answer as llama.cpp does")
 
 
 def _with_answer(request: ModelRequest, text: str) -> ModelRequest:
