@@ -2,8 +2,7 @@
 
 - `channel`: `IrcChannel`, its actions in rooms, and the splitting of posts. It connects and
   reconnects.
-- `connection`: the `irc` library's asyncio connection and its login, made safe. `tls`: TLS
-  contexts.
+- `connection`: the `irc` library's asyncio connection, and its login, made safe.
 - `session`: one connection from login to loss; what each line calls for.
 - `state`: what the lines of a connection have said: rooms, people, ranks, accounts, netsplits. Each
   line is applied once, and the others read what it changed.

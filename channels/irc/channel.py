@@ -29,8 +29,7 @@ from channels.base import (
     Unreachable,
     no_before_send,
 )
-from channels.irc import tls
-from channels.irc.config import IrcConfig
+from channels.irc.config import IrcConfig, create_ssl_context
 from channels.irc.history import IrcNotificationQueue, LastingState
 from channels.irc.identity import (
     build_sender_id,
@@ -354,7 +353,7 @@ class IrcChannel:
         return self._inbox.dropped_count
 
     async def _stay_connected(self) -> None:
-        tls.create_ssl_context(self._config.tls)  # raises Denied for unusable files
+        create_ssl_context(self._config.tls)  # raises Denied for unusable files
         backoff = Backoff()
         while True:
             try:
@@ -381,7 +380,7 @@ class IrcChannel:
     async def _connect_once(self) -> str:
         """Run one connection; return why it ended. Raises Denied."""
         context, host, port = (
-            tls.create_ssl_context(self._config.tls),
+            create_ssl_context(self._config.tls),
             self._config.host,
             self._config.port,
         )

@@ -19,8 +19,7 @@ from irc.client_aio import AioConnection, AioReactor, IrcProtocol
 from irc.connection import AioFactory
 from jaraco.stream.buffer import LenientDecodingLineBuffer
 
-from channels.irc.config import IrcConfig
-from channels.irc.tls import check_fingerprint
+from channels.irc.config import IrcConfig, check_fingerprint
 from gateway.core.proxy import ProxyFailed, find_proxy, through
 
 logger = logging.getLogger("reverie.irc")

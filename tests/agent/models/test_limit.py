@@ -3,7 +3,7 @@
 import asyncio
 
 from agent.models.base import ModelBusy
-from agent.models.limit import RequestLimit
+from agent.models.client import RequestLimit
 from gateway.core.events import ConversationId
 
 
