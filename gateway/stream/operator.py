@@ -8,7 +8,7 @@ while the gateway runs.
 import re
 from typing import Final
 
-from channels.console import ConsoleChannel
+from channels.console import LocalChannel
 from gateway.core.clock import Clock, new_id
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import (
@@ -28,7 +28,7 @@ from gateway.store import Store
 _COMMAND: Final = re.compile(r"/([A-Za-z][A-Za-z0-9_]{0,31})(?:\s+(.*))?", re.DOTALL)
 
 
-class OperatorChannel(ConsoleChannel):
+class OperatorChannel(LocalChannel):
     """Channel of the operator. Posts to it need no delivery: clients read them from the log."""
 
     def __init__(self, clock: Clock) -> None:

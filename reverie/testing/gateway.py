@@ -12,7 +12,7 @@ from agent.models.scripted import Script as Script
 from agent.models.scripted import ScriptedModel
 from agent.models.scripted import ScriptRule as ScriptRule
 from channels.base import Capabilities, Channel, PostPart
-from channels.console import ConsoleChannel
+from reverie.testing.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.models import RatesConfig, Settings

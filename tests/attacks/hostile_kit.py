@@ -26,7 +26,6 @@ import pytest
 from agent.models.adapt import append_suffix
 from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart, ToolResult
 from channels.base import Capabilities, PostPart, RoomMembers
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
@@ -51,6 +50,7 @@ from gateway.plugins.approvals import ApprovalEnded, ApprovalRequested
 from gateway.plugins.shell.sandbox import build_environment
 from gateway.store import Store
 from gateway.store.reader import StoreReader
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import UNHURRIED
 from reverie.testing.servers.web_server import Heard, Page, WebServer
 

@@ -17,7 +17,6 @@ import pytest
 from agent.models.base import ModelRequest, ModelUnusable, TextPart
 from agent.models.scripted import Script, ScriptedModel
 from channels.base import Denied, Emit, PostPart
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.app import ChannelUnavailable
 from gateway.core.clock import ManualClock, SystemClock
@@ -28,6 +27,7 @@ from gateway.core.gateway_state import HUNG_REMEDY
 from gateway.plugins.health.program import judge_gateway
 from gateway.store import NewEntry, Store, StoreInUse
 from reverie.testing.channels import story
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Screen, running, settings
 from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.ircd import Ircd, Options

@@ -10,7 +10,6 @@ from typing import Any, ParamSpec, Self
 
 from agent.models.base import ToolResult
 from channels.base import PostPart, Rejected
-from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import EVERYTHING, Cluster
 from gateway.config.loader import parse_config
@@ -30,6 +29,7 @@ from gateway.plugins.mcp import Mcp
 from gateway.store import Store
 from gateway.stream.outbox import Outbox
 from gateway.tools.dispatch import PermissionGate
+from reverie.testing.console import ConsoleChannel
 from tests.kits.handle import handle_of
 from tests.kits.intake import emits
 from tests.kits.owners import NotedNotices

@@ -25,13 +25,13 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 from pydantic import SecretStr
 
 from channels.base import PostPart
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import read_config
 from gateway.config.models import OpsToken, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock, new_id
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import PLATFORMS
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import ModelApi

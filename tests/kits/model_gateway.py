@@ -19,7 +19,6 @@ from typing import Any, Literal
 from agent.models.anthropic import AnthropicModel
 from agent.models.http import ModelHttpClient, SseEvent, SseParser, error_from_response
 from agent.signals import TurnEnded
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.cluster.cluster import EVERYTHING
 from gateway.config.loader import parse_config
@@ -44,6 +43,7 @@ from gateway.runtime.agents import Agents
 from gateway.runtime.models import ModelServices, open_model_services
 from gateway.runtime.turn_handle import TurnHandle
 from gateway.store import LogEntry, NewEntry, Store
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import UNBOUNDED, UNHURRIED
 from reverie.testing.servers.messages_cache import MessagesCache, Ticket
 from reverie.testing.servers.model_api import Answer, Json, MessagesSide

@@ -12,13 +12,13 @@ Foreign text goes to the screen as `rich.text.Text` made of safe lines, never as
 from typing import ClassVar
 
 from channels.base import Channel
-from channels.console import ConsoleChannel, ConsoleConfig
+from channels.console import ConsoleConfig, LocalChannel
 from gateway.core.events import ChannelName
 from gateway.plugin import PlatformFactory, Plugin
 
 
 def _make_channel(*, name: ChannelName, **_: object) -> Channel:
-    return ConsoleChannel(name, lambda _: None)
+    return LocalChannel(name, lambda _: None)
 
 
 class Console(Plugin):

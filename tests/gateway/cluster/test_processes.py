@@ -14,7 +14,6 @@ import pytest
 from agent.models.scripted import Script, ScriptRule
 from agent.signals import DmnMode
 from channels.aio import cancel_and_wait
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.cluster.cluster import HELD_ELSEWHERE, agent_lease, channel_lease
 from gateway.config.models import Settings
@@ -30,6 +29,7 @@ from gateway.plugins.reminders.schedule import OnceSchedule, format_schedule
 from gateway.runtime.models import open_model_services
 from gateway.runtime.stop import NOTHING_RUNNING
 from gateway.store import LogEntry, NewEntry, Store, StoreTasks
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import UNHURRIED, Held, Screen, settings
 from tests.kits.cluster import ManualCluster, shared_stores
 from tests.kits.commands import TABLE

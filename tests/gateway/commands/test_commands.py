@@ -13,7 +13,6 @@ import pytest
 
 from agent.models.scripted import Script, ScriptRule
 from channels.base import PostPart, Unreachable
-from channels.console import ConsoleChannel
 from gateway.commands import dispatcher
 from gateway.commands.context import CommandCall, CommandContext
 from gateway.core.clock import ManualClock
@@ -35,6 +34,7 @@ from gateway.core.redaction import Redactor
 from gateway.plugins.trace import explain_event
 from gateway.store import Store
 from gateway.store.effects import CommandEffect, done
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Gateway, Screen, running
 from reverie.testing.waiting import until
 from tests.gateway.commands.commands_kit import ECHO, IRC, Desk, command, counter, somebody

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from channels.base import Denied, Emit, PostPart, Rejected
-from channels.console import ConsoleChannel
 from gateway.access.policy import ConversationBinding
 from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.commands.context import CommandCall, CommandContext
@@ -50,6 +49,7 @@ from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import BindingPattern, Bindings
 from gateway.stream.supervisor import ChannelSupervisor
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.waiting import until
 from tests.kits.commands import agents_of, answer_of, command_context
 from tests.kits.places import PlayedChannels, privacy

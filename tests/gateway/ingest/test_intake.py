@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.commands.agent import count_pending
 from gateway.config.reload import LiveSettings
@@ -49,6 +48,7 @@ from gateway.core.facts import (
 from gateway.store import LogEntry, NewEntry, Store, rebuild
 from gateway.stream.inbox import ReadyConversation, ready_conversations
 from gateway.stream.internal import InternalIntake
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, settings
 from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.intake import emits

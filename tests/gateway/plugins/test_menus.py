@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.access.roster import Roster
 from gateway.cluster.cluster import channel_lease
@@ -15,6 +14,7 @@ from gateway.core.facts import Fact, IdentityLinked, RoleAssigned
 from gateway.core.identity import AccessPolicy, Role
 from gateway.plugins.menus import PersonWithRole, RoleMenus
 from gateway.store import NewEntry, Store
+from reverie.testing.console import ConsoleChannel
 from tests.kits.cluster import ManualCluster
 from tests.kits.handle import handle_of
 from tests.kits.places import PlayedChannels

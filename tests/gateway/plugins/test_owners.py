@@ -12,7 +12,6 @@ import pytest
 
 from channels.aio import cancel_and_wait
 from channels.base import PostPart
-from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import UPKEEP, Cluster
 from gateway.config.models import AccessConfig
@@ -48,6 +47,7 @@ from gateway.store import NewEntry, Store, StoreOutage, rebuild
 from gateway.stream.notices import NoticeState, NoticeText
 from gateway.stream.routing import Bindings
 from gateway.stream.store_outages import STORE_OUTAGE_TOLD_S, StoreOutages
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.waiting import until
 from tests.gateway.access.limits_kit import CHANNEL, NOON, most, said
 from tests.kits.cluster import ManualCluster

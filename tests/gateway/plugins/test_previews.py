@@ -19,7 +19,6 @@ from channels.base import (
     no_announcement,
     provisional_id,
 )
-from channels.console import ConsoleChannel
 from channels.split import split_text
 from gateway import app
 from gateway.core.clock import ManualClock
@@ -39,6 +38,7 @@ from gateway.plugins import find_plugins
 from gateway.plugins.previews import _TOOL_STATUSES, Previews, describe_tool_call
 from gateway.runtime.turn_record import SLOW_TEXT
 from gateway.store import NewEntry, Store, rebuild
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Held, running
 from reverie.testing.waiting import until
 from tests.kits.handle import handle_of

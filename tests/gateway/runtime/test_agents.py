@@ -8,7 +8,6 @@ from pathlib import Path
 
 from agent.models.scripted import ScriptedModel
 from agent.signals import TurnEnded
-from channels.console import ConsoleChannel
 from gateway.app import open_services
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
@@ -26,6 +25,7 @@ from gateway.core.facts import Judgement, TurnRecord
 from gateway.runtime.agents import Agents
 from gateway.runtime.turn_handle import TurnHandle
 from gateway.store import NewEntry, Store
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, settings
 
 AGENTS = [

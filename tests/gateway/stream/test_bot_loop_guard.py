@@ -11,7 +11,6 @@ import pytest
 
 from agent.models.scripted import Script
 from channels.base import Rejected
-from channels.console import ConsoleChannel
 from gateway.access.policy import decide
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -32,6 +31,7 @@ from gateway.core.identity import AccessPolicy
 from gateway.store import NewEntry, Store
 from gateway.store.effects import Decision
 from gateway.stream.loops import LOOP_PAUSE_S, LOOP_ROUNDS, LoopGuard
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Gateway, Screen, running
 from tests.kits.owners import NotedNotices
 from tests.kits.policies import routed

@@ -29,7 +29,6 @@ from channels.base import (
     Unreachable,
     no_before_send,
 )
-from channels.console import ConsoleChannel
 from gateway.access.policy import ConversationBinding
 from gateway.cluster.cluster import Cluster
 from gateway.core.clock import ManualClock
@@ -70,6 +69,7 @@ from gateway.stream.internal import InternalIntake
 from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox
 from gateway.stream.outgoing_files import OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, Screen, running
 from reverie.testing.waiting import until
 from tests.kits.cluster import ManualCluster

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channels.base import Audience, Membership
-from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.access.policy import ConversationBinding
 from gateway.core.events import (
@@ -28,6 +27,7 @@ from gateway.core.labels import INTEGRITIES, Integrity, Label
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC, Visibility, group_scope, space_scope
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import MAX_ASKED_SCOPES, BindingPattern, Bindings, PrivacyCache
+from reverie.testing.console import ConsoleChannel
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.settings import live_settings
 from tests.kits.store import NOW, heard, opened, place, said

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from channels.base import Rejected
-from channels.console import ConsoleChannel
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import HELD_ELSEWHERE, channel_lease
 from gateway.core.clock import ManualClock
@@ -30,6 +29,7 @@ from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from gateway.stream.outbox import Outbox
 from gateway.stream.rooms import FAILED_TEXT, RoomMembership
+from reverie.testing.console import ConsoleChannel
 from tests.kits.cluster import ManualCluster
 from tests.kits.policies import PlayedPolicy
 from tests.kits.settings import live_settings

@@ -11,7 +11,6 @@ import pytest
 
 from channels.aio import run_to_completion
 from channels.base import BeforeSend, Capabilities, Channel, Denied, Emit, PostPart, no_before_send
-from channels.console import ConsoleChannel
 from channels.discord.channel import DiscordChannel
 from channels.irc.config import IrcConfig
 from gateway.config.loader import ConfigError, parse_config
@@ -45,6 +44,7 @@ from gateway.stream.supervisor import (
     build_adapter_specs,
     decide,
 )
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.platforms.base import Kit
 from reverie.testing.waiting import until
 from tests.channels.conformance.platforms.console import ConsoleKit

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from agent.models.scripted import Script
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.core.control_messages import CommandRequest
 from gateway.core.events import Message
@@ -17,6 +16,7 @@ from gateway.core.facts import CodeIssued, Judgement
 from gateway.plugins.pairing import MAX_LATER_LINES
 from gateway.store import Store
 from reverie.testing.channels import story
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Gateway, Screen, running, settings
 from tests.kits.access import CODE, SAID
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from channels.base import Capabilities
-from channels.console import ConsoleChannel
 from gateway.access.place_names import PlaceTitles
 from gateway.core.clock import ManualClock
 from gateway.core.events import (
@@ -30,6 +29,7 @@ from gateway.core.identity import AccessPolicy
 from gateway.core.redaction import Redactor
 from gateway.store import NewEntry, Store
 from reverie.testing.channels import story
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.servers.model_api import Answer, Json
 from tests.kits.platform_users import DISCORD, IRC, TELEGRAM
 from tests.kits.policies import routed

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from typing import ClassVar, Literal
 
 from channels.base import Channel, PostPart, RateLimited, Rejected, Uncertain
-from channels.console import ConsoleChannel
 from gateway.core.events import Address, ChannelName, RoomId
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.platforms.base import Kit, Where
 from reverie.testing.platforms.broken_channels import TurnsPartsRound
 
@@ -15,7 +15,7 @@ _NO_LINK = "there is no connection that could break"
 
 
 class ConsoleKit(Kit):
-    """Hands and eyes for `channels.console`."""
+    """Hands and eyes for `reverie.testing.console`."""
 
     harmless: ClassVar = {TurnsPartsRound: "its posts have one part"}
     lacks: ClassVar = {

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 from agent.models.scripted import ScriptedModel
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.cli.main import main
 from gateway.commands.agent import count_pending
@@ -60,6 +59,7 @@ from gateway.store import (
 )
 from gateway.store.mark import mark_path
 from gateway.store.schema import StoreLock
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Screen, running, settings
 from reverie.testing.waiting import until
 from tests.kits.backup import WHEN, configured, grown, made, put, rewritten, stored, tree, write

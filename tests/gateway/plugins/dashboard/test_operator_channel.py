@@ -11,7 +11,6 @@ import pytest
 
 from agent.models.scripted import Script, ScriptRule
 from channels.base import Denied, Emit
-from channels.console import ConsoleChannel
 from gateway.access.policy import decide
 from gateway.app import NoChannelsLeft
 from gateway.config.loader import ConfigError, parse_config
@@ -22,6 +21,7 @@ from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId
 from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
 from gateway.core.identity import AccessPolicy
 from gateway.store import Store
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import settings
 from reverie.testing.waiting import until
 from tests.gateway.plugins.http.test_server import START

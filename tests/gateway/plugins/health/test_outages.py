@@ -14,7 +14,6 @@ import pytest
 
 from agent.models.base import ModelBusy, ModelError, ModelUnusable
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
@@ -23,6 +22,7 @@ from gateway.core.events import ChannelName
 from gateway.plugins.health import FAILURE_REMEDIES
 from gateway.plugins.health.program import judge_gateway
 from gateway.runtime.turn_record import CUT_TEXT
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import Screen
 from reverie.testing.servers.bot_api import BotApi
 from reverie.testing.servers.discord_api import DiscordApi

@@ -20,7 +20,6 @@ from pydantic import SecretStr
 from agent.models.scripted import Script
 from channels.aio import cancel_and_wait
 from channels.base import Denied, Emit, PostPart
-from channels.console import ConsoleChannel
 from gateway.config.models import OpsConfig
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
@@ -42,6 +41,7 @@ from gateway.plugins.http import Client, OpsServer, site
 from gateway.plugins.http.site import MAX_CONNECTIONS
 from gateway.plugins.metrics import ChannelMetrics, RedactedMetrics
 from gateway.plugins.metrics import list_routes as list_metrics_routes
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Screen, running
 from reverie.testing.servers.ircd import Ircd
 from reverie.testing.waiting import until

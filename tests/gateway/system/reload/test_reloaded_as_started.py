@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from channels.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import read_config
 from gateway.config.models import Settings
@@ -20,6 +19,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.redaction import Redactor
 from gateway.runtime.models import open_model_services
 from gateway.store import Store
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE
 from tests.gateway.system.reload.config_pairs import document, held, leaves, said
 from tests.kits.commands import TABLE
