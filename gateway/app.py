@@ -27,7 +27,7 @@ from gateway.cluster.cluster import (
     channel_lease,
 )
 from gateway.cluster.monitor import ProcessMonitor
-from gateway.commands.context import CommandContext, PlatformServices, RuntimeServices
+from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.services import Services, TakesServices
 from gateway.commands.table import CommandTable, build_table
@@ -736,7 +736,6 @@ class GatewayServices:
             plugins=plugins,
         )
         selector = ModelSelector(gateway, self.agents, model_services, chosen)
-        runtime = RuntimeServices(agents=self.agents, models=selector)
 
         # The platforms, commands, and what comes in.
         self.processes = _build_processes(gateway)
@@ -744,8 +743,10 @@ class GatewayServices:
         self.command_context = CommandContext(
             gateway=gateway,
             attention=self.attention,
-            runtime=runtime,
-            platforms=PlatformServices(membership=delivery.membership, supervisor=self.supervisor),
+            agents=self.agents,
+            models=selector,
+            membership=delivery.membership,
+            supervisor=self.supervisor,
             plugins=plugins,
             commands=commands,
         )
@@ -848,7 +849,7 @@ class GatewayServices:
         await self.handle.roster.load()
         if isinstance(bindings := self.handle.places.bindings, LiveBindings):
             await bindings.load(self.store)
-        self.command_context.runtime.models.tell_gone()
+        self.command_context.models.tell_gone()
         await self.limits.load(self.store)
         await self.attention.load()
 
@@ -978,7 +979,7 @@ class GatewayServices:
         for step in (
             self.inbox.close,
             lambda: asyncio.gather(self.cluster.drain(), self.agents.stop(TURN_GRACE_S)),
-            self.command_context.runtime.models.close,
+            self.command_context.models.close,
             self.plugins.stop,
             lambda: self.delivery.outbox.drain(SEND_GRACE_S),
             self.supervisor.close,

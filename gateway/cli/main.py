@@ -151,8 +151,7 @@ def _print_completion(parser: argparse.ArgumentParser, commands: Any, shell: str
 
 _COMMAND_GROUPS: Final = {
     "gateway.cli.log": ("log",),
-    "gateway.cli.plugins": ("plugins",),
-    "gateway.cli.new": ("new",),
+    "gateway.cli.plugins": ("plugins", "new"),
     "gateway.cli.operate": ("store", "dashboard"),
     "reverie.demo": ("demo",),
 }

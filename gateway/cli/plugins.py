@@ -1,16 +1,36 @@
-"""The command `reverie plugins`: which plugins there are, and who hangs on each hook, in order."""
+"""The commands `reverie plugins`, which plugins there are and who hangs on each hook, in order, and
+`reverie new`, which writes the skeleton of a plugin, a platform or a provider.
+
+The skeletons are whole distributions, in `skeletons`, with a word for the name in them: their own
+tests pass before anything is changed.
+"""
 
 import argparse
+import re
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
-from gateway.command_line import BAD_USAGE, add_command, default_config, load_settings
+from gateway.command_line import (
+    BAD_USAGE,
+    add_command,
+    default_config,
+    load_settings,
+    report_failure,
+)
 from gateway.hooks import find_hooks
-from gateway.plugins import find_plugins
+from gateway.plugin import Plugin
+from gateway.plugins import UnusablePlugin, check_plugin, find_plugins
+
+SKELETONS: Final = Path(__file__).with_name("skeletons")
+"""One folder for each kind."""
+PLACEHOLDER: Final = "acme"
+"""Stands for the name, in texts and in paths."""
+_ANY_CASE: Final = re.compile("reverie-acme|ACME|Acme|acme")
 
 
 def add_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has no public name
-    """Add it to a command line."""
+    """Add both to a command line."""
     parser = add_command(
         commands,
         "plugins",
@@ -25,6 +45,18 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has n
         metavar="NAME",
         help="list what is left without this one, and say how to turn it off",
     )
+    text = "write the skeleton of a plugin, with tests that pass"
+    parser = commands.add_parser("new", help=text, description=text)
+    parser.add_argument("kind", choices=sorted(one.name for one in SKELETONS.iterdir()))
+    parser.add_argument("name", help="1 to 32 of a-z, 0-9 and _, the first a letter")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        default=Path(),
+        metavar="DIR",
+        help="where its directory reverie-NAME is made (default: here)",
+    )
+    parser.set_defaults(handler=_new)
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -49,3 +81,42 @@ def _list(args: argparse.Namespace) -> int:
     if args.off:
         print(f"\nTo turn it off, write: plugins: {{off: [{', '.join(sorted(off))}]}}")
     return 1 if found.problems else 0
+
+
+def write_skeleton(kind: str, name: str, parent: Path) -> Path:
+    """Write the skeleton of a kind into a new directory below `parent`, and return it.
+
+    Raises UnusablePlugin for a name that a plugin cannot have, OSError (FileExistsError if the
+    directory is there).
+    """
+    check_plugin(type(name, (Plugin,), {"name": name}), find_plugins().classes)
+
+    def named(found: re.Match[str]) -> str:
+        match found[0]:
+            case "reverie-acme":
+                return f"reverie-{name.replace('_', '-')}"
+            case "ACME":
+                return name.upper()
+            case "Acme":
+                return "".join(word.capitalize() for word in name.split("_"))
+            case _:
+                return name
+
+    target = parent / _ANY_CASE.sub(named, "reverie-acme")
+    target.mkdir(parents=True)
+    for source in sorted((SKELETONS / kind).rglob("*")):
+        if source.is_dir() or source.suffix == ".pyc":
+            continue
+        path = target / _ANY_CASE.sub(named, str(source.relative_to(SKELETONS / kind)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_ANY_CASE.sub(named, source.read_text("utf-8")), "utf-8")
+    return target
+
+
+def _new(args: argparse.Namespace) -> int:
+    try:
+        target = write_skeleton(args.kind, args.name, args.to)
+    except (UnusablePlugin, OSError) as error:
+        return report_failure("new", error)
+    print(f"wrote {target}; its README.md says how to install and test it")
+    return 0

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
-from typing import Final, NamedTuple, get_args
+from typing import Final, get_args
 from zoneinfo import ZoneInfo
 
 from channels.base import CommandCompletion
@@ -15,7 +14,6 @@ from gateway.commands.context import (
     CommandCall,
     CommandContext,
     find_hidden,
-    format_place,
     send_follow_up,
 )
 from gateway.commands.definition import command, make_arg
@@ -34,7 +32,7 @@ from gateway.core.facts import (
     Seq,
     inner_conversation,
 )
-from gateway.core.i18n import N_, _, ngettext
+from gateway.core.i18n import _
 from gateway.core.moments import InvalidTime
 from gateway.core.text_safety import inline_code
 from gateway.runtime.dmn_admin import (
@@ -45,32 +43,13 @@ from gateway.runtime.dmn_admin import (
     snapshot_dmn,
 )
 from gateway.runtime.stop import plan_stop
-from gateway.store import StoreReader
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.supervisor import RestartResult
 
-PENDING_COUNTS: Final = """
-WITH told AS (
-    SELECT conversation, count(*) FILTER (WHERE urgency = 3) AS urgent,
-        count(*) FILTER (WHERE urgency = 2) AS normal,
-        count(*) FILTER (WHERE urgency = 1) AS low, count(*) FILTER (WHERE urgency < 1) AS ambient,
-        min(seq) AS oldest, max(urgency) AS highest
-    FROM unread GROUP BY conversation
-)
-SELECT told.conversation, urgent, normal, low, ambient, oldest, log.at
-FROM told CROSS JOIN log WHERE log.seq = (SELECT min(seq) FROM log WHERE seq >= told.oldest)
-ORDER BY highest DESC, oldest
-"""
 COMPACT_TIMEOUT_S: Final = 8.0
 """Longest wait of an operator for a result; less than `gateway.core.control_socket.ANSWER_S`."""
 MAX_CONVERSATIONS: Final = 20
 """Conversations in one answer."""
-_UNREAD_TEXTS: Final = {
-    "urgent": N_("urgent"),
-    "normal": N_("normal"),
-    "low": N_("that can wait"),
-    "ambient": N_("overheard"),
-}
 _PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
     **{level: level for level in get_args(PresenceLevel)},
     "auto": None,
@@ -106,9 +85,7 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
     """
     now = context.gateway.clock.now()
     loops = [
-        loop
-        for loop in context.runtime.agents.agents
-        if not call.names_agent or call.agent == loop.id
+        loop for loop in context.agents.agents if not call.names_agent or call.agent == loop.id
     ]
     found = [snapshot_dmn(one, now) for one in loops]
     places = [place for one in found for place in _mentioned_places(one)]
@@ -145,7 +122,7 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
         until = parse_until(until_text, now, ZoneInfo(context.gateway.live.settings.dmn.timezone))
     except InvalidTime as error:
         return refuse(str(error))
-    loops = {loop.id: loop for loop in context.runtime.agents.agents}
+    loops = {loop.id: loop for loop in context.agents.agents}
     everyone = call.is_operator and not call.names_agent and call.command.at == OPERATOR_PLACE
     wanted = list(loops.values()) if everyone else [loops[call.agent]]
     lines, statuses, todo = direct_agents(
@@ -177,47 +154,9 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandEff
             DmnDirective(agent=loop.id, what=f"{PRESENCE_ORDER}{level or 'auto'}", by=call.author),
             place=inner_conversation(loop.id),
         )
-        for loop in context.runtime.agents.agents
+        for loop in context.agents.agents
     ]
     return done(words, *facts)
-
-
-@command(
-    "pending",
-    "Count what I have not read yet, by conversation.",
-    group="what I do",
-    role="admin",
-    needs_global_role=True,
-)
-async def show_pending(call: CommandCall, context: CommandContext) -> CommandEffect:
-    """List unread counts by conversation; private ones are only counted, except for an owner in a
-    direct chat."""
-    found = await count_pending(context.gateway.store)
-    private = await find_hidden(call, context.gateway.places, (one.conversation for one in found))
-    shown = [one for one in found if one.conversation not in private]
-    lines = [
-        _("{room}: {counts}, since {time} UTC").format(
-            room=format_place(one.conversation),
-            counts=_format_unread([one]),
-            time=f"{one.since:%Y-%m-%d %H:%M}",
-        )
-        for one in shown
-    ]
-    if more := shown[MAX_CONVERSATIONS:]:
-        lines[MAX_CONVERSATIONS:] = [
-            _("in {count} more: {counts}").format(count=len(more), counts=_format_unread(more))
-        ]
-    if private:
-        unnamed = [one for one in found if one.conversation in private]
-        text = ngettext(
-            "in {count} private conversation: {counts}",
-            "in {count} private conversations: {counts}",
-            len(unnamed),
-        )
-        lines.append(text.format(count=len(unnamed), counts=_format_unread(unnamed)))
-    return done(
-        "\n".join(f"- {line}" for line in lines) or _("I have read everything."), data=found
-    )
 
 
 def _mentioned_places(one: DmnStatus) -> Iterable[ConversationId]:
@@ -258,34 +197,6 @@ def _label_places(
     ]
 
 
-class PendingCounts(NamedTuple):
-    """Number of unread entries of one conversation, by urgency."""
-
-    conversation: ConversationId
-    urgent: int
-    normal: int
-    low: int
-    ambient: int
-    """Number of entries by urgency, in these four fields."""
-    oldest: Seq
-    """Position of the first unread entry."""
-    since: datetime
-    """Time of that entry, UTC."""
-
-
-async def count_pending(reader: StoreReader) -> list[PendingCounts]:
-    """Return the conversations with unread entries, the most urgent first, then the oldest."""
-    return [
-        PendingCounts._make([*row, datetime.fromisoformat(at)])
-        for *row, at in await reader.rows(PENDING_COUNTS)
-    ]
-
-
-def _format_unread(some: Sequence[PendingCounts]) -> str:
-    sums = {text: sum(getattr(one, level) for one in some) for level, text in _UNREAD_TEXTS.items()}
-    return ", ".join(f"{count} {_(text)}" for text, count in sums.items() if count)
-
-
 MAX_REASON_CHARS = 300
 
 
@@ -308,7 +219,7 @@ MAX_REASON_CHARS = 300
 async def restart_channel(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Reconnect a channel; the result is posted later, unless it is up."""
     written = call.arguments["channel"].strip("`")
-    here = [one.channel for one in context.platforms.supervisor.stats.snapshot().channels]
+    here = [one.channel for one in context.supervisor.stats.snapshot().channels]
     names = list(
         dict.fromkeys(
             [*here, *(name for name in context.gateway.channels if name != OPERATOR_CHANNEL)]
@@ -324,7 +235,7 @@ async def restart_channel(call: CommandCall, context: CommandContext) -> Command
     (name,) = found
     if not context.gateway.channels.holds(name):
         return refuse(_(HELD_ELSEWHERE))
-    if context.platforms.supervisor.is_restarting(name):
+    if context.supervisor.is_restarting(name):
         return refuse(_("{channel} is already restarting.").format(channel=inline_code(name)))
     words = _(
         "I disconnect {channel} and connect it again. If that fails, I tell you here."
@@ -339,7 +250,7 @@ def _begin_restart(
         if words := _render_restart(name, result):
             await send_follow_up(context.gateway, call, cause, words)
 
-    context.platforms.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
+    context.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
 
 
 @command(
@@ -407,7 +318,7 @@ def _format_keys(keys: tuple[str, ...]) -> str:
 )
 async def compact_view(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Compact the view. The result is posted later; the operator waits for it."""
-    agents, place = context.runtime.agents, call.command.at.conversation
+    agents, place = context.agents, call.command.at.conversation
     if not agents.holds(place):
         return refuse(_(HELD_ELSEWHERE))
     if agents.room_locks.lock_for(place).locked():
@@ -439,7 +350,7 @@ async def compact_view(call: CommandCall, context: CommandContext) -> CommandEff
     private=False,
 )
 async def stop_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await plan_stop(context.runtime.agents, call.command.at, call.author)
+    return await plan_stop(context.agents, call.command.at, call.author)
 
 
 @command(
@@ -451,7 +362,7 @@ async def stop_turn(call: CommandCall, context: CommandContext) -> CommandEffect
     operator=True,
 )
 async def kill_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
-    names = context.runtime.agents.registry.running.kill(call.command.at.conversation)
+    names = context.agents.registry.running.kill(call.command.at.conversation)
     if not names:
         return refuse(_("No tool runs there."))
     return done(_("I ended {tools}. My answer continues.").format(tools=", ".join(names)))

@@ -39,35 +39,21 @@ if TYPE_CHECKING:
 
 
 @frozen
-class RuntimeServices:
-    """What commands about agents work with."""
-
-    agents: Agents
-    models: ModelSelector
-
-
-@frozen
-class PlatformServices:
-    """What commands about channels and rooms work with."""
-
-    membership: RoomMembership
-    supervisor: ChannelSupervisor
-
-
-@frozen
 class CommandContext:
     """What command handlers may read and use."""
 
     gateway: GatewayHandle
     attention: LiveAttention
-    runtime: RuntimeServices
-    platforms: PlatformServices
+    agents: Agents
+    models: ModelSelector
+    membership: RoomMembership
+    supervisor: ChannelSupervisor
     plugins: Plugins
     commands: "CommandTable"
 
     def agent_at(self, at: Address) -> str:
         """Return the agent of a place."""
-        return self.runtime.agents.agent_for(at.conversation).id
+        return self.agents.agent_for(at.conversation).id
 
 
 @frozen

@@ -13,18 +13,18 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
 from pydantic import TypeAdapter
 
-from channels.base import CanCompleteCommands
+from channels.base import CanCompleteCommands, CommandCompletion
 from gateway.access.limits import UsageLimiter
 from gateway.access.policy import AccessDecision, Routed, decide
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, CommandContext
-from gateway.commands.definition import CommandDefinition, find_available
+from gateway.commands.definition import CommandDefinition, SuggestedArg, find_available
 from gateway.commands.info import answer_unknown_command, find_next_page
 from gateway.commands.parser import (
     SHORTCUTS,
@@ -35,7 +35,6 @@ from gateway.commands.parser import (
     mask_secrets,
     parse_arguments,
 )
-from gateway.commands.suggestions import suggest_values
 from gateway.core.clock import new_id
 from gateway.core.control_messages import (
     OPERATOR,
@@ -486,7 +485,7 @@ class CommandDispatcher:
             at = Address.parse(order.place) if order.place else OPERATOR_PLACE
         except ValueError:
             return _refuse(f"{order.place} is not a conversation: write it as the log shows it")
-        known = [agent.id for agent in context.runtime.agents.agents]
+        known = [agent.id for agent in context.agents.agents]
         if order.agent and order.agent not in known:
             return _refuse(f"there is no agent {order.agent}; the agents are {', '.join(known)}")
         name, *words = (*SHORTCUTS.get(order.words[0].lower(), order.words[:1]), *order.words[1:])
@@ -603,3 +602,57 @@ def describe_evidence(command: Command) -> str:
 
 def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip("` ")), "")
+
+
+# Suggestions for native commands that somebody is typing: for people who may use the command, never
+# for guests
+
+MAX_CHOICES: Final = 25
+MAX_CHOICE_CHARS: Final = 100
+"""https://discord.com/developers/docs/interactions/application-commands#application-command-object-application-command-option-choice-structure
+"""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+"""Any time: access does not depend on it."""
+
+
+async def suggest_values(context: CommandContext, typed: CommandCompletion) -> Sequence[str]:
+    """Return at most 25 suggestions of at most 100 characters. Raises what the argument's source
+    raises.
+    """
+    row = context.commands.people.get(typed.name)
+    given = Command(
+        id=EventId("typed"),
+        at=typed.at,
+        sender=typed.sender,
+        name=typed.name,
+        args="",
+        sent=_EPOCH,
+        origin="native",
+        direct=typed.direct,
+    )
+    decision = decide(context.gateway.people, given)
+    may_use = decision.allowed and decision.role != "guest" and not typed.sender.is_bot
+    if row is None or not may_use or (row.direct_only and not typed.direct):
+        return ()
+    row = row.find_sub(typed.sub) or row
+    if not row.is_allowed_for(decision.role, direct=typed.direct, everywhere=decision.global_role):
+        return ()
+    args = row.args
+    arg = next((one for one in args if one.name == typed.arg), None)
+    if not isinstance(arg, SuggestedArg):
+        return ()
+    found = await arg.source(typed, context) if arg.source is not None else arg.choices
+    return rank_suggestions(found, typed.prefix)
+
+
+def rank_suggestions(suggestions: Iterable[str], prefix: str) -> list[str]:
+    """Return the suggestions that begin with the given text, then those that contain it."""
+    wanted = prefix.strip(" `").casefold()
+    usable = [
+        one
+        for one in dict.fromkeys(suggestions)
+        if 0 < len(one) <= MAX_CHOICE_CHARS and one.isprintable()
+    ]
+    first = [one for one in usable if one.casefold().startswith(wanted)]
+    others = [one for one in usable if wanted in one.casefold() and one not in first]
+    return [*first, *others][:MAX_CHOICES]

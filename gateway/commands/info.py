@@ -1,13 +1,17 @@
-"""Commands that show something: `help`, `status`, `why`, `log` and others.
+"""Commands that show something: `help`, `status`, `log`, `audit` and others.
 
 A handler reads from its `CommandContext` and answers in Markdown. It may raise: the dispatcher
 answers for it.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
+from zoneinfo import ZoneInfo
+
+from pydantic import TypeAdapter
 
 from channels.base import CanPage, CommandCompletion, HasPlaceNames
 from gateway import __version__
@@ -25,23 +29,32 @@ from gateway.commands.definition import command, find_available, make_arg
 from gateway.commands.parser import InvalidArguments, escape_code, find_nearest, quote_code
 from gateway.core.events import Address, Command, ConversationId, Message, Post, SenderId
 from gateway.core.facts import (
+    AuditRecord,
     LimitReached,
     NoteWritten,
     PluginFact,
     PostQueued,
+    Seq,
     fact_kinds,
     is_inner,
 )
-from gateway.core.format import describe_channel, describe_problem, format_duration, format_time
+from gateway.core.format import (
+    describe_channel,
+    describe_problem,
+    format_duration,
+    format_table,
+    format_time,
+)
 from gateway.core.i18n import _, ngettext
-from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify
+from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify, normalize_person_key
+from gateway.core.moments import parse_past_moment
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
 from gateway.core.scopes import PUBLIC
-from gateway.core.text_safety import inline_code
-from gateway.store import LogEntry
-from gateway.store.effects import CommandEffect, done
-from gateway.store.format import describe, describe_contents
+from gateway.core.text_safety import escape_unprintable, inline_code
+from gateway.store import LogEntry, StoreReader
+from gateway.store.effects import CommandEffect, done, refuse
+from gateway.store.format import actor_name, describe, describe_contents
 from gateway.stream.again import find_uncertain_posts
 
 MAX_POSTS_SEARCHED = 10
@@ -151,7 +164,7 @@ async def handle_about(call: CommandCall, context: CommandContext) -> CommandEff
 
 
 def _model_names(context: CommandContext) -> str:
-    return _MODEL_HOST.sub("", context.runtime.agents.model_labels)
+    return _MODEL_HOST.sub("", context.agents.model_labels)
 
 
 @command("whoami", "Show your id and your role.", group="me and you")
@@ -174,7 +187,7 @@ async def handle_whoami(call: CommandCall, context: CommandContext) -> CommandEf
 )
 async def handle_status(call: CommandCall, context: CommandContext) -> CommandEffect:
     """Show the state of the gateway. Guests see only the channel that they are on."""
-    now, snapshot = context.gateway.clock.now(), context.platforms.supervisor.stats.snapshot()
+    now, snapshot = context.gateway.clock.now(), context.supervisor.stats.snapshot()
     everything = ROLE_ORDER.index(call.role) >= ROLE_ORDER.index("member")
     shown = [
         one for one in snapshot.channels if everything or one.channel == call.command.at.channel
@@ -182,10 +195,10 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     running = format_duration((now - snapshot.started).total_seconds())
     lines = [
         _("I have been running for {time}, with {model}. My state: {mode}.").format(
-            time=running, model=_model_names(context), mode=context.runtime.agents.mode_label
+            time=running, model=_model_names(context), mode=context.agents.mode_label
         )
     ]
-    under_way = context.runtime.agents.registry.running.describe(call.command.at.conversation)
+    under_way = context.agents.registry.running.describe(call.command.at.conversation)
     lines += [_("I am working on this here: {call}.").format(call=one) for one in under_way]
     if call.global_role in ADMIN_ROLES:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]
@@ -214,7 +227,7 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     needs_gateway=True,
 )
 async def handle_channels(_call: CommandCall, context: CommandContext) -> CommandEffect:
-    now, found = context.gateway.clock.now(), context.platforms.supervisor.stats.snapshot().channels
+    now, found = context.gateway.clock.now(), context.supervisor.stats.snapshot().channels
     text = "\n".join(
         f"- {one.channel} ({one.platform}): {describe_channel(one, now)}" for one in found
     )
@@ -236,7 +249,7 @@ async def handle_version(_call: CommandCall, _context: CommandContext) -> Comman
 async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
     channel: object = context.gateway.channels.get(call.command.at.channel)
     brief = isinstance(channel, CanPage)
-    return done(context.runtime.agents.describe_tools(call.command.at, brief=brief))
+    return done(context.agents.describe_tools(call.command.at, brief=brief))
 
 
 @command(
@@ -393,3 +406,87 @@ def find_entry_places(entry: LogEntry) -> list[ConversationId]:
         places.append(ConversationId(entry.fact.subject))
     at: object = getattr(entry.fact, "at", None)
     return [*places, at.conversation] if isinstance(at, Address) else places
+
+
+DEFAULT_AUDIT_ROWS: Final = 50
+"""Entries shown by default."""
+AUDIT_PAGE: Final = 500
+"""Entries read at once."""
+_AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
+
+AuditRow = tuple[Seq, datetime, AuditRecord]
+
+
+@command(
+    "audit",
+    "Show administrative commands: who, where, what, and the result; the newest last.",
+    group="how I run",
+    args=(
+        make_arg("since", "2h, 3d, 08:00, yesterday, or 2026-03-04T07:00 (UTC)."),
+        make_arg("by", "Only of this person: channel:id, or operator."),
+        make_arg("limit", f"The newest few only (default {DEFAULT_AUDIT_ROWS}).", number=True),
+    ),
+    operator=True,
+)
+async def show_audit(call: CommandCall, context: CommandContext) -> CommandEffect:
+    """Not recorded itself: it changes nothing, and would be all that it shows."""
+    given, limit = call.arguments, int(call.arguments.get("limit", DEFAULT_AUDIT_ROWS))
+    try:
+        now, utc = context.gateway.clock.now(), ZoneInfo("UTC")
+        since = parse_past_moment(given["since"], now, utc) if "since" in given else None
+    except ValueError as error:
+        return refuse(str(error))
+    found = await read_audit_rows(
+        context.gateway.store, since=since, by=given.get("by"), limit=limit
+    )
+    data = [
+        {"seq": seq, "when": at.isoformat(), **_AUDITED.dump_python(fact, mode="json")}
+        for seq, at, fact in found
+    ]
+    return done("\n".join(format_audit(found)), data=data)
+
+
+async def read_audit_rows(
+    reader: StoreReader, *, since: datetime | None, by: str | None, limit: int
+) -> list[AuditRow]:
+    """Return the newest matching entries, oldest first. Reads back no further than needed."""
+    wanted = None if by is None else normalize_person_key(by) if ":" in by else by
+    found, before = list[AuditRow](), None
+    while len(found) < limit:
+        page = await reader.newest_entries(AUDIT_PAGE, before=before, kinds=["audited"])
+        for entry in reversed(page):
+            if since is not None and entry.at < since:
+                return found[::-1]
+            if (
+                isinstance(entry.fact, AuditRecord)
+                and wanted in (None, entry.fact.by)
+                and len(found) < limit
+            ):
+                found.append((entry.seq, entry.at, entry.fact))
+        if len(page) < AUDIT_PAGE:
+            break
+        before = page[0].seq
+    return found[::-1]
+
+
+def format_audit(found: Sequence[AuditRow]) -> list[str]:
+    """Render for people: a table, or a sentence if there are none."""
+    if not found:
+        return ["there were no administrative commands"]
+    lines: list[tuple[str, ...]] = [
+        ("entry", "when (UTC)", "who", "role", "where", "what", "result")
+    ]
+    for seq, at, fact in found:
+        where = fact.at.conversation if fact.at is not None else "command line"
+        result = fact.result if fact.ok else f"not done: {fact.result}"
+        cells = (
+            str(seq),
+            f"{at:%Y-%m-%d %H:%M:%S}",
+            actor_name(fact),
+            fact.role,
+            where,
+            f"{fact.what} {fact.args}".rstrip(),
+            result,
+        )
+        lines.append(tuple(map(escape_unprintable, cells)))
+    return format_table(lines)

@@ -48,7 +48,7 @@ async def _suggest_agents(_typed: CommandCompletion, context: CommandContext) ->
 @command("model list", "List the configured models, and the one in use.")
 async def list_models(call: CommandCall, context: CommandContext) -> CommandEffect:
     known = context.gateway.live.settings.llm.models
-    used = context.runtime.models.wanted_model(call.agent)
+    used = context.models.wanted_model(call.agent)
     names = [name for name in known if name != used and _CHOOSABLE_NAME.fullmatch(name)]
     names = names if call.global_role in ADMIN_ROLES else []
     lines = [f"- {_format_model(name, context)}" for name in known]
@@ -98,7 +98,7 @@ async def choose_room_model(call: CommandCall, context: CommandContext) -> Comma
     name, at = call.arguments.get("name", "").strip(), call.command.at
     bound = context.gateway.places.bindings.find(at)
     if not name:
-        used = bound.model or context.runtime.models.wanted_model(context.agent_at(at))
+        used = bound.model or context.models.wanted_model(context.agent_at(at))
         return done(_("This room uses `{name}`.").format(name=_escape_line(used)))
     if name != DEFAULT and (wrong := _explain_unknown_model(name, context)):
         return refuse(wrong)
@@ -110,7 +110,7 @@ async def choose_room_model(call: CommandCall, context: CommandContext) -> Comma
         if model
         else _("This room uses the model of its agent again.")
     )
-    return context.runtime.models.choose_for_room(at, words, model=model, by=call.person)
+    return context.models.choose_for_room(at, words, model=model, by=call.person)
 
 
 @command(
@@ -143,7 +143,7 @@ async def choose_room_agent(call: CommandCall, context: CommandContext) -> Comma
         else _("`{agent}` answers here from now on.").format(agent=name)
     )
     agent = "" if name == DEFAULT else name
-    return context.runtime.models.choose_for_room(at, words, agent=agent, by=call.person)
+    return context.models.choose_for_room(at, words, agent=agent, by=call.person)
 
 
 def _explain_no_room(call: CommandCall) -> str:
@@ -156,7 +156,7 @@ async def reset_model(call: CommandCall, context: CommandContext) -> CommandEffe
 
 
 def _choose_model(context: CommandContext, call: CommandCall, name: str) -> CommandEffect:
-    command, models = call.command, context.runtime.models
+    command, models = call.command, context.models
     before = models.wanted_model(context.agent_at(command.at))
     change = models.choose(name, command.at, by=call.person)
     if not change.facts or not name:
@@ -194,7 +194,7 @@ def _format_model(name: str, context: CommandContext) -> str:
     if model.fallbacks:
         names = ", ".join(f"`{_escape_line(one)}`" for one in model.fallbacks)
         parts.append(_("if it fails: {models}").format(models=names))
-    agents = [one.id for one in context.runtime.agents.agents if one.agent_model.name == name]
+    agents = [one.id for one in context.agents.agents if one.agent_model.name == name]
     if agents:
         names = ", ".join(f"`{_escape_line(agent)}`" for agent in agents)
         parts.append(_("used by {agents}").format(agents=names))

@@ -73,12 +73,12 @@ async def say_elsewhere(call: CommandCall, context: CommandContext) -> CommandEf
         may = is_room_allowed(context.gateway.people, to)
     if not may:
         return refuse(_("I may not post in {room}: it is not approved.").format(room=name))
-    if not alone and context.platforms.membership.is_inside(to) is False:
+    if not alone and context.membership.is_inside(to) is False:
         text = _("I am not in {room}. `{command}` lets me enter it.").format(
             room=name, command=f"{call.prefix}join"
         )
         return refuse(text)
-    release = await context.runtime.agents.room_locks.acquire(to.conversation, LOCK_TIMEOUT_S)
+    release = await context.agents.room_locks.acquire(to.conversation, LOCK_TIMEOUT_S)
     if release is None:
         return refuse(_(BUSY))
     key = follow_up_key(call.command, "said")
@@ -146,7 +146,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
     approve, can_approve = f"{call.prefix}room approve", "room" in context.commands.people
     if not context.gateway.channels.holds(at.channel):
         return refuse(_(HELD_ELSEWHERE))
-    if not context.platforms.membership.can_join(at.channel):
+    if not context.membership.can_join(at.channel):
         text = _("On this platform, people add me to rooms.")
         if can_approve:
             then = _("Add me to the room, then write `{command}` there.")
@@ -155,7 +155,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
         others = [
             f"`{call.prefix}join {one}/{written}`"
             for one in context.gateway.channels
-            if context.platforms.membership.can_join(one)
+            if context.membership.can_join(one)
         ]
         if others and "/" not in written:
             hint = _("For a room of another channel, write {commands}.")
@@ -169,7 +169,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
                 "add it to the configuration."
             )
         return refuse(text.format(room=name, command=approve))
-    membership = context.platforms.membership
+    membership = context.membership
     if membership.is_inside(at) and not membership.was_sent_out(at):
         return done(_("I am already in {room}.").format(room=name))
     words = _("I enter {room}. If that fails, I tell you here.").format(room=name)
@@ -196,7 +196,7 @@ async def leave_room(call: CommandCall, context: CommandContext) -> CommandEffec
     name = inline_code(at.conversation, PLACE_CHARS)
     if not context.gateway.channels.holds(at.channel):
         return refuse(_(HELD_ELSEWHERE))
-    membership = context.platforms.membership
+    membership = context.membership
     if not membership.can_leave(at.channel):
         return refuse(_("I cannot leave rooms on that platform."))
     if membership.is_inside(at) is False and membership.was_sent_out(at):
@@ -221,7 +221,7 @@ def _begin_travel(
         )
         await send_follow_up(context.gateway, call, cause, words)
 
-    context.platforms.membership.start(way, at, on_failure)
+    context.membership.start(way, at, on_failure)
 
 
 async def _resolve(
@@ -288,8 +288,8 @@ def _format_room(context: CommandContext, at: Address, reason: str, title: str) 
     bound = context.gateway.places.bindings.find(at)
     inside = (
         _("left by command")
-        if context.platforms.membership.was_sent_out(at)
-        else _(_PRESENCE_TEXTS[context.platforms.membership.is_inside(at)])
+        if context.membership.was_sent_out(at)
+        else _(_PRESENCE_TEXTS[context.membership.is_inside(at)])
     )
     agent = (
         _("agent {agent}").format(agent=inline_code(bound.agent)) if bound.agent else _("no agent")

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, 
 from pydantic.fields import FieldInfo
 
 from channels.base import CommandArg, CommandCompletion, CommandSpec, SubcommandSpec
-from gateway.commands import agent, info, model, notifications, people, records, rooms
+from gateway.commands import agent, info, model, notifications, people, rooms
 from gateway.commands.context import CommandCall, CommandContext
 from gateway.commands.definition import (
     COMMAND_GROUPS,
@@ -36,7 +36,7 @@ from gateway.core.frozen import frozen
 from gateway.plugin import Plugin
 from gateway.store.effects import CommandEffect, done
 
-_MODULES: Final = agent, model, info, notifications, people, records, rooms
+_MODULES: Final = agent, model, info, notifications, people, rooms
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 MAX_SUMMARY_CHARS: Final = 100
 MAX_ARGS: Final = 25

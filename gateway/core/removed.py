@@ -24,7 +24,8 @@ _REMOVED: Final[Mapping[str, str]] = {
     "notify rules": N_(
         "`notify rules` is gone: put rules under `attention.rules` in the configuration file."
     ),
-    "notify pending": "`notify pending` is gone: write `pending`.",
+    "notify pending": "`notify pending` is gone: `dmn status` shows what waits.",
+    "pending": N_("`pending` is gone: `dmn status` shows what waits."),
     "run --role": (
         "`--role` is gone: each process does everything for the channels that it holds; "
         "leave it out."

@@ -9,8 +9,6 @@ from gateway.access.limits import UsageLimiter
 from gateway.commands.context import (
     CommandCall,
     CommandContext,
-    PlatformServices,
-    RuntimeServices,
 )
 from gateway.commands.definition import CommandDefinition
 from gateway.commands.dispatcher import CommandDispatcher
@@ -45,8 +43,10 @@ def command_context(
     return CommandContext(
         gateway=handle_of(store, clock, people=people, **parts),
         attention=attention,
-        runtime=RuntimeServices(agents=agents or agents_of(), models=cast("Any", None)),
-        platforms=PlatformServices(membership=membership, supervisor=cast("Any", None)),
+        agents=agents or agents_of(),
+        models=cast("Any", None),
+        membership=membership,
+        supervisor=cast("Any", None),
         plugins=plugins or Plugins(),
         commands=TABLE,
     )

@@ -29,7 +29,15 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Judgement, PostQueued, Seq, TurnId, TurnRecord, dedup_key
 from gateway.core.labels import TRUSTED_LABEL
-from gateway.store import LogEntry, NewEntry, OutboxPost, ServerStore, Store, StoreLocation
+from gateway.store import (
+    LogEntry,
+    NewEntry,
+    OutboxPost,
+    ServerStore,
+    Store,
+    StoreLocation,
+    StoreReader,
+)
 from gateway.store.log import Log
 from gateway.store.reader import connect
 from gateway.store.shared import SharedStore
@@ -259,3 +267,9 @@ def delivered(key: str, state: Literal["sent", "uncertain", "failed"] = "sent") 
         id=EventId(key), at=place(), post=PostKey(key), state=state, reason="", sent=NOW
     )
     return NewEntry(fact=fact, at=NOW, conversation=place().conversation, key=dedup_key(fact))
+
+
+async def list_unread(store: StoreReader) -> list[tuple[str, int]]:
+    """Return conversation and urgency of each unread entry."""
+    rows = await store.rows("SELECT conversation, urgency FROM unread ORDER BY seq")
+    return [(place, urgency) for place, urgency in rows]

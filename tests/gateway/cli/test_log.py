@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 
 from gateway.cli.main import main
-from gateway.commands.records import AUDIT_PAGE
+from gateway.commands.info import AUDIT_PAGE
 from gateway.core.facts import AuditRecord, DmnStateSaved, Fact, Seq, fact_adapter, fact_kinds
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable

@@ -1,4 +1,4 @@
-"""`dmn`, `pending` and `stop`, on a real store and real loops."""
+"""`dmn` and `stop`, on a real store and real loops."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from agent.signals import DmnMode, DmnState, PendingTurn
 from gateway.access.policy import ConversationBinding
 from gateway.commands.agent import MAX_CONVERSATIONS
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, RoomId
+from gateway.core.events import Address
 from gateway.core.facts import DmnDirective, inner_conversation
 from gateway.core.identity import Role
 from gateway.plugins.approvals import UNDECIDED
@@ -35,10 +35,10 @@ from tests.kits.model_choice import ANN, Gate, configured, serving
 from tests.kits.outcomes import compute_outcomes
 from tests.kits.places import privacy
 from tests.kits.settings import live_settings
-from tests.kits.store import NOW, heard, place
+from tests.kits.store import NOW, place
 from tests.kits.tasks import ListedTasks
 
-# `dmn` and `pending`, on a real store and real loops
+# `dmn`, on a real store and real loops
 
 HERE, OTHER = place("#a"), place("#b")
 ALONE, STRANGER = place("root"), place("stranger")
@@ -229,47 +229,6 @@ async def test_of_a_long_list_the_status_tells_the_first(tmp_path: Path) -> None
         assert next(line for line in told if line.startswith("  wants to look at: ")).endswith(
             "2 more (pending)"
         )
-
-
-async def test_what_is_unread_is_told_by_conversation_and_private_ones_are_counted(
-    tmp_path: Path,
-) -> None:
-    async with kit(tmp_path) as it:
-        assert await it.at(HERE).says("pending") == "I have read everything."
-        for number, (room, urgency) in enumerate(
-            [("#a", 2), ("#a", 1), ("#b", 3), ("stranger", 3), ("root", 1)]
-        ):
-            await it.store.append(heard(number, room=room, urgency=urgency))  # type: ignore[arg-type] # one of these
-        since = "since 2026-03-04 05:06 UTC"
-        told = [
-            f"- `irc.test/#b`: 1 urgent, {since}",
-            f"- `irc.test/#a`: 1 normal, 1 that can wait, {since}",
-        ]
-        assert (await it.at(HERE).says("pending")).splitlines() == [
-            *told,
-            "- in 2 private conversations: 1 urgent, 1 that can wait",
-        ]
-        assert (await it.at(ALONE, "admin").says("pending")).splitlines() == [
-            *told,
-            f"- `irc.test/root`: 1 that can wait, {since}",
-            "- in 1 private conversation: 1 urgent",
-        ]
-        owners = (await it.at(ALONE).says("pending")).splitlines()
-        assert f"- `irc.test/stranger`: 1 urgent, {since}" in owners
-        assert len(owners) == 4
-    async with kit(tmp_path) as it:
-        assert len((await it.at(ALONE).says("pending")).splitlines()) == 4
-
-
-async def test_of_many_conversations_the_rest_is_summed(it: Kit) -> None:
-    for number in range(MAX_CONVERSATIONS + 2):
-        room = RoomId(f"#`{number}")
-        it.places.direct.put(place(room).conversation, False)
-        await it.store.append(heard(number, room=room, urgency=2))
-    lines = (await it.at(HERE).says("pending")).splitlines()
-    assert len(lines) == MAX_CONVERSATIONS + 1
-    assert lines[-1] == "- in 2 more: 2 normal"
-    assert all(line.count("`") == 2 for line in lines[:-1])
 
 
 async def test_an_order_takes_names_of_any_length(it: Kit) -> None:

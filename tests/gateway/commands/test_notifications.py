@@ -10,11 +10,11 @@ import pytest
 
 from gateway.commands.context import CommandContext
 from gateway.commands.definition import SuggestionSource
+from gateway.commands.dispatcher import rank_suggestions
 from gateway.commands.notifications import (
     MAX_TYPE_CHARS,
     suggest_types,
 )
-from gateway.commands.suggestions import rank_suggestions
 from gateway.config.models import AttentionConfig
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 import pytest
 
-from gateway.access.roles import widen_mask
 from gateway.access.roster import explain_role_refusal
+from gateway.commands.people import widen_mask
 from gateway.core.events import Address, RoomId, ThreadId
 from gateway.core.facts import RoleAssigned
 from gateway.core.identity import ROLE_ORDER, PlatformRoleRule, Role, RoleGrant, RosterState

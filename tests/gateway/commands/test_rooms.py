@@ -532,7 +532,7 @@ def running(it: House, tmp_path: Path) -> tuple[CommandContext, ChannelSuperviso
     world = replace(
         it.world,
         gateway=replace(it.world.gateway, live=live),
-        platforms=replace(it.world.platforms, supervisor=runner),
+        supervisor=runner,
     )
     return world, runner
 

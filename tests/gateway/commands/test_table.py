@@ -14,8 +14,12 @@ from gateway.access.limits import UsageLimiter
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import CommandContext
 from gateway.commands.definition import CommandDefinition
-from gateway.commands.dispatcher import CommandDispatcher
-from gateway.commands.suggestions import MAX_CHOICES, rank_suggestions, suggest_values
+from gateway.commands.dispatcher import (
+    MAX_CHOICES,
+    CommandDispatcher,
+    rank_suggestions,
+    suggest_values,
+)
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
 from gateway.core.facts import Judgement
 from gateway.core.i18n import _, languages, use_language

@@ -3,6 +3,7 @@ called."""
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,6 @@ from typing import Any, cast
 import pytest
 
 from gateway.access.channels import Channels
-from gateway.commands.agent import count_pending
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks
 from gateway.core.clock import ManualClock
@@ -54,7 +54,7 @@ from tests.gateway.access.limits_kit import NOON, Kind
 from tests.kits.intake import emits
 from tests.kits.people import People
 from tests.kits.policies import FixedPresence, attention_of, bindings_of, policy_of
-from tests.kits.store import posts_of, turn
+from tests.kits.store import list_unread, posts_of, turn
 
 NOW = datetime(2026, 3, 1, 9, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
@@ -285,7 +285,7 @@ async def test_a_link_that_nobody_is_to_hear_of_is_noted(
         judged = await house.judged(LINK)
         assert (judged.fate, judged.rule) == ("noted", rule)
         assert not house.arrived
-        assert await count_pending(house.store) == []
+        assert await list_unread(house.store) == []
 
 
 async def test_what_was_known_of_a_link_before_a_restart_is_known_after_it(
@@ -311,8 +311,7 @@ async def test_a_reaction_to_what_we_said_is_low(house: House) -> None:
     assert (await house.judged(REACTED)).fate == "due"
     gone = await house.judged(replace(REACTED, id=EventId("r2"), added=False))
     assert gone.fate == "noted"
-    (pending,) = await count_pending(house.store)
-    assert (pending.conversation, pending.low) == (AT.conversation, 1)
+    assert await list_unread(house.store) == [(AT.conversation, 1)]
     assert [one.urgency for one in house.arrived] == [1]
 
 
@@ -368,8 +367,8 @@ async def test_a_reminder_comes_once_to_its_place_or_to_the_agent_by_itself(hous
             handle_in_place=True,
         ),
     ]
-    pending = {one.conversation: (one.normal, one.low) for one in await count_pending(house.store)}
-    assert pending == {AT.conversation: (2, 0), OWN: (1, 1)}
+    pending = Counter(await list_unread(house.store))
+    assert pending == {(AT.conversation, 2): 2, (OWN, 2): 1, (OWN, 1): 1}
     with pytest.raises(ValueError, match="concerns nobody"):
         await house.inward.submit(replace(alone, agent=""))
 

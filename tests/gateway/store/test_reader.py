@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from gateway.commands import agent
 from gateway.context import compaction, requesters
 from gateway.core.events import (
     ChannelName,
@@ -679,8 +678,6 @@ def plan(connection: SqliteLog, sql: str, params: Sequence[object] = (1,) * 9) -
         (SPENDING_SUMS["all"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
         (SPENDING_SUMS["room"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
         (SPENDING_SUMS["sender"], 3, "SEARCH spending USING PRIMARY KEY (day>?)"),
-        (agent.PENDING_COUNTS, 0, "SCAN unread USING INDEX unread_conversation"),
-        (agent.PENDING_COUNTS, 0, "SEARCH log USING INTEGER PRIMARY KEY (rowid=?)"),
         (recap.COUNT_LINES, 2, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),
         (recap.COUNT_LINES, 2, "SEARCH said USING INTEGER PRIMARY KEY (rowid=?)"),
         (recap.TURNS_SINCE, 2, "SEARCH log USING INDEX log_kind (kind=? AND rowid>?)"),

@@ -165,7 +165,6 @@ CLOSING: Final[Sequence[Line]] = (
     ),
 )
 WHAT_I_DO: Final[Sequence[Line]] = (
-    Use(command="pending", says=r"I have read everything|@channel@"),
     Use(command="notify types", says=r"@channel@\.command"),
     Use(
         command="notify threshold",

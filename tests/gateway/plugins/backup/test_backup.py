@@ -21,7 +21,6 @@ import pytest
 from agent.models.scripted import ScriptedModel
 from gateway import app
 from gateway.cli.main import main
-from gateway.commands.agent import count_pending
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock, SystemClock
@@ -63,7 +62,7 @@ from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Screen, running, settings
 from reverie.testing.waiting import until
 from tests.kits.backup import WHEN, configured, grown, made, put, rewritten, stored, tree, write
-from tests.kits.store import NOW, heard, opened, place, post, run, turn
+from tests.kits.store import NOW, heard, list_unread, opened, place, post, run, turn
 
 Members = list[tuple[tarfile.TarInfo, bytes]]
 
@@ -560,7 +559,7 @@ def test_what_waited_is_uncertain_what_was_due_is_context_and_the_log_says_why(
         async with await opened(there.store.path) as store:
             assert await store.undelivered_posts() == []
             assert await store.due_conversations(1) == []
-            assert [one.ambient for one in await count_pending(store)] == [1, 1], (
+            assert [urgency for _, urgency in await list_unread(store)] == [0, 0], (
                 "and nothing is forgotten"
             )
             cursors = [await store.saved_cursor(ChannelName(name)) for name in there.channels]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.commands.context import CommandContext
-from gateway.commands.suggestions import rank_suggestions
+from gateway.commands.dispatcher import rank_suggestions
 from gateway.core.events import Address
 from gateway.core.facts import NoteForgotten, PostQueued, Seq
 from gateway.core.identity import Role

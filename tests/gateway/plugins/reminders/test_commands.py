@@ -9,7 +9,7 @@ import pytest
 
 from gateway.access.policy import ConversationBinding
 from gateway.commands.context import CommandContext
-from gateway.commands.suggestions import rank_suggestions
+from gateway.commands.dispatcher import rank_suggestions
 from gateway.core.events import Address
 from gateway.core.facts import inner_conversation
 from gateway.core.identity import Role
