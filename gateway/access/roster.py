@@ -160,14 +160,13 @@ class Roster:
 
     def _apply(self, fact: Fact) -> str:
         """Apply a fact and return its kind; empty: it is of no kind that the roster keeps."""
-        word = current_fact_key(fact)
-        if word is None or word.kind not in self._facts:
+        kind, key, is_current = current_fact_key(fact) or ("", "", False)
+        if (held := self._facts.get(kind)) is None:
             return ""
-        held = self._facts[word.kind]
-        held.pop(word.key, None)  # the newest stands last
-        if word.is_current:
-            held[word.key] = fact
-        return word.kind
+        held.pop(key, None)  # the newest stands last
+        if is_current:
+            held[key] = fact
+        return kind
 
     def _build_known(self) -> RosterState:
         grants: dict[str, list[RoleGrant]] = {}

@@ -286,7 +286,6 @@ def scope_covers(policy: AccessPolicy, scope: str, at: Address) -> bool:
 
 
 def _is_in_room(policy: AccessPolicy, room: str, at: Address) -> bool:
-    """Return whether a place is in a room, or in a space of rooms, of the same channel."""
     return room in (ANY_ROOM, at.room) or (policy.space_of(at) == room)
 
 

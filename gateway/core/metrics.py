@@ -27,7 +27,6 @@ class ChannelStats:
     channel: ChannelName
     platform: str
     state: ChannelState
-    """See `ChannelState`."""
     since: datetime
     """Start of this state, UTC."""
     reason: str = ""

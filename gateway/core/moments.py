@@ -175,7 +175,6 @@ def _resolve_day(word: str, today: date) -> date:
 
 
 def _parse_iso(text: str, zone: ZoneInfo) -> datetime | None:
-    """Parse ISO 8601 with a time of day."""
     if len(text) > _MAX_SPOKEN_CHARS or not re.match(r"[\dW-]+[T ]\d", text):
         return None
     try:

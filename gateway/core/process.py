@@ -23,7 +23,7 @@ READ_BYTES: Final = 64 * 1024
 """Size of one read; twice as much is buffered before the program has to wait with writing."""
 
 
-_StartedTransport = tuple[asyncio.SubprocessTransport, "_ProcessProtocol"]
+_Started = tuple[asyncio.SubprocessTransport, "ChildProcess"]
 
 
 class ProgramNotStarted(Exception):
@@ -63,9 +63,11 @@ def select_environment(*names: str) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-class _ProcessProtocol(SubprocessStreamProtocol):
-    """Protocol that kills the process group once the program has ended, and then closes pipes held
-    by others.
+class ChildProcess(SubprocessStreamProtocol):
+    """A running program, made by `start_process`, with its streams `stdin`, `stdout` and `stderr`.
+
+    Once it has ended its group is killed, and pipes that others hold are closed: `stdout` ends half
+    a second after the program at the latest.
     """
 
     def __init__(self) -> None:
@@ -89,49 +91,36 @@ class _ProcessProtocol(SubprocessStreamProtocol):
         self.closed.set()
         super().connection_lost(exc)
 
-    def kill(self) -> None:
-        if (
-            self.transport is not None and not self.exited.is_set()
-        ):  # after that its id may be reused
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.transport.get_pid(), signal.SIGKILL)
-
-    def close(self) -> None:
-        if self.transport is not None:
-            self.transport.close()
-
-
-class ChildProcess:
-    """A running program."""
-
-    def __init__(self, link: _ProcessProtocol) -> None:
-        """For `start_process`."""
-        assert link.transport is not None
-        self._link = link
-        self.pid = link.transport.get_pid()
-        """Also the id of its group and its session."""
-        self.stdin: asyncio.StreamWriter | None = link.stdin
-        self.stdout: asyncio.StreamReader | None = link.stdout
-        """Ends half a second after the program at the latest, even if other processes hold it."""
-        self.stderr: asyncio.StreamReader | None = link.stderr
+    @property
+    def pid(self) -> int:
+        """Its id, also that of its group and its session."""
+        assert self.transport is not None
+        return self.transport.get_pid()
 
     @property
     def status(self) -> int | None:
         """Like `ProgramResult.status`; None: it is running."""
-        assert self._link.transport is not None
-        return self._link.transport.get_returncode()
+        assert self.transport is not None
+        return self.transport.get_returncode()
 
     async def wait(self) -> int:
         """Return the status of the program itself once it has ended. Does not wait for other
         holders of its pipes.
         """
-        await self._link.exited.wait()
-        status = self.status
-        return 0 if status is None else status
+        await self.exited.wait()
+        return self.status or 0
 
     def kill(self) -> None:
         """End it and its group. Returns at once; `wait` returns when that has happened."""
-        self._link.kill()
+        # Once it has ended its id may be reused.
+        if self.transport is not None and not self.exited.is_set():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.transport.get_pid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close its pipes."""
+        if self.transport is not None:
+            self.transport.close()
 
 
 @asynccontextmanager
@@ -154,10 +143,10 @@ async def start_process(
     this.
     """
     errors = {"drop": subprocess.DEVNULL, "pipe": subprocess.PIPE, "join": subprocess.STDOUT}
-    link = _ProcessProtocol()
+    child = ChildProcess()
     starting = asyncio.ensure_future(
-        link.loop.subprocess_exec(
-            lambda: link,
+        child.loop.subprocess_exec(
+            lambda: child,
             *argv,
             stdin=subprocess.PIPE if listens else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -169,33 +158,33 @@ async def start_process(
     )
     try:
         await asyncio.shield(starting)  # an interrupted start could not be ended with its group
-        yield ChildProcess(link)
+        yield child
     except (OSError, ValueError) as error:  # missing program; a NUL in its name
         if not starting.done() or starting.exception() is not error:
             raise
         reason = error.strerror if isinstance(error, OSError) else error
         raise ProgramNotStarted(f"{argv[0]} cannot be started: {reason}") from None
     finally:
-        await _end_process(starting, link)
+        await _end_process(starting, child)
 
 
-async def _end_process(starting: asyncio.Future[_StartedTransport], link: _ProcessProtocol) -> None:
+async def _end_process(starting: asyncio.Future[_Started], child: ChildProcess) -> None:
     """End the program, also when cancelled once more: then it ends all the same, and only the
     waiting stops.
     """
     if starting.done():
-        link.kill()
+        child.kill()
     else:
-        starting.add_done_callback(lambda done: None if done.exception() else link.kill())
-    if link.transport is None and starting.done():
+        starting.add_done_callback(lambda done: None if done.exception() else child.kill())
+    if child.transport is None and starting.done():
         return
     try:
         await _wait_event(
-            link.exited, KILL_WAIT_S
+            child.exited, KILL_WAIT_S
         )  # before `close`, which would discard its status
     finally:
-        link.close()
-    await _wait_event(link.closed, KILL_WAIT_S)
+        child.close()
+    await _wait_event(child.closed, KILL_WAIT_S)
 
 
 async def _wait_event(event: asyncio.Event, time_s: float) -> None:

@@ -4,12 +4,11 @@ Pure.
 Times are arguments.
 
 A token bucket (https://en.wikipedia.org/wiki/Token_bucket) allows a burst, then so many a minute.
-It counts in whole numbers (nanoseconds, millionths of a token a minute), so nothing drifts, however
-long and in however many steps it fills. A sliding window allows so many in any stretch of its
-length, and no burst beyond them.
+A sliding window allows so many in any stretch of its length, and no burst beyond them.
 """
 
 from collections import OrderedDict, deque
+from math import inf
 from typing import Final, NamedTuple, TypeVar
 
 K = TypeVar("K")
@@ -47,18 +46,8 @@ class Rate(NamedTuple):
         return f"{max(1, self.burst)} at once, then {self.per_minute:g} a minute"
 
 
-_NANO: Final = 1_000_000_000
-_MICRO: Final = 1_000_000
-_TOKEN: Final = 60 * _NANO * _MICRO
-"""One token, in units of a nanosecond at a millionth of a token a minute."""
-
-
-class _TokenBucket:
-    __slots__ = ("at_ns", "level")
-
-    def __init__(self, level: int, at_ns: int) -> None:
-        self.level = level
-        self.at_ns = at_ns
+_ROUNDING: Final = 1e-6
+"""Part of a token that may be missing: a wait that was computed is over when it has passed."""
 
 
 class TokenBuckets:
@@ -69,30 +58,28 @@ class TokenBuckets:
     """
 
     def __init__(self, rate: Rate, max_size: int = MAX_REMEMBERED) -> None:
-        self._capacity = 0
-        self._buckets = LruDict[str, _TokenBucket](max_size)
-        self.set_rate(rate)
+        self.rate = rate
+        self._taken = LruDict[str, tuple[float, float]](max_size)
+        """Tokens that a full bucket had more, and when that was so."""
 
     def set_rate(self, rate: Rate) -> None:
         """Use this rate from now on: taken tokens stay taken, and come back at the new rate."""
-        self.rate, before = rate, self._capacity
-        self._capacity = max(1, rate.burst) * _TOKEN
-        self._refill_rate = round(rate.per_minute * _MICRO)
-        """Millionths of a token a minute."""
-        self._is_limited = rate.burst > 0 or rate.per_minute > 0
-        for bucket in self._buckets.values():
-            bucket.level = max(0, bucket.level + self._capacity - before)
+        self.rate = rate
+
+    def _find_taken(self, key: str, now_s: float) -> tuple[float, float]:
+        """Return the tokens that a full bucket has more, and the time that counts as now."""
+        taken, at_s = self._taken.get(key, (0.0, now_s))
+        now_s = max(at_s, now_s)
+        return max(0.0, taken - (now_s - at_s) * self.rate.per_minute / 60), now_s
 
     def wait_s(self, key: str, now_s: float, tokens: int = 1) -> float:
         """Return the time until the bucket has so many tokens; 0: it has them. Infinite: it never
         will.
         """
-        bucket = self._buckets.get(key)
-        level = self._capacity if bucket is None else self._refill(bucket, now_s).level
-        missing = tokens * _TOKEN - level
-        if missing <= 0 or not self._is_limited:
+        missing = self._find_taken(key, now_s)[0] + tokens - max(1, self.rate.burst)
+        if missing <= _ROUNDING or not any(self.rate):
             return 0.0
-        return -(-missing // self._refill_rate) / _NANO if self._refill_rate else float("inf")
+        return missing * 60 / self.rate.per_minute if self.rate.per_minute else inf
 
     def take(self, key: str, now_s: float) -> bool:
         """Take a token if there is one. Return whether it was taken."""
@@ -103,31 +90,20 @@ class TokenBuckets:
 
     def use(self, key: str, now_s: float) -> None:
         """Take a token even if there is none: then it is owed, and later ones come later."""
-        if self._is_limited:
-            bucket = self._buckets.get(key) or _TokenBucket(self._capacity, round(now_s * _NANO))
-            self._refill(bucket, now_s).level -= _TOKEN
-            self._buckets.put(key, bucket)
+        if any(self.rate):
+            taken, now_s = self._find_taken(key, now_s)
+            self._taken.put(key, (taken + 1, now_s))
 
     def give_back(self, key: str, taken_s: float, now_s: float) -> None:
         """Return an unused token that was taken at `taken_s`.
 
         The bucket never holds more than if it had not been taken.
         """
-        bucket = self._buckets.get(key)
-        if bucket is not None:
-            self._refill(bucket, now_s)
-            # Without this token the bucket may have filled in a time in which it would have been
-            # full already.
-            gone = max(0, bucket.at_ns - round(taken_s * _NANO)) * self._refill_rate
-            bucket.level = min(self._capacity, bucket.level + max(0, _TOKEN - gone))
-
-    def _refill(self, bucket: _TokenBucket, now_s: float) -> _TokenBucket:
-        now_ns = max(bucket.at_ns, round(now_s * _NANO))
-        bucket.level = min(
-            self._capacity, bucket.level + (now_ns - bucket.at_ns) * self._refill_rate
-        )
-        bucket.at_ns = now_ns
-        return bucket
+        taken, now_s = self._find_taken(key, now_s)
+        # Without this token the bucket may have filled in a time in which it would have been full
+        # already.
+        filled = (now_s - taken_s) * self.rate.per_minute / 60
+        self._taken.put(key, (max(0.0, taken - max(0.0, 1 - filled)), now_s))
 
 
 class SlidingWindows:

@@ -133,7 +133,6 @@ class Intake:
         await self._write(channel, decided, name_entries, cursor)
 
     async def _read(self, event: Notification) -> Routed:
-        """Return the event as it is understood, at its place."""
         if isinstance(event, ConnectionChanged):
             agent = self._bindings.find_agent(event.channel)
             binding = ConversationBinding(listen="all", agent=agent)
@@ -208,7 +207,6 @@ class Intake:
         return [entry, _consequence(judged, entry)] if judged.fate == "context" else [entry]
 
     async def _judge(self, routed: Routed) -> Decision:
-        """Return what all judges decide."""
         decided = undecided(routed)
         for kinds, fates, judge in self.judges:
             if routed.event.kind in kinds and decided.judgement.fate in fates:

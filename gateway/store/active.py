@@ -137,7 +137,6 @@ def _rank_overheard(row: tuple[int, LogEntry]) -> tuple[int, int]:
 
 
 def _is_made_unread(entry: LogEntry) -> bool:
-    """Return whether the entry is a judgement that makes its cause unread."""
     fact = entry.fact
     has_place = entry.cause is not None and entry.conversation is not None
     return isinstance(fact, Judgement) and fact.fate in ("due", "context") and has_place

@@ -94,7 +94,6 @@ def check_store(context: CheckContext) -> Iterator[Finding]:
 
 
 def _check_server(store: ServerStore) -> Iterator[Finding]:
-    """Check whether the database can be reached, and has the tables of this version."""
     try:
         check_current_schema(store)
     except StoreMissing:

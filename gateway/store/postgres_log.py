@@ -523,7 +523,6 @@ class PostgresLog(Log):
 
     @contextlib.contextmanager
     def _log_errors(self) -> Iterator[None]:
-        """Raise errors of the driver as those of the store."""
         try:
             yield
         except psycopg.Error as error:

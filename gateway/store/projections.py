@@ -16,7 +16,7 @@ whole tokens and billionths of a dollar, so that they add up to exactly what was
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Final, NamedTuple
 
 from gateway.core.events import (
@@ -92,48 +92,30 @@ SqlValue = str | int | None
 Params = tuple[SqlValue, ...]
 
 
-class CurrentFactKey(NamedTuple):
-    """Key of a fact of which only the newest one counts."""
-
-    kind: str
-    """Kind of the facts that are kept."""
-    key: str
-    """Subject: the newest fact about it counts."""
-    is_current: bool
-    """False: this fact ends the one before, and no fact counts from now on."""
-
-
-def current_fact_key(fact: Fact) -> CurrentFactKey | None:  # noqa: C901 - one case per kind
-    """Return the key of a fact of which only the newest one counts. None: it is none of these
-    kinds.
+def current_fact_key(fact: Fact) -> tuple[str, str, bool] | None:
+    """Return the kind of facts of which only the newest one about a subject counts, the subject,
+    and whether this one counts: False if it only ends the one before. None: of its kind all count.
     """
     match fact:
-        case CodeIssued():
-            return CurrentFactKey("code_given", fact.request, is_current=True)
-        case CodeEnded():
-            return CurrentFactKey("code_given", fact.request, is_current=False)
+        case CodeIssued() | CodeEnded():
+            return "code_given", fact.request, isinstance(fact, CodeIssued)
         case RoleAssigned():
-            return CurrentFactKey(
-                fact.kind, f"{fact.person}\n{fact.scope}", is_current=bool(fact.role)
-            )
+            return fact.kind, f"{fact.person}\n{fact.scope}", bool(fact.role)
         case RoomAccessChanged():
-            return CurrentFactKey(fact.kind, fact.room.conversation, is_current=fact.open)
-        case AudienceReported():
-            return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
+            return fact.kind, fact.room.conversation, fact.open
+        case AudienceReported() | PlaceRenamed():
+            return fact.kind, fact.at.conversation, True
         case IdentityLinked():
-            return CurrentFactKey(fact.kind, f"{fact.one}\n{fact.other}", is_current=fact.joined)
+            return fact.kind, f"{fact.one}\n{fact.other}", fact.joined
         case AttentionThresholdSet():
-            return CurrentFactKey(fact.kind, fact.type, is_current=fact.value is not None)
-        case PlaceRenamed():
-            return CurrentFactKey(fact.kind, fact.at.conversation, is_current=True)
+            return fact.kind, fact.type, fact.value is not None
         case ModelSelected():
-            return CurrentFactKey(fact.kind, fact.agent, is_current=bool(fact.model))
+            return fact.kind, fact.agent, bool(fact.model)
         case RoomAssigned():
-            is_current = bool(fact.agent or fact.model)
-            return CurrentFactKey(fact.kind, fact.room.conversation, is_current=is_current)
+            return fact.kind, fact.room.conversation, bool(fact.agent or fact.model)
         case PluginFact():
             found = fact.current_key()
-            return CurrentFactKey(fact.kind, *found) if found is not None else None
+            return (fact.kind, *found) if found is not None else None
         case _:
             return None
 
@@ -284,7 +266,12 @@ def project_fact(  # noqa: C901, PLR0912 - a decision table reads best in one pi
             yield Statement(
                 "compaction_locks_v1",
                 _LOCKED,
-                (conversation, fact.holder, at, _to_utc_text(fact.until)),
+                (
+                    conversation,
+                    fact.holder,
+                    at,
+                    fact.until.astimezone(UTC).isoformat(timespec="microseconds"),
+                ),
             )
         case ConversationRewound() if conversation is not None:
             yield from _rewind_statements(seq, conversation, fact)
@@ -318,14 +305,13 @@ def project_fact(  # noqa: C901, PLR0912 - a decision table reads best in one pi
         case NoteForgotten():
             yield Statement("forgotten", _FORGOTTEN, (fact.note,))
         case _:
-            if (current_key := current_fact_key(fact)) is not None:
-                yield _current_fact_statement(current_key, seq)
-
-
-def _current_fact_statement(current_key: CurrentFactKey, seq: Seq) -> Statement:
-    if current_key.is_current:
-        return Statement("holds", _HOLDS, (current_key.kind, current_key.key, seq))
-    return Statement("holds", _HOLDS_NO_MORE, (current_key.kind, current_key.key))
+            if (found := current_fact_key(fact)) is not None:
+                kind, key, is_current = found
+                yield (
+                    Statement("holds", _HOLDS, (kind, key, seq))
+                    if is_current
+                    else Statement("holds", _HOLDS_NO_MORE, (kind, key))
+                )
 
 
 def _turn_statements(
@@ -369,10 +355,6 @@ def _compaction_values(summary: CompactionSummary) -> tuple[SqlValue, ...]:
         cost,
         summary.text,
     )
-
-
-def _to_utc_text(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def group_statements(

@@ -184,7 +184,6 @@ def _make_tables(log: Log, store: Path, tables: Sequence[Table]) -> None:
 
 
 def _iter_kinds(log: Log, kinds: Collection[str]) -> Iterator[LogRow]:
-    """Yield the rows of the log of these kinds, in its order."""
     last = 0
     while True:
         sql, params = queries.browse(

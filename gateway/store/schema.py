@@ -390,7 +390,6 @@ _WAITED_FOR = frozenset(
 
 
 def _file_error(what: str, error: OSError) -> StoreUnreadable:
-    """Make the error for a file that cannot be made or written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreUnavailable(
             f"{what} ({error.strerror}): the disk is full: make room where the store is"

@@ -61,7 +61,6 @@ class SharedStore(Store):
     async def open_database(
         cls, location: ServerStore, clock: Clock, retry_clock: Clock | None, *, is_shared: bool
     ) -> Self:
-        """See `Store.open`."""
 
         def prepare(server: "PostgresLog") -> None:
             migrate_server(server, location, is_shared=is_shared)

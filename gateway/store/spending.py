@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, Self
 
 from agent.cache.prices import ASSUMED_PRICE
 from gateway.core.events import RequestUsage, SenderId, Usage
@@ -53,23 +53,21 @@ def budgeted_usd(accounts: Iterable[RequestUsage]) -> float:
 
 class SpendingShare(NamedTuple):
     """One sender's share in the requests of one turn to one model, in the order of the table's
-    columns.
+    columns. `provider` empty: not recorded.
+
+    Whole requests are divided among the senders: their number has no meaning for a single one.
+    `unpriced` are those without a known price, `written` counts tokens of any lifetime.
     """
 
     agent: str
     provider: str
-    """Empty: not recorded."""
     model: str
     sender: SenderId
     requests: int
-    """Whole requests, divided among the senders of the turn: the number has no meaning for a single
-    sender."""
     unpriced: int
-    """Number of these without a known price."""
     input: int
     read: int
     written: int
-    """Written to the cache, with any lifetime."""
     written_1h: int
     output: int
     cost_nano_usd: int
@@ -152,16 +150,7 @@ ADD_AUTONOMOUS = (
     f"DO UPDATE SET turns = autonomous.turns + 1, "
     f"cost_nano_usd = min(autonomous.cost_nano_usd + excluded.cost_nano_usd, {MAX_NUMBER})"
 )
-_SUMMED_COLUMNS = (
-    "requests",
-    "unpriced",
-    "input",
-    "read",
-    "written",
-    "written_1h",
-    "output",
-    "cost_nano_usd",
-)
+_SUMMED_COLUMNS = SpendingShare._fields[4:]
 ADD_SPENDING = (
     "INSERT INTO spending (day, conversation, agent, provider, model, sender, "
     f"{', '.join(_SUMMED_COLUMNS)}) "

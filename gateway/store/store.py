@@ -260,19 +260,16 @@ class Store(StoreReader):
     async def unread_entries(
         self, conversation: ConversationId, *, most: int, after: int = 0
     ) -> UnreadEntries:
-        """See `StoreReader.unread_entries`."""
         if (active := self._active.kept.get(conversation)) is not None:
             return active.unread_entries(most=most, after=after)
         return await super().unread_entries(conversation, most=most, after=after)
 
     async def unread_urgency(self, conversation: ConversationId) -> int:
-        """See `StoreReader.unread_urgency`."""
         if (active := self._active.kept.get(conversation)) is not None:
             return active.unread_urgency()
         return await super().unread_urgency(conversation)
 
     async def pinned_card(self, conversation: ConversationId) -> ChannelCardPinned | None:
-        """See `StoreReader.pinned_card`."""
         if (active := self._active.kept.get(conversation)) is not None:
             return active.card
         return await super().pinned_card(conversation)
@@ -280,7 +277,6 @@ class Store(StoreReader):
     async def newest_senders(
         self, conversation: ConversationId, *, before: int, most: int
     ) -> list[Sender]:
-        """See `StoreReader.newest_senders`."""
         active = self._active.kept.get(conversation)
         if (
             active is not None

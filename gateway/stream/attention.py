@@ -15,7 +15,7 @@ hears, a line is normal that names an owner who has not written there lately: it
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
@@ -23,7 +23,7 @@ from typing import Final, Literal
 
 from channels.text import fold_words
 from gateway.access.policy import AccessDecision, ListenMode, Routed, SpeaksUp
-from gateway.config.models import Settings
+from gateway.config.models import AttentionRuleConfig, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import Clock
 from gateway.core.events import (
@@ -90,60 +90,15 @@ _URGENCIES: Final[Mapping[str, Urgency]] = {
 }
 
 
-@frozen
-class AttentionRule:
-    """A rule of the operator."""
-
-    type: str
-    """A type, a prefix of one (`irc.libera`), or a pattern with `*`."""
-    urgency: Urgency
-    keyword: str | None = None
-    """Text that the event must contain, in any case."""
-    role: Role | None = None
-    """Lowest role of the person who caused the event: `member` matches admins and owners too."""
-
-    def match(self, dotted: str, text: str, role: Role | None) -> bool:
-        """Return whether this rule applies to such an event. `role`: of its sender; None: it has
-        none.
-        """
-        type_matches = (
-            dotted == self.type
-            or dotted.startswith(f"{self.type}.")
-            or fnmatchcase(dotted, self.type)
-        )
-        if not type_matches or (
-            self.keyword is not None and self.keyword.casefold() not in text.casefold()
-        ):
-            return False
-        return self.role is None or (
-            role is not None and ROLE_ORDER.index(role) >= ROLE_ORDER.index(self.role)
-        )
-
-
 @frozen(eq=False)
 class AttentionPolicy:
     """The operator's settings for attention, and the thresholds set by command."""
 
-    rules: tuple[AttentionRule, ...] = ()
+    rules: Sequence[AttentionRuleConfig] = ()
     thresholds: Mapping[str, int]
     """Thresholds by prefix of the dotted type; `-1` inherits."""
     set_thresholds: Mapping[str, int] = field(default_factory=dict)
     """Those set by command, which replace the ones of the configuration for the same prefix."""
-
-
-def build_attention_policy(settings: Settings) -> AttentionPolicy:
-    """Build the policy of these settings, without thresholds set by command."""
-    config = settings.attention
-    rules = tuple(
-        AttentionRule(
-            type=rule.type,
-            urgency=_URGENCIES[rule.urgency],
-            keyword=rule.keyword,
-            role=rule.role,
-        )
-        for rule in config.rules
-    )
-    return AttentionPolicy(rules=rules, thresholds=config.thresholds)
 
 
 def format_event_type(event: Notification) -> str:
@@ -246,11 +201,13 @@ def _match_rules(
 ) -> tuple[Urgency | None, str]:
     """Return the urgency by the first rule that matches, and its name. None: none does."""
     text: str = getattr(event, "text", None) or ""
-    acted = role if getattr(event, "sender", None) is not None else None
+    rank = ROLE_ORDER.index(role) if getattr(event, "sender", None) is not None else -1
     matching = (
-        (rule.urgency, f"attention.rules[{index}]")
+        (_URGENCIES[rule.urgency], f"attention.rules[{index}]")
         for index, rule in enumerate(policy.rules)
-        if rule.match(dotted, text, acted)
+        if (dotted.startswith(f"{rule.type}.") or fnmatchcase(dotted, rule.type))
+        and (rule.keyword or "").casefold() in text.casefold()
+        and (rule.role is None or rank >= ROLE_ORDER.index(rule.role))
     )
     return next(matching, (None, ""))
 
@@ -280,14 +237,6 @@ def _default_urgency(
             return LOW, "a delivery report is low"
         case _:
             return LOW, f"{event.kind} is low"
-
-
-def names_any(text: str, names: Iterable[str]) -> bool:
-    """Return whether a text has one of these names as words of its own. Pure. `names`: as
-    `fold_words` returns them.
-    """
-    said = f" {fold_words(text)} "
-    return any(f" {name} " in said for name in names)
 
 
 def find_effective_threshold(policy: AttentionPolicy, dotted: str) -> tuple[int, str]:
@@ -399,7 +348,10 @@ class LiveAttention:
         store.subscribe(self._on_direct, Message, Command, where=is_direct_line)
 
     def _use(self, settings: Settings) -> None:
-        self.policy = replace(build_attention_policy(settings), set_thresholds=self.thresholds)
+        config = settings.attention
+        self.policy = AttentionPolicy(
+            rules=config.rules, thresholds=config.thresholds, set_thresholds=self.thresholds
+        )
 
     async def load(self) -> None:
         """Read the thresholds, and the name of an owner. Call it once roles are loaded. Raises
@@ -483,7 +435,8 @@ class LiveAttention:
             return False
         seen = self._owner_there.get(message.at.conversation)
         is_there = seen is not None and self._clock.now() - seen < OWNER_STAYS
-        return not is_there and names_any(message.text, self._owner_names)
+        said = f" {fold_words(message.text)} "
+        return not is_there and any(f" {name} " in said for name in self._owner_names)
 
     async def _is_much_talk(self, conversation: ConversationId, agent: str) -> bool:
         """Return whether one more line makes the agent look there, although no question is open."""

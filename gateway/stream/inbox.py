@@ -100,12 +100,10 @@ def ready_conversations(entries: Iterable[LogEntry]) -> Iterator[ReadyConversati
         )
 
 
-def _refuse(arrival: ReadyConversation) -> None:
-    raise AssertionError(arrival)
-
-
 class ConversationInbox:
     """Announces a conversation when its window ends, with the event that opened it."""
+
+    _announce: Callable[[ReadyConversation], None]
 
     def __init__(
         self,
@@ -137,7 +135,6 @@ class ConversationInbox:
         self._looked_s = LruDict[ConversationId, float](MAX_RESTING_ROOMS)
         """Time at which an agent has looked there unasked."""
         self._closed = False
-        self._announce: Callable[[ReadyConversation], None] = _refuse
 
     def subscribe(self, handler: Callable[[ReadyConversation], None]) -> None:
         """Announce to this handler what is ready for attention. It must return at once. To be

@@ -146,7 +146,6 @@ class LoopGuard:
         return LOOP_PAUSE_S
 
     def _tell(self, routed: Routed, message: Message, decided: Decision) -> Decision:
-        """Tell the owners, and whoever was taken for a program."""
         who = format_person(routed.person, message.sender.name)
         place = message.at.conversation
         self._notices.tell(

@@ -122,19 +122,16 @@ class MediaStore:
             (seq, place): result
             for (seq, place, _), result in zip(work, _fit_pdfs(results), strict=True)
         }
-        return {
-            seq: tuple(
-                _mark_quoted(
-                    message,
-                    place,
-                    done.get((seq, place))
-                    or DescribedAttachment(self.describe_unread(seq, message, place)),
-                )
-                for place in range(len(message.shown_attachments))
-            )
-            for seq, message in messages
-            if message.shown_attachments
-        }
+        described = dict[Seq, tuple[DescribedAttachment, ...]]()
+        for seq, message in messages:
+            for place in range(len(message.shown_attachments)):
+                unread = DescribedAttachment(self.describe_unread(seq, message, place))
+                one = done.get((seq, place), unread)
+                if place >= len(message.attachments):
+                    about = f"(with the message replied to:) {one.description}"
+                    one = one._replace(description=about)
+                described[seq] = (*described.get(seq, ()), one)
+        return described
 
     def describe_unread(self, seq: Seq, message: Message, place: int) -> str:
         """Describe an attachment that was not fetched, with the handle that reads it if it is a
@@ -373,15 +370,6 @@ def document_handle(seq: Seq, place: int) -> str:
     from 0.
     """
     return f"a{seq}.{place + 1}"
-
-
-def _mark_quoted(
-    message: Message, place: int, described: DescribedAttachment
-) -> DescribedAttachment:
-    """Say of an attachment that it belongs to the message replied to, if it does."""
-    if place < len(message.attachments):
-        return described
-    return described._replace(description=f"(with the message replied to:) {described.description}")
 
 
 def is_image(attachment: Attachment) -> bool:

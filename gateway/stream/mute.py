@@ -174,11 +174,7 @@ class MutePlaces:
             if mute is not None and judged.fate != "refused":
                 self._tasks.create_task(self._tell_asker(mute, fact))
 
-    def tell_refused(self, report: DeliveryReport) -> None:
-        """Tell owners of an answer that was refused. Returns at once."""
-        self._tasks.create_task(self._tell_refused(report))
-
-    async def _tell_refused(self, report: DeliveryReport) -> None:
+    async def tell_refused(self, report: DeliveryReport) -> None:
         """Tell owners once a day of each reason for which answers are refused in a room: e.g. a
         filter of words.
         """

@@ -139,7 +139,9 @@ class Delivery:
         post, cutter = self._post, None
         if self._is_begun and self._outbox.find_ready(post) is None:  # since a moment ago
             self._is_begun = False
-            await self._outbox.record(post, [_take_back(post)])
+            why = "the channel was busy"
+            taken_back = PartSendEnded(post=post.key, part=0, state="waiting", reason=why)
+            await self._outbox.record(post, [taken_back])
         was_tried = any(part.first_at is not None for part in self._parts)
         away = await self._recall_attempts() if was_tried or self._age_s() >= MAX_AGE_S else ""
         while not self._parts or select_window(self._parts, 1):
@@ -379,7 +381,6 @@ class Delivery:
     def _end_failed(
         self, part: OutboxPart, error: Exception, age_s: float
     ) -> tuple[PartSendEnded, float]:
-        """Return what came of a failed attempt, and the seconds before the next."""
         is_unseen = isinstance(error, SendError) and not isinstance(error, Uncertain)
         first_at = part.first_at or (None if is_unseen else self._handed_over_at.get(part.index))
         end, wait_s = end_failed_part(
@@ -410,13 +411,6 @@ def _pending_parts(bodies: Sequence[str]) -> list[OutboxPart]:
         OutboxPart(index=index, body=body, state="pending", reason="", attempts=0)
         for index, body in enumerate(bodies)
     ]
-
-
-def _take_back(post: Post) -> PartSendEnded:
-    """Return the end of a first part that was not handed over, although it was to be."""
-    return PartSendEnded(
-        post=post.key, part=0, state="waiting", reason="the channel was busy", maybe_seen=False
-    )
 
 
 @dataclass(slots=True, eq=False)
@@ -801,7 +795,7 @@ class Outbox:
             if notice is not None:
                 self._own_notices.discard(notice.key)
         if state == "failed" and self.mute is not None:
-            self.mute.tell_refused(report)
+            self.tasks.create_task(self.mute.tell_refused(report))
 
     async def _is_from_turn(self, post: Post) -> bool:
         """Return whether a turn made the post: else it answers a command, and no agent knows of

@@ -65,7 +65,6 @@ class RoomMembership:
                 self._start_task(self._accept_judged(entry.seq, entry.fact.at))
 
     async def _accept_judged(self, invitation: Seq, at: Address) -> None:
-        """Join because of an invitation by somebody who may."""
         judged = await self._store.find_judgement(invitation)
         if judged is not None and judged.fate != "refused" and self._channels.holds(at.channel):
             self.accept_invite(at)
@@ -81,7 +80,7 @@ class RoomMembership:
                 case RoomAccessChanged(open=True, room=room):
                     self.accept_invite(room)
                 case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
-                    self.leave_closed(room)
+                    self._start_task(self._leave_closed(room))
                 case _:
                     pass
 
@@ -125,10 +124,6 @@ class RoomMembership:
                 and self._channels.holds(channel)
             ):
                 self.accept_invite(at)
-
-    def leave_closed(self, at: Address) -> None:
-        """Leave a room that is not open any more. Returns at once; a failure is logged."""
-        self._start_task(self._leave_closed(at))
 
     def start(
         self, way: RoomAction, at: Address, on_failure: Callable[[str], Awaitable[None]]

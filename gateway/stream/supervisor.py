@@ -107,21 +107,9 @@ class EventIntake(Protocol):
         """Process a batch of a channel, as `channels.base.Emit`."""
 
 
-class AdapterFactory(Protocol):
-    """Factory of the adapter of one channel."""
-
-    def __call__(
-        self,
-        name: ChannelName,
-        settings: Settings,
-        clock: Clock,
-        cursor: str | None,
-        before: Channel | None,
-        /,
-    ) -> Channel:
-        """Make an adapter that goes on from `cursor`. `before`: the stopped channel of that name,
-        if there was one.
-        """
+AdapterFactory = Callable[[ChannelName, Settings, Clock, str | None, Channel | None], Channel]
+"""Makes the adapter of one channel, which goes on from the cursor. The last argument: the stopped
+channel of that name, if there was one."""
 
 
 @frozen
@@ -371,8 +359,6 @@ class ChannelSupervisor:
         await self._outbox.close_channel(name)
 
     async def _reach(self, name: ChannelName) -> None:
-        """Return once this channel is as it is desired."""
-
         def is_reached() -> bool:
             run, spec = self._runs.get(name), self._desired.get(name)
             if run is None or spec is None:
