@@ -80,7 +80,7 @@ class RoomMembership:
                 case RoomAccessChanged(open=True, room=room):
                     self.accept_invite(room)
                 case RoomAccessChanged(room=room) if not is_room_allowed(self._policy, room):
-                    self._start_task(self._leave_closed(room))
+                    self.leave_closed(room)
                 case _:
                     pass
 
@@ -124,6 +124,10 @@ class RoomMembership:
                 and self._channels.holds(channel)
             ):
                 self.accept_invite(at)
+
+    def leave_closed(self, at: Address) -> None:
+        """Leave a room that is not open any more. Returns at once; a failure is logged."""
+        self._start_task(self._leave_closed(at))
 
     def start(
         self, way: RoomAction, at: Address, on_failure: Callable[[str], Awaitable[None]]

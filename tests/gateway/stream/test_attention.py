@@ -69,7 +69,7 @@ URGENCIES: tuple[Literal["ambient", "low", "normal", "urgent"], ...] = (
 )
 
 
-def rule(
+def ruled(
     dotted: str,
     urgency: int,
     *,
@@ -119,7 +119,7 @@ def test_a_changed_topic_is_told_at_the_next_turn(
 
 def test_rules_and_thresholds_hold_for_topics_too() -> None:
     change = replace(JOIN, change="topic")
-    loud = AttentionPolicy(rules=(rule("irc.libera", 3),), thresholds={})
+    loud = AttentionPolicy(rules=(ruled("irc.libera", 3),), thresholds={})
     assert (
         assess(loud, change, YES, "mention").fate,
         assess(loud, change, YES, "mention").urgency,
@@ -186,9 +186,9 @@ def test_defaults(event: Notification, listen: ListenMode, urgency: int, fate: s
 def test_the_first_rule_that_fits_decides() -> None:
     policy = AttentionPolicy(
         rules=(
-            rule("irc.libera.room", 3, keyword="FIRE"),
-            rule("*.room.#python", 2),
-            rule("irc", 0),
+            ruled("irc.libera.room", 3, keyword="FIRE"),
+            ruled("*.room.#python", 2),
+            ruled("irc", 0),
         ),
         thresholds={},
     )
@@ -205,7 +205,7 @@ def test_thresholds_walk_up_the_dots() -> None:
     policy = AttentionPolicy(thresholds={"irc": 3, "irc.libera": INHERIT, "irc.libera.room": 0})
     assert assess(policy, said("room"), YES, "ambient").fate == "context"
     assert assess(policy, said("mention"), YES, "ambient").fate == "due"
-    normal = AttentionPolicy(rules=(rule("irc", 2),), thresholds={"irc": 3})
+    normal = AttentionPolicy(rules=(ruled("irc", 2),), thresholds={"irc": 3})
     judged = assess(normal, said("mention"), YES, "ambient")
     assert (judged.fate, judged.rule) == ("noted", "attention.thresholds.irc is 3")
 
@@ -213,7 +213,7 @@ def test_thresholds_walk_up_the_dots() -> None:
 @pytest.mark.parametrize("event", [REACTION, LINK, ALARM, FINISHED, FAILED])
 def test_what_the_operator_calls_ambient_is_noted_if_nobody_said_it(event: Notification) -> None:
     judged = assess(
-        AttentionPolicy(rules=(rule("*", 0),), thresholds={}),
+        AttentionPolicy(rules=(ruled("*", 0),), thresholds={}),
         event,
         YES,
         "all",
@@ -241,7 +241,7 @@ CUT = "attention.thresholds.irc is 2"
 def test_presence_shifts_a_threshold_by_one(
     urgency: Urgency, level: PresenceLevel, fate: str, now: int, rule: str
 ) -> None:
-    policy = AttentionPolicy(rules=(rule("irc", urgency),), thresholds={"irc": 2})
+    policy = AttentionPolicy(rules=(ruled("irc", urgency),), thresholds={"irc": 2})
     for event in (said("mention"), said("room"), REACTION, LINK):
         judged = assess(policy, event, YES, "ambient", level=level)
         assert (judged.fate, judged.urgency) == (fate, now)
@@ -277,7 +277,7 @@ def test_presence_loses_nothing(
     event: Notification, urgency: Urgency, threshold: int, listen: ListenMode
 ) -> None:
     dotted = format_event_type(event).split(".")[0]
-    policy = AttentionPolicy(rules=(rule("*", urgency),), thresholds={dotted: threshold})
+    policy = AttentionPolicy(rules=(ruled("*", urgency),), thresholds={dotted: threshold})
     usual = assess(policy, event, YES, listen)
     for level in LEVELS:
         judged = assess(policy, event, YES, listen, level=level)
@@ -329,13 +329,13 @@ def test_bindings_first_match_wins() -> None:
 
 
 def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:
-    policy = AttentionPolicy(rules=(rule("*", 3, role="member"),), thresholds={})
+    policy = AttentionPolicy(rules=(ruled("*", 3, role="member"),), thresholds={})
     roles: list[Role] = ["guest", "member", "admin", "owner"]
     found = [
         assess(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles
     ]
     assert found == [0, 3, 3, 3]
-    anybody = AttentionPolicy(rules=(rule("*", 3, role="guest"),), thresholds={})
+    anybody = AttentionPolicy(rules=(ruled("*", 3, role="guest"),), thresholds={})
     assert assess(anybody, JOIN, YES, "ambient").urgency == 3
     assert assess(anybody, LINK, YES, "ambient").rule == "link is low"
 
@@ -357,7 +357,7 @@ def test_every_event_has_one_fate(
 @pytest.mark.parametrize("listen", get_args(ListenMode))
 @pytest.mark.parametrize("kind", get_args(Kind))
 def test_what_is_played_back_starts_nothing(kind: Kind, listen: ListenMode) -> None:
-    keyword = AttentionPolicy(thresholds={}, rules=(rule("*", 3),))
+    keyword = AttentionPolicy(thresholds={}, rules=(ruled("*", 3),))
     for policy in (DEFAULT, keyword):
         judged = assess(
             policy,
