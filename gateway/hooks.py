@@ -70,9 +70,7 @@ class PluginProblem:
     """A plugin that is not loaded, or a hook that has failed."""
 
     plugin: str
-    """Name of the plugin."""
     text: str
-    """What is wrong."""
     hook: str = ""
     """The hook that has failed. Empty: the plugin is not loaded."""
     origin: str = ""
@@ -113,7 +111,6 @@ class Plugins:
     def __init__(self, *plugins: Plugin) -> None:
         """Take these, in their order. See `build`."""
         self.all: Final = plugins
-        """In their order."""
         self.hooks: Final = find_hooks(plugins)
         """Who hangs on each hook, in order."""
         self.problems = dict[str, PluginProblem]()
@@ -128,7 +125,6 @@ class Plugins:
         self._skills = dict[tuple[Hook, str, frozenset[str]], tuple[float, str]]()
         """What `skills` returned for these, and until when (monotonic) that is shown."""
         self.on_problem: Callable[[PluginProblem], None] = lambda _: None
-        """Called with each problem."""
 
     @classmethod
     def build(cls, classes: Sequence[type[Plugin]], context: PluginContext) -> "Plugins":

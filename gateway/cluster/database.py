@@ -225,7 +225,6 @@ class DatabaseCluster(Cluster):
         self._leases: Sequence[LeaseStatus] = ()
         self._holders: Mapping[LeaseName, int] = {}
         self._read_at = 0.0
-        """Time of the loop at which all that was read."""
         self._work: Final = dict[LeaseName, _Work]()
         self._barred_until: Final = dict[LeaseName, float]()
         self._steady_since = math.inf
@@ -236,7 +235,6 @@ class DatabaseCluster(Cluster):
         event."""
         self._wake: Final = asyncio.Event()
         self._passes: Final = list[asyncio.Future[None]]()
-        """Wait for the end of the next pass."""
 
     @classmethod
     async def join(cls, url: str, *, name: str) -> Self:

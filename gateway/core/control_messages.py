@@ -24,7 +24,6 @@ class CommandRequest(_ControlModel):
     words: Annotated[
         tuple[Annotated[str, Field(max_length=4_000)], ...], Field(min_length=1, max_length=1_000)
     ]
-    """Name, subcommand, arguments."""
     by: Annotated[str, Field(max_length=200)] = OPERATOR
     """The person asking, for people. Not verified."""
     place: Annotated[str, Field(max_length=2_000)] = ""
@@ -79,7 +78,6 @@ class DmnStatus(_ControlModel):
     """End of mode `stored`. None: until it is woken."""
     wake_on: tuple[str, ...]
     presence: str
-    """Presence level of the people."""
 
 
 class ControlResponse(_ControlModel):

@@ -586,7 +586,6 @@ class EvidenceRef:
     """Source of the text, on one line: a path and range, a command, a URL, message ids.
     Untrusted."""
     chars: int
-    """Length of the full text."""
     sha256: str
     """Digest of the full text in UTF-8, in lower-case hex."""
 
@@ -676,11 +675,9 @@ class RequestUsage:
     provider: str
     """Kind of provider: anthropic, openai, llamacpp, ..."""
     model: str
-    """Model name as the provider gives it."""
     blocks: tuple[BlockUsage, ...]
     """Blocks in the order of the request, without empty ones."""
     usage: Usage
-    """Usage as billed."""
     cost_usd: float | None
     """Cost of the usage; None: the price is not known."""
     exact: bool

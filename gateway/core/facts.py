@@ -59,7 +59,6 @@ class Judgement:
     """due: a turn will cover it; context: shown if a turn happens anyway; refused: by access, never
     shown; noted: needs no turn (connection changes, membership)."""
     rule: str
-    """The rule that decided, for people."""
     role: str
     kind: Literal["judged"] = "judged"
 
@@ -74,7 +73,6 @@ class MediaRef:
     """Digest of the bytes, in lower-case hex: the name of the file."""
     media_type: Literal["image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"]
     line: Seq
-    """The message that it came with."""
     about: str
     """Description, as in the line of that message."""
     size_bytes: int
@@ -373,15 +371,12 @@ class RoomAttended:
     """
 
     turn: TurnId
-    """The turn that decided."""
     at: Address
-    """The room."""
     reason: str
     """Reason in the model's words, which may be made of any room's text. It is also the text of the
     alarm if all who can read in the room may read what `label` says. May be empty.
     """
     label: Label
-    """Label of the request that decided."""
     kind: Literal["attended"] = "attended"
 
 
@@ -410,9 +405,7 @@ class OwnerTold:
     """True if it may rest on words of more people than these."""
     urgency: Literal["now", "digest"]
     turn: TurnId
-    """The turn that tells it."""
     label: Label
-    """Label of the request that tells it."""
     state: Literal["held", "posted"]
     """Each state is a fact of its own: held until it is posted."""
     post: PostKey | None = None
@@ -436,7 +429,6 @@ class NoteWritten:
     """Names and roles of the people who asked in that turn. Untrusted. Empty: nobody."""
     turn: TurnId | None = None
     label: Label = OUTSIDE_LABEL
-    """Label of the turn's request."""
     kind: Literal["noted"] = "noted"
 
 
@@ -489,7 +481,6 @@ class ToolRefused:
     role: str
     """The role whose rights counted."""
     rule: str
-    """The rule that decided, for people."""
     label: Label | None = None
     """Label of the request that led to the call. None: not recorded."""
     kind: Literal["tool_refused"] = "tool_refused"
@@ -559,7 +550,6 @@ class CodeIssued:
     name: str
     """Display name of that person. Untrusted."""
     at: Address
-    """Place where it was shown."""
     room: Address | None = None
     """With purpose `room`: the room to approve."""
     about: str = ""
@@ -724,7 +714,6 @@ class AuditRecord:
     """Evidence of their identity: what the platform vouches for, and what it does not."""
     role: str
     rule: str
-    """The rule that gave them that role."""
     at: Address | None
     """Place where it was done. None: on the command line."""
     args: str

@@ -35,7 +35,6 @@ logger = logging.getLogger("reverie")
 ReportProgress = Callable[[int, int], None]
 """Called with the done and the total amount. From any thread, as often as one likes."""
 PROGRESS_LINE_S: Final = 10.0
-"""Interval between two lines."""
 
 
 @contextmanager

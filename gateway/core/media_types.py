@@ -90,7 +90,6 @@ def _format_length(duration_s: float) -> str:
 
 ImageType = Literal["image/png", "image/jpeg", "image/gif", "image/webp"]
 IMAGE_TYPES = frozenset(get_args(ImageType))
-"""Media types of images that models accept."""
 
 
 class ImageInfo(NamedTuple):

@@ -30,7 +30,6 @@ class ChannelStats:
     since: datetime
     """Start of this state, UTC."""
     reason: str = ""
-    """Reason for the state, as far as it is known."""
     last_event: datetime | None = None
     """Time of the last event other than a connection change. None: none since the start."""
     events: Mapping[str, int] = field(default_factory=dict)
@@ -138,7 +137,6 @@ class GatewayStats:
         self.last_events = dict[ChannelName, datetime]()
         """Time of the last event of each channel, other than a connection change."""
         self.listeners = list[Callable[[], None]]()
-        """Called after each change of a state."""
         self.look_elsewhere: Callable[[], Elsewhere] | None = None
         """Returns the channels that this process does not hold, and its problems among the other
         processes. None: there are none."""

@@ -55,11 +55,8 @@ class ToolPermit:
 
 
 ALLOW_ANYBODY: Final = ToolPermit()
-"""A tool that guests may use."""
 ALLOW_MEMBERS: Final = ToolPermit(role="member")
-"""A tool that members and those above them may use."""
 ALLOW_ADMINS: Final = ToolPermit(role="admin")
-"""A tool that admins and owners may use."""
 
 
 EffectKind = Literal["own", "tell", "out"]
@@ -103,7 +100,6 @@ class Row(NamedTuple):
     readers: Readers | Literal[""]
     outcome: Literal["allowed", "refused", "approval"]
     why: str
-    """For the documentation."""
 
 
 TABLE: Final = (
@@ -159,11 +155,9 @@ class PermissionRequest:
     roles: Sequence[str]
     """Roles of all people who asked, as `proven_role` gives them. Empty: nobody asked."""
     unasked_role: str
-    """Role that counts if nobody asked."""
     here: Visibility
     """What the place of the call may see."""
     label: Label = TRUSTED_LABEL
-    """Label of everything in the request."""
     effect: Effect = OWN
 
 
@@ -179,7 +173,6 @@ class PermissionDecision:
     needs: str
     """Lowest role that needs no approval for the tool."""
     label: Label
-    """Label of everything in the request, as `PermissionRequest.label`."""
 
 
 def apply_rules(name: str, permit: ToolPermit, rules: Iterable[ToolRule]) -> ToolPermit:

@@ -82,7 +82,6 @@ class CredentialRule:
     cheap."""
     pattern: re.Pattern[str]
     is_credential: Callable[[re.Match[str]], bool] = lambda _: True
-    """Decide whether a match is a secret."""
 
 
 def _credential_rule(

@@ -45,7 +45,6 @@ class ActiveConversation:
     as_of: Seq
     """The log's last position when it was read."""
     unread: dict[Seq, tuple[int, LogEntry]]
-    """Urgency and entry of everything unread."""
     changed: Seq
     """Position of the newest edit or deletion; 0: there was none."""
     senders: deque[tuple[Seq, Sender]]

@@ -49,7 +49,6 @@ _UNRELEASED: Final = "the file is a store of a reverie before 0.2.0, which is re
 INTEGRITY_CHECK_S: Final = 5.0
 """Seconds for the integrity check, which delays nothing but the writer's checkpoint."""
 _PROGRESS_STEPS: Final = 10_000
-"""Steps of SQLite's virtual machine between two looks at the time."""
 
 
 @check("place of the store")

@@ -28,7 +28,6 @@ before."""
 PAUSE_S: Final = 0.02
 """Pause after each flush, for other users of the disk."""
 MAX_ERRORS_SHOWN: Final = 5
-"""Number of errors of a damaged file in the message."""
 
 CopyProgress = Callable[[int, int], None]
 """Called now and then with the copied bytes and their total."""

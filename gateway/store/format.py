@@ -81,7 +81,6 @@ TURN_CAUSE_TEXTS = {
 }
 """Reasons for a turn; they follow `because of`."""
 HIDDEN_VALUE = "***"
-"""Replacement for a secret."""
 _CODE_COMMANDS = frozenset({"link", "pair", "room"})
 _CODELESS_ARGUMENTS = frozenset({"", "list", "start"})
 """Commands that take a code in any spelling, and the arguments with which they take none."""

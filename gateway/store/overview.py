@@ -258,9 +258,7 @@ class NotificationRow:
     dealt: Literal["", "turn_ended", "handled"] = ""
     """Kind of the entry that dealt with it. Empty: none has."""
     dealt_seq: Seq = _NOWHERE
-    """Position of that entry."""
     outcome: str = ""
-    """Outcome of that turn."""
     within: bool = False
     """True if that turn records the action of another turn there."""
     shown: bool = False
@@ -273,7 +271,6 @@ class NotificationRow:
     after_within: bool = False
     """True if that next turn records the action of another turn there."""
     after_seq: Seq = _NOWHERE
-    """Position of that next turn."""
 
     @classmethod
     def from_row(cls, row: Iterable[Any]) -> Self:
@@ -370,9 +367,7 @@ class ConversationRow:
     last: SpokenRow | None
     """Last message there. None: none lately."""
     seq: Seq
-    """Position of its last entry of any kind."""
     at: datetime
-    """Time of that entry."""
     unread: int
 
 

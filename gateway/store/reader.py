@@ -178,7 +178,6 @@ class DueReason(NamedTuple):
     urgency: int
     """The highest of these entries."""
     entries: int
-    """Number of these entries."""
 
 
 MAX_DUE_REASONS_OF: Final = 50
@@ -193,7 +192,6 @@ class ViewEntries(NamedTuple):
     fold: LogEntry | None
     """The newest `ViewFolded`, which gives the form of the view; None: it was never folded."""
     as_of: Seq
-    """The log's last position."""
 
 
 def _read_view_entries(log: Log, conversation: ConversationId) -> ViewEntries:

@@ -49,7 +49,6 @@ class SharedStore(Store):
         self._server: Final = cast("PostgresLog", self._writing)
         self._is_following = False
         self._looking: asyncio.Task[None] | None = None
-        """Reads every `FOLLOW_S`."""
         self._is_behind = True
         self._announced_rate: Final = TokenBuckets(ANNOUNCED_RATE)
         self._late_reading: asyncio.TimerHandle | None = None

@@ -320,7 +320,6 @@ class LiveAttention:
     """
 
     policy: AttentionPolicy
-    """The policy at this moment."""
 
     def __init__(
         self,

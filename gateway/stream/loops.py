@@ -63,7 +63,6 @@ class LoopGuard:
     def __init__(self, store: Store, clock: Clock, live: LiveSettings, notices: Notices) -> None:
         self._reader, self._clock, self._live, self._notices = store, clock, live, notices
         self._exchanges = LruDict[ConversationId, int](MAX_PLACES)
-        """Exchanges with bots since a person wrote."""
         self._posted_s = LruDict[ConversationId, float](MAX_PLACES)
         """Monotonic time of our last post."""
         self._talks = LruDict[tuple[ConversationId, str], _SenderTalk](MAX_PLACES)

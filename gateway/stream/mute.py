@@ -68,7 +68,6 @@ class MutePlace:
 
     at: Address
     post: PostKey
-    """The post that waits there: it names this outage."""
     reason: str
     """Untrusted: the platform's text."""
     since: datetime

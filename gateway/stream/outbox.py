@@ -415,12 +415,9 @@ def _pending_parts(bodies: Sequence[str]) -> list[OutboxPart]:
 
 @dataclass(slots=True, eq=False)
 class _Opening:
-    """That the posts of a channel are delivered here."""
-
     upto: Seq | None = None
     """Position up to which all posts were taken over. None: they are being taken over."""
     early: list[OutboxPost] = field(default_factory=list)
-    """Posts queued meanwhile."""
 
 
 class Outbox:
@@ -470,7 +467,6 @@ class Outbox:
         self._in_flight = defaultdict[
             ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]
         ](set)
-        """Sends that are under way."""
         self._stopping = False
         self._begun = dict[PostKey, tuple[str, ...]]()
         """Posts that are being appended with the start of their first part, and their parts."""

@@ -22,7 +22,6 @@ from gateway.store import StoreReader
 logger = logging.getLogger("reverie.outbox")
 
 _DIGEST: Final = "[0-9a-f]{64}"
-"""Names of our files."""
 FILE_AGE_S: Final = 3600.0
 """Seconds for which a file stays where other processes store files, too: its post may not be in the
 log yet. Longer than the clocks of two hosts differ."""

@@ -136,7 +136,6 @@ class ChannelRun:
     is_made: bool = False
     """False: there is no adapter yet, or it has closed its connection for good."""
     is_busy: bool = False
-    """A step is under way."""
     restart_why: str = ""
     """Why it is to be restarted. Empty: it is not."""
     due_s: float = -math.inf
@@ -152,11 +151,9 @@ class ChannelRun:
     refusal: str | None = None
     """Reason why its platform refuses it; None: not refused, or unknown."""
     may_pass: bool = False
-    """The refusal may end by itself (`Denied.may_pass`)."""
     refused_s: list[float] = field(default_factory=list)
     """Times of its latest refusals, monotonic seconds."""
     down_reason: str = ""
-    """Reason why it is down."""
     was_up: bool = False
     """True if it was up since the gateway started."""
     is_up: bool = False
