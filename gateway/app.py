@@ -92,17 +92,15 @@ from gateway.store import (
     store_location,
 )
 from gateway.store.shared import SharedStore
-from gateway.stream.attention import LiveAttention
+from gateway.stream.attention import InternalIntake, LiveAttention
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox
-from gateway.stream.internal import InternalIntake
 from gateway.stream.loops import LoopGuard
 from gateway.stream.media import MediaStore
 from gateway.stream.mute import MutePlaces
 from gateway.stream.notices import Notices
 from gateway.stream.operator import OperatorChannel
-from gateway.stream.outbox import Outbox
-from gateway.stream.outgoing_files import OutgoingFiles
+from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.rooms import RoomMembership
 from gateway.stream.routing import LiveAccessPolicy, LiveBindings, PrivacyCache

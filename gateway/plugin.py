@@ -40,14 +40,13 @@ if TYPE_CHECKING:
     from gateway.core.tool_spec import ToolCall
     from gateway.store import LogEntry
     from gateway.store.effects import Decision, EffectFact
-    from gateway.store.tables import Table
-    from gateway.stream.attention import LiveAttention
+    from gateway.store.projections import Table
+    from gateway.stream.attention import InternalIntake, LiveAttention
     from gateway.stream.handle import GatewayHandle
     from gateway.stream.inbox import ConversationInbox
-    from gateway.stream.internal import InternalIntake
     from gateway.stream.media import MediaStore
     from gateway.stream.notices import Notice
-    from gateway.stream.outgoing_files import OutgoingFiles
+    from gateway.stream.outbox import OutgoingFiles
 
 API_VERSION: Final = 1
 """Version of this interface. A plugin that was written for another one is not loaded."""
@@ -272,7 +271,7 @@ class Plugin:
     facts: ClassVar[tuple[type[PluginFact], ...]] = ()
     """Kinds of entries that it adds to the log."""
     tables: ClassVar[tuple[Table, ...]] = ()
-    """Tables that are derived from the log, see `gateway.store.tables`."""
+    """Tables that are derived from the log, see `gateway.store.projections`."""
     watches: ClassVar[tuple[type[Any], ...]] = ()
     """Types of facts for `on_facts`."""
     judged_kinds: ClassVar[tuple[str, ...]] = ("direct", "mention", "reply", "room")

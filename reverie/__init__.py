@@ -103,7 +103,7 @@ if TYPE_CHECKING:
         queue_post as queue_post,
         refuse as refuse,
     )
-    from gateway.store.tables import Table as Table
+    from gateway.store.projections import Table as Table
     from gateway.store.types import LogEntry as LogEntry, StoreError as StoreError
     from gateway.stream.media import (
         AttachmentNotFetched as AttachmentNotFetched,
@@ -143,7 +143,7 @@ else:
             "hook"
         ),
         "gateway.store.effects": "CommandEffect Decision EffectFact done queue_post refuse",
-        "gateway.store.tables": "Table",
+        "gateway.store.projections": "Table",
         "gateway.store.types": "LogEntry StoreError",
         "gateway.stream.media": "AttachmentNotFetched AttachmentReader DescribedAttachment",
         "gateway.stream.notices": "Notice",

@@ -152,7 +152,7 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
 
 async def _read_status(settings: Settings) -> ControlResponse:
     from gateway.cluster.database import read_processes  # noqa: PLC0415 - an extra, and SQLite needs none of it
-    from gateway.cluster.status import build_process_report, render_process_report  # noqa: PLC0415 - only here
+    from gateway.cluster.monitor import build_process_report, render_process_report  # noqa: PLC0415 - only here
 
     assert settings.store.url is not None
     check_current_schema(store_location(settings.store))

@@ -1,5 +1,5 @@
 """What one process says of itself and of the others that share its store: problems, states of
-channels, metrics.
+channels, metrics, and a report for operators.
 """
 
 import asyncio
@@ -13,8 +13,10 @@ from typing import Final
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, LeaseStatus, Member
+from gateway.core import api_models as models
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged
+from gateway.core.format import format_duration, format_table
 from gateway.core.metrics import ChannelState, ChannelStats, HealthProblem
 from gateway.core.process_files import lock_file, process_path
 from gateway.store import LogEntry, Store
@@ -212,3 +214,88 @@ class ProcessMonitor:
             yield GaugeMetricFamily(f"reverie_{name}", help_text, value=value)
         taken = "How often this process has taken a lease."
         yield CounterMetricFamily("reverie_leases_taken", taken, value=self._cluster.taken_leases)
+
+
+_COLUMNS = ("process", "state", "last sign", "running for", "holds", "host", "address", "version")
+_LEASE_COLUMNS = ("lease", "holder", "since")
+
+
+def build_process_report(
+    described: tuple[Sequence[Member], Sequence[LeaseStatus]],
+    *,
+    me: int = 0,
+    lag: int | None = None,
+) -> models.ProcessReport:
+    """Build the report from what `Cluster.describe` returns.
+
+    `me`: number of this process. `lag`: see there.
+    """
+    members, leases = described
+    return models.ProcessReport(
+        processes=tuple(
+            models.ProcessRecord(
+                number=one.number,
+                name=one.name,
+                host=one.host,
+                ops=one.ops,
+                pid=one.pid,
+                version=one.version,
+                started=one.started,
+                age_s=round(one.age_s, 1),
+                state=_find_state(one),
+                leases=tuple(sorted(one.leases)),
+                answers=one.number == me,
+            )
+            for one in members
+        ),
+        leases=tuple(
+            models.LeaseRecord(name=one.name, holder=one.holder, since=one.since, free_s=one.free_s)
+            for one in leases
+        ),
+        log_lag=lag,
+    )
+
+
+def _find_state(one: Member) -> models.ProcessState:
+    if not one.has_session:
+        return "cut off"
+    if not one.is_ready:
+        return "starting"
+    return "stopping" if one.is_draining else "running"
+
+
+def render_process_report(report: models.ProcessReport, now: datetime) -> list[str]:
+    """Render as two tables: the processes, and their leases."""
+    rows = [
+        (
+            one.name,
+            one.state,
+            f"{one.age_s:.0f} s ago",
+            format_duration(max(0.0, (now - one.started).total_seconds())),
+            ", ".join(one.leases) or "-",
+            one.host,
+            one.ops or "-",
+            one.version,
+        )
+        for one in report.processes
+    ]
+    leases = [
+        (
+            one.name,
+            one.holder
+            or (f"nobody for {one.free_s:.0f} s" if one.free_s is not None else "nobody"),
+            f"{format_duration(max(0.0, (now - one.since).total_seconds()))} ago"
+            if one.since is not None
+            else "-",
+        )
+        for one in report.leases
+    ]
+    lines = format_table([_COLUMNS, *rows]) if rows else []
+    return lines + (format_table([_LEASE_COLUMNS, *leases]) if leases else [])
+
+
+def describe_cluster(cluster: Cluster, lag: int | None = None) -> models.ProcessReport | None:
+    """Return what this process knows of all. None: it is the only one, and shares nothing."""
+    if not cluster.is_shared:
+        return None
+    return build_process_report(cluster.describe(), me=cluster.number, lag=lag)

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from channels.base import CanPage, CommandCompletion, HasPlaceNames
 from gateway import __version__
 from gateway.access.texts import render_identity
-from gateway.cluster.status import describe_cluster, render_process_report
+from gateway.cluster.monitor import describe_cluster, render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import (
     CommandCall,

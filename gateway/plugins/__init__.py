@@ -25,8 +25,8 @@ from gateway.core.facts import fact_kind, register_facts
 from gateway.core.tool import permits_of
 from gateway.hooks import PluginProblem
 from gateway.plugin import API_VERSION, PROJECT, Hooks, PlatformFactory, Plugin
+from gateway.store.projections import register_tables
 from gateway.store.schema import table_names
-from gateway.store.tables import register_tables
 
 GROUP: Final = "reverie.plugins"
 """Group of entry points. The name of an entry is the plugin's, its value `module:Class`."""

@@ -25,7 +25,7 @@ from gateway.core.ratelimit import SlidingWindows
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.store import LogEntry, NewEntry, StoreError
 from gateway.store.effects import build_notice_end
-from gateway.stream.direct_chats import (
+from gateway.stream.attention import (
     DirectChat,
     find_owner_chat,
     is_of_owner,

@@ -51,7 +51,7 @@ from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.messaging import build_post_entries, words_of
 from gateway.store import LogEntry, NewEntry, StoreReader
-from gateway.stream.direct_chats import (
+from gateway.stream.attention import (
     DIRECT_KINDS,
     DirectChat,
     iter_direct_chats,

@@ -7,8 +7,8 @@ queries; `rebuild` makes every derived table again from the log and reports the 
   store.py        the store open for writing: group commit, retries during an outage; shared.py:
                   beside other processes
   appends.py      which entries an append writes, and where
-  projections.py  changes that a fact makes in the derived tables; costs, notification types,
-                  current facts
+  projections.py  changes that a fact makes in the derived tables, those of plugins too; costs,
+                  notification types, current facts
   active.py       what every turn asks for, kept in memory
   reader.py       queries of the gateway; queries.py: their SQL
   overview.py     queries of the dashboard and the console, on a connection of their own
@@ -18,15 +18,14 @@ queries; `rebuild` makes every derived table again from the log and reports the 
   rebuild.py      upgrade of an older store, and repair of the derived tables
   retention.py    what leaves the log, and what stays however old it is
   archive.py      files of the months that have left the log
-  files.py        copies and checks of stores
-  mark.py         how far the log had come: finds a store that has lost its end
+  files.py        copies and checks of stores; the mark, which finds a store that has lost its end
   format.py       log entries on one line, for people
   effects.py      facts that a command adds to the log
 
 A migration has two files, for SQLite and in `migrations/postgresql`. A released one never changes.
 """
 
-from gateway.store.mark import LostEnd
+from gateway.store.files import LostEnd
 from gateway.store.reader import (
     DueReason,
     EntryLocation,

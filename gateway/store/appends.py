@@ -13,10 +13,10 @@ from gateway.store.projections import (
     SEARCHABLE_KINDS,
     Params,
     Statement,
+    fold_entry,
     group_statements,
     project_fact,
 )
-from gateway.store.tables import fold_entry
 from gateway.store.types import AppendResult, LogEntry, NewEntry
 
 _INSERT_LOG = "INSERT INTO log (seq, at, kind, conversation, key, cause, body) VALUES {}"

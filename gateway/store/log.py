@@ -20,12 +20,12 @@ from gateway.store.appends import (
     key_digest,
     plan_append,
 )
+from gateway.store.projections import plugin_tables, stop_following
 from gateway.store.queries import LAST_POSITION, Dialect
-from gateway.store.tables import plugin_tables, stop_following
 from gateway.store.types import LogError
 
 if TYPE_CHECKING:
-    from gateway.store.mark import HighWaterMark
+    from gateway.store.files import HighWaterMark
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -49,7 +49,7 @@ class Log(ABC):
     schema: str
     """Name of the schema of its tables; temporary ones hide them."""
     mark: "HighWaterMark | None" = None
-    """See `gateway.store.mark`. None: it stays as it is."""
+    """See `gateway.store.files`. None: it stays as it is."""
 
     @abstractmethod
     async def start(self) -> None:

@@ -15,7 +15,16 @@ from gateway.core.facts import fact_kinds
 from gateway.store import queries
 from gateway.store.archive import insert_archived, list_month_files, read_rows
 from gateway.store.log import Log
-from gateway.store.projections import PROJECTED_TABLES, Statement, group_statements, project_fact
+from gateway.store.projections import (
+    PROJECTED_TABLES,
+    Statement,
+    Table,
+    fold_entry,
+    group_statements,
+    plugin_tables,
+    project_fact,
+    stop_following,
+)
 from gateway.store.queries import COLUMNS, LAST
 from gateway.store.reader import LogRow
 from gateway.store.schema import (
@@ -31,7 +40,6 @@ from gateway.store.schema import (
     unreadable_error,
 )
 from gateway.store.sqlite_log import SqliteLog
-from gateway.store.tables import Table, fold_entry, plugin_tables, stop_following
 from gateway.store.types import (
     LogEntry,
     LogError,

@@ -25,9 +25,8 @@ from gateway.core.facts import ChannelCardPinned, Fact, Seq
 from gateway.core.frozen import frozen
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.appends import EntryDraft, draft_entries, key_digest
-from gateway.store.files import adopt_rescued
+from gateway.store.files import HighWaterMark, LostEnd, adopt_rescued, find_lost_end
 from gateway.store.log import Log, Role
-from gateway.store.mark import HighWaterMark, LostEnd, find_lost_end
 from gateway.store.reader import LogRow, StoreReader, open_log
 from gateway.store.rebuild import prepare_tables
 from gateway.store.schema import (

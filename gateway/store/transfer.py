@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, cast
 from gateway.core.clock import Clock
 from gateway.store.archive import list_month_files
 from gateway.store.log import Log
-from gateway.store.projections import PROJECTED_TABLES
+from gateway.store.projections import PROJECTED_TABLES, plugin_tables
 from gateway.store.queries import COLUMNS, LAST
 from gateway.store.reader import connect
 from gateway.store.rebuild import connect_writer, followed_tables, repair_search
@@ -28,7 +28,6 @@ from gateway.store.schema import (
     local_path,
     unreadable_error,
 )
-from gateway.store.tables import plugin_tables
 from gateway.store.types import LogError, StoreUnreadable
 
 _PAGE_ROWS: Final = 1_000

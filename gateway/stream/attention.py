@@ -1,4 +1,5 @@
-"""Attention: how urgent an event is, and whether it starts a turn. Pure but for `LiveAttention`.
+"""Attention: how urgent an event is, and whether it starts a turn. Pure but for `LiveAttention`,
+`InternalIntake` and the direct chats.
 
 `judge` gives every notification a dotted type, most general part first, and an urgency: from the
 first rule of the operator that matches, else from the kind of event. A threshold at any prefix of
@@ -15,11 +16,11 @@ hears, a line is normal that names an owner who has not written there lately: it
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import date, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from channels.text import fold_words
 from gateway.access.policy import AccessDecision, ListenMode, Routed, SpeaksUp
@@ -48,21 +49,23 @@ from gateway.core.facts import (
     AMBIENT,
     LOW,
     NORMAL,
+    OPERATOR_CHANNEL,
     URGENT,
     AttentionThresholdSet,
     Fact,
     Judgement,
     TurnRecord,
+    dedup_key,
     inner_conversation,
     is_direct_line,
 )
 from gateway.core.frozen import frozen
-from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role
+from gateway.core.identity import ROLE_ORDER, AccessPolicy, Role, identify
 from gateway.core.ratelimit import LruDict
-from gateway.store import DueReason, LogEntry, Store
+from gateway.store import DueReason, LogEntry, NewEntry, Store, StoreReader
 from gateway.store.effects import Decision
-from gateway.stream.direct_chats import find_owner_chat, is_of_owner, parse_direct_chat
 from gateway.stream.presence import PresenceTracker
+from gateway.stream.routing import Bindings
 
 SPEAKS_UP: Final = "speaks_up: "
 """Beginning of the rules by which room talk is due because the agent may speak unasked there."""
@@ -302,6 +305,69 @@ _REASONS: Final = {
 }
 
 
+DIRECT_KINDS: Final = ("direct", "command")
+"""Kinds of entries that somebody may have written in a direct chat."""
+PAGE_ENTRIES: Final = 300
+MAX_PAGES: Final = 10
+"""At most this many pages of this size of direct messages, newest first, are searched for one from
+an owner."""
+
+
+class DirectChat(NamedTuple):
+    """A direct chat, as its newest line shows it."""
+
+    at: Address
+    sender: Sender
+    language: str | None = None
+    """Tag of the language of their client, if known."""
+
+
+def parse_direct_chat(fact: Fact) -> DirectChat | None:
+    """Return the direct chat in which somebody wrote this. None: it was not written in one."""
+    if isinstance(fact, Message | Command) and is_direct_line(fact):
+        return DirectChat(fact.at, fact.sender, fact.language)
+    return None
+
+
+async def iter_direct_chats(reader: StoreReader) -> AsyncIterator[DirectChat]:
+    """Yield the direct chats in which people wrote, the newest lines first; a chat again for each
+    of them. Raises StoreError.
+    """
+    before = None
+    for __ in range(MAX_PAGES):
+        page = await reader.newest_entries(PAGE_ENTRIES, before=before, kinds=DIRECT_KINDS)
+        for one in reversed(page):
+            if (chat := parse_direct_chat(one.fact)) is not None:
+                yield chat
+        if len(page) < PAGE_ENTRIES:
+            return
+        before = page[0].seq
+
+
+async def find_owner_chat(
+    reader: StoreReader, policy: AccessPolicy, beside: ChannelName | None = None
+) -> DirectChat | None:
+    """Return the chat in which an owner wrote last; that of the operator's own channel only if
+    there is no other. Raises StoreError.
+
+    `beside`: a channel that does not count.
+    """
+    operator_chat = None
+    async for chat in iter_direct_chats(reader):
+        if chat.at.channel != beside and is_of_owner(chat, policy):
+            if chat.at.channel != OPERATOR_CHANNEL:
+                return chat
+            operator_chat = operator_chat or chat
+    return operator_chat
+
+
+def is_of_owner(chat: DirectChat, policy: AccessPolicy) -> bool:
+    """Return whether this is a verified owner everywhere: an owner of one room or agent gets no
+    notices.
+    """
+    return identify(policy, chat.at, chat.sender).global_role == "owner"
+
+
 MAX_PLACES: Final = 1_000
 """Places of which something is remembered."""
 MAX_THRESHOLDS: Final = 200
@@ -501,3 +567,39 @@ class LiveAttention:
         return replace(
             judged, fate="context", urgency=AMBIENT, rule="a new text of an earlier message"
         )
+
+
+INTERNAL_DECISION = AccessDecision(allowed=True, role="guest", rule="from inside")
+
+
+class InternalIntake:
+    """Intake of alarms and finished tasks."""
+
+    def __init__(
+        self, store: Store, clock: Clock, attention: LiveAttention, bindings: Bindings
+    ) -> None:
+        self._store, self._clock = store, clock
+        self._attention, self._bindings = attention, bindings
+
+    async def submit(self, event: Alarm | TaskFinished, *, cause: NewEntry | None = None) -> None:
+        """Append and judge an event. Returns once it is durable; a repeated event is ignored.
+
+        An event without a place goes to the agent's inner conversation. Raises ValueError for one
+        without place and agent. `cause`: appended with it.
+        """
+        if event.at is None and not event.agent:
+            raise ValueError("it concerns nobody")
+        place = event.at.conversation if event.at is not None else inner_conversation(event.agent)
+        judged, now = self.build_judgement(event), self._clock.now()
+        noticed = NewEntry(
+            fact=event, at=now, conversation=place, key=dedup_key(event), cause=cause
+        )
+        judgement = NewEntry(fact=judged, at=now, conversation=place, cause=noticed)
+        await self._store.append([*([cause] if cause is not None else []), noticed, judgement])
+
+    def build_judgement(self, event: Alarm | TaskFinished | DeliveryReport) -> Judgement:
+        """Return the judgement of an event. The outbox appends that of a delivery together with
+        it.
+        """
+        listen = self._bindings.find(event.at).listen if event.at is not None else "all"
+        return self._attention.assess(event, INTERNAL_DECISION, listen)

@@ -20,7 +20,7 @@ from gateway.plugins.reminders import Reminders
 from gateway.plugins.rewind import Rewind
 from gateway.plugins.usage import UsageReports
 from gateway.store import Store
-from gateway.stream.internal import InternalIntake
+from gateway.stream.attention import InternalIntake
 from gateway.stream.loops import LoopGuard
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import Bindings, PrivacyCache

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from gateway.core.events import Alarm, TaskFinished
 from gateway.store import NewEntry
-from gateway.stream.internal import InternalIntake
+from gateway.stream.attention import InternalIntake
 
 
 class PlayedInternal(InternalIntake):

@@ -42,7 +42,7 @@ from gateway.plugin import Part, TurnView
 from gateway.plugins.memory import Memory
 from gateway.plugins.recall import Recall, RecallSettings
 from gateway.store import NewEntry, Store
-from gateway.stream.internal import InternalIntake
+from gateway.stream.attention import InternalIntake
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
 from reverie.testing.gateway import settings
 from tests.kits.handle import handle_of

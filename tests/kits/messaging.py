@@ -55,10 +55,9 @@ from gateway.core.tool import Requester, Tool, ToolContext, ToolOutput, tools_of
 from gateway.plugins.messaging import MessageActions, Messaging
 from gateway.plugins.read_room import RoomReader
 from gateway.store import NewEntry, Store
-from gateway.stream.internal import InternalIntake
+from gateway.stream.attention import InternalIntake
 from gateway.stream.media import MediaStore
-from gateway.stream.outbox import Outbox
-from gateway.stream.outgoing_files import OutgoingFiles
+from gateway.stream.outbox import Outbox, OutgoingFiles
 from gateway.stream.presence import PresenceTracker
 from gateway.stream.routing import BindingPattern, Bindings
 from gateway.tools.dispatch import ToolDispatcher

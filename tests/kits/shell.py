@@ -26,7 +26,7 @@ from gateway.core.tool_spec import ToolCall
 from gateway.plugins.shell import Shell
 from gateway.plugins.skills import Skills
 from gateway.store import NewEntry, Store
-from gateway.stream.internal import InternalIntake
+from gateway.stream.attention import InternalIntake
 from gateway.stream.routing import Bindings
 from tests.kits.handle import handle_of
 from tests.kits.places import privacy

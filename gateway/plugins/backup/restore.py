@@ -57,8 +57,7 @@ from gateway.plugins.backup.create import (
     root_name,
 )
 from gateway.store import NewEntry, Store, StoreError, StoreReader, StoreUnreadable
-from gateway.store.files import StoreSummary, check_store, seal_store, sync_directory
-from gateway.store.mark import mark_path
+from gateway.store.files import StoreSummary, check_store, mark_path, seal_store, sync_directory
 from gateway.store.schema import StoreLock, migrate_schema
 
 _READ_BYTES: Final = 1 << 20

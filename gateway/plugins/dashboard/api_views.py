@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
 from gateway import __version__
-from gateway.cluster.status import describe_cluster
+from gateway.cluster.monitor import describe_cluster
 from gateway.commands.definition import format_arg
 from gateway.commands.services import Services
 from gateway.context.observer import RunningTurn

@@ -53,8 +53,8 @@ from gateway.runtime.turn_input import NO_UNREAD, AgentContext
 from gateway.runtime.turn_record import PUT_OFF_TEXTS
 from gateway.store import LogEntry, NewEntry, Store, StoreReader
 from gateway.store.spending import budgeted_usd
+from gateway.stream.attention import InternalIntake
 from gateway.stream.handle import GatewayHandle
-from gateway.stream.internal import InternalIntake
 
 _PAGE: Final = 200
 _MAX_PENDING_NOTES: Final = 1_000

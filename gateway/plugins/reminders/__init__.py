@@ -82,10 +82,9 @@ from gateway.plugins.reminders.schedule import (
 )
 from gateway.store import LogEntry, NewEntry, StoreError, StoreReader
 from gateway.store.effects import CommandEffect, Decision, EffectFact, done, refuse
-from gateway.store.projections import Params
+from gateway.store.projections import Params, Table
 from gateway.store.queries import COLUMNS
 from gateway.store.reader import to_log_time
-from gateway.store.tables import Table
 
 logger = logging.getLogger("reverie.reminders")
 

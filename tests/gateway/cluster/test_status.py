@@ -16,8 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from channels.aio import cancel_and_wait
 from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, channel_lease
 from gateway.cluster.database import DatabaseCluster, read_processes
-from gateway.cluster.monitor import ProcessMonitor
-from gateway.cluster.status import build_process_report, render_process_report
+from gateway.cluster.monitor import ProcessMonitor, build_process_report, render_process_report
 from gateway.config.models import OpsConfig
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName, ConnectionChanged, EventId

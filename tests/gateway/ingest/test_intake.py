@@ -46,8 +46,8 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.store import LogEntry, NewEntry, Store, rebuild
+from gateway.stream.attention import InternalIntake
 from gateway.stream.inbox import ReadyConversation, ready_conversations
-from gateway.stream.internal import InternalIntake
 from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, settings
 from tests.gateway.access.limits_kit import NOON, Kind

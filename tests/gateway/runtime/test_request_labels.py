@@ -81,7 +81,7 @@ from gateway.plugins.recap import Recap
 from gateway.runtime.turn import TurnRun, TurnRunner
 from gateway.runtime.turn_record import Turn
 from gateway.store import LogEntry, NewEntry, Store
-from gateway.stream.internal import InternalIntake
+from gateway.stream.attention import InternalIntake
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
 from tests.kits.agent import digests_of
 from tests.kits.examples import examples

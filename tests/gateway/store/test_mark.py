@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gateway.core.facts import Seq
 from gateway.store import LostEnd
-from gateway.store.mark import mark_path
+from gateway.store.files import mark_path
 from tests.kits.store import ENGINE, NOW, heard, look_into, opened
 
 

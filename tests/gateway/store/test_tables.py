@@ -17,7 +17,7 @@ from gateway.core.facts import PluginFact
 from gateway.plugin import Plugin
 from gateway.plugins import UnusablePlugin, use_plugins
 from gateway.store import NewEntry, ServerStore, StoreInUse, rebuild
-from gateway.store.tables import Table
+from gateway.store.projections import Table
 from gateway.store.transfer import transfer_store
 from gateway.store.types import LogEntry
 from tests.gateway.plugins.test_retention import moved, talked

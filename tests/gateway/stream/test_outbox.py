@@ -59,15 +59,14 @@ from gateway.store import (
     rebuild,
 )
 from gateway.store.store import Subscriber
+from gateway.stream.attention import InternalIntake
 from gateway.stream.delivery_policy import (
     end_failed_part,
     recover_parts,
     select_window,
 )
 from gateway.stream.inbox import ReadyConversation, ready_conversations
-from gateway.stream.internal import InternalIntake
-from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox
-from gateway.stream.outgoing_files import OutgoingFiles
+from gateway.stream.outbox import LOST_IN_CRASH_TEXT, Outbox, OutgoingFiles
 from gateway.stream.routing import BindingPattern, Bindings
 from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, Screen, running

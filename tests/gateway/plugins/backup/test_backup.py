@@ -56,7 +56,7 @@ from gateway.store import (
     StoreTooNew,
     rebuild,
 )
-from gateway.store.mark import mark_path
+from gateway.store.files import mark_path
 from gateway.store.schema import StoreLock
 from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import CONSOLE, Screen, running, settings
