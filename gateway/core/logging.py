@@ -52,16 +52,6 @@ def log_context(**what: str) -> Iterator[None]:
         _LOG_CONTEXT.reset(before)
 
 
-def current_log_context() -> Mapping[str, str]:
-    """Return the present fields; with `place`, the conversation's title, after
-    `set_title_lookup`.
-    """
-    fields, title = _LOG_CONTEXT.get(), _TITLE_LOOKUP.get(None)
-    if title is None or "conversation" not in fields:
-        return fields
-    return {**fields, "place": title(fields["conversation"])}
-
-
 def set_title_lookup(title: Callable[[str], str]) -> None:
     """Show titles of conversations in log lines, from here on and in tasks started from here on."""
     _TITLE_LOOKUP.set(title)
@@ -163,7 +153,10 @@ def build_formatter(redactor: Redactor, form: LogFormat, *, terminal: bool) -> l
 
 
 def _add_context(_logger: object, _name: str, event: _LogEvent) -> _LogEvent:
-    return {**event, **current_log_context()}
+    fields, title = _LOG_CONTEXT.get(), _TITLE_LOOKUP.get(None)
+    if title is None or "conversation" not in fields:
+        return {**event, **fields}
+    return {**event, **fields, "place": title(fields["conversation"])}
 
 
 def _clean_values(redactor: Redactor, _logger: object, _name: str, event: _LogEvent) -> _LogEvent:

@@ -18,13 +18,27 @@ from pydantic import SecretStr
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad
 from gateway.core.proxy import find_proxy, through
 
-_EXPIRED, _NOT_YET, _SELF_SIGNED, _WRONG_HOST = (
-    10,
-    9,
-    frozenset({18, 19, 20, 21}),
-    frozenset({62, 64}),
+_OTHER_HOST: Final = (
+    "net.tls.host",
+    "is for another name",
+    "write the name in the certificate instead of {host}",
 )
-"""Codes of OpenSSL, X509_V_ERR_*: x509_vfy.h."""
+_UNKNOWN_ISSUER: Final = (
+    "net.tls.issuer",
+    "is not signed by an authority that this machine trusts",
+    "install the package ca-certificates if every server is refused{own}",
+)
+_CERTIFICATE_ERRORS: Final = {
+    9: ("net.tls.clock", "is not valid yet", "set this machine's clock"),
+    10: (
+        "net.tls.expired",
+        "has expired",
+        "whoever runs the server must renew it; also check this machine's clock",
+    ),
+    **dict.fromkeys((18, 19, 20, 21), _UNKNOWN_ISSUER),
+    **dict.fromkeys((62, 64), _OTHER_HOST),
+}
+"""By the code of OpenSSL, X509_V_ERR_*: x509_vfy.h."""
 _UNREACHABLE = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL}
 )
@@ -43,7 +57,11 @@ def explain_connection_error(
     """
     address = f"{host}:{port}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _explain_certificate_error(error, address, host, ca_key)
+        other = "net.tls", f"is not valid: {error.verify_message}", "ask who runs the server"
+        code, what, fix = _CERTIFICATE_ERRORS.get(error.verify_code, other)
+        own = f"; for a server of your own, name its root in {ca_key}" if ca_key else ""
+        what = f"the certificate of {address} {what}"
+        return bad(code, what, fix.format(host=host, own=own))
     if isinstance(error, ssl.SSLError):
         reason = error.reason or ""
         if reason in _NO_TLS:
@@ -75,31 +93,6 @@ def explain_connection_error(
         "net.lost",
         f"{address} closed the connection ({type(error).__name__})",
         "check the port and whether it uses TLS",
-    )
-
-
-def _explain_certificate_error(
-    error: ssl.SSLCertVerificationError, address: str, host: str, ca_key: str
-) -> Finding:
-    number, subject = error.verify_code, f"the certificate of {address}"
-    if number == _EXPIRED:
-        fix = "whoever runs the server must renew it; also check this machine's clock"
-        return bad("net.tls.expired", f"{subject} has expired", fix)
-    if number == _NOT_YET:
-        return bad("net.tls.clock", f"{subject} is not valid yet", "set this machine's clock")
-    if number in _WRONG_HOST:
-        fix = f"write the name in the certificate instead of {host}"
-        return bad("net.tls.host", f"{subject} is for another name", fix)
-    if number in _SELF_SIGNED:
-        own = f"; for a server of your own, name its root in {ca_key}" if ca_key else ""
-        fix = f"install the package ca-certificates if every server is refused{own}"
-        return bad(
-            "net.tls.issuer",
-            f"{subject} is not signed by an authority that this machine trusts",
-            fix,
-        )
-    return bad(
-        "net.tls", f"{subject} is not valid: {error.verify_message}", "ask who runs the server"
     )
 
 

@@ -338,27 +338,26 @@ def escape_frame(name: str, marks: str = "[]():") -> str:
     return "".join(char if char.isprintable() and char not in marks else "_" for char in name)
 
 
-def _is_printable(char: str) -> bool:
-    return char in _PRINTABLE_JOINERS or unicodedata.category(char) not in _UNPRINTABLE_CATEGORIES
-
-
 def escape_unprintable(text: str) -> str:
     """Escape everything that a terminal could interpret."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        char if _is_printable(char) else char.encode("unicode_escape").decode() for char in text
+        char
+        if char in _PRINTABLE_JOINERS or unicodedata.category(char) not in _UNPRINTABLE_CATEGORIES
+        else char.encode("unicode_escape").decode()
+        for char in text
     )
 
 
 NAME_CHARS: Final = 40
 PLACE_CHARS: Final = 120
-_ESCAPED_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"})
-_BLANK_CHARS: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\u180b-\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
 """Letters and marks that display nothing
-(https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point)."""
-_VARIATION_SELECTORS: Final = ((0x180B, 0x180F), (0xFE00, 0xFE0F), (0xE0100, 0xE01EF))
-"""Variation selectors, which are invisible too: text can be hidden in them."""
+(https://www.unicode.org/reports/tr44/#Default_Ignorable_Code_Point), and variation selectors, in
+which text can be hidden."""
 
 
 def escape_invisible(text: str) -> str:
@@ -374,14 +373,8 @@ def escape_invisible(text: str) -> str:
 
 
 def _is_visible(char: str) -> bool:
-    if char == " ":
-        return True
-    hidden = (
-        unicodedata.category(char) in _ESCAPED_CATEGORIES or char in _BLANK_CHARS or char == "`"
-    )
-    return not hidden and not any(
-        first <= ord(char) <= last for first, last in _VARIATION_SELECTORS
-    )
+    is_escaped = unicodedata.category(char) in {*_UNPRINTABLE_CATEGORIES, "Zs"}
+    return char == " " or not (is_escaped or char == "`" or _BLANK.match(char))
 
 
 def inline_code(text: str, max_chars: int = NAME_CHARS) -> str:

@@ -6,7 +6,7 @@ tests/gateway/store/test_rebuild.py proves that both give the same answers.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -153,29 +153,28 @@ class ActiveConversations:
         self._under_read: dict[ConversationId, list[Sequence[LogEntry]]] = {}
         """Appends since the read of a conversation began."""
 
-    def begin_read(self, conversation: ConversationId) -> list[Sequence[LogEntry]] | None:
-        """Return what `end_read` needs. None: the conversation is being read already."""
-        if conversation in self._under_read:
-            return None
-        return self._under_read.setdefault(conversation, [])
-
-    def end_read(
+    async def activate(
         self,
         conversation: ConversationId,
-        appends: list[Sequence[LogEntry]],
-        found: ActiveConversation | None,
+        read: Callable[[], Awaitable[ActiveConversation | None]],
     ) -> None:
-        """Keep what was read, with what was appended meanwhile. None: the read failed, or there is
-        too much.
+        """Keep what is read of a conversation, with what is appended meanwhile, unless it is kept
+        or being read already. `read`: as `read_conversation`; what it raises goes through.
         """
-        if self._under_read.get(conversation) is not appends:
-            return  # it was dropped meanwhile
-        del self._under_read[conversation]
-        if found is None or not all(found.apply(conversation, entries) for entries in appends):
+        if conversation in self.kept:
+            self.kept.move_to_end(conversation)
+        if conversation in self.kept or conversation in self._under_read:
             return
-        self.kept[conversation] = found
-        if len(self.kept) > MAX_CONVERSATIONS:
-            self.kept.popitem(last=False)
+        found, appends = None, self._under_read.setdefault(conversation, [])
+        try:
+            found = await read()
+        finally:
+            if self._under_read.get(conversation) is appends:  # else it was dropped meanwhile
+                del self._under_read[conversation]
+                if found is not None and all(found.apply(conversation, one) for one in appends):
+                    self.kept[conversation] = found
+                    if len(self.kept) > MAX_CONVERSATIONS:
+                        self.kept.popitem(last=False)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Apply the new entries of one append. If it makes anything unread but its own entries,

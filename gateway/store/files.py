@@ -101,16 +101,11 @@ class StoreWatch:
         """
         self.path = path
         self._wal = path.with_name(f"{path.name}-wal")
-        self._file_id, self._wal_id = _file_id(path), _file_id(self._wal)
-
-    @property
-    def is_replaced(self) -> bool:
-        """True if the file at the path is another one, or none."""
-        return _file_id(self.path) != self._file_id
+        self.file_id, self._wal_id = _file_id(path), _file_id(self._wal)
 
     def check(self) -> None:
         """Raise StoreFileLost if what is written now would not be found at the path later."""
-        if (found := _file_id(self.path)) != self._file_id:
+        if (found := _file_id(self.path)) != self.file_id:
             what = "was deleted or moved away" if found is None else "was replaced by another file"
             raise StoreFileLost(f"the store {self.path} {what} while the gateway runs")
         if _file_id(self._wal) != self._wal_id:
@@ -139,7 +134,7 @@ def rescue_store(connection: sqlite3.Connection, watch: StoreWatch) -> str:
     A deleted store is copied beside its place, and the next start takes the copy. If only the
     write-ahead log was deleted, the rest of it is written to the store's own file.
     """
-    if not watch.is_replaced:
+    if _file_id(watch.path) == watch.file_id:
         if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
             raise sqlite3.OperationalError("it is in use")
         return "nothing is lost: restart the gateway"

@@ -338,7 +338,7 @@ class PostgresLog(Log):
                 self.rollback()
             raise
         try:
-            self._commit(announces=True)
+            self.commit(announces=True)
         except LogError as error:  # it may be committed all the same
             try:
                 self.rollback()
@@ -481,10 +481,7 @@ class PostgresLog(Log):
             self._open().execute("BEGIN", prepare=False)
             self._in_transaction = True
 
-    def commit(self) -> None:
-        self._commit()
-
-    def _commit(self, *, announces: bool = False) -> None:
+    def commit(self, *, announces: bool = False) -> None:
         with self._log_errors():
             made = self._open()
             made.execute("COMMIT", prepare=False)

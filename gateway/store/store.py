@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self, cast
 
@@ -243,18 +244,11 @@ class Store(StoreReader):
         `unread_entries`, `unread_urgency`, `newest_senders` and `pinned_card` cost no trip to the
         database then.
         """
-        if conversation in self._active.kept:
-            self._active.kept.move_to_end(conversation)
-            return
-        if (appends := self._active.begin_read(conversation)) is None:
-            return
-        found = None
+        read = partial(self._read, read_conversation, self._reading, conversation)
         try:
-            found = await self._read(read_conversation, self._reading, conversation)
+            await self._active.activate(conversation, read)
         except LogError as error:
             raise self._read_error(error) from error
-        finally:
-            self._active.end_read(conversation, appends, found)
 
     async def unread_entries(
         self, conversation: ConversationId, *, most: int, after: int = 0

@@ -424,12 +424,19 @@ class LiveAttention:
         """
         if (chat := await find_owner_chat(self._reader, self._people)) is not None:
             self._learn_name(chat.sender)
-        for holding in await self._reader.current_facts("threshold_set"):
-            self._apply(holding.fact)
+        self._on_appended(await self._reader.current_facts("threshold_set"))
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
-            self._apply(entry.fact)
+            fact = entry.fact
+            if isinstance(fact, ConnectionChanged):  # whichever process holds the channel
+                self._links_up[fact.channel] = fact.up
+            elif isinstance(fact, AttentionThresholdSet):
+                values = {**self.thresholds, fact.type: fact.value}
+                self.thresholds = {
+                    prefix: value for prefix, value in values.items() if value is not None
+                }
+                self.policy = replace(self.policy, set_thresholds=self.thresholds)
 
     def _on_direct(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
@@ -442,16 +449,6 @@ class LiveAttention:
         self._owner_names.update(
             one for one in map(fold_words, names) if len(one) >= MIN_NAME_CHARS
         )
-
-    def _apply(self, fact: Fact) -> None:
-        if isinstance(fact, ConnectionChanged):  # whichever process holds the channel
-            self._links_up[fact.channel] = fact.up
-        elif isinstance(fact, AttentionThresholdSet):
-            others = {
-                prefix: value for prefix, value in self.thresholds.items() if prefix != fact.type
-            }
-            self.thresholds = others if fact.value is None else {**others, fact.type: fact.value}
-            self.policy = replace(self.policy, set_thresholds=self.thresholds)
 
     def assess(
         self,

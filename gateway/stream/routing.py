@@ -325,27 +325,20 @@ class PrivacyCache:
 
     async def load(self) -> None:
         """Read from the log what platforms reported last. Raises StoreError."""
-        for stored in await self._reader.current_facts("audience"):
-            if isinstance(stored.fact, AudienceReported):
-                self._learn(stored.fact, Seq(stored.cause or stored.seq))
+        self.on_appended(await self._reader.current_facts("audience"))
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Update the scopes. Subscribes to `AudienceReported`."""
         for entry in entries:
-            if isinstance(entry.fact, AudienceReported):
-                self._learn(entry.fact, entry.cause or entry.seq)
-
-    def _learn(self, reported: AudienceReported, seq: Seq) -> None:
-        since, before = reported.since or seq, self._known_scopes.get(reported.at.conversation)
-        if (
-            before is not None and before.scope == reported.scope
-        ):  # two messages at once may both bring it
-            since = before.since
-        self._known_scopes[reported.at.conversation] = _KnownScope(
-            reported.scope, since, reported.space
-        )
-        if reported.space is not None:
-            self.channels.record_space(reported.at, reported.space)
+            fact = entry.fact
+            if isinstance(fact, AudienceReported):
+                since, place = fact.since or entry.cause or entry.seq, fact.at.conversation
+                before = self._known_scopes.get(place)
+                if before is not None and before.scope == fact.scope:
+                    since = before.since  # two messages at once may both bring it
+                self._known_scopes[place] = _KnownScope(fact.scope, since, fact.space)
+                if fact.space is not None:
+                    self.channels.record_space(fact.at, fact.space)
 
     def find_new_audience(self, message: Message) -> AudienceReported | None:
         """Return the fact to append with this message, if its platform now reports another scope or

@@ -510,18 +510,25 @@ async def test_what_a_read_has_seen_is_not_applied_again_and_what_came_during_it
         found = await store._reading.run(read_conversation, store._reading, ROOMS[0])
         await store.append(heard(4))
         conversations = active.ActiveConversations(Seq(0))
-        appends = conversations.begin_read(ROOMS[0])
-        assert appends is not None
-        assert conversations.begin_read(ROOMS[0]) is None
-        for entries in told[1:2]:
-            conversations.on_appended(entries)  # a gap: what was being read is dropped
-        conversations.end_read(ROOMS[0], appends, found)
+
+        async def activate(*meanwhile: Sequence[LogEntry]) -> None:
+            may_end = asyncio.Event()
+
+            async def read() -> active.ActiveConversation | None:
+                await may_end.wait()
+                return found
+
+            reading = asyncio.create_task(conversations.activate(ROOMS[0], read))
+            await asyncio.sleep(0)
+            await conversations.activate(ROOMS[0], read)  # it is being read already
+            for entries in meanwhile:
+                conversations.on_appended(entries)
+            may_end.set()
+            await reading
+
+        await activate(told[1])  # a gap: what was being read is dropped
         assert conversations.kept.get(ROOMS[0]) is None
-        appends = conversations.begin_read(ROOMS[0])
-        assert appends is not None
-        conversations.on_appended(told[2])
-        conversations.on_appended(told[3])
-        conversations.end_read(ROOMS[0], appends, found)
+        await activate(told[2], told[3])
         kept = conversations.kept.get(ROOMS[0])
         assert kept is not None
         assert kept.unread_entries(most=9, after=0) == await StoreReader.unread_entries(
