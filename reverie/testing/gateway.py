@@ -45,9 +45,7 @@ PLATFORMS: dict[str, Capabilities] = {
 }
 ROOMS = ("#one", "#two", "#three")
 """On each of them."""
-UNBOUNDED = {
-    f"{whose}{span}_usd": None for whose in ("sender", "room", "agent") for span in ("", "_hour")
-}
+UNBOUNDED = {f"{whose}_usd": None for whose in ("sender", "room", "agent")}
 """Budgets, where a test has strangers ask for more than these may spend."""
 UNHURRIED = {whose: {"burst": 0, "per_minute": 0.0} for whose in RatesConfig.model_fields}
 """`access.rates` for stories in which people say more in a moment than anybody does."""
