@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from gateway.core.clock import Clock
+from gateway.core.clock import Clock, SystemClock
 from gateway.core.ratelimit import LruDict
 
 FIRST_DELAY_S, MAX_DELAY_S = 1.0, 60.0
@@ -75,6 +75,9 @@ async def with_timeout(clock: Clock, limit_s: float, work: Awaitable[ResultT]) -
 
     `work` is cancelled and finished in all other cases.
     """
+    if isinstance(clock, SystemClock):  # asyncio's own timer, which needs no tasks
+        async with asyncio.timeout(limit_s):
+            return await work
     working, timer = asyncio.ensure_future(work), asyncio.create_task(clock.sleep(limit_s))
     try:
         await asyncio.wait({working, timer}, return_when=asyncio.FIRST_COMPLETED)

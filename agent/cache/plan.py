@@ -113,13 +113,10 @@ class CachePlan:
     """Expected tokens per block, in the order of the request, without empty blocks."""
 
 
-def plan_automatic(
-    segments: Sequence[PromptSegment], cached: Sequence[CachedPrefix], ratio: float = 1.0
-) -> CachePlan:
+def plan_automatic(segments: Sequence[PromptSegment], read: int, ratio: float = 1.0) -> CachePlan:
     """Return the plan for a provider that caches every prefix by itself, and keeps it for a
-    while.
+    while. `read`: segments that it can read.
     """
-    read = cached[-1].segment + 1 if cached else 0
     writes: tuple[tuple[int, CacheTtl], ...] = tuple(
         (segment, "5m") for segment in range(read, len(segments))
     )

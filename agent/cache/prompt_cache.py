@@ -260,11 +260,11 @@ class PromptCache:
         meter, estimate = self._estimate_request(request)
         segments = segment_prompt(request, estimate.size, before)
         digests = tuple([segment.digest for segment in segments])
-        cached = self._cache_state.find(digests, at_s)
         if self.dialect.caching == "automatic":
-            plan = plan_automatic(segments, cached, estimate.ratio)
+            read = self._cache_state.count_cached(digests, at_s)
+            plan = plan_automatic(segments, read, estimate.ratio)
         else:
-            usable = segments
+            usable, cached = segments, self._cache_state.find(digests, at_s)
             if request.answer_only and request.tools:
                 usable, cached = segments_before_messages(segments, cached)
             plan = plan_cache(

@@ -254,6 +254,16 @@ class CacheState:
                 found.append(CachedPrefix(index, segment.lifetime, until_s))
         return tuple(found)
 
+    def count_cached(self, path: Sequence[Digest], at_s: float) -> int:
+        """Return the number of segments in the longest of the prefixes that `find` returns."""
+        alive, count = set[Digest | None]((None,)), 0
+        for index, digest in enumerate(path):
+            segment = self._segments.get(digest)
+            if segment is not None and at_s < segment.expires_s and segment.behind in alive:
+                alive.add(digest)
+                count = index + 1
+        return count
+
     def record_request(
         self,
         path: Sequence[Digest],

@@ -306,7 +306,8 @@ class Recall(Plugin):
             return
         uses, last = await self._find_uses(wanted, _MAX_USES)
         weights = weigh_terms(uses, last, _MAX_USES)
-        view_start = await self._find_view_start(turn.past[0].seq) if turn.past else None
+        oldest = turn.past[0] if turn.past else None
+        view_start = min((oldest.seq, *oldest.record.covers)) if oldest is not None else None
         query = _RecallQuery(
             turn=turn,
             told_names=told_names,
@@ -374,13 +375,6 @@ class Recall(Plugin):
         judged = next((one for one in caused if isinstance(one.fact, Judgement)), None)
         turn = await self._store.handled_by(judged) if judged is not None else None
         return turn if turn is not None and isinstance(turn.fact, TurnRecord) else None
-
-    async def _find_view_start(self, since: Seq) -> Seq:
-        """Return the first log position of the input of the turn that ended at `since`."""
-        ended = await self._store.entry(since)
-        if ended is None or not isinstance(ended.fact, TurnRecord):
-            return since
-        return min((since, *ended.fact.covers))
 
     async def _search_log(
         self, query: "_RecallQuery", weighed: Mapping[int, float], size: int

@@ -141,15 +141,15 @@ def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_
     None
 ):
     warmth, path = CacheState(), units(talk(3))
-    first = plan_automatic(path, ())
+    first = plan_automatic(path, 0)
     assert first.breakpoints == ()
     assert (first.read_segments, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
     warmth.record_request(
         [unit.digest for unit in path], read=first.read_segments, writes=first.writes, at_s=0.0
     )
     changed = units([*HEAD, CARD[0], Part("channel", "another", 200), Part("history", "x", 10)])
-    cached = warmth.find([unit.digest for unit in changed], 10.0)
-    second = plan_automatic(changed, cached)
+    read = warmth.count_cached([unit.digest for unit in changed], 10.0)
+    second = plan_automatic(changed, read)
     assert second.read_segments == 4
     assert [(block.name, block.read, block.written) for block in second.blocks][-3:] == [
         ("binding", 100, 0),
@@ -364,8 +364,7 @@ def test_a_request_that_grows_has_the_bytes_sizes_and_plan_of_one_made_from_scra
         if planned is not None and change == "grow":
             kept = len(planned.digests) - 1  # all but the text of the new input then
             assert path[:kept] == planned.digests[:kept]
-        cached = state.find(path, at_s)
-        plan = plan_automatic(segments, cached)
+        plan = plan_automatic(segments, state.count_cached(path, at_s))
         state.record_request(path, read=plan.read_segments, writes=plan.writes, at_s=at_s)
         planned = PlannedRequest(
             request=made,
