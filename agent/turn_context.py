@@ -500,8 +500,9 @@ class ResultTruncator:
         elif chars is None:
             text = first
         elif source is not None:
+            call_id, arguments = shown.call.id if plain else "", shown.call.arguments
             text, plain = (
-                render_partial_result(source, name, first, call=shown.call.id if plain else ""),
+                render_partial_result(source, name, first, call=call_id, arguments=arguments),
                 False,
             )
         else:

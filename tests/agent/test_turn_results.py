@@ -100,6 +100,18 @@ def test_what_does_not_fit_is_kept_and_told_by_its_beginning() -> None:
     assert desk.cuts == 0
 
 
+@pytest.mark.parametrize(
+    ("origin", "is_told"),
+    [("notes.md", False), ('look_up {"path": "notes.md"}', False), ("b.md", True)],
+)
+def test_a_call_is_not_repeated_behind_it(origin: str, is_told: bool) -> None:
+    written = '{"path": "notes.md"}'
+    text = render_partial_result(
+        source("e1", "x" * 900, origin=origin), "look_up", "x", call="c", arguments=written
+    )
+    assert ("notes.md" in text, origin in text) == (False, is_told)
+
+
 async def test_it_is_durable_before_the_model_is_told() -> None:
     desk = Desk(budget_tokens=0, waits=asyncio.Event(), kept={"e0": ""})
     model = Played(Say(calls=(LOOK,)))

@@ -641,8 +641,9 @@ class Web(Plugin):
             text = page.text or "The page has no text. Scripts may write it, and they are not run."
             if answer.is_truncated or page.cut:
                 text += "\n\n(There is more of it than is read of one page.)"
+        moved = f"\n{answer.target.url}" if answer.target.url != url else ""
         return ToolOutput(
-            text=f"{head}\n{answer.target.url}\n\n{text or 'It is empty.'}",
+            text=f"{head}{moved}\n\n{text or 'It is empty.'}",
             kind="page",
             origin=answer.target.url,
             is_untrusted=True,

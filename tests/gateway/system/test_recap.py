@@ -95,7 +95,7 @@ def test_an_owner_who_comes_back_is_told_what_happened(tmp_path: Path, *, cut: b
             await clock.sleep(30)
             told = last(it, OLGA).request
             head, *lines = told.aside.splitlines()
-            assert head.startswith("[MEANWHILE] What happened since your owner last wrote, at 2026")
+            assert head.startswith("[MEANWHILE] Since your owner last wrote, at 2026")
             assert lines == [PLAIN, "discord.main/ann: 1 line (ann); 1 answer", *ROOMS[1:], HINT]
             assert told.now.startswith(load_prompt("returned"))
             await it.say("and now?", sender="olga", on=TELEGRAM)
