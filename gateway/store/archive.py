@@ -1,6 +1,6 @@
 """Month files: what has left the log, as JSON lines compressed by gzip, beside the store. Blocking.
 
-There is one file for each month (UTC), with one line for each entry, as `reverie log show --jsonl` writes
+There is one file for each month (UTC), with one line for each entry, as `log show --jsonl` writes
 them; `zgrep` and `reverie log show FILE` read it. A file is replaced as a whole, so a crash leaves
 the old or the new one.
 """
