@@ -328,7 +328,6 @@ _MAX_CANDIDATES: Final = 10
 _MENTION: Final = re.compile(r"<@!?(\d+)>")
 """https://discord.com/developers/docs/reference#message-formatting"""
 _ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask|bridge):.+")
-"""Forms of ids."""
 
 
 class PersonMatch(NamedTuple):

@@ -31,7 +31,6 @@ def is_formatted_code(text: str) -> bool:
 
 
 MAX_LINKED_ACCOUNTS: Final = 8
-"""Most accounts of one person."""
 
 
 def is_verifiable(person: str) -> bool:

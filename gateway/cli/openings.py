@@ -22,7 +22,6 @@ from gateway.plugins import find_plugins
 
 _APPROVAL_ORDER: Final[tuple[ApprovalMode, ...]] = ("never", "untrusted", "always")
 _MAX_NAMED: Final = 6
-"""Tools that one finding names."""
 _FIX: Final = "remove it unless it is meant: the default is closed"
 
 Opening = tuple[str, str, str]

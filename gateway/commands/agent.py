@@ -49,7 +49,6 @@ from gateway.stream.supervisor import RestartResult
 COMPACT_TIMEOUT_S: Final = 8.0
 """Longest wait of an operator for a result; less than `gateway.core.control_socket.ANSWER_S`."""
 MAX_CONVERSATIONS: Final = 20
-"""Conversations in one answer."""
 _PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
     **{level: level for level in get_args(PresenceLevel)},
     "auto": None,

@@ -409,7 +409,6 @@ def find_entry_places(entry: LogEntry) -> list[ConversationId]:
 
 
 DEFAULT_AUDIT_ROWS: Final = 50
-"""Entries shown by default."""
 AUDIT_PAGE: Final = 500
 """Entries read at once."""
 _AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)

@@ -17,9 +17,7 @@ from gateway.store.effects import CommandEffect, done, refuse
 _CHOOSABLE_NAME: Final = re.compile(r"[\w.:/@-]{1,40}", re.ASCII)
 """Names of models that need no quotes and fit a button."""
 MAX_NAME_CHARS: Final = 60
-"""Characters shown of an unknown name."""
 MAX_SUGGESTED_NAMES: Final = 3
-"""Names that are suggested where none is near."""
 
 MODEL = command(
     "model",

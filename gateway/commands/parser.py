@@ -25,7 +25,6 @@ from gateway.core.text_safety import one_line
 from gateway.store.format import HIDDEN_VALUE, is_request_id
 
 MAX_QUOTED_CHARS: Final = 40
-"""Characters of somebody's text that are quoted in an answer."""
 _WORD: Final = re.compile(
     r"""\s*(?:"((?:[^"\\]|\\.)*)"(?!\S)|[“„”]([^“„”"]*)[“”](?!\S)|`([^`\s]+)`(?!\S)|(\S+))""",
     re.DOTALL,
@@ -59,7 +58,6 @@ class InvalidArguments:
     sub: CommandDefinition | None = None
     """Subcommand that was meant. None: none, or the command has none."""
     suggestions: tuple[str, ...] = ()
-    """Subcommands that may have been meant."""
 
 
 def parse_arguments(row: CommandDefinition, text: str) -> ParsedArguments | InvalidArguments:

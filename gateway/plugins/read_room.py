@@ -51,7 +51,6 @@ _MAX_RECENT: Final = 20
 """Messages or posts that are searched for `last` or `mine`."""
 _MAX_ACTIONS: Final = 1_000
 MAX_PLACES: Final = 20
-"""Places that are listed by name."""
 
 
 @frozen
@@ -91,9 +90,7 @@ UNKNOWN_PLACE: Final = (
 )
 DEFAULT_MESSAGES: Final = 20
 MAX_MESSAGES: Final = 50
-"""Limit of messages read at once."""
 MAX_ADDRESS_CHARS: Final = 500
-"""Limit of a handle or an address."""
 _OtherPlace = Annotated[
     str | None,
     Field(

@@ -61,11 +61,8 @@ SHORT_LINES: Final = 5
 LONG_LINES: Final = 15
 """Lines of a recap that was asked for."""
 MAX_MESSAGES: Final = 5_000
-"""Newest messages that are counted."""
 MAX_TURNS: Final = 500
-"""Newest turns that are read."""
 MAX_PLACES: Final = 100
-"""Places with the newest messages that are told of."""
 COUNT_LINES = f"""
 WITH judged AS (
     SELECT cause, json_extract(body, '$.role') AS role, json_extract(body, '$.fate') AS fate

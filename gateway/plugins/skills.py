@@ -50,7 +50,6 @@ _FRONT_MATTER: Final = re.compile(
     r"---[ \t]*\n(.*?)(?:\n)?^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
 SKILLS_FOLDER: Final = "skills"
-"""Folder of the skills in a workspace."""
 MAX_FILE_BYTES: Final = 1_000_000
 """Limit of a file beside `SKILL.md`."""
 MAX_LISTED: Final = 200

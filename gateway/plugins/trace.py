@@ -57,7 +57,6 @@ _URGENCIES: Final = {
     URGENT: "urgent",
 }
 _MAX_LISTED: Final = 20
-"""Entries that are listed."""
 _MAX_ATTEMPTS: Final = 200
 """Attempts at deliveries after a post that are searched for its own."""
 _LATE_S: Final = 60.0

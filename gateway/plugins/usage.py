@@ -28,9 +28,7 @@ RECENT_REQUESTS: Final = 50
 """Requests of a conversation that are searched for a cache miss."""
 MONTH_DAYS: Final = 30
 MAX_ROOMS_LISTED: Final = 5
-"""Rooms that are listed by name."""
 DEFAULT_REQUESTS: Final = 10
-"""Requests that the operator is shown."""
 SummedBy = Literal["conversation", "room", "sender", "day", "agent", "model"]
 
 

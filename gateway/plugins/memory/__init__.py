@@ -71,7 +71,6 @@ logger = logging.getLogger("reverie.memory")
 
 MAX_QUERY_CHARS: Final = 200
 MAX_MATCHES: Final = 10
-"""Matches shown if several notes fit."""
 MAX_WORDS: Final = 12
 NO_MATCH: Final = (
     "None of your notes that may be shown here matches. All words must occur in the note; or give "
@@ -83,18 +82,14 @@ NOT_ALLOWED: Final = (
     "down in that chat."
 )
 DEFAULT_ENTRIES: Final = 5
-"""Entries of the journal, if no number is given."""
 MAX_NOTES: Final = 20
-"""Notes in one answer."""
 MAX_NOTE_CHARS: Final = 300
-"""Characters of one note in an answer."""
 MAX_ROWS: Final = 100
 """Notes in the panel of the journal."""
 MAX_ENTRIES: Final = 500
 """Entries of MEMORY.md of an agent in the panel."""
 EDIT_PATH: Final = "/api/plugins/memory/edit"
 MAX_MEMORY_CHARS: Final = 6_000
-"""Characters of MEMORY.md in an answer."""
 OWNERS_ALONE: Final = N_("Only an owner can do that, in a direct chat with me.")
 _HANDLE: Final = re.compile(r"n([0-9]{1,18})")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"

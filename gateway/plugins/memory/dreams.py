@@ -63,7 +63,6 @@ _MAX_PENDING_CHARS: Final = 8_000
 """Characters of pending notes shown at once; a note is shown whole or not at all."""
 
 MEMORY_CHARS: Final = 8_000
-"""Maximal size of MEMORY.md."""
 MAX_NOTES_TOKENS: Final = 8_000
 """Size of the notes in one dream; the rest is left for the next."""
 DREAM_REASON: Final = "dreamt"
@@ -82,7 +81,6 @@ class DreamNote:
     """Log position of the note; of a forgotten one, of its `NoteForgotten`."""
     at: datetime
     place: ConversationId
-    """Conversation in which it was written."""
     noted: NoteWritten
     is_forgotten: bool = False
     """An earlier dream used it, and it is to be forgotten now."""

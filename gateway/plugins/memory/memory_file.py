@@ -38,9 +38,7 @@ APPROVED: Final = "approved"
 EDITED: Final = "edited"
 """`MemoryConsolidated.reason` of an entry that the operator changed."""
 MAX_SHOWN_CHANGES: Final = 12
-"""Changed lines of one dream that are shown."""
 MAX_CHANGE_CHARS: Final = 200
-"""Characters of one of them."""
 UNDONE: Final = "undone"
 """`MemoryConsolidated.reason` of a version that takes another one back."""
 _MARK: Final = "memory.mark"

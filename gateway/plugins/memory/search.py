@@ -27,7 +27,6 @@ from gateway.stream.routing import PrivacyCache
 _WORD: Final = re.compile(r"[^\W_]+")
 
 MAX_QUOTE_CHARS: Final = 300
-"""Longest quotation."""
 _NOWHERE: Final = Seq(0)
 _PREFIX_CHARS: Final = 3
 """Length of a word from which longer words with this beginning match too: harbour, harbours."""

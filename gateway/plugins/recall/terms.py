@@ -90,7 +90,6 @@ STOP_WORDS: Final = frozenset(
 MAX_TERMS: Final = 8
 """The rarest terms, which are searched."""
 MAX_LOOKED_UP_TERMS: Final = 12
-"""Terms whose frequency is looked up."""
 HALF_LIFE: Final = timedelta(days=30)
 """Time after which half of the bonus for being new is gone."""
 AGE_FLOOR: Final = 0.5
@@ -104,13 +103,11 @@ NOTES_SHARE: Final = 16
 
 _NOTE_DISCOUNT: Final = math.log(NOTES_SHARE)
 _MIN_LETTERS: Final = 4
-"""Shortest word that is searched."""
 _MIN_EAST_ASIAN_CHARS: Final = 2
 """Shortest word of an East Asian script, where a word has fewer characters."""
 _EAST_ASIAN_START: Final = "\u2e80"
 """Start of Han, kana and Hangul."""
 _MIN_DIGITS: Final = 3
-"""Shortest number."""
 _MAX_TERM_CHARS: Final = 80
 _MIN_TEXTS: Final = 5_000
 """Smallest assumed number of texts: in a small store, words used a few times are still rare."""

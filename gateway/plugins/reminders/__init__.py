@@ -96,9 +96,7 @@ MAX_REMINDERS: Final = 20
 OPEN_TIME: Final = timedelta(days=30)
 """Life of an intention that has neither a time nor an end."""
 MAX_REMINDER_CHARS: Final = 500
-"""Longest text of a reminder."""
 MAX_LISTED: Final = 50
-"""Reminders in one answer to the agent."""
 MAX_SLEEP_S: Final = 60.0
 """Longest sleep without a look at the clock: the time of day may be set, and a machine may
 sleep."""
@@ -107,7 +105,6 @@ SAME_TIME_TOLERANCE: Final = timedelta(minutes=1)
 COMPARED_TIMES: Final = 150
 """Times of a schedule that are compared: as many as a day has at the shortest interval."""
 MAX_SHOWN_CHARS: Final = 160
-"""Characters of a reminder's text in the answer of a command."""
 REST_S: Final = 300.0
 """Time before an intention that waits for talk is fired again."""
 MAX_UNREAD: Final = 50
@@ -127,7 +124,6 @@ class ReminderSet(PluginFact):
 
     is_kept = True
     reminder: str
-    """Id of the reminder."""
     agent: str
     at: Address | None
     """The conversation where it is delivered; None: to the agent itself."""

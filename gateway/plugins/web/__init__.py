@@ -69,7 +69,6 @@ if TYPE_CHECKING:
 CALL_TIMEOUT_S: Final = 20.0
 """Time limit of one call, with all redirects."""
 MAX_PAGE_BYTES: Final = 5_000_000
-"""Size of one page."""
 
 
 @frozen
@@ -102,9 +101,7 @@ class WebResponse:
 CONNECT_TIMEOUT_S: Final = 5.0
 """Seconds for one address; then the next is tried."""
 MAX_REDIRECTS: Final = 5
-"""Redirects of one page."""
 MAX_ADDRESSES: Final = 4
-"""Addresses of one host that are tried."""
 MAX_CONCURRENT_FETCHES: Final = 16
 """Fetches at once; more wait, within their time."""
 MAX_CONCURRENT_LOOKUPS: Final = 2
