@@ -57,10 +57,8 @@ class AcmeKit(Kit):
     async def seen(self, where: Where, count: int = 1) -> list[str]:
         room = ROOMS.get(where, "dm-alice")
         said = self.server.said
-        await self.server.until(
-            lambda: len(said(room, by_bot=True)) >= count, limit_s=self.patience_s
-        )
-        return said(room, by_bot=True)
+        await self.server.until(lambda: len(said(room)) >= count, limit_s=self.patience_s)
+        return said(room)
 
     async def again(self) -> None:
         await self.server.pass_on(self.server.events[-1])
@@ -89,7 +87,8 @@ class AcmeKit(Kit):
         self.server.token = "another-token"
 
     async def cut(self) -> None:
-        self.server.cut()
+        for one in self.server.listeners:
+            one.transport.abort()
 
     async def away(self) -> None:
         await self.server.stop()

@@ -120,9 +120,8 @@ class AcmeChannel:
                 self._cursor = str(get_int(first, "newest") or 0)
             self._is_up = True
             await self._tell_link(emit, up=True)
-            while line := await _read_line(reader):
-                message = self._read_message(_parse_line(line), me)
-                if message is not None:
+            while (event := await _read(reader)) is not None:
+                if (message := self._read_message(event, me)) is not None:
                     # Only what is durable counts as taken, so nothing is read meanwhile.
                     await emit([message], cursor=message.id)
                     self._cursor = message.id
@@ -135,11 +134,7 @@ class AcmeChannel:
         number, sent = get_int(event, "id"), get_datetime(event, "sent")
         if number is None or sent is None or not (sender and room and text) or sender == me:
             return None
-        kind: Literal["direct", "mention", "room"] = "room"
-        if get_bool(event, "direct"):
-            kind = "direct"
-        elif get_bool(event, "mention"):
-            kind = "mention"
+        is_direct, is_mention = get_bool(event, "direct"), get_bool(event, "mention")
         return Message(
             id=MessageId(str(number)),
             at=Address(channel=self.name, room=RoomId(room)),
@@ -150,7 +145,7 @@ class AcmeChannel:
             ),
             text=text,
             sent=sent,
-            kind=kind,
+            kind="direct" if is_direct else "mention" if is_mention else "room",
         )
 
     async def _tell_link(self, emit: Emit, *, up: bool, reason: str = "") -> None:
@@ -197,10 +192,17 @@ class AcmeChannel:
                 async with asyncio.timeout(TIMEOUT_S):
                     writer.write(json.dumps(whole).encode() + b"\n")
                     await writer.drain()
-                    answer = _parse_line(await _read_line(reader))
+                    answer = await _read(reader)
             except (OSError, TimeoutError):
-                answer = {}
-            _raise_error(answer)
+                answer = None
+            if not answer:
+                raise Uncertain("the server gave no answer")
+            if error := get_str(answer, "error"):
+                reason = get_str(answer, "reason") or "no reason is given"
+                if error == "limited":
+                    seconds = get_number(answer, "seconds") or 1.0
+                    raise RateLimited(reason, retry_after_s=seconds)
+                raise (Denied if error == "denied" else Rejected)(reason)
             yield reader, answer
         finally:
             writer.close()
@@ -208,37 +210,18 @@ class AcmeChannel:
                 await writer.wait_closed()
 
 
-async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    """Return the next line. Empty: the connection has ended, or a line is far too long."""
+async def _read(reader: asyncio.StreamReader) -> Json | None:
+    """Return the object in the next line; empty: it cannot be read. None: the connection has
+    ended.
+    """
     try:
-        return await reader.readline()
-    except (OSError, ValueError):
-        return b""
-
-
-def _parse_line(line: bytes) -> Json:
-    """Return the object in a line. Empty: there is none that can be read."""
-    try:
-        found: Any = json.loads(line)
+        line = await reader.readline()
+        found: Any = json.loads(line) if line else None
+    except OSError:
+        return None
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _raise_error(answer: Json) -> None:
-    """Raise the SendError that an answer tells."""
-    reason = get_str(answer, "reason") or "no reason is given"
-    match get_str(answer, "error"):
-        case "denied":
-            raise Denied(reason)
-        case "limited":
-            seconds = get_number(answer, "seconds") or 1.0
-            raise RateLimited(reason, retry_after_s=seconds)
-        case "refused":
-            raise Rejected(reason)
-        case "" if answer:
-            return
-    raise Uncertain("the server gave no answer")
+    return found if isinstance(found, dict) else {} if line else None
 
 
 class AcmePlugin(Plugin):

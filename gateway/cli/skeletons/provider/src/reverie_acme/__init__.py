@@ -75,17 +75,20 @@ def build_request(request: ModelRequest, model: str) -> Json:
 
 
 def _encode(said: ModelMessage) -> Json:
-    message: Json = {"role": said.role}
-    message["text"] = "\n".join([part.text for part in said.parts if isinstance(part, TextPart)])
-    message["calls"] = [
-        {"id": part.id, "name": part.name, "arguments": part.arguments}
-        for part in said.parts
-        if isinstance(part, ToolCall)
-    ]
-    message["results"] = [
-        {"id": part.id, "text": part.text} for part in said.parts if isinstance(part, ToolResult)
-    ]
-    return message
+    return {
+        "role": said.role,
+        "text": "\n".join(part.text for part in said.parts if isinstance(part, TextPart)),
+        "calls": [
+            {"id": part.id, "name": part.name, "arguments": part.arguments}
+            for part in said.parts
+            if isinstance(part, ToolCall)
+        ],
+        "results": [
+            {"id": part.id, "text": part.text}
+            for part in said.parts
+            if isinstance(part, ToolResult)
+        ],
+    }
 
 
 class _Call(BaseModel):
