@@ -496,9 +496,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force", action="store_true", help="the same, and also write answers that did not work"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="for programs; implies --non-interactive"
-    )
     answers = parser.add_argument_group("answers, each to one question")
     for key, (_, help_text) in QUESTIONS.items():
         answers.add_argument(flag_of(key), metavar="TEXT", help=help_text)
@@ -524,7 +521,7 @@ def _run(args: argparse.Namespace) -> int:
             flags[key] = f"${{file:{path.absolute()}}}"
     person = Respondent(
         flags,
-        attended=not (args.non_interactive or args.json),
+        attended=not args.non_interactive,
         force=args.force,
     )
-    return run_setup(args.config, person, as_json=args.json, yes=args.yes or args.force)
+    return run_setup(args.config, person, yes=args.yes or args.force)

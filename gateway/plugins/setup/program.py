@@ -62,9 +62,7 @@ _SMALL_MODEL_PERSONA: Final = "IDENTITY.local.md"
 models."""
 
 
-def run_setup(
-    directory: Path | None, person: Respondent, *, as_json: bool = False, yes: bool = False
-) -> int:
+def run_setup(directory: Path | None, person: Respondent, *, yes: bool = False) -> int:
     """Run setup and return the exit code. If it stops, the reason is written to standard error.
 
     `directory`: None: asked for. `yes`: existing files are changed without asking.
@@ -72,7 +70,7 @@ def run_setup(
     try:
         while True:
             try:
-                return _run_setup(directory, person, as_json=as_json, yes=yes)
+                return _run_setup(directory, person, yes=yes)
             except BeginAgain:
                 person.begin_again()
     except KeyboardInterrupt:
@@ -87,11 +85,7 @@ def run_setup(
         reason = str(error)
         if isinstance(error, OSError):
             reason = f"{error.filename}: {error.strerror}"
-        message = Redactor(person.seen_secrets)(reason)
-        if as_json:
-            _print_json({"ok": False, "error": message, "findings": _list_findings(person)})
-        else:
-            sys.stderr.write(f"setup: {message}\n")
+        sys.stderr.write(f"setup: {Redactor(person.seen_secrets)(reason)}\n")
         return error.code if isinstance(error, SetupStopped) else FAILED
     except Exception:  # noqa: BLE001 - an unexpected error may quote a secret: it is printed redacted
         bug = Redactor(person.seen_secrets)(traceback.format_exc())
@@ -99,7 +93,7 @@ def run_setup(
         return FAILED
 
 
-def _run_setup(directory: Path | None, person: Respondent, *, as_json: bool, yes: bool) -> int:
+def _run_setup(directory: Path | None, person: Respondent, *, yes: bool) -> int:
     directory = person.directory = _choose_directory(directory, person)
     texts = read_config_files(directory)
     if texts:
@@ -133,30 +127,15 @@ def _run_setup(directory: Path | None, person: Respondent, *, as_json: bool, yes
     _check(directory, configs, "the configuration would have errors:")
     files |= {name: text for name, text in configs.items() if text != texts.get(name)}
     if files:
-        _confirm(person, directory, files, silent=as_json, yes=yes)
+        _confirm(person, directory, files, yes=yes)
         write_files(directory, files)
     notes += [f"{flag} was not used: nothing asked for it" for flag in person.unused_flags]
     last = {one.code: one.level for one in person.findings}
     code = UNCHECKED if "unknown" in last.values() else DONE
-    written = [str(directory / name) for name in files]
     next_commands = [
         f"reverie {name} --config {shlex.quote(str(directory))}" for name in ("doctor", "run")
     ]
-    if not as_json:
-        _say_farewell(channels, written, notes, next_commands, running=running)
-        return code
-    _print_json(
-        {
-            "ok": True,
-            "directory": str(directory),
-            "written": written,
-            "channels": [one.name for one in channels],
-            "owners": value_at(config, "access", "roles", "owner") or [],
-            "warnings": notes,
-            "findings": _list_findings(person),
-            "next": next_commands,
-        }
-    )
+    _say_farewell(channels, notes, next_commands, changed=bool(files), running=running)
     return code
 
 
@@ -196,17 +175,17 @@ def _list_lines(what: str, lines: Sequence[str]) -> str:
 
 def _say_farewell(
     channels: list[ChannelAnswers],
-    written: list[str],
     notes: list[str],
     next_commands: list[str],
     *,
+    changed: bool,
     running: bool,
 ) -> None:
     doctor, run = next_commands
     start = f"  {run}        starts it; Ctrl-C stops it"
     if running:
         start = "  A gateway is running with this configuration. It reads the changes by itself."
-    lines = ["", "Written." if written else "Nothing has changed."]
+    lines = ["", "Written." if changed else "Nothing has changed."]
     lines += [f"  note: {one}" for one in notes]
     lines += ["", "Next", f"  {doctor}     checks everything again", start, "", "Talking to it"]
     lines += [line for one in channels for line in one.farewell]
@@ -224,18 +203,7 @@ def _say_farewell(
     print(*lines, sep="\n")
 
 
-def _print_json(result: Mapping[str, object]) -> None:
-    sys.stdout.write(json.dumps(result) + "\n")
-
-
-def _list_findings(person: Respondent) -> list[dict[str, str]]:
-    keys = ("code", "level", "what", "fix")
-    return [{key: getattr(one, key) for key in keys} for one in person.findings]
-
-
-def _confirm(
-    person: Respondent, directory: Path, files: Mapping[str, str], *, silent: bool, yes: bool
-) -> None:
+def _confirm(person: Respondent, directory: Path, files: Mapping[str, str], *, yes: bool) -> None:
     redactor, lines, touched = Redactor(person.seen_secrets), list[str](), False
     for name, text in files.items():
         path = directory / name
@@ -249,8 +217,7 @@ def _confirm(
         old = path.read_text(encoding="utf-8").splitlines()
         diff = unified_diff(old, text.splitlines(), name, f"{name} (new)", lineterm="")
         lines += map(redactor, diff)
-    if not silent:
-        print("", "What would change" if touched else "What is written", "", *lines, "", sep="\n")
+    print("", "What would change" if touched else "What is written", "", *lines, "", sep="\n")
     if yes:
         return
     if touched and not person.attended:
