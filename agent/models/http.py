@@ -735,7 +735,6 @@ def format_host(url: str) -> str:
 
 
 async def _read_limited(response: "httpx.Response", most_bytes: int) -> bytes:
-    """Read the whole body, or stop once it is larger than `most_bytes`."""
     body = bytearray()
     async for data in response.aiter_bytes():
         body += data

@@ -332,7 +332,6 @@ def _stand_together(text: str, name: str, values: Sequence[set[str]], max_distan
 
 
 def _argument_values(arguments: str) -> Iterator[str]:
-    """Yield each single value in a call's arguments, as text."""
     try:
         left: list[object] = [json.loads(arguments or "{}")]
     except (ValueError, RecursionError):
@@ -370,5 +369,4 @@ def _unescape(found: re.Match[str]) -> str:
 
 
 def _keep_letters(text: str) -> str:
-    """Return the letters and digits of the text, case-folded."""
     return "".join(_WORD.findall(unicodedata.normalize("NFKC", text).casefold()))

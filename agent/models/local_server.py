@@ -81,7 +81,6 @@ def main(weights: str) -> None:
 
 
 def _count_cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 

@@ -43,7 +43,6 @@ _THREADS_FIX: Final = (
     "take `threads` out; meanwhile it answers in the channel"
 )
 _MAX_ROOMS: Final = 10
-"""Most rooms that are checked."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -213,7 +213,6 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 2.0, 60.0
 _BATCH_SIZE = 256
 _MAX_SEEN = 4096
 _CHANNEL_EVENT_PREFIXES = ("MESSAGE_", "INTERACTION_")
-"""Prefixes of events that happen in a channel."""
 
 
 def _is_direct(event: Notification) -> bool:

@@ -328,7 +328,6 @@ class InteractionResponder:
         await self._call_back(interaction, token, answer, again=False)
 
     async def _find_choices(self, payload: Json) -> list[str]:
-        """Return suggestions; none on any failure."""
         completion = _parse_completion(payload, self._directory)
         if completion is None or self.completer is None:
             return []

@@ -58,7 +58,6 @@ HEARTBEAT_TIMEOUT_S = 60.0
 acknowledges it."""
 _MAX_LIMITS = 256
 _UPLOAD_EXTRA_S: Final = 120.0
-"""Extra time for a request with a file."""
 EVENTS: Final = (
     "READY",
     "RESUMED",
@@ -269,7 +268,6 @@ class _SendGuard:
         self.is_maybe_done = False
         """Discord may have done the request without an answer."""
         self.is_hook_error = False
-        """`before_send` raised."""
         self.status = 0
         self.wait_s: float | None = None
         """Seconds to wait according to the last answer; None: it was no 429."""

@@ -52,7 +52,6 @@ _RESERVE = 10
 """New sessions of a day that are left to the operator, who may restart the gateway: after the last
 one, Discord resets the token."""
 _HEARTBEAT_END_S = 0.5
-"""Longest wait for the end of a heartbeat thread."""
 _GOODBYE_S = 0.3
 _OPENING: ContextVar[tuple[DiscordClient, list["GatewaySocket"]]] = ContextVar("opening")
 

@@ -304,7 +304,6 @@ def thread_title(title: str, question: Message | None) -> str:
 
 
 def _quoted_message(data: Json, directory: DiscordDirectory) -> QuotedMessage | None:
-    """Return the message that an addressed one replies to, with its files."""
     replied = get_object(data, "referenced_message")
     if not _reply_target(data) or _message_kind(data, directory) == "room":
         return None

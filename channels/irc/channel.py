@@ -411,7 +411,6 @@ class IrcChannel:
             await self._tear_down(session, helpers)
 
     async def _serve(self, session: IrcSession) -> None:
-        """Bring the session up, and use it until it is lost or this is cancelled."""
         if await session.bring_up():
             self._session = session
             self._report_link(

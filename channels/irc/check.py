@@ -24,7 +24,6 @@ from gateway.core.net_probe import PROXY_FIX, explain_connection_error, probe_ne
 from gateway.core.proxy import ProxyFailed, find_proxy, through
 
 _MAX_ROOMS: Final = 10
-"""Most rooms that are queried."""
 _END_OF_REPLIES: Final = "rooms-are-asked"
 _ROOM_REPLIES_S: Final = 5.0
 """Seconds for the replies about rooms: some servers send none, others a line a second."""

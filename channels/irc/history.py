@@ -86,14 +86,12 @@ class LastingState:
 _PAGE_LINES: Final = 100
 _MAX_PAGES: Final = 100
 HISTORY_AGE_S: Final = 3600.0
-"""Age of the oldest messages that are requested."""
 _MAX_TARGETS: Final = 50
 _MAX_HELD: Final = 1_000
 DIRECT_PLACE: Final = "\0people"
 """Place of all direct messages, until the people with new messages are known."""
 PING_PREFIX: Final = "history-"
 HISTORY_CAPS: Final = frozenset({"batch", "draft/chathistory", "server-time"})
-"""Capabilities that a history needs."""
 
 
 def _format_time(when: datetime) -> str:

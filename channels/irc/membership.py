@@ -76,7 +76,6 @@ class IrcMembership:
         self._requested: set[str] = set()
         """Rooms whose JOIN is not answered yet."""
         self._refusals: dict[str, str] = {}
-        """Room -> reason of the last refusal."""
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.unconfigured_rooms: set[str] = set()
         """Rooms that we were put into against the configuration, and have left. A bouncer is there
@@ -227,7 +226,6 @@ class IrcMembership:
             logger.error("%s: cannot join %s: %s", self._name, room, self._refusals[room])
 
     def _bad_key_remedy(self, room: str) -> str:
-        """Return what an operator does about a room that wants a key, or another one."""
         name = next((name for name in self.config.rooms if self._fold(name) == room), room)
         has_key = room in map(self._fold, self.config.keys)
         return (

@@ -52,9 +52,7 @@ class SendItem:
     future: asyncio.Future[Receipt] | None = None
     """Result for the caller of `send`; None: not a part."""
     before_send: BeforeSend = no_before_send
-    """Awaited before the line is written."""
     lone_command: str = ""
-    """Command that the item is; empty: a message."""
     chat: RoomId | None = None
     """Set if the item is for one person, under whatever nick they have when it is written."""
     is_handed_over: bool = False
@@ -140,7 +138,6 @@ NO_SUCH_NICK = "(401)"
 
 
 _LINES: Final = "lines"
-"""Key of the one bucket."""
 MAX_IN_FLIGHT = 4
 """Unconfirmed parts that trigger a barrier: the burst that servers allow."""
 _MAX_UNCONFIRMED_LINES = 64
@@ -158,9 +155,7 @@ class IrcOutgoing:
         self._bucket = TokenBuckets(rate)
         self._waiting: deque[SendItem] = deque()
         self._window = SendWindow()
-        """Lines written since the last barrier."""
         self._pending: deque[SendWindow] = deque()
-        """Windows whose PING is not answered yet."""
         self._is_ping_wanted = False
         self._whois_since: dict[str, float] = {}
         """Folded nick -> time of the WHOIS request that is not answered yet."""

@@ -169,7 +169,6 @@ class IrcRegistration:
         )
         self._wanted_caps = WANTED_CAPS | {"sasl"} if config.sasl else WANTED_CAPS
         self.offered_caps: dict[str, str] = {}
-        """Name -> value."""
         self._requested_caps: set[str] = set()
         self._is_cap_listed = self._is_cap_refused = False
         self._tries = 0

@@ -196,7 +196,6 @@ class _LineWriter:
         self._line.append(text)
 
     def _set_format(self, wanted: Sequence[str]) -> None:
-        """Write codes until the active formatting is `wanted`."""
         for code in reversed(self._active_codes.copy()):
             if code not in wanted:
                 self._line.append(code)

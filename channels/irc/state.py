@@ -80,14 +80,12 @@ class Changes:
     target: str = ""
     """The first parameter, folded."""
     is_mine: bool = False
-    """We are the sender."""
     account: str | None = None
     """The sender's services account before the line (after a JOIN), as far as known."""
     rooms: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Rooms of ours in which the sender was before the line (after a JOIN), with the letters of the
     modes that are their ranks there."""
     entered: str = ""
-    """Room that we have entered."""
     left: str = ""
     """Room that we are no longer in."""
     is_netsplit: bool = False

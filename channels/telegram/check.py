@@ -68,7 +68,6 @@ _COPY_WHOLE_FIX: Final = (
 )
 _ADD_FIX: Final = "add the bot to the group, and check the id: the bot shows it there after /whoami"
 _MAX_ROOMS: Final = 10
-"""Most groups that are checked."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -80,7 +80,6 @@ class TelegramWebhookServer:
                 logger.warning("%s: Telegram could not call the webhook: %s", name, message)
 
     async def _set_webhook(self) -> None:
-        """Set our webhook; repeat until it succeeds. Raises Denied."""
         await self._receiver.retry(
             lambda bot: bot.set_webhook(
                 self._config.url,

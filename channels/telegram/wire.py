@@ -124,7 +124,6 @@ def _parse_sound(raw: dict[str, Any]) -> telegram.Update:
 
 
 def _essence(raw: dict[str, Any]) -> dict[str, Any]:
-    """Return an update with the essential fields of its events alone."""
     return {
         kind: {name: value for name, value in event.items() if name in _ESSENTIAL_FIELDS}
         if isinstance(event, dict)
@@ -642,7 +641,6 @@ def _quoted_message(
 _MAX_ALBUM_ITEMS = 10
 """Largest album (core.telegram.org/bots/api#sendmediagroup)."""
 _SHARED_TYPES = frozenset({"group", "supergroup", "channel"})
-"""Types of chats with more than one person."""
 ALBUM_WAIT_S = 0.7
 """Seconds without a new picture after which an album counts as complete. Telegram usually delivers
 it at once."""
