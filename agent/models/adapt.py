@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from agent.models.base import MessagePart, Model, ModelMessage, ModelRequest, TextPart, ToolResult
 from agent.tokens.counter import measure_prompt
@@ -84,6 +85,19 @@ def find_tool_loop_start(conversation: Sequence[ModelMessage]) -> int:
     while start > 1 and any(isinstance(part, ToolResult) for part in conversation[start - 1].parts):
         start -= 2
     return start
+
+
+def write_kept(fields: Json, model: str) -> str:
+    """Return as text what belongs to an answer of `model`, and only the same model reads back (e.g.
+    signatures). Empty: nothing.
+    """
+    return json.dumps({"model": model} | fields) if fields else ""
+
+
+def read_kept(written: str, model: str) -> dict[str, Any]:
+    """Return what `write_kept` wrote for the same model; else nothing."""
+    kept: dict[str, Any] = json.loads(written) if written else {}
+    return kept if kept.get("model") == model else {}
 
 
 def parse_tool_input(arguments: str) -> Json:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from agent.models.adapt import Json, find_tool_loop_start, parse_tool_input
+from agent.models.adapt import Json, find_tool_loop_start, parse_tool_input, read_kept, write_kept
 from agent.models.base import (
     EMPTY_USER_TEXT,
     CacheBreakpoint,
@@ -212,7 +212,7 @@ def build_anthropic_request(
         thinking = list[Json]()
         if wants_thinking and role == "assistant":
             written = "".join([request.conversation[number].thinking for number in dict(parts)])
-            thinking = read_thinking(written, model) or [dict(_NO_THINKING)]
+            thinking = read_kept(written, model).get("blocks") or [dict(_NO_THINKING)]
         layout.add_message(role, parts, recall if parts[0][0] >= loop else lambda _: None, thinking)
     suffix = layout.add_suffix(RequestSuffix(request.aside, request.now))
     messages = layout.messages
@@ -248,14 +248,7 @@ def write_thinking(content: Iterable[Json], model: str) -> str:
     are none.
     """
     blocks = [block for block in content if block.get("type") in THINKING_TYPES]
-    return json.dumps({"model": model, "blocks": blocks}) if blocks else ""
-
-
-def read_thinking(written: str, model: str) -> list[Json]:
-    """Return the blocks that `write_thinking` wrote for the same model. Empty: none are known."""
-    known: Json = json.loads(written) if written else {}
-    blocks = known.get("blocks") if known.get("model") == model else None
-    return blocks if isinstance(blocks, list) else []
+    return write_kept({"blocks": blocks} if blocks else {}, model)
 
 
 class _MessageLayout:

@@ -21,13 +21,13 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic.alias_generators import to_camel
 
-from agent.models.adapt import Json, append_suffix, parse_tool_input
+from agent.models.adapt import Json, append_suffix, parse_tool_input, read_kept, write_kept
 from agent.models.base import (
     EMPTY_USER_TEXT,
     ModelBusy,
@@ -156,14 +156,14 @@ def _model_parts(message: ModelMessage, model: str, refused: frozenset[str]) -> 
     one part.
     """
     text = "".join([part.text for part in message.parts if isinstance(part, TextPart)])
-    kept = _read_kept(message.thinking, model).get("parts", ())
+    kept = read_kept(message.thinking, model).get("parts", ())
     parts = [_sign({"text": one["text"]}, one.get("thoughtSignature"), refused) for one in kept]
     if "".join([one["text"] for one in kept]).strip() != text.strip():
         parts = [{"text": text}] if text.strip() else []
     calls: list[Json] = []
     for call in message.parts:
         if isinstance(call, ToolCall):
-            own = _read_kept(call.extra, model)
+            own = read_kept(call.extra, model)
             written = {"name": call.name, "args": parse_tool_input(call.arguments)}
             part: Json = {"functionCall": _own_id(own) | written}
             calls.append(_sign(part, own.get("thoughtSignature"), refused))
@@ -184,7 +184,7 @@ def _user_parts(message: ModelMessage, calls: Mapping[str, ToolCall], model: str
     for part in message.parts:
         if isinstance(part, ToolResult) and (call := calls.get(part.id)) is not None:
             result = {"error" if part.is_error else "output": part.text}
-            named = _own_id(_read_kept(call.extra, model)) | {"name": call.name}
+            named = _own_id(read_kept(call.extra, model)) | {"name": call.name}
             parts.append({"functionResponse": named | {"response": result}})
         elif isinstance(part, Image) and part.media_type in _SEEN_TYPES:
             data = base64.b64encode(part.data).decode()
@@ -196,19 +196,9 @@ def _user_parts(message: ModelMessage, calls: Mapping[str, ToolCall], model: str
     return parts
 
 
-def _read_kept(written: str, model: str) -> dict[str, Any]:
-    """Return what `_write_kept` wrote, if the same model sent it: signatures are its own."""
-    kept: dict[str, Any] = json.loads(written) if written else {}
-    return kept if kept.get("model") == model else {}
-
-
 def _own_id(kept: Mapping[str, object]) -> Json:
     """Return the id that Gemini gave a call, if any. The turn may have changed that of the call."""
     return {"id": kept["id"]} if "id" in kept else {}
-
-
-def _write_kept(fields: Json, model: str) -> str:
-    return json.dumps({"model": model} | fields) if fields else ""
 
 
 class _Received(BaseModel):
@@ -367,7 +357,7 @@ class _Answer:
                     id=call.id or f"call_{index}",
                     name=call.name,
                     arguments=join_surrogates(written),
-                    extra=_write_kept(kept, self._asked_model),
+                    extra=write_kept(kept, self._asked_model),
                 )
             )
         return calls
@@ -383,7 +373,7 @@ class _Answer:
             stop_reason="tools" if self._calls and stop != "refused" else stop,
             usage=self.usage or Usage(),
             model=self._model,
-            thinking=_write_kept({"parts": self._texts}, self._asked_model)
+            thinking=write_kept({"parts": self._texts}, self._asked_model)
             if self._calls and is_signed
             else "",
         )

@@ -26,7 +26,14 @@ from typing import ClassVar, Literal
 
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, SecretStr
 
-from agent.models.adapt import Json, append_suffix, find_tool_loop_start, parse_tool_input
+from agent.models.adapt import (
+    Json,
+    append_suffix,
+    find_tool_loop_start,
+    parse_tool_input,
+    read_kept,
+    write_kept,
+)
 from agent.models.base import (
     EMPTY_USER_TEXT,
     ModelBusy,
@@ -355,21 +362,9 @@ def thinking_fields(
 
 
 def _returned_fields(written: str, model: str, dialect: OpenAIDialect) -> Json:
-    """Return what `_write_returned` wrote, if the same model sent it and takes it back: signatures
-    are its own.
-    """
-    known: Json = json.loads(written) if written else {}
-    if known.get("model") != model:
-        return {}
-    return {
-        key: known[key]
-        for key in _RETURNED_FIELDS
-        if key in known and key not in dialect.dropped_fields
-    }
-
-
-def _write_returned(fields: Json, model: str) -> str:
-    return json.dumps({"model": model} | fields, ensure_ascii=False) if fields else ""
+    """Return what `write_kept` wrote for the same model, as far as the server takes it back."""
+    kept, taken = read_kept(written, model), set(_RETURNED_FIELDS) - dialect.dropped_fields
+    return {key: value for key, value in kept.items() if key in taken}
 
 
 def _wire_id(written: str, dialect: OpenAIDialect) -> str:
@@ -601,7 +596,7 @@ class ChatCompletionResponse:
                 id=call.id or f"call_{earlier + index}",
                 name=call.name,
                 arguments="".join(call.arguments) or "{}",
-                extra=_write_returned(
+                extra=write_kept(
                     {"extra_content": call.extra} if call.extra else {}, self._asked_model
                 ),
             )
@@ -619,7 +614,7 @@ class ChatCompletionResponse:
             stop_reason=stop,
             usage=self._timed_usage or self._usage,
             model=self._model,
-            thinking=_write_returned(self.thinking(), self._asked_model) if self._calls else "",
+            thinking=write_kept(self.thinking(), self._asked_model) if self._calls else "",
         )
 
 
