@@ -127,8 +127,8 @@ class AnthropicResponse:
         self._model = model
         self._blocks: dict[int, Json] = {}
         self._arguments: dict[int, str] = {}
-        self._usage = Usage()
-        self._text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
+        self.usage = Usage()
+        self.text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
         self._stop: str | None = None
         self.thinking = ""
         """Thinking in the newest event."""
@@ -139,11 +139,6 @@ class AnthropicResponse:
         self.notes: list[str] = []
         """Log lines for the operator: what the provider left out of the request, and why it
         declined to answer."""
-
-    @property
-    def usage(self) -> Usage:
-        """Usage as reported so far."""
-        return self._usage
 
     def add_event(self, event: AnthropicEvent | None) -> str:
         """Process one event; None: it cannot be read. Return its text."""
@@ -197,28 +192,24 @@ class AnthropicResponse:
         elif delta.type == "signature_delta":
             block["signature"] = f"{block.get('signature') or ''}{delta.signature}"
         elif delta.type == "text_delta":
-            text = self._text_halves.join(delta.text)
+            text = self.text_halves.join(delta.text)
             block["text"] = f"{block.get('text') or ''}{text}"
             return text
         return ""
-
-    def finish_text(self) -> str:
-        """Return the end of the text: half of a character that stayed alone."""
-        return self._text_halves.join("", final=True)
 
     def _add_usage(self, reported: _AnthropicUsage | None) -> None:
         """Update the usage; fields that are missing keep their last value."""
         if reported is None:
             return
         if reported.iterations:  # the bill is their sum; the totals beside them leave some out
-            self._usage = Usage()
+            self.usage = Usage()
             reported = _sum_usage(reported.iterations)
-        old = self._usage
+        old = self.usage
         read, written = reported.cache_read_input_tokens, reported.cache_creation_input_tokens
         written_1h = (
             reported.cache_creation.ephemeral_1h_input_tokens if reported.cache_creation else None
         )
-        self._usage = Usage(
+        self.usage = Usage(
             input_tokens=old.input_tokens
             if reported.input_tokens is None
             else reported.input_tokens,
@@ -275,7 +266,7 @@ class AnthropicResponse:
         stop = _STOP_REASONS.get(self._stop or "", "end")
         if stop == "tools" and not self.tool_calls():
             stop = "end"
-        return StreamEnd(stop_reason=stop, usage=self._usage, model=self._model)
+        return StreamEnd(stop_reason=stop, usage=self.usage, model=self._model)
 
     def _arguments_json(self, index: int, block: Json) -> str:
         written = replace_half_escapes(join_surrogates(self._arguments.get(index, "")))
@@ -437,7 +428,7 @@ class AnthropicModel(RemoteModel):
                     wire, f"{error.reason} {error.provider_message}"
                 ):
                     raise
-        if rest := answer.finish_text():
+        if rest := answer.text_halves.join("", final=True):
             yield TextPart(text=rest)
         for note in answer.notes:
             logger.info("%s %s", self.label, note)

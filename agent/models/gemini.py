@@ -281,7 +281,7 @@ class _Answer:
 
     def __init__(self, *, model: str) -> None:
         self._asked_model = self._model = model
-        self._halves = HalfJoiner()
+        self.text_halves = HalfJoiner()
         self._texts: list[Json] = []
         """Parts with text, neighbours without a signature as one."""
         self._calls: list[_Part] = []
@@ -318,7 +318,7 @@ class _Answer:
                 elif part.text:
                     text += part.text
                     self._add_text(part.text, part.thought_signature)
-        return self._halves.join(text) if text else "", thinking
+        return self.text_halves.join(text) if text else "", thinking
 
     def _add_text(self, text: str, signature: str | None) -> None:
         if signature:
@@ -327,10 +327,6 @@ class _Answer:
             self._texts[-1]["text"] = f"{self._texts[-1]['text']}{text}"
         else:
             self._texts.append({"text": text})
-
-    def finish_text(self) -> str:
-        """Return the end of the text: half of a character that stayed alone."""
-        return self._halves.join("", final=True)
 
     @property
     def is_empty(self) -> bool:
@@ -483,7 +479,7 @@ class GeminiModel(RemoteModel):
             yield StreamStart(usage=answer.usage)
             why = sanitize_reason(f"{answer.finish_reason} {answer.explanation}", self._secret)
             raise ModelBusy(f"{self._api.host} spoiled its answer: {why}")
-        if rest := answer.finish_text():
+        if rest := answer.text_halves.join("", final=True):
             yield TextPart(text=rest)
         if unread:
             report_unread(unread, where=self.label, has_content=not answer.is_empty)

@@ -498,7 +498,7 @@ class ChatCompletionResponse:
         self._usage = Usage()
         self._timed_usage: Usage | None = None
         self._reasoning: list[str] = []
-        self._text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
+        self.text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
         self.new_thinking = ""
         """Thinking in the newest chunk."""
         self.has_thinking = self._hands_back = False
@@ -537,7 +537,7 @@ class ChatCompletionResponse:
                 self.stop_reason = _STOP_REASONS.get(choice.finish_reason, "end")
                 self.is_window_full = choice.finish_reason == "model_context_window_exceeded"
             self._refused = self._refused or bool(delta.refusal)
-        return self._text_halves.join(text) if text else ""
+        return self.text_halves.join(text) if text else ""
 
     def _add_thinking(self, delta: _ChatDelta, in_content: str) -> None:
         reasoning = (delta.reasoning_content, delta.reasoning, in_content)
@@ -559,10 +559,6 @@ class ChatCompletionResponse:
             return {"reasoning_details": self._details}
         text = "".join(self._reasoning)
         return {"reasoning_content" if self._hands_back else "reasoning": text} if text else {}
-
-    def finish_text(self) -> str:
-        """Return the end of the text: half of a character that stayed alone."""
-        return self._text_halves.join("", final=True)
 
     def _add_call(self, piece: _ToolCallDelta) -> None:
         # Some servers leave the index out: then an id begins a call, and a piece without one
@@ -790,7 +786,7 @@ class OpenAIModel(RemoteModel):
                 break
         if answer.stop_reason is None and not (done and unread):
             raise ModelBusy(f"{self._api.host} cut the answer off")
-        rest = answer.finish_text()
+        rest = answer.text_halves.join("", final=True)
         if not self._dialect.is_openai:
             said = rest = said + rest if answer.has_thinking else strip_thinking(said + rest)
         if rest:
