@@ -4,12 +4,12 @@
   reconnects.
 - `connection`: the `irc` library's asyncio connection, and its login, made safe.
 - `session`: one connection from login to loss; what each line calls for.
-- `state`: what the lines of a connection have said: rooms, people, ranks, accounts, netsplits. Each
-  line is applied once, and the others read what it changed.
+- `state`: what the lines of a connection have said: rooms, people, ranks, accounts, netsplits, and
+  who has a nick before a private answer goes out. Each line is applied once, and the others read
+  what it changed.
 - `registration`: capabilities, SASL and the end of the login. `membership`: rooms and nick
   recovery.
-- `outgoing`: paced sending, confirmed by PING barriers. `identity`: who has a nick before a private
-  answer goes out.
+- `outgoing`: paced sending, confirmed by PING barriers.
 - `wire`: lines, ISUPPORT and refusals.
 - `inbound`: lines into notifications, CTCP. `history`: CHATHISTORY, each event emitted once and in
   order, the state that outlives connections, and the queue of notifications that holds back

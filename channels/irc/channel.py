@@ -31,7 +31,11 @@ from channels.base import (
 )
 from channels.irc.config import IrcConfig, create_ssl_context
 from channels.irc.history import IrcNotificationQueue, LastingState
-from channels.irc.identity import (
+from channels.irc.outgoing import MAX_IN_FLIGHT
+from channels.irc.render import FORMATTING, max_body_bytes, paginate, split_line
+from channels.irc.session import CONNECT_TIMEOUT_S, IrcSession
+from channels.irc.state import (
+    ACCOUNT_PREFIX,
     build_sender_id,
     current_nick,
     direct_chat,
@@ -40,10 +44,6 @@ from channels.irc.identity import (
     message_target,
     resolve_target,
 )
-from channels.irc.outgoing import MAX_IN_FLIGHT
-from channels.irc.render import FORMATTING, max_body_bytes, paginate, split_line
-from channels.irc.session import CONNECT_TIMEOUT_S, IrcSession
-from channels.irc.state import ACCOUNT_PREFIX
 from channels.irc.wire import (
     format_line,
     is_bouncer_nick,

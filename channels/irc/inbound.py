@@ -10,9 +10,8 @@ from datetime import datetime, timedelta
 from typing import Final, Literal
 
 from channels.irc.config import IrcConfig
-from channels.irc.identity import build_sender_id, direct_chat
 from channels.irc.render import strip_formatting
-from channels.irc.state import Changes, IrcState
+from channels.irc.state import Changes, IrcState, build_sender_id, direct_chat
 from channels.irc.wire import IrcLine, format_line, mentions_nick, split_relayed
 from channels.text import clean_name, get_datetime
 from gateway.core.events import (

@@ -26,9 +26,8 @@ from channels.base import (
     no_before_send,
 )
 from channels.irc.connection import IrcConnection
-from channels.irc.identity import absence_text, resolve_target, whois_lines
 from channels.irc.render import strip_formatting
-from channels.irc.state import Changes, IrcState
+from channels.irc.state import Changes, IrcState, absence_text, resolve_target, whois_lines
 from channels.irc.wire import (
     IrcLine,
     format_line,

@@ -16,13 +16,19 @@ from channels.irc.history import (
     IrcNotificationQueue,
     LastingState,
 )
-from channels.irc.identity import is_sign_of, resolve_target, whois_lines
 from channels.irc.inbound import EVENT_COMMANDS, CtcpResponder, IrcLineContext
 from channels.irc.membership import IrcMembership
 from channels.irc.outgoing import IrcOutgoing
 from channels.irc.registration import IrcRegistration
 from channels.irc.render import strip_formatting
-from channels.irc.state import WHOX_FIELDS, Changes, IrcState
+from channels.irc.state import (
+    WHOX_FIELDS,
+    Changes,
+    IrcState,
+    is_sign_of,
+    resolve_target,
+    whois_lines,
+)
 from channels.irc.wire import (
     JOIN_REFUSALS,
     IrcLine,

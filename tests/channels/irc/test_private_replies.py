@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from channels.base import RecipientAway
-from channels.irc.identity import current_nick, resolve_target
-from channels.irc.state import IrcState
+from channels.irc.state import IrcState, current_nick, resolve_target
 from gateway.core.clock import ManualClock
 from gateway.core.events import Receipt, RoomId
 from reverie.testing.servers.ircd import CAPS, MODERN, Client, Ircd, Options
