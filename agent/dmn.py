@@ -34,6 +34,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 
 from pydantic import TypeAdapter
 
@@ -635,14 +636,16 @@ def persistent(state: DmnState) -> DmnState:
     )
 
 
-_STATE_ADAPTER: TypeAdapter[DmnState] = TypeAdapter(DmnState)
+@cache
+def _state_adapter() -> TypeAdapter[DmnState]:
+    return TypeAdapter(DmnState)
 
 
 def dump_state(state: DmnState) -> str:
     """Serialize the part of a state that survives the process as JSON."""
-    return _STATE_ADAPTER.dump_json(persistent(state)).decode()
+    return _state_adapter().dump_json(persistent(state)).decode()
 
 
 def load_state(saved: str) -> DmnState:
     """Reverse `dump_state`. Raises ValueError for text that `dump_state` did not make."""
-    return _STATE_ADAPTER.validate_json(saved)
+    return _state_adapter().validate_json(saved)

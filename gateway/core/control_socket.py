@@ -23,7 +23,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.metrics import SNAPSHOT, GatewaySnapshot
+from gateway.core.metrics import GatewaySnapshot, snapshot_adapter
 
 logger = logging.getLogger("reverie.control")
 
@@ -165,7 +165,7 @@ class ControlServer:
         if line.strip() == STATE_REQUEST:
             state = self._snapshot()
             return ControlResponse(
-                ok=state.is_ready, lines=(), data=SNAPSHOT.dump_python(state, mode="json")
+                ok=state.is_ready, lines=(), data=snapshot_adapter().dump_python(state, mode="json")
             )
         try:
             request = CommandRequest.model_validate_json(line)
@@ -198,7 +198,7 @@ async def ask_state(path: Path, within_s: float) -> GatewaySnapshot:
     """
     answer = await _exchange(path, STATE_REQUEST, within_s)
     try:
-        return SNAPSHOT.validate_python(answer.data)
+        return snapshot_adapter().validate_python(answer.data)
     except ValidationError as error:
         raise GatewayNotAnswering(f"a gateway of another version listens on {path}") from error
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, NewType
 
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
 from gateway.core.frozen import frozen
 
@@ -447,7 +447,8 @@ Notification = (
 kinds)."""
 
 NOTIFICATION: TypeAdapter[Notification] = TypeAdapter(
-    Annotated[Notification, Field(discriminator="kind")]
+    Annotated[Notification, Field(discriminator="kind")],
+    config=ConfigDict(defer_build=True),
 )
 """`dump_json` and `validate_json` are each other's inverse on every `Notification`."""
 

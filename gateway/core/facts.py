@@ -811,19 +811,37 @@ def register_facts(facts: Iterable[type[PluginFact]]) -> None:
     _PLUGIN_FACTS.clear()
     _PLUGIN_FACTS.update({fact_kind(fact): fact for fact in facts})
     fact_adapter.cache_clear()
+    _facts_by_kind.cache_clear()
     fact_kinds.cache_clear()
 
 
 @cache
-def fact_adapter() -> TypeAdapter[Fact]:
-    """Return what reads facts, those of plugins too: `validate_json` is the inverse of
-    `dump_fact`.
-    """
+def _facts_by_kind() -> dict[str, Any]:
     # Plugins stand above the log; it has to know their facts before it is read.
     import_module("gateway.plugins").find_plugins()
-    kinds: Any = Union[(*_OWN_FACTS, *_PLUGIN_FACTS.values())]
+    facts = (*_OWN_FACTS, *_PLUGIN_FACTS.values())
+    return {kind: fact for fact in facts for kind in _kinds_of(fact)}
+
+
+@cache
+def fact_adapter() -> TypeAdapter[Fact]:
+    """Return what reads facts whose kind is not known; those of plugins too."""
+    kinds: Any = Union[tuple(set(_facts_by_kind().values()))]  # noqa: UP007 - of a tuple
     adapter: TypeAdapter[Fact] = TypeAdapter(Annotated[kinds, Field(discriminator="kind")])
     return adapter
+
+
+@cache
+def _adapter_of(fact: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(fact)  # of all kinds together it takes 25 ms, and few are met in a start
+
+
+def load_fact(kind: str, body: str) -> Fact:
+    """Reverse `dump_fact`. Raises ValueError for a kind or a text that is not known."""
+    if (known := _facts_by_kind().get(kind)) is None:
+        raise ValueError(f"there is no kind of entries {kind!r}")
+    fact: Fact = _adapter_of(known).validate_json(body)
+    return fact
 
 
 def fact_kind(fact: type[PluginFact]) -> str:
@@ -836,7 +854,7 @@ def prunable_kinds() -> frozenset[str]:
     """Return the kinds whose entries leave the log when they are old, see
     `gateway.plugins.retention`.
     """
-    fact_adapter()
+    _facts_by_kind()
     added = (kind for kind, fact in _PLUGIN_FACTS.items() if not fact.is_kept)
     return _PRUNABLE_KINDS.union(added)
 
@@ -863,9 +881,10 @@ def dump_fact(fact: Fact) -> str:
     value: so a default of theirs, once released, never changes. Queries of the log may rely on
     fields without a default only.
     """
+    of_kind: Any = type(fact)
     if not isinstance(fact, NOTIFICATION_CLASSES):
-        return fact_adapter().dump_json(fact).decode()
-    body = fact_adapter().dump_json(fact, exclude_defaults=True).decode()
+        return _adapter_of(of_kind).dump_json(fact).decode()
+    body = _adapter_of(of_kind).dump_json(fact, exclude_defaults=True).decode()
     return body if isinstance(fact, Message) else f'{body[:-1]},"kind":"{fact.kind}"}}'
 
 
@@ -897,9 +916,7 @@ def is_direct_line(fact: Fact) -> bool:
 @cache
 def fact_kinds() -> frozenset[str]:
     """Return all kinds of entries."""
-    fact_adapter()
-    facts = (*_OWN_FACTS, *_PLUGIN_FACTS.values())
-    return frozenset(kind for fact in facts for kind in _kinds_of(fact))
+    return frozenset(_facts_by_kind())
 
 
 def dedup_key(event: Notification) -> str:

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from datetime import datetime
+from functools import cache
 from typing import Final, Literal
 
 from pydantic import TypeAdapter
@@ -106,8 +107,14 @@ class GatewayState:
 
 
 Elsewhere = tuple[Sequence[ChannelStats], Sequence[HealthProblem]]
-SNAPSHOT: TypeAdapter[GatewaySnapshot] = TypeAdapter(GatewaySnapshot)
-"""`dump_json` and `validate_json` are each other's inverse."""
+
+
+@cache
+def snapshot_adapter() -> TypeAdapter[GatewaySnapshot]:
+    """Return what writes and reads snapshots: its `dump_json` and `validate_json` are each other's
+    inverse.
+    """
+    return TypeAdapter(GatewaySnapshot)
 
 
 class GatewayStats:

@@ -4,9 +4,9 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import field, replace
-from functools import partial
+from functools import cache, partial
 from inspect import signature
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from pydantic import create_model
 
@@ -176,6 +176,14 @@ def keyword_fields(handler: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
+class _Declared(NamedTuple):
+    build: Callable[[], Tool]
+    """At the first use: a start needs no tool."""
+    permit: ToolPermit
+    timeout_s: Callable[[Any], float]
+    note: Callable[[Any], str | None]
+
+
 def tool(
     description: str,
     permit: ToolPermit = ALLOW_ANYBODY,
@@ -195,7 +203,8 @@ def tool(
     """
 
     def declare(method: HandlerT) -> HandlerT:
-        built = build_tool(
+        build = partial(
+            build_tool,
             method,
             description,
             permit,
@@ -205,7 +214,7 @@ def tool(
             polls=polls,
             offer=offer,
         )
-        method.__dict__[_DECLARATION] = (built, timeout_s, note)
+        method.__dict__[_DECLARATION] = _Declared(cache(build), permit, timeout_s, note)
         return method
 
     return declare
@@ -217,32 +226,37 @@ def tools_of(*owners: object) -> list[Tool]:
         replace(
             built,
             handler=partial(built.handler, owner),
-            timeout_s=partial(timeout_s, owner),
-            note=partial(note, owner),
+            timeout_s=partial(one.timeout_s, owner),
+            note=partial(one.note, owner),
             effect=built.effect
             if isinstance(built.effect, Effect)
             else partial(built.effect, owner),
         )
         for owner in owners
-        for built, timeout_s, note in _declared_tools(type(owner))
+        for one in _declared_tools(type(owner)).values()
+        for built in (one.build(),)
     ]
+
+
+def build_tools(owner: type) -> list[Tool]:
+    """Return the tools that a class declares. Raises what pydantic does for arguments of a type
+    that it cannot read.
+    """
+    return [one.build() for one in _declared_tools(owner).values()]
 
 
 def permits_of(*owners: type) -> dict[str, ToolPermit]:
     """Return the requirements of the tools declared by these classes, by name."""
+    return {name: one.permit for owner in owners for name, one in _declared_tools(owner).items()}
+
+
+def _declared_tools(owner: type) -> dict[str, _Declared]:
+    """Return the tools that a class declares, by name."""
     return {
-        built.spec.name: built.permit for owner in owners for built, *_ in _declared_tools(owner)
-    }
-
-
-def _declared_tools(
-    owner: type,
-) -> list[tuple[Tool, Callable[[Any], float], Callable[[Any], str | None]]]:
-    return [
-        one.__dict__[_DECLARATION]
+        one.__name__: one.__dict__[_DECLARATION]
         for one in vars(owner).values()
         if _DECLARATION in getattr(one, "__dict__", ())
-    ]
+    }
 
 
 async def run_in_thread(work: Callable[[Callable[[], bool]], ThreadResult]) -> ThreadResult:

@@ -22,7 +22,7 @@ from agent.models.settings import ProviderSettings
 from gateway.commands.definition import declared_commands
 from gateway.config.models import ChannelKey, LlmConfig, Name, Settings
 from gateway.core.facts import fact_kind, register_facts
-from gateway.core.tool import permits_of
+from gateway.core.tool import build_tools, permits_of
 from gateway.hooks import PluginProblem
 from gateway.plugin import API_VERSION, PROJECT, Hooks, PlatformFactory, Plugin
 from gateway.store.projections import register_tables
@@ -194,7 +194,7 @@ def check_plugin(plugin: object, before: Sequence[type[Plugin]]) -> None:
         raise UnusablePlugin(f"{', '.join(foreign)} must begin with {plugin.name}")
     if own := sorted(table_names().intersection(one.name for one in plugin.tables)):
         raise UnusablePlugin(f"the store has a table {', '.join(own)} of its own")
-    if taken := sorted(permits_of(*before).keys() & permits_of(plugin)):
+    if taken := sorted(permits_of(*before).keys() & {one.spec.name for one in build_tools(plugin)}):
         raise UnusablePlugin(f"there is a tool {', '.join(taken)} already")
     if plugin.Settings is not None and any(
         one.is_required() for one in plugin.Settings.model_fields.values()

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Final, Protocol
 
@@ -587,12 +588,11 @@ class Agent:
     def _build_context(self, agent_model: AgentModel) -> AgentContext:
         """Build what depends on the model, and on settings that hold for a whole turn."""
         gateway, services, model = self._gateway, self._services, agent_model.model
-        tools = services.registry.build_dispatcher(self.id, model)
         return AgentContext(
             gateway=gateway,
             agent=self,
             model=agent_model,
-            tools=tools,
+            make_tools=cache(partial(services.registry.build_dispatcher, self.id, model)),
             prompts=PromptContextBuilder(
                 self.id,
                 gateway,

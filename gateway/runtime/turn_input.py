@@ -4,7 +4,7 @@
 - `TurnInput`: unread messages of one turn, or its digest, and what of it the turn has consumed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -79,11 +79,17 @@ class AgentContext:
     gateway: GatewayHandle
     agent: "Agent"
     model: AgentModel
-    tools: ToolDispatcher
+    make_tools: Callable[[], ToolDispatcher]
+    """Always the same; made for the first turn, for a start needs none."""
     prompts: PromptContextBuilder
     compaction: Compactor
     history: HistoryStore
     limits: UsageLimiter
+
+    @property
+    def tools(self) -> ToolDispatcher:
+        """Tools of the agent, as far as its model has room for them."""
+        return self.make_tools()
 
     @property
     def max_tool_rounds(self) -> int:

@@ -15,7 +15,7 @@ from agent.tools import CALL_CAPABILITY, unwrap_call
 from gateway.core.api_models import TurnSummary, token_fields
 from gateway.core.clock import id_created_at
 from gateway.core.events import Command, ConversationId, Usage
-from gateway.core.facts import Fact, Judgement, Seq, fact_adapter, is_inner
+from gateway.core.facts import Fact, Judgement, Seq, fact_adapter, is_inner, load_fact
 from gateway.core.frozen import frozen
 from gateway.core.tool_spec import ToolCall
 from gateway.store.queries import FIRST_ENTRY_SINCE, LAST, using
@@ -292,7 +292,7 @@ class NotificationRow:
             then,
         ) = row
         after, after_within, after_seq = then.split() if then is not None else ("", "0", "0")
-        judgement = fact_adapter().validate_json(judged)
+        judgement = load_fact("judged", judged)
         assert isinstance(judgement, Judgement)
         return cls(
             seq=Seq(seq),

@@ -59,7 +59,7 @@ from gateway.core.facts import (
     TurnRecord,
     UnreadDismissed,
     ViewFolded,
-    fact_adapter,
+    fact_kinds,
 )
 from gateway.core.frozen import frozen
 from gateway.store.queries import using
@@ -439,7 +439,7 @@ def stop_following(tables: Iterable[str], why: str) -> None:
 
 def plugin_tables() -> tuple[Table, ...]:
     """Return the tables of the plugins of this environment."""
-    fact_adapter()  # the plugins are found now
+    fact_kinds()  # the plugins are found now
     return tuple(_TABLES.values())
 
 

@@ -20,7 +20,7 @@ from functools import cache
 from typing import Any, Literal, NamedTuple, Self
 
 from gateway.core.events import ChannelName, ConversationId, Post
-from gateway.core.facts import Fact, Seq, fact_adapter, fact_kinds
+from gateway.core.facts import Fact, Seq, fact_kinds, load_fact
 from gateway.core.frozen import frozen
 
 logger = logging.getLogger("reverie.store")
@@ -79,7 +79,7 @@ class LogEntry:
             conversation=None if conversation is None else ConversationId(str(conversation)),
             key=None if key is None else str(key),
             cause=None if cause is None else Seq(int(str(cause))),
-            fact=fact_adapter().validate_json(str(body)),
+            fact=load_fact(str(kind), str(body)),
         )
 
 

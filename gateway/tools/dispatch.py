@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, Literal
 
@@ -517,11 +518,15 @@ class ToolRegistry:
         self._gate = gate
         self.running = running
         self._plugins = plugins
-        self._families = dict[str, list[Tool]]()
+
+    @cached_property
+    def _families(self) -> dict[str, list[Tool]]:
         """All tools by family, in the order of their importance."""
-        for one in plugins.all:
-            if tools := plugins.tools(one):
-                self._families.setdefault(one.family or one.name, []).extend(tools)
+        families = dict[str, list[Tool]]()
+        for one in self._plugins.all:
+            if tools := self._plugins.tools(one):
+                families.setdefault(one.family or one.name, []).extend(tools)
+        return families
 
     def build_dispatcher(self, agent: str, model: Model) -> ToolDispatcher:
         """Build the dispatcher of an agent. `model`: its own; a small window has no room for all

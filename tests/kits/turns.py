@@ -175,7 +175,7 @@ def context_of(
             caches=frozenset(),
             ceilings=ceilings if ceilings is not None else [],
         ),
-        tools=tools,
+        make_tools=lambda: tools,
         prompts=Ana(
             "ana",
             gateway,

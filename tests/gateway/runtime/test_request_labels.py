@@ -399,9 +399,8 @@ class World(NoApprovals):
             keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
         )
         persona.memory = memory.file
-        desk.means = replace(
-            desk.means, gateway=gateway, tools=dispatcher(tools, self), prompts=persona
-        )
+        mine = dispatcher(tools, self)
+        desk.means = replace(desk.means, gateway=gateway, make_tools=lambda: mine, prompts=persona)
         desk.turns = turns = Seen(services, digests)
         turns.contexts = self.model.contexts
         store.subscribe(self._appended)
