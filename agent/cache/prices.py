@@ -20,7 +20,7 @@ _TOKENS_PER_PRICE = 1_000_000
 
 
 class _PriceModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class LongPrompt(_PriceModel):

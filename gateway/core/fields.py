@@ -72,4 +72,4 @@ LocalFile = Annotated[str, AfterValidator(_resolve_path)]
 class ConfigSection(BaseModel):
     """A part of the configuration: frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, defer_build=True)

@@ -95,7 +95,9 @@ class ToolCallRefused(Exception):
 class ToolArguments(BaseModel):
     """Arguments of a tool. Each field's description is part of the schema sent to the model."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, coerce_numbers_to_str=True, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod
