@@ -10,29 +10,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from operator import attrgetter
-from typing import Annotated, Any, Final
-
-from pydantic import Field
+from typing import Final
 
 from agent.prompt import join_surrogates
 from gateway.core.events import ToolCallRecord, TurnStep
 from gateway.core.text_safety import to_single_line
-from gateway.core.tool_spec import ToolArguments, ToolCall, ToolSpec, canonical_json, define_tool
+from gateway.core.tool_spec import ToolCall, ToolSpec, canonical_json
 
-
-class EndingArgs(ToolArguments):
-    """Arguments of the tools that end a turn."""
-
-    note: Annotated[str, Field(description="Unasked: what you did and why.")] = ""
-
-
-STAY_SILENT = define_tool(
-    "stay_silent", "End this turn and post nothing.", EndingArgs, offer="described"
+_NOTE: Final = (
+    '{"properties":{"note":{"description":"Unasked: what you did and why.","type":"string"}},'
+    '"type":"object"}'
 )
-YIELD_TO_USER = define_tool(
-    "yield_to_user",
-    "End this turn and rest until somebody speaks to you. Text beside this call is posted.",
-    EndingArgs,
+STAY_SILENT: Final = ToolSpec(
+    name="stay_silent",
+    description="End this turn and post nothing.",
+    schema=_NOTE,
+    offer="described",
+)
+YIELD_TO_USER: Final = ToolSpec(
+    name="yield_to_user",
+    description="End this turn and rest until somebody speaks to you. Text beside this call is "
+    "posted.",
+    schema=_NOTE,
     offer="unnamed",
 )
 ENDING_TOOLS = (STAY_SILENT, YIELD_TO_USER)
@@ -47,17 +46,11 @@ MAX_LINE_CHARS: Final = 200
 MAX_SIGNATURE_CHARS: Final = 400
 
 
-class CallCapabilityArgs(ToolArguments):
-    """Arguments of `call_capability`."""
-
-    capability: Annotated[str, Field(min_length=1)]
-    args: dict[str, Any] = {}  # noqa: RUF012 - pydantic copies it
-
-
-CALL_CAPABILITY: Final = define_tool(
-    "call_capability",
-    "Use one of the other tools. Without args it describes itself.",
-    CallCapabilityArgs,
+CALL_CAPABILITY: Final = ToolSpec(
+    name="call_capability",
+    description="Use one of the other tools. Without args it describes itself.",
+    schema='{"properties":{"args":{"type":"object"},"capability":{"type":"string"}},'
+    '"required":["capability"],"type":"object"}',
     offer="described",
 )
 CAPABILITY_USAGE: Final = (

@@ -192,7 +192,7 @@ class IrcConfig(ChannelConfig):
     ] = ()
     """Relay bots, by services account, or by nick on a network without accounts: whoever speaks
     through one (`<kai> mybot: hello`) is a guest by that name."""
-    flood: IrcRateLimit = IrcRateLimit()
+    flood: IrcRateLimit = IrcRateLimit.model_construct()
     page_lines: int = Field(default=12, ge=0)
     """Messages of a long answer that are sent at once; a full line counts as three. The rest
     follows after "more". 0: always all of it."""

@@ -102,7 +102,7 @@ class TelegramConfig(ChannelConfig):
                 )
         return rooms
 
-    flood: TelegramRateLimit = TelegramRateLimit()
+    flood: TelegramRateLimit = TelegramRateLimit.model_construct()
     poll_timeout: Duration = Field(default=25.0, le=50)
     """Longest time that a polling request waits for an update, in whole seconds."""
     request_timeout: Duration = Field(default=20.0, gt=0)

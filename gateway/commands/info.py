@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from pydantic import TypeAdapter
 
 from channels.base import CanPage, CommandCompletion, HasPlaceNames
 from gateway import __version__
@@ -35,6 +34,7 @@ from gateway.core.facts import (
     PluginFact,
     PostQueued,
     Seq,
+    fact_adapter,
     fact_kinds,
     is_inner,
 )
@@ -411,7 +411,6 @@ def find_entry_places(entry: LogEntry) -> list[ConversationId]:
 DEFAULT_AUDIT_ROWS: Final = 50
 AUDIT_PAGE: Final = 500
 """Entries read at once."""
-_AUDITED: TypeAdapter[AuditRecord] = TypeAdapter(AuditRecord)
 
 AuditRow = tuple[Seq, datetime, AuditRecord]
 
@@ -439,7 +438,7 @@ async def show_audit(call: CommandCall, context: CommandContext) -> CommandEffec
         context.gateway.store, since=since, by=given.get("by"), limit=limit
     )
     data = [
-        {"seq": seq, "when": at.isoformat(), **_AUDITED.dump_python(fact, mode="json")}
+        {"seq": seq, "when": at.isoformat(), **fact_adapter().dump_python(fact, mode="json")}
         for seq, at, fact in found
     ]
     return done("\n".join(format_audit(found)), data=data)

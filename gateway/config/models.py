@@ -203,14 +203,14 @@ class AccessConfig(ConfigSection):
     rooms: Literal["approval", "listed"] = "approval"
     """Rooms that are not listed. approval: a person who addresses the agent there, or invites it,
     gets a code with which an admin can approve the room; listed: nothing happens."""
-    roles: RolesConfig = RolesConfig()
+    roles: RolesConfig = RolesConfig.model_construct()
     grants: tuple[GrantConfig, ...] = Field(default=(), strict=False)
     platform_roles: tuple[PlatformRoleConfig, ...] = Field(default=(), strict=False)
     masks: bool = False
     """True: people whose only id is a mask may be approved, although another person may have that
     mask tomorrow."""
-    rates: RatesConfig = RatesConfig()
-    budgets: BudgetsConfig = BudgetsConfig()
+    rates: RatesConfig = RatesConfig.model_construct()
+    budgets: BudgetsConfig = BudgetsConfig.model_construct()
     tell: RoomScope | None = None
     """Room where owners are notified of reached limits and of approvals that wait for an admin.
     None: the direct chat that an owner used last."""
@@ -398,7 +398,7 @@ class AttentionConfig(ConfigSection):
     rules: tuple[AttentionRuleConfig, ...] = Field(default=(), strict=False)
     thresholds: dict[str, ThresholdLevel] = Field(default={})
     """Lowest urgency that passes, by type prefix; the longest prefix decides."""
-    presence: PresenceConfig = PresenceConfig()
+    presence: PresenceConfig = PresenceConfig.model_construct()
 
 
 def _check_cache_ttl(value: float) -> float:
@@ -485,11 +485,11 @@ class WorkspaceCacheConfig(ConfigSection):
 class ContextOptimizationConfig(ConfigSection):
     """The four context optimizations and the folds."""
 
-    prompt_cache: PromptCacheConfig = PromptCacheConfig()
-    compaction: CompactionConfig = CompactionConfig()
-    folds: FoldsConfig = FoldsConfig()
-    token_counter: TokenCounterConfig = TokenCounterConfig()
-    workspace_cache: WorkspaceCacheConfig = WorkspaceCacheConfig()
+    prompt_cache: PromptCacheConfig = PromptCacheConfig.model_construct()
+    compaction: CompactionConfig = CompactionConfig.model_construct()
+    folds: FoldsConfig = FoldsConfig.model_construct()
+    token_counter: TokenCounterConfig = TokenCounterConfig.model_construct()
+    workspace_cache: WorkspaceCacheConfig = WorkspaceCacheConfig.model_construct()
 
 
 _NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]+")
@@ -531,7 +531,7 @@ class BindingMatch(ConfigSection):
 class BindingConfig(ConfigSection):
     """Behaviour of an agent in the conversations that match."""
 
-    match: BindingMatch = BindingMatch()
+    match: BindingMatch = BindingMatch.model_construct()
     listen: Literal["mention", "ambient", "all", "off"] = "ambient"
     """mention: the agent answers mentions and does not see other messages; ambient: it answers
     mentions and sees other messages in its next turn; all: every message starts a turn; off: no
@@ -591,7 +591,7 @@ class AgentConfig(ConfigSection):
     """A key of `llm.models`."""
     files: LocalPath | None = None
     """Working directory of file tools and the shell. None: `files` beside the agent's own files."""
-    context_optimization: OptimizationSwitches = OptimizationSwitches()
+    context_optimization: OptimizationSwitches = OptimizationSwitches.model_construct()
     bindings: tuple[BindingConfig, ...] = Field(default=(BindingConfig(),), strict=False)
     """The first match decides; a conversation without a match is ignored. Left out: all match."""
 
@@ -604,7 +604,7 @@ class LlmConfig(ConfigSection):
     overload_wait: Duration = 900.0
     """Time that a question waits while no model answers; then the bot asks the person to ask again.
     0: no wait."""
-    context_optimization: ContextOptimizationConfig = ContextOptimizationConfig()
+    context_optimization: ContextOptimizationConfig = ContextOptimizationConfig.model_construct()
 
 
 class TellConfig(ConfigSection):
@@ -646,7 +646,7 @@ class DmnConfig(ConfigSection):
     same time is learnt from what its provider refuses."""
     timezone: TimeZone = "UTC"
     """Time zone of schedules that name none: an IANA name, e.g. Europe/Zurich."""
-    tell: TellConfig = TellConfig()
+    tell: TellConfig = TellConfig.model_construct()
 
 
 class PluginsConfig(ConfigSection):
@@ -669,12 +669,12 @@ class Settings(ConfigSection):
     """At least one. A conversation belongs to the first binding that matches, from the first agent
     on."""
     llm: LlmConfig
-    dmn: DmnConfig = DmnConfig()
-    tools: ToolsConfig = ToolsConfig()
-    attention: AttentionConfig = AttentionConfig()
-    access: AccessConfig = AccessConfig()
-    commands: CommandsConfig = CommandsConfig()
-    media: MediaConfig = MediaConfig()
-    store: StoreConfig = StoreConfig()
-    ops: OpsConfig = OpsConfig()
-    plugins: PluginsConfig = PluginsConfig()
+    dmn: DmnConfig = DmnConfig.model_construct()
+    tools: ToolsConfig = ToolsConfig.model_construct()
+    attention: AttentionConfig = AttentionConfig.model_construct()
+    access: AccessConfig = AccessConfig.model_construct()
+    commands: CommandsConfig = CommandsConfig.model_construct()
+    media: MediaConfig = MediaConfig.model_construct()
+    store: StoreConfig = StoreConfig.model_construct()
+    ops: OpsConfig = OpsConfig.model_construct()
+    plugins: PluginsConfig = PluginsConfig.model_construct()

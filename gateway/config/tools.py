@@ -115,7 +115,7 @@ class WebConfig(ConfigSection):
     )
     """Hosts, `host:port`s or networks (10.0.0.0/8) that may be fetched although they are not
     public."""
-    search: SearchConfig = SearchConfig()
+    search: SearchConfig = SearchConfig.model_construct()
 
 
 class McpServerConfig(ConfigSection):
@@ -173,13 +173,13 @@ class ToolsConfig(ConfigSection):
     """Role of an agent in autonomous work, at most: never more than the lowest role among the
     authors of its request."""
     rules: tuple[ToolRule, ...] = Field(default=(), strict=False)
-    files: FilesConfig = FilesConfig()
-    bash: BashConfig = BashConfig()
-    web: WebConfig = WebConfig()
+    files: FilesConfig = FilesConfig.model_construct()
+    bash: BashConfig = BashConfig.model_construct()
+    web: WebConfig = WebConfig.model_construct()
     mcp: dict[Annotated[str, AfterValidator(_check_server_name)], McpServerConfig] = Field(
         default={}
     )
-    approvals: ApprovalsConfig = ApprovalsConfig()
+    approvals: ApprovalsConfig = ApprovalsConfig.model_construct()
 
     @property
     def all_off(self) -> tuple[str, ...]:

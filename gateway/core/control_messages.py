@@ -15,7 +15,9 @@ OPERATOR_EVIDENCE: Final = "may use the gateway's own files, or bears its token"
 
 
 class _ControlModel(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, defer_build=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, defer_build=True
+    )
 
 
 class CommandRequest(_ControlModel):

@@ -70,6 +70,12 @@ LocalFile = Annotated[str, AfterValidator(_resolve_path)]
 
 
 class ConfigSection(BaseModel):
-    """A part of the configuration: frozen, and unknown keys are errors."""
+    """A part of the configuration: frozen, and unknown keys are errors.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, defer_build=True)
+    A default of this type is made by `model_construct`: each instance that is checked builds the
+    validator of its class, which that of the whole configuration has, too.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, hide_input_in_errors=True, defer_build=True
+    )

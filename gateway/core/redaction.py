@@ -80,14 +80,15 @@ class CredentialRule:
     needles: tuple[str, ...]
     """At least one of these, in lower case, is in every text with a match; searching for them is
     cheap."""
-    pattern: re.Pattern[str]
+    pattern: str
+    """Compiled once a text has a needle."""
     is_credential: Callable[[re.Match[str]], bool] = lambda _: True
 
 
 def _credential_rule(
     needles: str, pattern: str, is_credential: Callable[[re.Match[str]], bool] = lambda _: True
 ) -> CredentialRule:
-    return CredentialRule(tuple(needles.split(" ")), re.compile(pattern), is_credential)
+    return CredentialRule(tuple(needles.split(" ")), pattern, is_credential)
 
 
 def _is_random_match(match: re.Match[str]) -> bool:
@@ -312,7 +313,7 @@ def _apply_rule(rule: CredentialRule, text: str) -> str:
             return match[0]
         return f"{match[0][: start - match.start()]}{REDACTED}{match[0][end - match.start() :]}"
 
-    return rule.pattern.sub(cut, text)
+    return re.sub(rule.pattern, cut, text)
 
 
 def encoded_forms(secret: str) -> Iterator[str]:

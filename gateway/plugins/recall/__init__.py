@@ -123,7 +123,7 @@ class RecallSettings(ConfigSection):
 
     ambient_tokens: int = Field(default=150, ge=0, le=2_000)
     """Size of earlier messages and notes related to the newest messages. 0: none."""
-    prefetch: PrefetchSettings = PrefetchSettings()
+    prefetch: PrefetchSettings = PrefetchSettings.model_construct()
 
 
 class Recall(Plugin):
