@@ -11,7 +11,6 @@ from datetime import datetime, timedelta
 from typing import Final
 from zoneinfo import ZoneInfo
 
-
 from channels.base import CanPage, CommandCompletion, HasPlaceNames
 from gateway import __version__
 from gateway.access.texts import render_identity
