@@ -140,8 +140,7 @@ class Plugins:
         plugins = cls(*built.values())
         plugins.problems = told.problems
         for hook in plugins.hooks["on_facts"]:
-            on_facts = partial(plugins.take_facts, hook)
-            context.gateway.store.subscribe(on_facts, *hook.plugin.watches)
+            context.gateway.store.subscribe(partial(plugins.take_facts, hook), *hook.plugin.watches)
         return plugins
 
     def get(self, kind: type[PluginT]) -> PluginT | None:

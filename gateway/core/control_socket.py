@@ -105,11 +105,10 @@ class ControlServer:
         try:
             listening = _bind(self._path)
         except OSError as error:
-            reason = error.strerror or str(error)
             logger.warning(
                 "cannot listen on %s (%s): `reverie ctl` cannot steer this gateway",
                 self._path,
-                reason,
+                error.strerror or str(error),
             )
             return
         inode = self._path.lstat().st_ino

@@ -855,8 +855,7 @@ def prunable_kinds() -> frozenset[str]:
     `gateway.plugins.retention`.
     """
     _facts_by_kind()
-    added = (kind for kind, fact in _PLUGIN_FACTS.items() if not fact.is_kept)
-    return _PRUNABLE_KINDS.union(added)
+    return _PRUNABLE_KINDS.union(kind for kind, fact in _PLUGIN_FACTS.items() if not fact.is_kept)
 
 
 def event_kinds() -> frozenset[str]:

@@ -192,8 +192,7 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
     if at.channel == policy.operator_channel:
         role: Role = "owner" if sender.id == OPERATOR else "admin"  # one of `ops.tokens`
         return Identity(role, "the operator's own channel", role)
-    own_key = person_key(at.channel, sender.id)
-    found = list(_find_roles(policy, at, sender, own_key))
+    found = list(_find_roles(policy, at, sender, person_key(at.channel, sender.id)))
     for role, rule, _ in found:
         if role == "blocked":
             return Identity(role, rule, role)

@@ -81,11 +81,10 @@ class GatewaySnapshot:
         wanted = [
             one.state for one in self.channels if one.state != "refused" and one.holder is None
         ]
-        is_working = all(one.partial for one in self.problems)
         return (
             (bool(wanted) or self.is_shared)
             and all(state == "up" for state in wanted)
-            and is_working
+            and all(one.partial for one in self.problems)
         )
 
 
@@ -218,8 +217,7 @@ class GatewayStats:
         self, before: ChannelStats, state: ChannelState, reason: str, now: datetime
     ) -> None:
         since = before.since if before.state == state else now
-        changed = replace(before, state=state, reason=reason, since=since)
-        self._channels[before.channel] = changed
+        self._channels[before.channel] = replace(before, state=state, reason=reason, since=since)
         self._tell()
 
     def snapshot(self) -> GatewaySnapshot:

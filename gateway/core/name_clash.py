@@ -49,6 +49,5 @@ def find_name_clashes() -> list[NameClash]:
         place = Path(places[0]).resolve() if places else _ROOT / package
         if place != _ROOT / package and package not in named:
             what = f"{package} is loaded from {ascii(str(place))[1:-1]}, which is not ours"
-            fix = f"take that directory out of PYTHONPATH, or {_ALONE}"
-            found.append(NameClash(what, fix))
+            found.append(NameClash(what, f"take that directory out of PYTHONPATH, or {_ALONE}"))
     return found

@@ -290,8 +290,7 @@ class HighWaterMark:
     def write(self, seq: Seq, at: str) -> None:
         """Record that the log has come to this position."""
         with contextlib.suppress(OSError):
-            record = f'{{"seq": {seq}, "at": "{at}"}}'
-            os.pwrite(self._fd, record.ljust(_RECORD_BYTES).encode(), 0)
+            os.pwrite(self._fd, f'{{"seq": {seq}, "at": "{at}"}}'.ljust(_RECORD_BYTES).encode(), 0)
 
     def close(self) -> None:
         """Close it. Idempotent."""

@@ -403,11 +403,10 @@ class PostgresLog(Log):
         )
 
     def repair_search(self, *, is_wrong: bool) -> bool:
-        changed = (
+        if not is_wrong and not self.fetch(
             "SELECT 1 FROM said JOIN search ON search.rowid = said.seq WHERE search.text <> "
             "said.text LIMIT 1"
-        )
-        if not is_wrong and not self.fetch(changed):
+        ):
             return False
         self.write("DELETE FROM search")
         self.write("INSERT INTO search (rowid, text) SELECT seq, text FROM said")
@@ -525,11 +524,8 @@ class PostgresLog(Log):
         except psycopg.Error as error:
             text = str(error).partition("\n")[0]
             state = error.sqlstate or ""
-            lost = not state and isinstance(
-                error, psycopg.OperationalError | psycopg.InterfaceError
-            )
             if (
-                lost
+                (not state and isinstance(error, psycopg.OperationalError | psycopg.InterfaceError))
                 or state.startswith(_UNAVAILABLE)
                 or (state == _READ_ONLY and self._role in ("writer", "sharer"))
             ):

@@ -459,8 +459,7 @@ class StoreReader:
         queued = await self.entry_by_key(f"post:{key}")
         if queued is None or not isinstance(queued.fact, PostQueued):
             return None, None
-        cause = None if queued.cause is None else await self.entry(queued.cause)
-        return queued.fact.post, cause
+        return queued.fact.post, (None if queued.cause is None else await self.entry(queued.cause))
 
     async def find_own_post(self, conversation: ConversationId, message: MessageId) -> Post | None:
         """Return the post that the platform shows as this message; None if it is not ours."""
@@ -602,9 +601,8 @@ class StoreReader:
 
     async def growth(self, now: datetime) -> StoreGrowth:
         """Return the size of the store and how it grew in the last days."""
-        since = now - timedelta(days=GROWTH_DAYS)
         ((last, first, left, oldest, whole, free),) = await self.rows(
-            self._reading.dialect.growth, to_log_time(since)
+            self._reading.dialect.growth, to_log_time(now - timedelta(days=GROWTH_DAYS))
         )
         days = (
             min(GROWTH_DAYS, (now - datetime.fromisoformat(oldest)) / timedelta(days=1))

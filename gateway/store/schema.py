@@ -271,8 +271,7 @@ def sqlite_uri(path: Path, mode: str) -> str:
     (https://www.sqlite.org/uri.html#uriimmutable).
     """
     if mode == "still":
-        is_open = path.with_name(f"{path.name}-wal").exists()
-        mode = "ro" if is_open else "ro&immutable=1"
+        mode = "ro" if path.with_name(f"{path.name}-wal").exists() else "ro&immutable=1"
     return f"{path.absolute().as_uri()}?mode={mode}"
 
 

@@ -164,15 +164,14 @@ def end_failed_part(
         elif may_repeat:
             reason = explain_age(age_s, reason)
     is_waiting = state == "waiting"
-    end = PartSendEnded(
+    return PartSendEnded(
         post=post.key,
         part=part.index,
         state=state,
         reason=reason,
         maybe_seen=is_waiting and not is_unseen,
         may_not_post=is_waiting and isinstance(error, MayNotPost),
-    )
-    return end, wait_s if is_waiting else 0.0
+    ), wait_s if is_waiting else 0.0
 
 
 def _find_wait(error: SendError, attempts: int) -> tuple[float, float]:

@@ -374,7 +374,6 @@ def document_handle(seq: Seq, place: int) -> str:
 
 def is_image(attachment: Attachment) -> bool:
     """Return whether a model that takes images is shown it."""
-    content_type = attachment.content_type or ""
     return attachment.form == "image" or (
-        attachment.form == "file" and content_type.startswith("image/")
+        attachment.form == "file" and (attachment.content_type or "").startswith("image/")
     )

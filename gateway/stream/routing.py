@@ -171,8 +171,7 @@ class LiveBindings(Bindings):
     def find(self, place: Address) -> ConversationBinding:
         """Return the binding there, with the agent and the model that were chosen for the room."""
         found = super().find(place)
-        room = replace(place, thread=None).conversation
-        if (chosen := self.chosen.get(room)) is None:
+        if (chosen := self.chosen.get(replace(place, thread=None).conversation)) is None:
             return found
         llm, agents = self._live.settings.llm, self._live.agents
         return replace(
