@@ -59,10 +59,7 @@ def store_copy_command(args: argparse.Namespace) -> int:
         done = transfer_store(source, target, SystemClock(), tell)
     except (StoreError, OSError) as error:
         return report_failure("store copy", error)
-    print(
-        f"{target} holds all {done.entries:,} entries of {source}, and the same tables; sha256 "
-        f"{done.digest}"
-    )
+    print(f"{target} holds all {done.entries:,} entries of {source}; sha256 {done.digest}")
     return 0
 
 
