@@ -20,13 +20,14 @@ from gateway.store import (
     Store,
     StoreError,
     StoreMissing,
+    StoreTooNew,
+    StoreUnreadable,
     local_path,
     store_location,
 )
 from gateway.store.schema import (
-    APPLICATION_ID,
-    UNRELEASED_ID,
     check_current_schema,
+    check_schema,
     newest_schema,
     sqlite_uri,
 )
@@ -44,8 +45,6 @@ LONG_WAIT_S: Final = 600.0
 """Seconds: longer than the usual rate limit of any platform."""
 
 
-_FOREIGN: Final = "the file is not a store of reverie's"
-_UNRELEASED: Final = "the file is a store of a reverie before 0.2.0, which is read no more"
 INTEGRITY_CHECK_S: Final = 5.0
 """Seconds for the integrity check, which delays nothing but the writer's checkpoint."""
 _PROGRESS_STEPS: Final = 10_000
@@ -111,35 +110,43 @@ def _check_server(store: ServerStore) -> Iterator[Finding]:
 
 
 def _check_database(path: Path) -> Iterator[Finding]:
-    problem, schema, damage, is_whole = _inspect_database(path)
-    where, newest = str(path), newest_schema(path)
-    if problem:
-        fix = (
-            "set store.path to the right file, or restore a backup (`reverie restore FILE "
-            "--config DIR`)"
-        )
-        if problem == _UNRELEASED:
-            fix = (
-                "look into it with that version (`reverie log`), and begin anew with another "
-                "store.path"
-            )
-        yield bad("store.foreign", problem, fix, where)
-        return
-    if damage:
-        fix = (
-            "stop the gateway, keep a copy, check the disk, and restore the newest backup "
-            "(`reverie restore FILE --config DIR`)"
-        )
-        yield bad("store.damaged", f"the file is damaged: {'; '.join(damage[:3])}", fix, where)
-        return
-    if schema > newest:
-        what = f"a newer reverie wrote it (schema {schema}, this one knows up to {newest})"
+    where, schema, damage, extent = str(path), 0, list[str](), "whole"
+    restore = "`reverie restore FILE --config DIR`"
+    fix = f"set store.path to the right file, or restore a backup ({restore})"
+    try:
+        with closing(
+            sqlite3.connect(sqlite_uri(path, "still"), uri=True, isolation_level=None)
+        ) as connection:
+            schema = check_schema(connection, path)
+            end = time.monotonic() + INTEGRITY_CHECK_S
+            connection.set_progress_handler(lambda: int(time.monotonic() > end), _PROGRESS_STEPS)
+            rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(10)")]
+            damage = [" ".join(row.split()) for row in rows if row != "ok"]
+    except StoreTooNew as error:
         fix = "upgrade the program to that version again, or restore a backup from before"
-        yield bad("store.schema", what, fix, where)
-    elif schema < newest:
-        what = f"it has the older schema {schema}; the next start brings it to {newest}"
+        yield bad("store.schema", str(error), fix, where)
+        return
+    except StoreUnreadable as error:
+        yield bad("store.foreign", str(error), fix, where)
+        return
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            extent = "checked in part, because of the time limit, and good so far"
+        elif error.sqlite_errorcode == sqlite3.SQLITE_NOTADB or isinstance(
+            error, sqlite3.OperationalError
+        ):
+            yield bad("store.foreign", f"SQLite says: {error}", fix, where)
+            return
+        else:
+            damage = [f"SQLite says: {error}"]
+    if damage:
+        fix = "stop the gateway, keep a copy, check the disk, and restore the newest backup"
+        what = f"the file is damaged: {'; '.join(damage[:3])}"
+        yield bad("store.damaged", what, f"{fix} ({restore})", where)
+        return
+    if schema < newest_schema(path):
+        what = f"it has the older schema {schema}; the next start brings it to the newest"
         yield ok("store.older", what, where)
-    extent = "whole" if is_whole else "checked in part, because of the time limit, and good so far"
     yield ok("store.file", f"{format_bytes(path.stat().st_size)}, schema {schema}, {extent}", where)
 
 
@@ -208,34 +215,6 @@ async def check_growth(context: CheckContext) -> Sequence[Finding]:
         "(store.keep)"
     )
     return [warning("store.growth", what, fix, str(path))]
-
-
-def _inspect_database(path: Path) -> tuple[str, int, tuple[str, ...], bool]:
-    """Return why the database cannot be opened, its schema, its damage, and whether all of it was
-    checked.
-    """
-    schema = 0
-    try:
-        with closing(
-            sqlite3.connect(sqlite_uri(path, "still"), uri=True, isolation_level=None)
-        ) as connection:
-            (application,) = connection.execute("PRAGMA application_id").fetchone()
-            (schema,) = connection.execute("PRAGMA user_version").fetchone()
-            if application == UNRELEASED_ID:
-                return _UNRELEASED, 0, (), False
-            if application != APPLICATION_ID or not schema:
-                return _FOREIGN, 0, (), False
-            end = time.monotonic() + INTEGRITY_CHECK_S
-            connection.set_progress_handler(lambda: int(time.monotonic() > end), _PROGRESS_STEPS)
-            rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(10)")]
-    except sqlite3.OperationalError as error:
-        interrupted = error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT
-        return "" if interrupted else f"SQLite says: {error}", schema, (), False
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            return _FOREIGN, 0, (), False
-        return "", schema, (f"SQLite says: {error}",), True
-    return "", schema, tuple(" ".join(row.split()) for row in rows if row != "ok"), True
 
 
 def _find_directory_problem(directory: Path) -> str:

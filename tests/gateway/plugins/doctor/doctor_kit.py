@@ -492,7 +492,7 @@ def a_page_of_the_store_that_the_disk_lost(here: World, _: Any) -> None:
         file.write(b"\x55" * size)
 
 
-@fault("store.foreign", "bad", "reverie.db", "that version")
+@fault("store.foreign", "bad", "reverie.db", "store.path")
 def a_store_of_a_version_before_the_first_release(here: World, _: Any) -> None:
     with contextlib.closing(sqlite3.connect(here.store)) as store:
         store.execute("PRAGMA application_id = 0x52455652")
