@@ -310,7 +310,6 @@ def has_role_holder(policy: AccessPolicy, channel: ChannelName, roles: Sequence[
 
 
 def _role_holders(policy: AccessPolicy) -> Iterator[tuple[str, Role]]:
-    """Yield each person who has a role by id, in any place, with that role."""
     yield from policy.roles.items()
     for by_person in (policy.grants, policy.roster_state().grants):
         for person, grants in by_person.items():

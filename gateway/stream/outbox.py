@@ -648,7 +648,6 @@ class Outbox:
         return list(begun.values())
 
     async def _take_over(self, waiting: Sequence[OutboxPost]) -> None:
-        """Queue these posts of an earlier process."""
         interrupted = Counter(
             (item.post.to.channel, item.post.to.room)
             for item in waiting
@@ -925,7 +924,6 @@ class Outbox:
         await self._end_workers(self._workers)
 
     def _places_of(self, channel: ChannelName, room: RoomId | None = None) -> list[ConversationId]:
-        """Return where posts are being delivered, there alone."""
         working = map(Address.parse, self._workers)
         return [
             at.conversation

@@ -129,7 +129,6 @@ class PresenceTracker:
             before = page[0].seq
 
     def _shows_presence(self, message: Message, role: str) -> bool:
-        """Return whether a message of somebody with this role shows that people are present."""
         if message.sender.is_bot or message.kind == "room":
             return False
         return role in ADMIN_ROLES or (role != "blocked" and not has_administrator(self._policy))

@@ -527,7 +527,6 @@ class ChannelSupervisor:
             self._record_link(run, down)
 
     async def _cut(self, run: ChannelRun, why: str) -> None:
-        """Deliver its queued posts, close its connection, and report it down."""
         if run.channel is None:
             return
         await self._outbox.pause(run.name, FLUSH_S)
