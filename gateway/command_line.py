@@ -18,7 +18,7 @@ from gateway.config.models import OpsConfig, Settings
 from gateway.config.secrets import collect_secrets
 from gateway.config.source import ConfigProblem, format_key
 from gateway.config.validation import find_unrunnable
-from gateway.core.process_files import check_process_name
+from gateway.core.control_socket import check_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import (

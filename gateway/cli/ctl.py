@@ -34,10 +34,12 @@ from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import (
     ControlError,
     GatewayNotRunning,
+    list_process_paths,
+    process_name,
+    process_path,
     send_control_request,
     socket_path,
 )
-from gateway.core.process_files import list_process_paths, process_name, process_path
 from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, store_location
 from gateway.store.schema import check_current_schema

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from gateway.command_line import add_command, dashboard_url, load_settings, report_failure
 from gateway.core.clock import SystemClock
-from gateway.core.gateway_state import find_gateway_state
+from gateway.core.control_socket import find_gateway_state
 from gateway.core.logging import show_progress
 from gateway.store import ServerStore, StoreError, StoreLocation, store_location
 

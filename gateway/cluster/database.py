@@ -241,7 +241,7 @@ class DatabaseCluster(Cluster):
         """Make this process a member. It takes no lease before `start`.
 
         The tables exist already. A process of that name on this host, which did not sign off, is
-        removed: whoever has the name now holds its lock (`gateway.core.process_files`). Raises
+        removed: whoever has the name now holds its lock (`gateway.core.control_socket`). Raises
         StoreUnavailable if the database cannot be used. To be ended with `leave`.
         """
         made = cls(url)

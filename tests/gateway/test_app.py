@@ -20,10 +20,9 @@ from channels.base import Denied, Emit, PostPart
 from gateway import app
 from gateway.app import ChannelUnavailable
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.control_socket import socket_path
+from gateway.core.control_socket import HUNG_REMEDY, socket_path
 from gateway.core.events import ChannelName
 from gateway.core.facts import DmnStateSaved
-from gateway.core.gateway_state import HUNG_REMEDY
 from gateway.plugins.health.program import judge_gateway
 from gateway.store import NewEntry, Store, StoreInUse
 from reverie.testing.channels import story

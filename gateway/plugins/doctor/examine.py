@@ -25,9 +25,9 @@ from gateway.config.loader import ConfigError, read_config
 from gateway.config.secrets import collect_secrets
 from gateway.config.settings_check import judge_problems
 from gateway.config.source import ConfigProblem
+from gateway.core.control_socket import find_gateway_state
 from gateway.core.findings import Finding, Severity, bad, run_in_thread, unknown
 from gateway.core.frozen import frozen
-from gateway.core.gateway_state import find_gateway_state
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 from gateway.plugins import find_plugins

@@ -6,8 +6,8 @@ The gateway is detected by its control socket, which is asked for nothing that i
 from collections.abc import Iterable, Iterator, Sequence
 
 from gateway.config.check_registry import CheckContext, check
+from gateway.core.control_socket import HUNG_REMEDY
 from gateway.core.findings import Finding, bad, ok, warning
-from gateway.core.gateway_state import HUNG_REMEDY
 from gateway.core.metrics import GatewaySnapshot
 from gateway.core.name_clash import find_name_clashes
 

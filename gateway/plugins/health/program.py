@@ -16,9 +16,9 @@ from gateway.command_line import (
     fill_command,
     load_settings,
 )
+from gateway.core.control_socket import HUNG_REMEDY, find_gateway_state
 from gateway.core.events import ChannelName
 from gateway.core.format import describe_problem
-from gateway.core.gateway_state import HUNG_REMEDY, find_gateway_state
 from gateway.store import Store, StoreError, StoreLocation, local_path, store_location
 
 

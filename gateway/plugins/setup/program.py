@@ -20,7 +20,7 @@ from typing import Any, Final
 from agent.workspace.persona import DEFAULT_WORKSPACE
 from gateway.command_line import default_config
 from gateway.config.source import format_key, value_at
-from gateway.core.gateway_state import find_gateway_state
+from gateway.core.control_socket import find_gateway_state
 from gateway.core.installing import in_image
 from gateway.core.redaction import Redactor
 from gateway.plugins.setup.config_edit import (

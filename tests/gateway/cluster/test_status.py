@@ -19,9 +19,9 @@ from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.cluster.monitor import ProcessMonitor, build_process_report, render_process_report
 from gateway.config.models import OpsConfig
 from gateway.core.clock import SystemClock
+from gateway.core.control_socket import hold_process_files
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.metrics import GatewayStats
-from gateway.core.process_files import hold_process_files
 from gateway.core.redaction import Redactor
 from gateway.plugins.health import list_routes as list_health_routes
 from gateway.plugins.http import OpsServer

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.control_socket import socket_path
-from gateway.core.process_files import (
+from gateway.core.control_socket import (
     ProcessNameInUse,
     check_process_name,
     default_process_name,
@@ -21,6 +20,7 @@ from gateway.core.process_files import (
     lock_file,
     process_name,
     process_path,
+    socket_path,
 )
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
@@ -28,7 +28,7 @@ HOLDING = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from gateway.core.process_files import hold_process_files
+from gateway.core.control_socket import hold_process_files
 with hold_process_files(Path(sys.argv[1]), "killed", datetime.now(UTC)) as path:
     print("held", flush=True)
     sys.stdin.read()

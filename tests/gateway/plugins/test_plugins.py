@@ -20,10 +20,10 @@ from gateway.config.check_registry import CheckEnvironment
 from gateway.config.loader import ConfigError, read_config
 from gateway.context.observer import Progress
 from gateway.core.clock import ManualClock
+from gateway.core.control_socket import find_gateway_state
 from gateway.core.events import Address, Message, Post, PostKey, RoomId
 from gateway.core.facts import Fact, Judgement, PluginFact, PostQueued, ToolRefused, TurnRecord
 from gateway.core.fields import ConfigSection
-from gateway.core.gateway_state import find_gateway_state
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.permissions import OWN
 from gateway.core.route import route

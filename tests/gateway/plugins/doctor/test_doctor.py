@@ -29,9 +29,9 @@ from gateway.config.check_registry import CheckEnvironment
 from gateway.config.loader import read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
+from gateway.core.control_socket import find_gateway_state
 from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId
 from gateway.core.findings import Finding, Severity, run_in_thread
-from gateway.core.gateway_state import find_gateway_state
 from gateway.core.metrics import ChannelStats, GatewaySnapshot
 from gateway.core.redaction import Redactor
 from gateway.plugins.doctor.examine import (

@@ -23,16 +23,21 @@ from channels.base import Denied, Emit, PostPart
 from gateway.config.models import OpsConfig
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.control_socket import ControlServer, socket_path
+from gateway.core.control_socket import (
+    HUNG_REMEDY,
+    ControlServer,
+    find_gateway_state,
+    hold_process_files,
+    process_path,
+    socket_path,
+)
 from gateway.core.events import (
     ChannelName,
     ConnectionChanged,
     EventId,
 )
 from gateway.core.format import format_duration
-from gateway.core.gateway_state import HUNG_REMEDY, find_gateway_state
 from gateway.core.metrics import GatewayStats
-from gateway.core.process_files import hold_process_files, process_path
 from gateway.core.redaction import Redactor
 from gateway.plugins.dashboard.api import ASSET_CSP, load_assets
 from gateway.plugins.health import list_routes as list_health_routes

@@ -15,8 +15,8 @@ import pytest
 from agent.models.scripted import Script, ScriptRule
 from gateway import app
 from gateway.core.clock import ManualClock
+from gateway.core.control_socket import find_gateway_state
 from gateway.core.facts import PostQueued
-from gateway.core.gateway_state import find_gateway_state
 from gateway.plugins.health.program import judge_gateway
 from gateway.store import Store, StoreError, StoreOutage
 from gateway.stream import store_outages
