@@ -79,7 +79,7 @@ from gateway.core.identity import (
 )
 from gateway.core.ratelimit import MAX_REMEMBERED, LruDict, Rate, TokenBuckets
 from gateway.store import LogEntry, NewEntry, StoreReader
-from gateway.store.effects import Decision, EffectFact
+from gateway.store.effects import Decision, EffectFact, build_effect_entries, queue_post
 from gateway.store.spending import (
     NANO_PER_USD,
     WindowCosts,
@@ -175,11 +175,6 @@ class Payers(NamedTuple):
     """True: the agent's own daily budget counts."""
 
 
-class _TakenTokens(NamedTuple):
-    at_s: float
-    buckets: Sequence[tuple[TokenBuckets, str]]
-
-
 class _Budget(NamedTuple):
     scope: BudgetScope
     nano_usd: float
@@ -245,8 +240,9 @@ class UsageLimiter:
         """Monotonic time of the last notice in each room (``""``), and of each budget there."""
         self._reported = LruDict[str, None]()
         """Limits that are in the log, by name and day."""
-        self._taken = LruDict[str, _TakenTokens]()
-        """Tokens of messages and commands that are not in the log yet, by dedup key."""
+        self._taken = LruDict[str, tuple[float, Sequence[tuple[TokenBuckets, str]]]]()
+        """Tokens of messages and commands that are not in the log yet, by dedup key: the monotonic
+        time, and the buckets with the names."""
         self._use(live.settings)
         live.on_change(lambda settings: lambda: self._use(settings))
 
@@ -316,8 +312,9 @@ class UsageLimiter:
         in vain.
         """
         if (taken := self._taken.pop(dedup_key(event), None)) is not None:
-            for buckets, subject in taken.buckets:
-                buckets.give_back(subject, taken.at_s, self._clock.monotonic())
+            at_s, used = taken
+            for buckets, subject in used:
+                buckets.give_back(subject, at_s, self._clock.monotonic())
 
     async def judge(self, routed: Routed, decided: Decision) -> Decision | None:
         """Decide whether a message that is to start a turn may: the rates of its sender, of the
@@ -335,7 +332,12 @@ class UsageLimiter:
             "sender": [_names(hide_nick(routed.person), routed.linked)],
         }
         hit = self._take(message, judged.role, subjects)
-        return None if hit is None else self._refuse(message, decided, hit)
+        if hit is None:
+            return None
+        judged = replace(judged, fate="context", urgency=AMBIENT, rule=hit.rule)
+        post, fact = self._tell(message, hit)
+        decided = replace(decided, judgement=judged, post=post)
+        return decided if fact is None else decided.with_facts([EffectFact(fact)])
 
     def take_or_explain(self, command: Command, role: str, agent: str) -> str:
         """Take tokens for a command that has that agent's model asked. Return why it may not, for
@@ -423,14 +425,10 @@ class UsageLimiter:
         last sender.
         """
         post, fact = self._tell(message, hit)
+        facts = [] if fact is None else [EffectFact(fact)]
+        facts += [] if post is None else [queue_post(post)]
         now, place = self._clock.now(), at.conversation
-        entries = [NewEntry(fact=fact, at=now, conversation=place)] if fact is not None else []
-        if post is not None:
-            key = f"post:{post.key}"
-            entries.append(
-                NewEntry(fact=PostQueued(post=post), at=now, conversation=place, key=key)
-            )
-        return entries
+        return build_effect_entries(facts, [None] * len(facts), at=now, place=place)
 
     def _subjects(self, at: Address, agent: str, senders: Sequence[Sender]) -> Subjects:
         people = list(dict.fromkeys(self._names_of(at, one) for one in senders))
@@ -473,8 +471,7 @@ class UsageLimiter:
         elif hit := self._find_exceeded(subjects, 1) or self._find_rate_hit(subjects, now_s):
             return hit
         buckets = [(self._rates[scope], subjects[scope][0][0]) for scope in scopes]
-        taken = _TakenTokens(now_s, [one for one in buckets if one[0].take(one[1], now_s)])
-        self._taken.put(key, taken)
+        self._taken.put(key, (now_s, [one for one in buckets if one[0].take(one[1], now_s)]))
         return None
 
     def _names_of(self, at: Address, sender: Sender) -> Sequence[str]:
@@ -497,12 +494,6 @@ class UsageLimiter:
             if buckets.wait_s(subject, now_s) > MAX_TURN_WAIT_S:
                 return LimitHit("rate", scope, subject, f"access.rates.{rate}: {buckets.rate}")
         return None
-
-    def _refuse(self, message: Message, decided: Decision, hit: LimitHit) -> Decision:
-        judged = replace(decided.judgement, fate="context", urgency=AMBIENT, rule=hit.rule)
-        post, fact = self._tell(message, hit)
-        decided = replace(decided, judgement=judged, post=post)
-        return decided if fact is None else decided.with_facts([EffectFact(fact)])
 
     def _tell(
         self, message: Message | None, hit: LimitHit

@@ -432,10 +432,8 @@ class CommandDispatcher:
     def _build_record(
         self, row: CommandDefinition, command: Command, result: str, *, ok: bool
     ) -> AuditRecord:
-        redactor, who = (
-            self._gateway.redactor,
-            identify(self._gateway.people, command.at, command.sender),
-        )
+        redactor = self._gateway.redactor
+        who = identify(self._gateway.people, command.at, command.sender)
         return AuditRecord(
             what=row.name,
             by=person_key(command.at.channel, command.sender.id),
