@@ -163,8 +163,7 @@ class Intake:
             binding = self._bindings.find(message.at)
         if binding.listen == "off" or message.history:
             return message, binding
-        ours = None if nick is None else {nick.casefold()}
-        read = parse_command(message, self._prefix, self._dispatcher.commands, ours)
+        read = parse_command(message, self._prefix, self._dispatcher.commands)
         command = None if read is None else await self._dispatcher.confirm(read)
         return command or message, binding
 
