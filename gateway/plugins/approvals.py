@@ -13,6 +13,7 @@ JSON's escaped form.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
@@ -21,11 +22,12 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.tools import read_call
+from channels.aio import with_timeout
 from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
 from gateway.commands.context import CommandCall
@@ -178,12 +180,8 @@ class ApprovalEnded(PluginFact):
         return f"{self.approval}: {self.tool}: {self.verdict} {self.by}".rstrip()
 
 
-class ApprovalCallKey(NamedTuple):
-    """Identity of a call: two calls with equal keys are the same."""
-
-    turn: TurnId
-    tool: str
-    arguments: str
+_CallKey = tuple[TurnId, str, str]
+"""Turn, tool and arguments of a call: two calls with equal keys are the same."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -261,8 +259,8 @@ class Approvals(Plugin):
             gateway.people,
             gateway.channels,
         )
-        self._waiting: dict[ApprovalCallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
-        self._refused_calls = LruDict[ApprovalCallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
+        self._waiting: dict[_CallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
+        self._refused_calls = LruDict[_CallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
         mcp = context.plugins.get(Mcp.name)
         self._mcp = mcp if isinstance(mcp, Mcp) else None
         """Has definitions of tools that wait for review; the same command approves them."""
@@ -324,24 +322,22 @@ class Approvals(Plugin):
         if why := explain_too_long(arguments):
             await self._record_refusal(waiting, why)
             return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
-        key = ApprovalCallKey(turn.turn, call.name, arguments)
+        key = (turn.turn, call.name, arguments)
         span = format_duration(self._live.settings.tools.approvals.timeout)
         if key in self._refused_calls:
             return explain_not_approved(self._refused_calls[key], asked.tool, span)
         if any(
-            one.turn == asked.turn and verdict == "expired"
-            for one, verdict in self._refused_calls.items()
+            one[0] == turn.turn and how == "expired" for one, how in self._refused_calls.items()
         ):
-            return await self._record_refusal(
-                waiting, "nobody answered when this turn asked before"
-            )
-        nobody = (
-            ""
-            if key in self._waiting
-            else await self._no_approver_reason(Address.parse(asked.room), decision.needs)
-        )
-        if refusal := nobody or ("" if key in self._waiting else self._limit_refusal(turn.at)):
-            return await self._record_refusal(waiting, refusal)
+            why = "nobody answered when this turn asked before"
+            return await self._record_refusal(waiting, why)
+        if key not in self._waiting:
+            why = await self._no_approver_reason(Address.parse(asked.room), decision.needs)
+            here = sum(one.at == turn.at for one, _ in self._waiting.values())
+            if here >= MAX_PENDING_PER_CONVERSATION or len(self._waiting) >= MAX_PENDING:
+                why = why or "too many other calls wait for an approval"
+            if why and key not in self._waiting:
+                return await self._record_refusal(waiting, why)
         if key not in self._waiting:
             task = asyncio.create_task(self._process_request(waiting, key))
             self._waiting[key] = waiting, task
@@ -362,7 +358,7 @@ class Approvals(Plugin):
             is_direct=typed.direct,
             global_role=who.global_role,
         )
-        return [one.approval for one, _ in await self.list_waiting(approver)]
+        return [one.approval for one in await self.list_waiting(approver)]
 
     @command(
         "approve",
@@ -410,7 +406,7 @@ class Approvals(Plugin):
         id: Annotated[str, "The id in my question.", _suggest_waiting],  # noqa: A002 - people see this name
     ) -> CommandEffect:
         name, written = id.strip("`").lower(), call.command
-        waiting = [one for one, _left in await self.list_waiting(_build_approver(call))]
+        waiting = await self.list_waiting(_build_approver(call))
         asked = next((one for one in waiting if one.approval == name), None)
         if asked is None:
             return refuse(_render_unknown(name))
@@ -427,14 +423,15 @@ class Approvals(Plugin):
         return done(_("The whole call is below."), queue_post(post))
 
     async def _render_waiting(self, approver: Approver) -> str:
+        now = self._clock.now()
         waiting = [
             _("- `{id}`: {tool}, {time} left: {arguments}").format(
                 id=one.approval,
                 tool=inline_code(one.tool),
-                time=format_duration(remaining_s),
+                time=format_duration(max(0.0, (one.until - now).total_seconds())),
                 arguments=inline_code(one.arguments, MAX_BRIEF_CHARS),
             )
-            for one, remaining_s in await self.list_waiting(approver)
+            for one in await self.list_waiting(approver)
         ]
         lines = (
             [_("Waiting for approval here:"), *waiting]
@@ -447,7 +444,7 @@ class Approvals(Plugin):
                 lines += ["", one.describe(), text]
         return "\n".join(lines)
 
-    async def _process_request(self, waiting: _Waiting, key: ApprovalCallKey) -> ApprovalVerdict:
+    async def _process_request(self, waiting: _Waiting, key: _CallKey) -> ApprovalVerdict:
         """Process a request from the notice to the verdict.
 
         Never cancelled: that its caller has gone is a verdict, too.
@@ -455,44 +452,30 @@ class Approvals(Plugin):
         unsubscribe = self._store.subscribe(waiting.on_appended, DeliveryReport, ApprovalEnded)
         try:
             await self._post_request(waiting)
-            timer = asyncio.create_task(self._wake_at_deadline(waiting))
-            try:
-                verdict = await self._wait_for_verdict(waiting)
-            finally:
-                timer.cancel()
+            verdict = await self._wait_for_verdict(waiting)
         finally:
             unsubscribe()
             del self._waiting[key]
         if verdict != "once":
             self._refused_calls.put(key, verdict)
-        self._verdicts.labels(self._labels.find(key.tool), verdict).inc()
-        logger.info("%s: %s: %s", key.turn, key.tool, verdict)
+        self._verdicts.labels(self._labels.find(waiting.asked.tool), verdict).inc()
+        logger.info("%s: %s: %s", waiting.asked.turn, waiting.asked.tool, verdict)
         return verdict
-
-    async def _wake_at_deadline(self, waiting: _Waiting) -> None:
-        await self._clock.sleep(max(0.0, waiting.deadline_s - self._clock.monotonic()))
-        waiting.changed.set()
 
     async def _wait_for_verdict(self, waiting: _Waiting) -> ApprovalVerdict:
         while waiting.verdict is None:
-            is_late = self._clock.monotonic() >= waiting.deadline_s
-            if not waiting.claimed and (not waiting.waiters or waiting.undelivered or is_late):
+            left_s = waiting.deadline_s - self._clock.monotonic()
+            if not waiting.claimed and (not waiting.waiters or waiting.undelivered or left_s <= 0):
                 waiting.claimed = True
-                over: ApprovalVerdict = (
-                    "dropped" if not waiting.waiters or waiting.undelivered else "expired"
-                )
-                return await self._append_end(
-                    waiting.asked, over, waiting.at.conversation, waiting.seq
-                )
-            await waiting.changed.wait()
+                is_dropped = not waiting.waiters or waiting.undelivered
+                over: ApprovalVerdict = "dropped" if is_dropped else "expired"
+                place = waiting.at.conversation
+                return await self._append_end(waiting.asked, over, place, waiting.seq)
+            wait_s = left_s if left_s > 0 else 1.0  # a verdict is being written just now
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(self._clock, wait_s, waiting.changed.wait())
             waiting.changed.clear()
         return waiting.verdict
-
-    def _limit_refusal(self, at: Address) -> str:
-        here = sum(one.at == at for one, __ in self._waiting.values())
-        if here >= MAX_PENDING_PER_CONVERSATION or len(self._waiting) >= MAX_PENDING:
-            return "too many other calls wait for an approval"
-        return ""
 
     async def _no_approver_reason(self, room: Address, required_role: str) -> str:
         """Return the reason why nobody could ever approve it there. Empty: somebody could."""
@@ -526,29 +509,13 @@ class Approvals(Plugin):
         )
         return f"Refused: {rule}. Nothing was done; do not try it again."
 
-    async def _describe_cause(
-        self, label: Label, place: ConversationId, shown: ConversationId
-    ) -> str:
-        """Describe the least trusted text in a request. Only a message of the place where it is
-        shown is quoted.
-        """
-        if label.is_trusted or not label.source:
-            return ""
-        newest = await self._store.newest_entries(
-            MAX_TURNS_SEARCHED, kinds=["turn_ended"], conversation=place
-        )
-        turns = (
-            [one.fact for one in newest if isinstance(one.fact, TurnRecord)]
-            if shown == place
-            else []
-        )
-        return await describe_source(self.context.gateway, label.source, shown, turns)
-
     async def _post_request(self, waiting: _Waiting) -> None:
         """Post the notice, in one transaction with the fact of the request."""
         place, room = waiting.at.conversation, Address.parse(waiting.asked.room)
         now, timeout_s = self._clock.now(), self._live.settings.tools.approvals.timeout
-        cause = await self._describe_cause(waiting.asked.label, place, room.conversation)
+        cause = await describe_source(
+            self.context.gateway, waiting.asked.label, place, room.conversation
+        )
         channel = self._channels.get(room.channel)
         has_buttons = channel is not None and channel.capabilities.buttons
         while True:
@@ -609,13 +576,10 @@ class Approvals(Plugin):
             entry.fact.verdict
         )  # an admin's verdict may be there although its write seemed to fail
 
-    async def list_waiting(self, approver: Approver) -> list[tuple[ApprovalRequested, float]]:
-        """Return the calls that this admin may decide in this place, oldest first, each with the
-        seconds left.
-        """
-        now = self._clock.now()
+    async def list_waiting(self, approver: Approver) -> list[ApprovalRequested]:
+        """Return the calls that this admin may decide in this place, oldest first."""
         return [
-            (asked, max(0.0, (asked.until - now).total_seconds()))
+            asked
             for asked, _place, _seq in await self._find_undecided()
             if can_decide(approver, Address.parse(asked.room), self.room)
         ]
@@ -719,16 +683,25 @@ class Approvals(Plugin):
             return CommandEffect(answer=refusal)
         if waiting is not None:
             waiting.claimed = True
+
+        def unclaim(_result: object) -> None:
+            """Let the wait go on: with the verdict, if that could be written."""
+            if waiting is not None:
+                waiting.claimed = False
+                waiting.changed.set()
+
         fact = ApprovalEnded(
             approval=name, agent=asked.agent, tool=asked.tool, verdict=verdict, by=approver.name
         )
+        text = (
+            _("Approved: I run this call of {tool}.")
+            if approved
+            else _("Denied: I do not run {tool}.")
+        )
         return CommandEffect(
-            answer=render_decision(asked.tool, approved=approved),
-            facts=(
-                EffectFact(fact, place, f"approval:{name}:ended"),
-                *ends,
-            ),
-            settle=lambda _result: self._unclaim(waiting),
+            answer=text.format(tool=inline_code(asked.tool)),
+            facts=(EffectFact(fact, place, f"approval:{name}:ended"), *ends),
+            settle=unclaim,
         )
 
     async def _end_notices(self, asked: ApprovalRequested, outcome: str) -> list[EffectFact]:
@@ -738,12 +711,6 @@ class Approvals(Plugin):
         keys = (_notice_key(asked), _notice_key(asked, "shown"))
         posts = [await self._store.find_post(key) for key in keys]
         return [end for post, _cause in posts for end in build_notice_end(post, outcome)]
-
-    def _unclaim(self, waiting: _Waiting | None) -> None:
-        """Let the wait go on: with the verdict, if that could be written."""
-        if waiting is not None:
-            waiting.claimed = False
-            waiting.changed.set()
 
 
 def _notice_key(asked: ApprovalRequested, what: str = "approval") -> PostKey:
@@ -779,17 +746,14 @@ def _render_unknown(name: str) -> str:
     return _("There is no request {id} here.").format(id=inline_code(name))
 
 
-def normalize_arguments(written: str) -> str:
-    """Return a model's arguments as they are executed: on one line, each key once."""
-    try:
-        return json.dumps(json.loads(written or "{}"), ensure_ascii=False)
-    except (ValueError, RecursionError):  # its tool accepts text that is no JSON, or refuses it
-        return written.strip()
-
-
 def format_arguments(written: str) -> str:
-    """Return a model's arguments in full, as people are shown them."""
-    return escape_invisible(normalize_arguments(written) or "{}")
+    """Return a model's arguments in full, as they are executed and people are shown them: on one
+    line, each key once.
+    """
+    # Text that is no JSON is for its tool to accept or to refuse.
+    with contextlib.suppress(ValueError, RecursionError):
+        written = json.dumps(json.loads(written or "{}"), ensure_ascii=False)
+    return escape_invisible(written.strip() or "{}")
 
 
 def explain_too_long(shown: str) -> str:
@@ -982,21 +946,15 @@ def explain_not_approved(verdict: ApprovalVerdict, tool: str, span: str) -> str:
     """Return the result for the model that waited, in one sentence. Empty: the call is approved."""
     if verdict == "once":
         return ""
-    if verdict == "denied":
-        why = f"an admin was asked and denied this call of {tool}"
-    elif verdict == "expired":
-        why = f"no admin approved this call of {tool} within {span}"
-    else:
-        why = f"nobody waits for this call of {tool} any more"
-    return f"Not done, because {why}: do not try it again, but say what it would have been for."
-
-
-def render_decision(tool: str, *, approved: bool) -> str:
-    """Return the answer to the person who has just decided."""
-    text = (
-        _("Approved: I run this call of {tool}.") if approved else _("Denied: I do not run {tool}.")
+    reasons = {
+        "denied": f"an admin was asked and denied this call of {tool}",
+        "expired": f"no admin approved this call of {tool} within {span}",
+        "dropped": f"nobody waits for this call of {tool} any more",
+    }
+    return (
+        f"Not done, because {reasons[verdict]}: do not try it again, but say what it would have "
+        "been for."
     )
-    return text.format(tool=inline_code(tool))
 
 
 SNIPPET_CHARS: Final = 80
@@ -1020,26 +978,33 @@ _OTHER_SOURCES: Final = frozenset(
 
 
 async def describe_source(
-    gateway: GatewayHandle, source: str, place: ConversationId, turns: Sequence[TurnRecord] = ()
+    gateway: GatewayHandle, label: Label, place: ConversationId, shown: ConversationId
 ) -> str:
-    """Describe the source of a label for people in this place: who wrote the text that it names,
-    when, and how it begins. `turns`: where its tool may have been called, oldest first.
+    """Describe the least trusted text in a request of a place, for people in the conversation where
+    that is shown: who wrote the text, when, and how it begins. Empty: none is named.
 
     `Label.source` is the gateway's own words; authors, names and texts are untrusted, and shown as
-    code. Of another conversation no text is shown.
+    code. Of another conversation than the one where it is shown no text is quoted.
     """
+    source = label.source
+    if label.is_trusted or not source:
+        return ""
     if found := _MESSAGE.fullmatch(source):
         entry = await gateway.store.entry(Seq(int(found[2])))
         if entry is None:
             return source
         text = _(_MESSAGE_PARTS.get(found[1], "{message}"))
-        return text.format(message=_describe_message(gateway, entry, place))
+        return text.format(message=_describe_message(gateway, entry, shown))
     if source == "the topic":
-        changed = await gateway.store.last_topic_change(place)
+        changed = await gateway.store.last_topic_change(shown)
         if changed is not None:
             return _("the topic, set by {author}, {text}").format(
                 author=_describe_author(gateway, changed), text=_format_snippet(changed.text or "")
             )
+    newest = await gateway.store.newest_entries(
+        MAX_TURNS_SEARCHED, kinds=["turn_ended"], conversation=place
+    )
+    turns = [one.fact for one in newest if isinstance(one.fact, TurnRecord) and shown == place]
     calls = (call for turn in turns[::-1] for step in turn.steps[::-1] for call in step.calls[::-1])
     called = next((one for one in calls if read_call(one)[0] == source), None)
     if called is None:

@@ -31,7 +31,6 @@ from gateway.plugins.approvals import (
     explain_not_approved,
     explain_too_long,
     format_arguments,
-    normalize_arguments,
     render_approval_request,
     render_whole_call,
 )
@@ -94,7 +93,7 @@ def test_what_is_too_long_to_be_read_cannot_be_approved() -> None:
     ],
 )
 def test_arguments_are_shown_as_they_are_taken(written: str, taken: str) -> None:
-    assert normalize_arguments(written) == taken
+    assert format_arguments(written) == taken
 
 
 def _asked(tool: str = "bash", written: str = "") -> ApprovalRequested:
