@@ -219,7 +219,6 @@ def _check_commands(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> Non
 
 
 def _check_kinds(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
-    """Check the settings of its platforms and providers."""
     platforms = {name: one.settings for name, one in plugin.platforms.items()}
     for attribute, key, base, declared in (
         ("platforms", "platform", "ChannelConfig", platforms),

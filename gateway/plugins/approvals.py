@@ -845,7 +845,6 @@ def render_whole_call(asked: ApprovalRequested, prefix: str) -> str:
 
 
 def _is_brief(asked: ApprovalRequested) -> bool:
-    """Return whether the notice shows the call whole."""
     return len(asked.arguments) <= MAX_BRIEF_CHARS
 
 

@@ -334,7 +334,6 @@ class EvidenceReader(Plugin):
         return build_handle_content(f"v{first}-{end}", "turns", place, text)
 
     async def _find_head(self, place: ConversationId, first: Seq) -> str:
-        """Return the text that stood in front of the first turn at or after `first`."""
         before: int | None = None
         while page := await self._store.newest_entries(
             _FOLDS_PAGE, before=before, kinds=["folded"], conversation=place

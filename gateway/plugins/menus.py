@@ -56,7 +56,6 @@ class RoleMenus(Plugin):
             self._changed.set()
 
     def _list_people(self, channel: ChannelName) -> list[PersonWithRole]:
-        """Return the people with a role everywhere on that channel."""
         known, found = self._policy.roster_state(), list[PersonWithRole]()
         for one in sorted({*self._policy.roles, *known.grants, *known.links}):
             where, __, sender_id = one.partition(":")

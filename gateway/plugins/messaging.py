@@ -247,7 +247,6 @@ class Messaging(Plugin):
         return "".join(f"the line of {one.sender.name} at {one.sent:%H:%M}" for one in lines)
 
     def _resolve_shown(self, written: str, rooms: Collection[ConversationId]) -> Address:
-        """Return the one room of a digest with this address or title. Raises ToolCallRefused."""
         shown, titles = (
             sorted(map(Address.parse, rooms), key=lambda at: at.conversation),
             self._places.titles,
@@ -373,7 +372,6 @@ class Messaging(Plugin):
         return found[0]
 
     async def _may_speak(self, to: Address) -> bool:
-        """Return True for a listed room, and for the direct chat of an owner or admin."""
         if await self._places.is_direct(to.conversation):
             newest = await self._places.newest_message(to.conversation)
             return (
@@ -585,7 +583,6 @@ class MessageActions(Plugin):
         return channel.capabilities.max_file_bytes
 
     async def _was_posted_before(self, file: PostFile, text: str, context: ToolContext) -> bool:
-        """Return whether an unfinished earlier turn posted the same here."""
         acted = await find_write_of_cut_off_turn(
             self._store,
             context.at.conversation,

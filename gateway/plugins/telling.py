@@ -136,7 +136,6 @@ class OwnerTelling(Plugin):
         self._changed.set()
 
     def _on_written(self, entries: Sequence[LogEntry]) -> None:
-        """Look again if somebody has written where something waits."""
         chats = {one.fact.to.conversation for one in self._held.values()}
         if any(one.conversation in chats for one in entries):
             self._changed.set()
@@ -345,7 +344,6 @@ class OwnerTelling(Plugin):
         ]
 
     async def _read_newest(self, to: Address) -> tuple[Seq, DirectChat | None]:
-        """Return the newest line of a direct chat: its position and its author."""
         newest = await self._store.newest_entries(
             1, kinds=DIRECT_KINDS, conversation=to.conversation
         )
@@ -440,8 +438,6 @@ _SHOWN_AGE: Final = timedelta(minutes=10)
 
 
 class _Person(NamedTuple):
-    """Somebody because of whom something is told."""
-
     person: str
     """As `person_key` returns it, by which they are named."""
     key: str
@@ -478,7 +474,6 @@ def _is_lower(label: Label, people: Sequence[_Person]) -> bool:
 
 
 def _have_caused_enough(people: Sequence[_Person], told: Iterable[Told], now: datetime) -> bool:
-    """Return whether all of these people have caused as much as they may today."""
     today = [one.fact.people for one in told if _day(one.at) == _day(now)]
     return bool(people) and all(
         not one.is_trusted and sum(one.key in keys for keys in today) >= MAX_CAUSED_PER_DAY

@@ -221,8 +221,6 @@ def _add_file(tar: tarfile.TarFile, one: BackupSource, digests: dict[str, str]) 
 
 
 class _HashingReader(io.BufferedReader):
-    """A file whose digest is taken while it is read."""
-
     def __init__(self, path: Path, descriptor: int) -> None:
         super().__init__(io.FileIO(descriptor))
         self.path, self.digest = path, hashlib.sha256()

@@ -367,8 +367,6 @@ def restore_backup(
 
 
 class _Places:
-    """Where the files of a backup go."""
-
     def __init__(self, settings: Settings) -> None:
         self._store = settings.store.path
         self._roots = {root.name: root.path for root in backup_roots(settings)}

@@ -119,7 +119,6 @@ class Prompt(Input):
         return text
 
     def action_recall(self, by: int) -> None:
-        """Show an earlier or later input."""
         age = min(max(0, self._age - by), len(self._sent))
         if self._age == 0:
             self._draft = self.value
@@ -128,11 +127,9 @@ class Prompt(Input):
             self.cursor_position = len(self.value)
 
     def action_break(self) -> None:
-        """Begin another line."""
         self.insert_text_at_cursor(LINE_BREAK)
 
     def action_complete(self) -> None:
-        """Accept the completion; without one, go to the next pane."""
         if self._suggestion and self.value.startswith("/"):
             self.value = f"{self._suggestion} "
             self.cursor_position = len(self.value)
@@ -163,14 +160,12 @@ class PaneLog(RichLog):
         self._follows, self._drawn_width = True, 0
 
     def add(self, entries: Sequence[Text]) -> None:
-        """Show further entries."""
         self.entries.extend(entries)
         for entry in entries:
             self.write(entry, scroll_end=self._follows)
         self.show_title()
 
     def clear_entries(self) -> None:
-        """Remove all entries."""
         self.entries.clear()
         self.clear()
         self._follows = True
@@ -321,7 +316,6 @@ class ConsoleApp(App[int]):
         yield Footer(compact=True, show_command_palette=False)
 
     async def on_mount(self) -> None:
-        """Start the timers and the connection."""
         self.query_one(Prompt).focus()
         for number in (signal.SIGTERM, signal.SIGHUP):
             with contextlib.suppress(
@@ -365,7 +359,6 @@ class ConsoleApp(App[int]):
                 await asyncio.sleep(wait_s)
 
     def handle_events(self, received: Sequence[ApiEvent]) -> None:
-        """Show events."""
         for event in received:
             self.model.apply_event(event)
             if isinstance(event, TurnSummary) and event.state != "started":
@@ -373,7 +366,6 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def schedule_draw(self) -> None:
-        """Draw soon, together with other changes."""
         if not self._draw_pending:
             self._draw_pending = True
             self.set_timer(DRAW_DELAY_S, self._draw)
@@ -430,7 +422,6 @@ class ConsoleApp(App[int]):
             self.model.add_remark(f"not said: {error}", bad=True)
 
     async def _follow(self, wanted: str) -> None:
-        """Follow another conversation: `own`, `all`, its title or its address."""
         conversation = {
             "": OPERATOR_CONVERSATION,
             "own": OPERATOR_CONVERSATION,
@@ -479,13 +470,11 @@ class ConsoleApp(App[int]):
             self.model.add_remark(line, bad=not answered.ok)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Show the usage of a command."""
         usage = self.model.format_usage(event.value)
         self._hint.display = bool(usage)
         self._hint.update(one_line(usage, 300))
 
     def on_input_submitted(self) -> None:
-        """Run a command of the console, or send the text."""
         match parse_input(self.query_one(Prompt).take()):
             case "quit", _:
                 self.exit(0)
@@ -500,14 +489,12 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def action_thinking(self) -> None:
-        """Show or hide thinking from now on."""
         self.model.shows_thinking = not self.model.shows_thinking
         state = "shown" if self.model.shows_thinking else "hidden"
         self.model.add_gateway_note(f"reasoning is {state} from now on")
         self.schedule_draw()
 
     def action_kill(self) -> None:
-        """Kill the running tool."""
         turn = self.model.find_turn(has_call=True)
         if turn is None:
             self.model.add_remark("no tool is running")
@@ -518,7 +505,6 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def action_stop(self) -> None:
-        """Stop the running turn."""
         turn = self.model.find_turn()
         if turn is None:
             self.model.add_remark("no turn is running here; to stop one elsewhere, /follow it")
@@ -528,7 +514,6 @@ class ConsoleApp(App[int]):
         self.schedule_draw()
 
     def action_empty(self) -> None:
-        """Clear the focused pane, else the conversation."""
         self._active_pane().clear_entries()
 
     def action_scroll(self, by: int) -> None:
@@ -537,12 +522,10 @@ class ConsoleApp(App[int]):
         (pane.scroll_page_down if by > 0 else pane.scroll_page_up)(animate=False)
 
     def action_help(self) -> None:
-        """Show the keys."""
         self.model.add_remark(HELP)
         self.schedule_draw()
 
     def action_tell_how_to_quit(self) -> None:
-        """Tell which key quits."""
         self.model.add_remark("Ctrl+Q quits")
         self.schedule_draw()
 

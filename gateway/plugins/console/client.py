@@ -156,7 +156,6 @@ class GatewayApiClient:
 
 
 def _raise_for_status(response: httpx.Response) -> NoReturn:
-    """Raise the error that an answer tells, in its words."""
     try:
         detail = json.loads(response.content)
     except ValueError:

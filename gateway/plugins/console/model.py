@@ -300,7 +300,6 @@ class ConsoleModel:
         return ""
 
     def apply_event(self, event: ApiEvent) -> None:  # noqa: C901, PLR0912 - a table of kinds reads best in one piece
-        """Apply an event."""
         self.learn_titles([event])
         time = format_clock(getattr(event, "at", None), self._zone)
         match event:
@@ -376,7 +375,6 @@ class ConsoleModel:
                 self._titles[conversation] = title
 
     def title(self, conversation: str) -> str:
-        """Return the display title of a conversation."""
         return self._titles.get(conversation, conversation)
 
     def find_conversation(self, wanted: str) -> str:
@@ -389,7 +387,6 @@ class ConsoleModel:
         return named[0] if len(named) == 1 else wanted
 
     def add_remark(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
-        """Add a remark to the conversation pane."""
         self._add(
             "conversation", render_remark(format_clock(at, self._zone), what, BAD if bad else NOTE)
         )
@@ -408,7 +405,6 @@ class ConsoleModel:
             self._update_dmn(mind, status.now)
 
     def update_status(self, status: GatewayStatus) -> None:
-        """Update the state of the gateway."""
         self.status = status
         self.learn_titles(status.activity)
         gone = self.turns.keys() - {one.turn for one in status.activity}

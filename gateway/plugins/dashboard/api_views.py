@@ -620,7 +620,6 @@ def _build_page(limit: int, items: Sequence[RowT]) -> models.Page[RowT]:
 
 
 def _row_fields(one: LogEntry | SpokenRow | NotificationRow) -> dict[str, Any]:
-    """Return the fields that all models of log entries share."""
     return {
         "seq": one.seq,
         "at": one.at,

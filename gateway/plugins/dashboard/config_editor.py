@@ -42,8 +42,6 @@ _PROPERTIES: Final = re.compile(r"(?:[&!]\S*\s+)*")
 
 
 class _Value(NamedTuple):
-    """A value of a file."""
-
     keys: Keys
     """Of an alias: where its anchor stands."""
     place: Keys
@@ -55,7 +53,6 @@ class _Value(NamedTuple):
 def _find_values(
     node: yaml.Node | None, keys: Keys, place: Keys, seen: set[int]
 ) -> Iterator[_Value]:
-    """Yield each value once."""
     if node is None or id(node) in seen:
         return
     seen.add(id(node))
@@ -80,7 +77,6 @@ def _name_of(member: yaml.Node) -> str:
 
 
 def _list_values(text: str) -> list[_Value]:
-    """Return each value. Raises yaml.YAMLError, RecursionError."""
     return list(_find_values(yaml.compose(text), (), (), set()))
 
 

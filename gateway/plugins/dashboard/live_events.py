@@ -277,7 +277,6 @@ class SseEncoder:
 
 
 def _turn_fields(running: RunningTurn) -> dict[str, Any]:
-    """Return the fields that all events of a turn share."""
     return {
         "turn": running.turn,
         "agent": running.agent,
@@ -422,7 +421,6 @@ class EventBroadcaster:
         )
 
     def on_warning(self, level: str, name: str, message: str) -> None:
-        """Queue a logged warning."""
         self._enqueue(
             models.LogEvent(at=self._clock.now(), level=level, logger=name, message=message)
         )

@@ -11,7 +11,8 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from importlib import import_module
 from itertools import groupby
@@ -24,7 +25,6 @@ from gateway.config.files_check import check_directory
 from gateway.config.loader import ConfigError, read_config
 from gateway.config.secrets import collect_secrets
 from gateway.config.settings_check import judge_problems
-from gateway.config.source import ConfigProblem
 from gateway.core.control_socket import find_gateway_state
 from gateway.core.findings import Finding, Severity, bad, run_in_thread, unknown
 from gateway.core.frozen import frozen
@@ -104,16 +104,7 @@ class DoctorReport:
 
     def to_json(self) -> str:
         """Render for programs: ASCII, one line."""
-        findings = [
-            {
-                "code": one.code,
-                "level": one.level,
-                "what": one.what,
-                "fix": one.fix,
-                "where": one.where,
-            }
-            for one in self.findings
-        ]
+        findings = [asdict(one) for one in self.findings]
         return json.dumps({"ok": self.ok and self.has_config, "findings": findings})
 
     def render_lines(self, style: ReportStyle) -> list[str]:
@@ -125,9 +116,6 @@ class DoctorReport:
             lines += ["", style.paint(AREAS.get(area, area), _BOLD)]
             for one in some:
                 lines += _render_finding(one, style)
-        return [*lines[1:], "", self._render_totals(style)]
-
-    def _render_totals(self, style: ReportStyle) -> str:
         levels: tuple[Severity, ...] = ("ok", "warning", "bad", "unknown")
         good, odd, bad, unseen = (
             sum(one.level == level for one in self.findings) for level in levels
@@ -136,7 +124,7 @@ class DoctorReport:
         unknown = f"{unseen} unknown, " if unseen else ""
         warnings = f"{odd} warning{'' if odd == 1 else 's'}"
         text = f"{bad} bad, {unknown}{warnings}, {good} good; it took {self.took_s:.1f} s"
-        return style.paint(text, _SIGNS[level][2])
+        return [*lines[1:], "", style.paint(text, _SIGNS[level][2])]
 
 
 def find_area(finding: Finding) -> str:
@@ -154,13 +142,7 @@ def sort_findings(findings: Sequence[Finding], redactor: Redactor) -> tuple[Find
         return " ".join(escape_unprintable(redactor(text)).split())
 
     cleaned = (
-        Finding(
-            code=one.code,
-            level=one.level,
-            what=clean(one.what),
-            fix=clean(one.fix),
-            where=clean(one.where),
-        )
+        replace(one, what=clean(one.what), fix=clean(one.fix), where=clean(one.where))
         for one in findings
     )
     return tuple(sorted(dict.fromkeys(cleaned), key=lambda one: places.get(find_area(one), _LAST)))
@@ -218,7 +200,11 @@ async def examine(where: CheckEnvironment, names: Container[str] | None = None) 
             state = await find_gateway_state(path)
     except ConfigError as error:
         first = error.problems[0]
-        has_config = len(error.problems) > 1 or not _is_missing_config(first)
+        has_config = (
+            len(error.problems) > 1
+            or bool(first.line or first.key)
+            or first.file.endswith((".yaml", ".yml"))
+        )
         if has_config:
             findings += [*judge_problems(error.problems), unknown("doctor.unseen", *_UNSEEN)]
             checks.append(
@@ -295,10 +281,6 @@ def _crash_finding(name: str, error: Exception) -> Finding:
     return unknown("doctor.broke", f"this check itself broke: {reason}", fix, name)
 
 
-def _is_missing_config(one: ConfigProblem) -> bool:
-    return not one.line and not one.key and not one.file.endswith((".yaml", ".yml"))
-
-
 INTERRUPTED_CODE = 1
 """Exit code after Ctrl-C or a closed pipe."""
 
@@ -325,9 +307,10 @@ def _run(args: argparse.Namespace) -> int:
         if args.json:
             sys.stdout.write(f"{report.to_json()}\n")
         else:
+            # https://no-color.org
+            dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
             style = ReportStyle(
-                colour=_supports_colour(sys.stdout, os.environ),
-                ascii=not _can_encode_signs(sys.stdout),
+                colour=sys.stdout.isatty() and not dull, ascii=not _can_encode_signs(sys.stdout)
             )
             sys.stdout.writelines(f"{line}\n" for line in report.render_lines(style))
         sys.stdout.flush()
@@ -344,13 +327,6 @@ def _run(args: argparse.Namespace) -> int:
         return INTERRUPTED_CODE
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _supports_colour(stream: TextIO, env: Mapping[str, str]) -> bool:
-    """Return whether to use colours: on a terminal, unless the environment forbids it
-    (https://no-color.org).
-    """
-    return stream.isatty() and not env.get("NO_COLOR") and env.get("TERM") != "dumb"
 
 
 def _can_encode_signs(stream: TextIO) -> bool:

@@ -72,7 +72,6 @@ class GlobPattern:
         """Whether it looks into a `.git` directory."""
 
     def matches(self, path: PathParts) -> bool:
-        """Return True if the path matches the whole pattern."""
         return any(_matches(names, path) for names in self._alternatives)
 
 
@@ -86,7 +85,6 @@ def _matches(pattern: PathParts, path: PathParts) -> bool:
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    """Return the pattern with each choice of its braces."""
     found = _BRACES.search(pattern)
     if found is None:
         return [pattern]

@@ -8,6 +8,7 @@ model answers again.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from agent.cache.prompt_cache import describe_cut_prompt
 from agent.models.config import fallback_chain
+from channels.aio import with_timeout
 from channels.base import Channel, KnowsAccountProblem, KnowsJoinRefusals
 from gateway import __version__
 from gateway.cluster.cluster import UPKEEP, channel_lease
@@ -23,7 +25,7 @@ from gateway.core.facts import REPEATED_TURN, TurnRecord, has_trouble
 from gateway.core.format import describe_problem
 from gateway.core.frozen import frozen
 from gateway.core.i18n import N_, _
-from gateway.core.metrics import ChannelStats, GatewayStats
+from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
 from gateway.plugin import Plugin, PluginContext
 from gateway.plugins.http import Http, HttpRoute
@@ -99,7 +101,6 @@ class _Trouble:
 
 
 def _render(text: str, _to: Address | None, **values: str) -> str:
-    """Return a notice to owners."""
     return _(text).format(**values)
 
 
@@ -155,16 +156,8 @@ class Health(Plugin):
         while True:
             self.look()
             changed.clear()
-            waits = [
-                asyncio.ensure_future(self._clock.sleep(CHECK_INTERVAL_S)),
-                asyncio.ensure_future(changed.wait()),
-            ]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for one in waits:
-                    one.cancel()
-                await asyncio.gather(*waits, return_exceptions=True)
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(self._clock, CHECK_INTERVAL_S, changed.wait())
 
     def look(self) -> None:
         """Look for what does not work, tell owners of it, and forget what is over."""
@@ -216,7 +209,8 @@ class Health(Plugin):
                 what=f"absent:{name}", reason=f"{name}: posts wait until {whom} online there"
             )
         if isinstance(channel, KnowsJoinRefusals):
-            for place in self._configured_rooms(name):
+            config = self._live_settings.settings.channels.get(name)
+            for place in [RoomId(room) for room in getattr(config, "rooms", ()) if room != "*"]:
                 if why := channel.join_refusal(place):
                     at = Address(channel=name, room=place).conversation
                     room, told = self._titles.label(at), N_("I cannot enter {room}: {reason}.")
@@ -228,20 +222,14 @@ class Health(Plugin):
     def _on_ended(self, entries: Sequence[LogEntry]) -> None:
         """Update the state of the models from the turns that ended."""
         for entry in entries:
-            if isinstance(entry.fact, TurnRecord):
-                where = (
-                    self._titles.label(entry.conversation) if entry.conversation is not None else ""
-                )
-                waiting = self._waiting.setdefault(entry.fact.agent, set())
-                if (
-                    entry.fact.failure
-                    and entry.fact.outcome == "interrupted"
-                    and not entry.fact.autonomous
-                ):
-                    waiting.add(entry.conversation)
-                else:
-                    waiting.discard(entry.conversation)
-                self._on_turn_ended(entry.fact, where, is_over=not waiting)
+            if isinstance(turn := entry.fact, TurnRecord):
+                place = entry.conversation
+                waiting = self._waiting.setdefault(turn.agent, set())
+                waiting.discard(place)
+                if turn.failure and turn.outcome == "interrupted" and not turn.autonomous:
+                    waiting.add(place)
+                where = self._titles.label(place) if place is not None else ""
+                self._on_turn_ended(turn, where, is_over=not waiting)
         is_wrong = bool(self._unanswered) or any(self._waiting.values())
         if is_wrong is not self._hears_all:
             self._hears_all = is_wrong
@@ -303,10 +291,6 @@ class Health(Plugin):
         models = [agent.model for agent in settings.agents if agent.id == agent_id]
         return ", ".join(fallback_chain(models[0], settings.llm.models)[1:]) if models else ""
 
-    def _configured_rooms(self, name: ChannelName) -> Sequence[RoomId]:
-        config = self._live_settings.settings.channels.get(name)
-        return [RoomId(room) for room in getattr(config, "rooms", ()) if room != "*"]
-
 
 def list_routes(stats: GatewayStats, redactor: Redactor) -> list[HttpRoute]:
     """Return the paths for process monitors. They contain no secrets, and are called by any
@@ -323,7 +307,10 @@ def list_routes(stats: GatewayStats, redactor: Redactor) -> list[HttpRoute]:
         """The gateway is connected."""
         now = stats.snapshot()
         reasons = [describe_problem(one) for one in now.problems]
-        reasons += [_describe_channel(one) for one in now.channels if one.state != "up"]
+        for one in now.channels:
+            if one.state != "up":
+                why = " ".join(one.reason.split())  # untrusted: it may quote the platform
+                reasons.append(f"{one.channel} is {one.state}{f': {why}' if why else ''}")
         return JSONResponse(
             {
                 "ready": now.is_ready,
@@ -334,9 +321,3 @@ def list_routes(stats: GatewayStats, redactor: Redactor) -> list[HttpRoute]:
         )
 
     return [HttpRoute("/health", health, "anybody"), HttpRoute("/ready", ready, "anybody")]
-
-
-def _describe_channel(one: ChannelStats) -> str:
-    """Return why a channel is not up, in one line. Untrusted: it may quote the platform."""
-    why = " ".join(one.reason.split())
-    return f"{one.channel} is {one.state}{f': {why}' if why else ''}"

@@ -52,7 +52,6 @@ async def check_running(context: CheckContext) -> Sequence[Finding]:
 
 
 def _judge_snapshot(snapshot: GatewaySnapshot, where: str) -> Iterator[Finding]:
-    """Judge the configuration of the running gateway."""
     if snapshot.broken:
         what = (
             "the running gateway could not use the changed configuration, and goes on with the "

@@ -99,8 +99,7 @@ class PendingDefinition:
     def describe(self) -> str:
         """Render the whole difference as Markdown, for the admin."""
         before, now = (
-            (self.approved_definition.split("\n") if self.approved_definition else []),
-            self.definition.split("\n"),
+            one.split("\n") if one else [] for one in (self.approved_definition, self.definition)
         )
         lines = list(difflib.unified_diff(before, now, lineterm="", n=len(now) + len(before)))[3:]
         changed = (
@@ -185,11 +184,9 @@ class Mcp(Plugin):
         self._waits_until_s = min(self._waits_until_s, now_s + SETTLE_S)
         left_s = max(0.0, self._waits_until_s - now_s)
         with contextlib.suppress(TimeoutError):
-            await with_timeout(self._clock, left_s, self._wait_until_settled())
-
-    async def _wait_until_settled(self) -> None:
-        for one in self.servers:
-            await one.settled.wait()
+            await with_timeout(
+                self._clock, left_s, asyncio.gather(*(one.settled.wait() for one in self.servers))
+            )
 
     def states(self) -> Sequence[str]:
         return [one.describe() for one in self.servers]
@@ -224,15 +221,13 @@ class Mcp(Plugin):
                 approved[name] = definition
                 fact = McpToolApproved(server=server, tool=name, definition=definition, by="")
                 new.append(EffectFact(fact))
-            if approved.get(name) == definition:
+            before = approved.get(name, "")
+            if before == definition:
                 admitted[name] = own_name, spec
             else:
                 self._hold_for_review(
                     PendingDefinition(
-                        server=server,
-                        tool=name,
-                        definition=definition,
-                        approved_definition=approved.get(name, ""),
+                        server=server, tool=name, definition=definition, approved_definition=before
                     )
                 )
         if new:

@@ -6,9 +6,15 @@ import importlib
 import json
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from channels.aio import Backoff, with_timeout
+from channels.aio import (
+    Backoff,
+    cancel_and_wait,
+    run_to_completion,
+    wait_first,
+    with_timeout,
+)
 from gateway.config.tools import McpServerConfig
 from gateway.core.clock import Clock
 from gateway.core.i18n import _
@@ -113,8 +119,7 @@ class McpServerClient:
         while True:
             up_s = await self._run_connection(module.McpConnection)
             self.settled.set()
-            delay_s = backoff.next_delay_s(up_s, self._random())
-            await self.clock.sleep(delay_s)
+            await self.clock.sleep(backoff.next_delay_s(up_s, self._random()))
 
     async def call(self, tool: str, arguments: dict[str, object]) -> "types.CallToolResult":
         """Call a tool by the server's own name for it. Raises ToolCallRefused."""
@@ -141,32 +146,30 @@ class McpServerClient:
     async def _run_connection(self, connection_type: "type[McpConnection]") -> float:
         """Run one connection to its end. Return how long it was up, in seconds; 0: never."""
         connection = connection_type(self, self._mode)
-        run_task = asyncio.create_task(connection.run())
-        up_task = asyncio.create_task(
-            with_timeout(self.clock, START_TIMEOUT_S, connection.up.wait())
-        )
+        running = asyncio.create_task(connection.run())
         why, since = f"it did not come up within {START_TIMEOUT_S:g} s", None
         try:
-            await asyncio.wait([run_task, up_task], return_when=asyncio.FIRST_COMPLETED)
+            is_up = connection.up.wait()
+            await wait_first(running, with_timeout(self.clock, START_TIMEOUT_S, is_up))
             if connection.up.is_set():
                 since = self.clock.monotonic()
-                self._mark_up(connection)
-                await asyncio.wait([run_task])
-            if run_task.done():
-                why = connection.failure_reason(run_task.exception())
+                self._connection, self.state, self.reason = connection, "up", ""
+                self._up.set()
+                self.settled.set()
+                logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
+                await asyncio.wait([running])
+            if running.done():
+                why = connection.failure_reason(running.exception())
         finally:
             self.drop_connection(connection)
-            await _stop_tasks(up_task, run_task)
+            await run_to_completion(cancel_and_wait(running))
         if since is None:
             self._mode = "legacy" if self._mode == "auto" else "auto"
-        self._log_down(why)
+        # Once, however long it stays down.
+        level = logging.DEBUG if self.state == "down" else logging.WARNING
+        logger.log(level, "MCP server %s is down: %s", self.name, why)
+        self.state, self.reason = "down", why
         return 0.0 if since is None else self.clock.monotonic() - since
-
-    def _mark_up(self, connection: "McpConnection") -> None:
-        self._connection, self.state, self.reason = connection, "up", ""
-        self._up.set()
-        self.settled.set()
-        logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
 
     def drop_connection(self, connection: "McpConnection") -> None:
         """Make no further calls by this connection, which is over."""
@@ -174,23 +177,17 @@ class McpServerClient:
             self._connection = None
             self._up.clear()
 
-    def _log_down(self, why: str) -> None:
-        again = self.state == "down"
-        self.state, self.reason = "down", why
-        # Once, however long it stays down.
-        logger.log(
-            logging.DEBUG if again else logging.WARNING, "MCP server %s is down: %s", self.name, why
-        )
-
     def update_offered(self, offered: "Sequence[types.Tool]") -> None:
         """Take up a list of tools that the server has sent."""
         self._offered_tools, omitted = select_tools(
             self.name, offered, self.config.tools, self._servers
         )
         if omitted and omitted != self._omitted:
-            shown = "; ".join(omitted[:MAX_LOGGED_OMISSIONS])
             logger.warning(
-                "MCP server %s: %d tools are left out: %s", self.name, len(omitted), shown
+                "MCP server %s: %d tools are left out: %s",
+                self.name,
+                len(omitted),
+                "; ".join(omitted[:MAX_LOGGED_OMISSIONS]),
             )
         self._omitted = omitted
         self.update_admitted()
@@ -203,23 +200,6 @@ class McpServerClient:
             name: build_mcp_tool(self, own_name, spec, self._media)
             for name, (own_name, spec) in tools.items()
         }
-
-
-async def _stop_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks and wait for their end, also if this is cancelled meanwhile (unlike
-    `cancel_and_wait`).
-    """
-    again = False
-    for task in tasks:
-        task.cancel()
-    while not all(task.done() for task in tasks):
-        try:
-            await asyncio.wait(tasks)
-        except asyncio.CancelledError:
-            again = True
-    await asyncio.gather(*tasks, return_exceptions=True)  # their errors are logged already
-    if again:
-        raise asyncio.CancelledError
 
 
 CALL_GRACE_S: Final = START_TIMEOUT_S + DOWN_WAIT_S
