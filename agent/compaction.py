@@ -158,8 +158,6 @@ class FoldEconomics:
 
 
 class _CompactionView:
-    """Turns and parameters of one decision, and the shapes that the turns can take."""
-
     def __init__(self, turns: Sequence[TurnSizes], params: CompactionParams) -> None:
         self.turns, self.params = turns, params
         self.now = current_shape(turns, params.spared)

@@ -270,16 +270,12 @@ def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResu
         return state, ()
     if state.mode is DmnMode.STORED and (  # what it has promised comes before its rest
         "alarm" in signal.type.split(".")
-        or any(_is_subtype(signal.type, kind) for kind in state.wake_on)
+        or any(f"{signal.type}.".startswith(f"{kind}.") for kind in state.wake_on if kind)
     ):
         state = replace(state, mode=DmnMode.FORAGING, stored_until=None, wake_on=(), woken=True)
         # The agent asked for this type, however low its urgency is.
         return _queue_turn(state, conversation, max(signal.urgency, NORMAL)), ()
     return _queue_turn(state, conversation, signal.urgency), ()
-
-
-def _is_subtype(dotted: str, prefix: str) -> bool:
-    return bool(prefix) and (dotted == prefix or dotted.startswith(f"{prefix}."))
 
 
 def _queue_turn(
@@ -462,14 +458,9 @@ def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
         state, starts = _start_turns(state, due, policy)
         return state, (*ends, *starts)
     if _may_dream(state, signal, policy):
-        state = replace(
-            _clear_pending(state, policy.inner),
-            mode=DmnMode.DREAMING,
-            dreamt=signal.at,
-            spared=False,
-        )
-        state = _count_turn(state, policy.inner)
-        return state, (Dream(),)
+        state = _count_turn(_clear_pending(state, policy.inner), policy.inner)
+        dreaming = replace(state, mode=DmnMode.DREAMING, dreamt=signal.at, spared=False)
+        return dreaming, (Dream(),)
     return lower, ends
 
 
@@ -497,18 +488,17 @@ def _count_turn(state: DmnState, conversation: ConversationId) -> DmnState:
 
 
 def _may_dream(state: DmnState, signal: Tick, policy: DmnPolicy) -> bool:
-    if (
-        not policy.dream_every_s
-        or state.mode is not DmnMode.RESTING
-        or state.running
-        or state.waiting
-        or state.errors
-    ):
-        return False
-    is_rested = (
+    is_busy = state.running or state.waiting or state.errors
+    is_due = (
         state.dreamt is None or (signal.at - state.dreamt).total_seconds() >= policy.dream_every_s
     )
-    return is_rested and signal.material_tokens >= policy.dream_tokens
+    return (
+        policy.dream_every_s > 0
+        and state.mode is DmnMode.RESTING
+        and not is_busy
+        and is_due
+        and signal.material_tokens >= policy.dream_tokens
+    )
 
 
 def _dream_left_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:

@@ -1,14 +1,13 @@
 """One turn: ask the model, carry out its tool calls, ask again, until it replies or chooses not to.
 
-`take_turn` is the loop. `ask_model` reads one answer to its end, `ToolExecution` carries out the
-calls of one answer, `presentable_text` returns the part of an unfinished answer that may be shown.
-`agent.turn_context` builds the requests.
+`take_turn` is the loop. `ask_model` reads one answer to its end, `presentable_text` returns the
+part of an unfinished answer that may be shown. `agent.turn_context` builds the requests.
 """
 
 import asyncio
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.models.base import (
@@ -349,24 +348,27 @@ class _TurnLoop:
         """Carry out the calls of an answer. The step is recorded even if that is interrupted."""
         is_over_limit, self._rounds = self._rounds >= self._max_rounds, self._rounds + 1
         calls = [call for call in answer.calls if unwrap_call(call).name not in ENDING_TOOL_NAMES]
-        execution = ToolExecution(
-            calls, self._specs.values(), None if is_over_limit else self._host, self._duplicates
-        )
+        results = dict[str, ToolResult]()
         if answer.end.stop_reason == "length":  # the limit was reached in the last one
-            execution.refuse(answer.calls[-1].id, CUT_CALL.format(limit=self._limit_tokens))
+            cut, reason = answer.calls[-1].id, CUT_CALL.format(limit=self._limit_tokens)
+            results[cut] = ToolResult(id=cut, text=reason, is_error=True)
         outcome, text = _find_outcome(answer), join_surrogates(answer.text)
         posted = outcome is not None and outcome.outcome in ("replied", "yielded")
         room = self._request.result_tokens(text, answer.calls)
         records = dict[str, ToolCallRecord]()
         try:
-            await execution.run()
+            for group in self._parallel_groups(calls):
+                work = [self._run_call(call, results, refuses=is_over_limit) for call in group]
+                await _gather([asyncio.ensure_future(one) for one in work])
+            found = _collect_results(calls, results)
             self._must_answer = self._cut_count > MAX_CUT_ANSWERS or (
-                bool(calls) and all(result.text == REPEATED_CALL for result in execution.results())
+                bool(calls) and all(result.text == REPEATED_CALL for result in found)
             )
-            self._request.show_images(execution.results())
-            records = await self._request.truncator.render_results(calls, execution.results(), room)
+            self._request.show_images(found)
+            records = await self._request.truncator.render_results(calls, found, room)
         except BaseException:
-            records = self._request.truncator.render_interrupted(calls, execution.results(), room)
+            found = _collect_results(calls, results)
+            records = self._request.truncator.render_interrupted(calls, found, room)
             raise
         finally:
             recorded = list[ToolCallRecord]()
@@ -381,6 +383,38 @@ class _TurnLoop:
                 thinking=answer.end.thinking,
             )
             self._progress.record_step(step)
+
+    def _parallel_groups(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+        """Yield groups of neighbouring calls that are safe side by side. The same call twice is
+        not.
+        """
+        group: list[ToolCall] = []
+        for call in calls[:MAX_CALLS]:
+            specs = [self._specs.get(unwrap_call(one).name) for one in (call, *group[-1:])]
+            are_safe = all(spec is not None and spec.is_parallel for spec in specs)
+            if group and not (are_safe and call_key(call) not in map(call_key, group)):
+                yield group
+                group = []
+            group.append(call)
+        if group:
+            yield group
+
+    async def _run_call(
+        self, call: ToolCall, results: dict[str, ToolResult], *, refuses: bool
+    ) -> None:
+        if call.id in results:
+            return
+        result = self._duplicates.find_result(call)
+        if result is None:
+            inner = unwrap_call(call)
+            if inner.name == CALL_CAPABILITY.name:
+                result = ToolResult(id=call.id, text=CAPABILITY_USAGE, is_error=True)
+            elif refuses:
+                result = ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
+            else:
+                result = await self._host.call(inner)
+            self._duplicates.record_result(call, result)
+        results[call.id] = result
 
 
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
@@ -458,83 +492,20 @@ def _clean_call(call: ToolCall) -> ToolCall:
     )
 
 
-class ToolExecution:
-    """Execution of the tool calls of one answer. Calls that are safe side by side run in parallel.
-
-    The results so far can be read at any time.
-    """
-
-    def __init__(
-        self,
-        calls: Sequence[ToolCall],
-        specs: Iterable[ToolSpec],
-        host: TurnHost | None,
-        duplicates: DuplicateCalls,
-    ) -> None:
-        """`host` None: there were too many calls, and these are not carried out."""
-        self._calls = calls
-        self._parallel = {spec.name for spec in specs if spec.is_parallel}
-        self._host = host
-        self._duplicates = duplicates
-        self._results: dict[str, ToolResult] = {}
-
-    def refuse(self, call_id: str, reason: str) -> None:
-        """Give this call an error result, so that it is not carried out. Ignored if there is no
-        such call.
-        """
-        self._results[call_id] = ToolResult(id=call_id, text=reason, is_error=True)
-
-    def results(self) -> list[ToolResult]:
-        """Return one result for each call, in their order."""
-        return [
-            self._results.get(call.id)
-            or ToolResult(
-                id=call.id,
-                text=CUT_OFF if number < MAX_CALLS else TOO_MANY_IN_ANSWER,
-                is_error=True,
-            )
-            for number, call in enumerate(self._calls)
-        ]
-
-    async def run(self) -> None:
-        """Carry out the calls. If cancelled, those under way are cancelled and the others do not
-        start.
-        """
-        for group in self._parallel_groups():
-            await _gather([asyncio.ensure_future(self._run_call(call)) for call in group])
-
-    def _parallel_groups(self) -> Iterator[list[ToolCall]]:
-        """Yield groups of neighbouring calls that are safe side by side. The same call twice is
-        not.
-        """
-        group: list[ToolCall] = []
-        for call in self._calls[:MAX_CALLS]:
-            are_safe = {unwrap_call(one).name for one in (call, *group[-1:])} <= self._parallel
-            if group and not (are_safe and call_key(call) not in map(call_key, group)):
-                yield group
-                group = []
-            group.append(call)
-        if group:
-            yield group
-
-    async def _run_call(self, call: ToolCall) -> None:
-        if call.id in self._results:
-            return
-        result = self._duplicates.find_result(call)
-        if result is None:
-            inner = unwrap_call(call)
-            if inner.name == CALL_CAPABILITY.name:
-                result = ToolResult(id=call.id, text=CAPABILITY_USAGE, is_error=True)
-            elif self._host is not None:
-                result = await self._host.call(inner)
-            else:
-                result = ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
-            self._duplicates.record_result(call, result)
-        self._results[call.id] = result
+def _collect_results(
+    calls: Sequence[ToolCall], results: Mapping[str, ToolResult]
+) -> list[ToolResult]:
+    """Return one result for each call, in their order, also for those that have none yet."""
+    return [
+        results.get(call.id)
+        or ToolResult(
+            id=call.id, text=CUT_OFF if number < MAX_CALLS else TOO_MANY_IN_ANSWER, is_error=True
+        )
+        for number, call in enumerate(calls)
+    ]
 
 
 async def _gather(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Wait until all tasks have ended. If cancelled, cancel them."""
     try:
         await asyncio.gather(*tasks)
     except BaseException:

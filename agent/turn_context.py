@@ -378,8 +378,6 @@ class TurnHost:
 
 @frozen(kw_only=False)
 class _ShownResult:
-    """Result that the model received."""
-
     call: ToolCall
     result: ToolResult
     """Result with as much of its text as the model received."""
@@ -393,7 +391,6 @@ class ResultTruncator:
     """Shortens the results of one turn to the budget and the window."""
 
     def __init__(self, host: TurnHost) -> None:
-        """Start with the whole budget of the host, which archives the results."""
         self._host = host
         self._left_tokens = host.budget_tokens
         self._shown: dict[str, _ShownResult] = {}
@@ -541,9 +538,9 @@ class TurnRequest:
         """
         self.progress = host.progress
         self.truncator = ResultTruncator(host)
-        self._host = host
-        self._model = model
-        self._key = key
+        self._host, self._model, self._key = host, model, key
+        self.is_plain = model.family == "local"
+        """True: the model is too small to follow hints."""
         self._window = ContextWindow(
             model.context_tokens,
             model.max_output_tokens,
@@ -587,11 +584,6 @@ class TurnRequest:
         """
         self._hints = (*self._hints, hint)
         self._set_conversation(self.request.conversation)
-
-    @property
-    def is_plain(self) -> bool:
-        """True: the model is too small to follow hints."""
-        return self._model.family == "local"
 
     def think_less(self) -> bool:
         """Ask for as little thinking as possible from the next request on. False: done before."""

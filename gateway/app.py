@@ -74,11 +74,10 @@ from gateway.plugins.health import Health, list_routes
 from gateway.plugins.http import OpsServer
 from gateway.plugins.memory import Memory
 from gateway.runtime.agent import Agent
-from gateway.runtime.agents import Agents
+from gateway.runtime.agents import Agents, take_over
 from gateway.runtime.dmn_admin import load_dmn_states
 from gateway.runtime.model_choice import ModelSelector, load_chosen_models
 from gateway.runtime.models import ModelServices, open_model_services
-from gateway.runtime.recovery import take_over
 from gateway.runtime.turn import TurnRunner
 from gateway.runtime.turn_input import TurnServices
 from gateway.store import (
@@ -848,7 +847,6 @@ class GatewayServices:
         await self.handle.roster.load()
         if isinstance(bindings := self.handle.places.bindings, LiveBindings):
             await bindings.load(self.store)
-        self.command_context.models.tell_gone()
         await self.limits.load(self.store)
         await self.attention.load()
 

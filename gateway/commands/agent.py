@@ -35,6 +35,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import _
 from gateway.core.moments import InvalidTime
 from gateway.core.text_safety import inline_code
+from gateway.runtime.agents import plan_stop
 from gateway.runtime.dmn_admin import (
     PRESENCE_ORDER,
     direct_agents,
@@ -42,7 +43,6 @@ from gateway.runtime.dmn_admin import (
     parse_until,
     snapshot_dmn,
 )
-from gateway.runtime.stop import plan_stop
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.supervisor import RestartResult
 

@@ -130,7 +130,6 @@ class CompactionStats:
     """
 
     def __init__(self, agents: Iterable[str] = ()) -> None:
-        """`agents`: all agent ids."""
         self.metrics = CollectorRegistry()
         labels = ["agent", "outcome"]
         self._triggered = Counter(

@@ -88,7 +88,6 @@ class DigestBuilder:
         locks: ConversationLocks,
         inbox: ConversationInbox,
     ) -> None:
-        """`agent`: its id."""
         self._agent, self._inner = agent, inner_conversation(agent)
         self._store, self._clock, self._places = gateway.store, gateway.clock, gateway.places
         self._agents = tuple(one.id for one in gateway.live.settings.agents)

@@ -31,8 +31,8 @@ async def keep_result(
 ) -> EvidenceRef:
     """Store the result of a call and return its reference. Raises StoreError.
 
-    An equal result of the call is not stored twice. On cancellation it is stored or not, and
-    nothing refers to it.
+    Ids of calls are unique in a turn, so what is stored under one already is the same result. On
+    cancellation it is stored or not, and nothing refers to it.
     """
     arguments = call.arguments if call.arguments.strip() != "{}" else ""
     origin = to_single_line(result.origin[:MAX_SOURCE_CHARS], MAX_SOURCE_CHARS) or to_single_line(
@@ -46,18 +46,11 @@ async def keep_result(
         origin=origin,
         text=result.text,
     )
-    store, number = gateway.store, 0
-    while True:
-        key = f"evidence:{turn}:{call.id}:{number}"
-        (written,) = await store.append(
-            [NewEntry(fact=fact, at=gateway.clock.now(), conversation=conversation, key=key)]
-        )
-        previous = None if written.is_new else await store.entry(written.seq)
-        if written.is_new or (
-            previous is not None and (previous.conversation, previous.fact) == (conversation, fact)
-        ):
-            return build_evidence_ref(f"e{written.seq}", fact.what, origin, fact.text)
-        number += 1  # the key names another result, which the same call returned before
+    key = f"evidence:{turn}:{call.id}"
+    (written,) = await gateway.store.append(
+        [NewEntry(fact=fact, at=gateway.clock.now(), conversation=conversation, key=key)]
+    )
+    return build_evidence_ref(f"e{written.seq}", fact.what, origin, fact.text)
 
 
 def build_evidence_ref(handle: str, kind: str, origin: str, text: str) -> EvidenceRef:

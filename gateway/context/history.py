@@ -360,13 +360,19 @@ async def find_write_of_cut_off_turn(
     """
     if turn is None:
         return None
-    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
-    for one in await reader.newest_entries(RECENT_ENTRIES, kinds=[kind], conversation=place):
-        wrote: TurnId | None = getattr(one.fact, "turn", None)
-        since = not ended or one.seq > ended[0].seq
-        if since and wrote not in (None, turn) and same(one):
+    for one in await _read_since_last_turn(reader, place, kind):
+        if getattr(one.fact, "turn", None) not in (None, turn) and same(one):
             return one
     return None
+
+
+async def _read_since_last_turn(
+    reader: StoreReader, place: ConversationId, kind: str
+) -> list[LogEntry]:
+    """Return the entries of this kind that were written after the last turn there had ended."""
+    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
+    newest = await reader.newest_entries(RECENT_ENTRIES, kinds=[kind], conversation=place)
+    return [one for one in newest if not ended or one.seq > ended[0].seq]
 
 
 async def was_begun_by_cut_off_turn(
@@ -375,16 +381,11 @@ async def was_begun_by_cut_off_turn(
     """Return whether an unfinished earlier turn began the same tool call, and this turn has not
     begun it yet.
     """
-    ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
-    found = [
-        one.fact
-        for one in await reader.newest_entries(
-            RECENT_ENTRIES, kinds=["tool_begun"], conversation=place
-        )
-        if isinstance(one.fact, ToolStarted) and (not ended or one.seq > ended[0].seq)
-    ]
     same = [
-        one.turn for one in found if (one.tool, one.arguments) == (started.tool, started.arguments)
+        one.fact.turn
+        for one in await _read_since_last_turn(reader, place, "tool_begun")
+        if isinstance(one.fact, ToolStarted)
+        and (one.fact.tool, one.fact.arguments) == (started.tool, started.arguments)
     ]
     return bool(same) and started.turn not in same
 

@@ -188,8 +188,7 @@ class WorkspaceRoot:
 
         Never creates a file.
 
-        As safe as `write`. No other write of ours comes between; a change by another program
-        meanwhile is refused.
+        As safe as `write`. No other write of ours comes between.
         """
         self._replace_content(parts, change, None)
 
@@ -481,26 +480,12 @@ def _replace_atomically(
                     os.fchown(handle, owner.st_uid, owner.st_gid)
             os.fchmod(handle, mode)
             os.fsync(handle)
-        _check_unchanged(above, parts, before)
         os.replace(half, name, src_dir_fd=above, dst_dir_fd=above)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(half, dir_fd=above)
         raise
     os.fsync(above)
-
-
-def _check_unchanged(above: int, parts: PathParts, before: os.stat_result | None) -> None:
-    """Raise ToolCallRefused if the file has changed or disappeared."""
-    now = _stat_existing(above, parts)
-    if (before and _file_identity(before)) != (now and _file_identity(now)):
-        raise ToolCallRefused(
-            f"{display_path(parts)} was changed by another program just now: read it again."
-        )
-
-
-def _file_identity(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _check_disk_space(above: int, size: int) -> None:

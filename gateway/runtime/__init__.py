@@ -2,8 +2,8 @@
 
 - `agent.py`: one agent, which carries out what `agent.dmn` decides, and takes its turns.
   `turn_handle.py`: how a running turn is steered and ended. `dmn_admin.py`: state and orders.
-- `agents.py`: whose a conversation is, and where arrivals go. `recovery.py`: what an earlier
-  process left undone. `stop.py`: `/stop`.
+- `agents.py`: whose a conversation is, where arrivals go, `/stop`, and what an earlier process left
+  undone.
 - `turn.py`: a turn from top to bottom. `turn_input.py`: what it needs, and what is new to it.
   `turn_record.py`: its record and post.
 - `models.py`: models and counters. `model_choice.py`: `/model`.

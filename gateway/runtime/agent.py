@@ -131,7 +131,9 @@ class Agent:
         """The save that can wait, until it has taken the state to write."""
         self._is_unsaved = False
         """A change of the state waits for the end of a turn to be saved with it."""
-        self._running: dict[ConversationId, tuple[TurnHandle, asyncio.Task[None]]] = {}
+        self.running: dict[ConversationId, TurnHandle] = {}
+        """Handles of all running turns, by place."""
+        self._turn_tasks: dict[ConversationId, asyncio.Task[None]] = {}
         self._late_urgency: dict[ConversationId, int] = {}
         """Highest urgency announced where a turn runs."""
         self._reminded: set[ConversationId] = set()
@@ -168,15 +170,6 @@ class Agent:
     def spent_today_usd(self) -> float:
         """Cost of its autonomous turns today."""
         return self._services.limits.spent_today_usd(self.id)
-
-    @property
-    def turn_handles(self) -> list[tuple[ConversationId, TurnHandle]]:
-        """Handles of all running turns, by place."""
-        return [(place, handle) for place, (handle, _) in self._running.items()]
-
-    def turn_handle(self, conversation: ConversationId) -> TurnHandle | None:
-        """Return the handle of the turn that runs there. None: none does."""
-        return self._running[conversation][0] if conversation in self._running else None
 
     def is_put_off(self, conversation: ConversationId) -> bool:
         """Return whether the question there waits for a model."""
@@ -221,8 +214,8 @@ class Agent:
         Whoever a running turn writes an answer to may correct what they asked: then it is begun
         anew, at once or when it begins to write.
         """
-        if conversation in self._running:
-            handle, late = self._running[conversation][0], self._late_urgency
+        if (handle := self.running.get(conversation)) is not None:
+            late = self._late_urgency
             late[conversation] = max(urgency, late.get(conversation, AMBIENT))
             begun_anew = self._begun_anew.get(conversation, 0)
             is_steered = arrivals == "steer" and urgency >= URGENT and begun_anew < MAX_BEGUN_ANEW
@@ -283,18 +276,18 @@ class Agent:
         match effect:
             case StartTurn(conversation=conversation):
                 self._reminded.discard(conversation)
-                handle = TurnHandle()
+                self.running[conversation] = handle = TurnHandle()
                 task = self._tasks.create_task(self._run_turn(effect, handle))
-                self._running[conversation] = handle, task
+                self._turn_tasks[conversation] = task
             case Dream():
-                handle = TurnHandle()
+                self.running[self.policy.inner] = handle = TurnHandle()
                 task = self._tasks.create_task(self._run_dream(handle))
-                self._running[self.policy.inner] = handle, task
-            case Steer(conversation=conversation) if conversation in self._running:
-                self._running[conversation][0].steer()
-            case Interrupt(conversation=conversation) if conversation in self._running:
+                self._turn_tasks[self.policy.inner] = task
+            case Steer(conversation=conversation) if conversation in self.running:
+                self.running[conversation].steer()
+            case Interrupt(conversation=conversation) if conversation in self.running:
                 logger.info("%s: the turn in %s is interrupted", self.id, conversation)
-                self._running[conversation][0].interrupt()
+                self.running[conversation].interrupt()
             case SetTimer(delay_s=delay_s, sooner=sooner):
                 self._set_timer(delay_s, sooner=sooner)
             case SetRetryTimer(conversation=conversation, delay_s=delay_s):
@@ -318,7 +311,7 @@ class Agent:
         for timer in (self._timer, *self._retries.values()):
             if timer is not None:
                 timer.cancel()
-        parked = await self._park([*self._running], grace_s)
+        parked = await self._park([*self.running], grace_s)
         if self._save_task is not None or (self._is_unsaved and self.leads):
             if self._save_task is not None:  # write now what was pending
                 self._save_task.cancel()
@@ -336,7 +329,7 @@ class Agent:
         """Let the turns there end for up to `grace_s` seconds of real time, then cancel them.
         Return where that was.
         """
-        tasks = {self._running[place][1]: place for place in places if place in self._running}
+        tasks = {self._turn_tasks[place]: place for place in places if place in self.running}
         if not tasks:
             return []
         _, left = await asyncio.wait(tasks, timeout=grace_s)
@@ -368,8 +361,8 @@ class Agent:
 
     async def leave(self, places: Callable[[ConversationId], bool], grace_s: float) -> None:
         """End all work in these places, as `stop` does: another process goes on there."""
-        for place in await self._park([one for one in self._running if places(one)], grace_s):
-            self._running.pop(place, None)
+        for place in await self._park([one for one in self.running if places(one)], grace_s):
+            self.running.pop(place, None)
             self.send(TurnEnded(at=self._clock.now(), conversation=place, interrupted=True))
         state = self.state
         asked = [one.conversation for one in state.put_off]
@@ -421,12 +414,12 @@ class Agent:
             left = AMBIENT
         if ended.interrupted and not is_inner(place):
             left = URGENT  # its input is owed an answer, even if nothing newer is there
-        del self._running[place]
+        del self.running[place], self._turn_tasks[place]
         now, direct = self._clock.now(), self._gateway.places.direct.get(place, False)
         self.send(replace(ended, at=now, left=left, direct=direct))
         if self._reminded:
             due = dmn.due_conversations(self.state, self.policy, now)
-            self._reminded.intersection_update((*due, *self._running))
+            self._reminded.intersection_update((*due, *self.running))
             is_blocked = bool(
                 self.state.errors or dmn.blocking_reasons(self.state, self.policy, now)
             )
@@ -506,7 +499,7 @@ class Agent:
             self._save_task = None
         elif isinstance(signal, TurnEnded):
             self._save(self._write_state_with_next_commit())
-        elif self._save_task is None and not self._running:
+        elif self._save_task is None and not self.running:
             self._save(self._write_state(SAVE_AFTER_S))
 
     def _save(self, work: Coroutine[None, None, None]) -> None:
@@ -547,11 +540,6 @@ class Agent:
     def model(self) -> Model:
         """Model of the next turn."""
         return self.context.model.model
-
-    @property
-    def tools(self) -> ToolDispatcher:
-        """Tools of the agent, as far as its model has room for them."""
-        return self.context.tools
 
     def context_for(self, conversation: ConversationId) -> AgentContext:
         """Return what the next turn there works with: of the model that was chosen for the room,
@@ -735,9 +723,8 @@ class Agent:
 
     def stop_turn(self, conversation: ConversationId, why: str) -> None:
         """End the turn that runs there, and owe no other."""
-        handle = self.turn_handle(conversation)
-        if handle is not None:
-            handle.stop(why)
+        if conversation in self.running:
+            self.running[conversation].stop(why)
         self.leave_off(conversation)
 
     def _is_arriving(self, conversation: ConversationId) -> bool:

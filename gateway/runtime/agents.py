@@ -1,5 +1,9 @@
 """All agents: whose a conversation is, and where what is ready for attention, and changes in the
 log, go.
+
+`plan_stop` is `/stop`: what is unread in a place counts as consumed, and the turn there ends.
+`find_pending_arrivals` finds what an earlier process left undone, at the start and when a lease
+comes here (`take_over`).
 """
 
 import asyncio
@@ -7,14 +11,16 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Final
 
 from agent.cache.state import count_recorded_tokens
 from agent.dmn import load_state
 from agent.models.base import ModelError
 from channels.aio import cancel_and_wait
-from gateway.cluster.cluster import LeaseName, lease_of
+from gateway.cluster.cluster import AGENT_PREFIX, HELD_ELSEWHERE, LeaseName, agent_lease, lease_of
 from gateway.config.models import Settings
 from gateway.context.conversation import ConversationLocks
+from gateway.context.history import find_open_step
 from gateway.context.requesters import BLOCKED_REASON, are_blocked
 from gateway.core.control_messages import DmnStatus
 from gateway.core.events import (
@@ -26,6 +32,8 @@ from gateway.core.events import (
     TaskFinished,
 )
 from gateway.core.facts import (
+    AMBIENT,
+    LOW,
     NORMAL,
     URGENT,
     DmnDirective,
@@ -36,16 +44,19 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.core.i18n import _
+from gateway.core.i18n import N_, _
 from gateway.runtime.agent import Agent, build_dmn_policy
 from gateway.runtime.dmn_admin import (
     MODE_TEXTS,
     PRESENCE_ORDER,
+    load_dmn_states,
     read_directive,
     read_presence_order,
     snapshot_dmn,
 )
-from gateway.store import LogEntry, StoreError
+from gateway.store import AppendResult, LogEntry, StoreError, StoreReader
+from gateway.store.effects import CommandEffect, EffectFact, done, refuse
+from gateway.stream.attention import is_talk_alone
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
 from gateway.stream.presence import PresenceTracker
@@ -266,7 +277,7 @@ class Agents:
         """
         for entry in entries:
             change, place = entry.fact, entry.conversation
-            handle = self.agent_for(place).turn_handle(place) if place is not None else None
+            handle = self.agent_for(place).running.get(place) if place is not None else None
             if handle is None:
                 continue
             if isinstance(change, MessageDeleted):
@@ -279,7 +290,7 @@ class Agents:
 
     def _end_blocked_turns(self) -> None:
         for agent in self.agents:
-            for place, handle in agent.turn_handles:
+            for place, handle in list(agent.running.items()):
                 if are_blocked(self._gateway.people, Address.parse(place), handle.requesters):
                     logger.info("%s: its turn is ended: %s", place, BLOCKED_REASON)
                     handle.drop(BLOCKED_REASON)
@@ -300,3 +311,123 @@ class Agents:
                 logger.error("the model %s is not usable: %s", model.label, error.reason)  # noqa: TRY400 - no bug
         for agent in self.agents:
             await agent.warm_up()
+
+
+STOP_LOCK_S: Final = 2.0
+"""Time to acquire the lock: a free one is acquired at once; a turn that just ended holds it until
+its record is written."""
+STOPPED: Final = N_("Stopped. I do not answer what was written here until now.")
+ALREADY_STOPPING: Final = N_("I am already stopping.")
+NOTHING_RUNNING: Final = N_("I am not doing anything here.")
+
+
+async def plan_stop(agents: Agents, at: Address, by: str) -> CommandEffect:
+    """Plan a stop. `by`: who requests it, for people.
+
+    Everything unread in the place becomes durable as consumed in the transaction that holds the
+    command, so it is not answered later, even if the process dies before the turn has ended. Until
+    the effect is settled no turn begins there, and none ends: it has either answered before the
+    command, or posts nothing more.
+    """
+    place, why = at.conversation, f"{by} had it left off"
+    agent = agents.agent_for(place)
+    if not agents.holds(place):
+        return refuse(_(HELD_ELSEWHERE))
+    handle = agent.running.get(place)
+    if handle is not None and handle.stop_reason:
+        return done(_(ALREADY_STOPPING))
+    is_held = handle is not None and handle.hold()
+    if handle is not None and is_held:
+        release = handle.release
+    else:  # else another caller keeps it, who takes no turn there
+        release = await agents.room_locks.acquire(place, STOP_LOCK_S) or (lambda: None)
+    try:
+        owes = is_held or await agent.owes_answer(place)
+        record = await agent.build_stop_record(place, why) if owes else None
+    except BaseException:
+        release()
+        raise
+    if record is None:
+        release()
+        return refuse(_(NOTHING_RUNNING))
+
+    def settle(written: AppendResult | None) -> None:
+        if written is not None and written.is_new:
+            logger.info("%s: left off, by %s", place, by)
+            agent.stop_turn(place, why)
+        release()
+
+    fact = EffectFact(record, key=f"turn:{record.turn}")
+    return CommandEffect(answer=_(STOPPED), facts=(fact,), settle=settle)
+
+
+SCANNED_ENTRIES: Final = 50
+"""Unread entries of a place that are searched for a reminder, and turns that are searched for the
+last ones."""
+
+
+async def take_over(
+    gateway: GatewayHandle, agents: Agents, inbox: ConversationInbox, lease: LeaseName
+) -> None:
+    """Take up what the process has left that held the lease before."""
+    await gateway.store.follow()
+    agent = agents.by_id.get(lease.removeprefix(AGENT_PREFIX))
+    if agent is not None and lease == agent_lease(agent.id):
+        states = await load_dmn_states(gateway.store, [agent.id], gateway.clock.now())
+        agent.take_over(states[agent.id])
+    for arrival in await find_pending_arrivals(gateway, agents, lease):
+        inbox.add(arrival)
+
+
+async def find_pending_arrivals(
+    gateway: GatewayHandle, agents: Agents, lease: LeaseName = ""
+) -> list[ReadyConversation]:
+    """Return what an earlier process left undone, as new arrivals. `lease`: of whoever does it;
+    empty: all.
+    """
+    store = gateway.store
+    found, due = [], dict(await store.due_conversations(LOW))
+    unfinished = await _find_unfinished(store)
+    due |= {place: max(urgency, due.get(place, 0)) for place, urgency in unfinished.items()}
+    for place, urgency in due.items():
+        holders = {
+            lease_of(place),
+            *([agent_lease(agents.agent_for(place).id)] if urgency < URGENT else []),
+        }
+        if lease and lease not in holders:
+            continue
+        in_place, is_talk = place in unfinished, False
+        if not in_place and urgency < URGENT and not is_inner(place):
+            unread = await store.unread_entries(place, most=SCANNED_ENTRIES)
+            in_place = any(isinstance(one.fact, Alarm | TaskFinished) for one in unread.messages)
+            is_talk = is_talk_alone(await store.due_reasons(place))
+        direct = None if is_inner(place) else await gateway.places.is_direct(place)
+        found.append(
+            ReadyConversation(
+                conversation=place,
+                urgency=urgency,
+                direct=direct,
+                handle_in_place=in_place,
+                awaits_quiet=is_talk,
+            )
+        )
+    return found
+
+
+async def _find_unfinished(store: StoreReader) -> dict[ConversationId, int]:
+    """Return the places whose last turn was interrupted, or left work open, and how urgent that
+    is.
+
+    The input of an interrupted one is owed an answer, even if nothing newer is there.
+    """
+    ended: dict[ConversationId, int] = {}
+    for one in await store.newest_entries(SCANNED_ENTRIES, kinds=["turn_ended"]):
+        if not isinstance(one.fact, TurnRecord) or one.fact.cause == "compact":
+            continue
+        is_interrupted = one.fact.outcome == "interrupted"
+        is_put_off = is_interrupted and not one.fact.upto  # it has left what it was to read
+        if one.conversation is not None and not is_put_off:
+            is_owed = is_interrupted and not is_inner(one.conversation)
+            is_open = bool(find_open_step(one.fact))
+            ended[one.conversation] = URGENT if is_owed else NORMAL if is_open else AMBIENT
+    return {place: urgency for place, urgency in ended.items() if urgency > AMBIENT}

@@ -9,12 +9,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 from agent.models.base import ModelError
 from channels.aio import cancel_and_wait
 from gateway.config.models import Settings
-from gateway.core.events import Address, ConversationId
+from gateway.core.events import Address
 from gateway.core.facts import (
     ModelSelected,
     RoomAssigned,
@@ -22,7 +21,6 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.core.i18n import _
-from gateway.core.text_safety import PLACE_CHARS, inline_code
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
 from gateway.runtime.models import AgentModel, ModelServices
@@ -44,7 +42,6 @@ class ModelSelector:
         models: ModelServices,
         chosen: Mapping[str, str],
     ) -> None:
-        """`chosen`: choices at the start."""
         self._gateway, self._agents, self._models = gateway, agents, models
         self._live, self._bindings = gateway.live, gateway.places.bindings
         self._chosen = dict(chosen)
@@ -77,19 +74,8 @@ class ModelSelector:
             turns_change, self._turn_settings = settings_key != self._turn_settings, settings_key
             for agent in self._agents.agents:
                 self._use_wanted(agent, rebuild=turns_change)
-            self.tell_gone()
 
         return apply
-
-    def tell_gone(self) -> None:
-        """Tell owners, once each, of choices for rooms whose agent or model is not configured any
-        more: the configured one answers there.
-        """
-        known = {*self._agents.by_id, *self._live.settings.llm.models, ""}
-        for room, chosen in self._bindings.chosen.items():
-            for name in {chosen.agent, chosen.model} - known:
-                text = partial(_render_gone, room, name)
-                self._gateway.notices.tell(f"room_assigned:{room}:{name}", text)
 
     def _use_wanted(self, agent: Agent, *, rebuild: bool = False) -> None:
         """Use the model that is wanted now, from the agent's next turn on. Returns at once.
@@ -194,11 +180,6 @@ class ModelSelector:
             logger.error("the model %s is not usable: %s", agent_model.primary.label, reason)
         await self._models.restore_cadences(self._gateway.store)
         await agent.warm_up()
-
-
-def _render_gone(room: ConversationId, name: str, _to: Address | None) -> str:
-    text = _("{name} was chosen for {room}, and is not configured any more: it no longer counts.")
-    return text.format(room=inline_code(room, PLACE_CHARS), name=inline_code(name))
 
 
 def _turn_settings_key(settings: Settings) -> object:

@@ -501,7 +501,6 @@ async def build_post_entries(
 
 
 def _list_calls(steps: Sequence[TurnStep]) -> list[str]:
-    """Return a key for each call of a turn, equal for calls with the same effect."""
     return [
         call_key(ToolCall(id="", name=call.name, arguments=call.arguments))
         for step in steps

@@ -242,8 +242,8 @@ class Home:
         async def read_file(_: ToolContext, *, path: str) -> str:
             return self.files(path)
 
-        mind.tools._tools[READ_FILE.spec.name] = replace(READ_FILE, handler=read_file)
-        mind.tools.pin_specs()
+        mind.context.tools._tools[READ_FILE.spec.name] = replace(READ_FILE, handler=read_file)
+        mind.context.tools.pin_specs()
 
     async def end(self) -> None:
         """The process ends."""

@@ -62,7 +62,7 @@ from gateway.store.schema import StoreLock, migrate_schema
 
 _READ_BYTES: Final = 1 << 20
 _MAX_TURNS: Final = 50
-"""Turns that are searched for an interrupted one, as `gateway.runtime.recovery` does at start."""
+"""Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""
 _MAX_SUMS_BYTES: Final = 64 << 20
 """Enough for about 400,000 files."""
 _DAMAGED: Final = "it is cut off or damaged: copy it again, or take an earlier one"

@@ -26,8 +26,8 @@ from gateway.core.redaction import Redactor
 from gateway.plugins.approvals import UNDECIDED, ApprovalEnded, ApprovalRequested
 from gateway.plugins.reminders import ReminderSet
 from gateway.plugins.reminders.schedule import OnceSchedule, format_schedule
+from gateway.runtime.agents import NOTHING_RUNNING
 from gateway.runtime.models import open_model_services
-from gateway.runtime.stop import NOTHING_RUNNING
 from gateway.store import LogEntry, NewEntry, Store, StoreTasks
 from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import UNHURRIED, Held, Screen, settings

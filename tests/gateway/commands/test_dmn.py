@@ -21,8 +21,8 @@ from gateway.core.identity import Role
 from gateway.plugins.approvals import UNDECIDED
 from gateway.plugins.trace import explain_event
 from gateway.runtime.agent import Agent
+from gateway.runtime.agents import ALREADY_STOPPING, NOTHING_RUNNING, STOPPED
 from gateway.runtime.dmn_admin import load_dmn_states, read_directive
-from gateway.runtime.stop import ALREADY_STOPPING, NOTHING_RUNNING, STOPPED
 from gateway.store import LogEntry, Store
 from gateway.store.overview import EventOutcome
 from gateway.stream.routing import BindingPattern, Bindings, PrivacyCache
@@ -435,7 +435,7 @@ async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(
             await gate.until(lambda: bool(api.seen))
             answer, go_on = await gate.begin("stop")
             await api.seen[0].finished.wait()
-            lane = loop.turn_handle(ANN.conversation)
+            lane = loop.running.get(ANN.conversation)
             assert lane is not None
             await gate.until(lambda: lane._task is None)  # the model has answered
             assert await gate.turns() == []

@@ -128,19 +128,6 @@ def test_a_file_keeps_its_mode_but_no_rights_of_its_owner(root: WorkspaceRoot, p
     assert mode(path / "run.sh") == 0o755
 
 
-def test_what_another_program_writes_meanwhile_is_not_lost(root: WorkspaceRoot, path: Path) -> None:
-    root.write(parse_path("a.txt"), b"one")
-
-    def change(data: bytes) -> bytes:
-        (path / "a.txt").write_bytes(b"from the shell")
-        return data + b", two"
-
-    with refused("was changed by another program just now"):
-        root.edit(parse_path("a.txt"), change)
-    assert root.read(parse_path("a.txt")) == b"from the shell"
-    assert names(path) == ["a.txt"]
-
-
 def test_two_edits_at_once_are_both_done(root: WorkspaceRoot) -> None:
     root.write(parse_path("a.txt"), b"")
 

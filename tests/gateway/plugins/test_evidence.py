@@ -78,7 +78,7 @@ class Desk:
     ) -> EvidenceRef:
         return await keep_result(
             self.evidences.context.gateway,
-            TurnId(turn),
+            TurnId(f"{turn} in {place.conversation}"),
             place.conversation,
             call,
             ToolResult(id=call.id, text=text),

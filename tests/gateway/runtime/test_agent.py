@@ -75,7 +75,7 @@ def made(store: Store, clock: ManualClock, turns: TakesTurns, tasks: asyncio.Tas
 async def over(loop: Agent) -> None:
     """Return once no turn runs in the room, and what follows from that waits for the clock."""
     async with asyncio.timeout(120):
-        while loop.turn_handle(ROOM) is not None:
+        while loop.running.get(ROOM) is not None:
             await asyncio.sleep(0.001)
     await settled()
 
@@ -248,7 +248,7 @@ def test_a_reminder_that_finds_a_turn_in_its_place_or_no_free_lane_is_taken_up_w
             loop.remind(place)
             await settled()
             assert taker.places == [ROOM]
-            if fails and (handle := loop.turn_handle(ROOM)) is not None:
+            if fails and (handle := loop.running.get(ROOM)) is not None:
                 handle.stop_reason = "fails"
             taker.ends.set()
             await over(loop)

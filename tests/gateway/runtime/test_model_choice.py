@@ -261,9 +261,7 @@ async def test_a_room_that_gets_another_model_is_not_held_back_by_the_outage_of_
 
 
 @story
-async def test_what_was_chosen_for_a_room_and_is_gone_no_longer_counts_and_owners_are_told(
-    tmp_path: Path,
-) -> None:
+async def test_what_was_chosen_for_a_room_and_is_gone_no_longer_counts(tmp_path: Path) -> None:
     async with ModelApi() as api:
         api.default = lambda _: Answer(text="I see.")
         made = configured(tmp_path, api, {"third": {"provider": "a", "name": "claude-sonnet-5-5"}})
@@ -273,9 +271,7 @@ async def test_what_was_chosen_for_a_room_and_is_gone_no_longer_counts_and_owner
             await gate.screen.until(1)
         async with serving(configured(tmp_path, api)) as gate:
             await gate.console.receive_message("two", sender="ann")
-            await gate.screen.until(2)
-            told = "\n".join(part.body for part in gate.screen.parts)
-            assert "`third` was chosen for `console/ann`, and is not configured any more" in told
+            await gate.screen.until(1)
         assert asked(api) == [ANTHROPIC, OPENAI]
 
 

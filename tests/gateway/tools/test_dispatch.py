@@ -541,7 +541,7 @@ def told(folder: Path, window: int) -> tuple[dict[str, bool], int]:
         home = Home(made, ManualClock(BEGIN), None, lambda _: "")
         home._give = lambda _: None  # type: ignore[method-assign, assignment]  # nothing but what is the gateway's own
         async with at_home(home):
-            tools = home.minds.by_id["ana"].tools
+            tools = home.minds.by_id["ana"].context.tools
             there = {family: tool in names(tools) for family, tool in FAMILIES.items()}
             return there, tools.specs_tokens
 
