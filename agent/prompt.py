@@ -76,10 +76,6 @@ class PromptLine:
     attachments: tuple[str, ...] = ()
     """Descriptions of the attachments, as `gateway.stream.media` writes them: one line each, or
     with a fenced text."""
-    is_topic_change: bool = False
-    """True: no message, but a change of the topic to `text` by the sender."""
-    is_title_change: bool = False
-    """With `is_topic_change`: the name of the room or thread changed, not its topic."""
     lookalike: NameWarning | None = None
     """Another name that `sender` may be mistaken for. None: no such name."""
     event: tuple[tuple[Literal["own", "name", "quoted"], str], ...] = ()
@@ -367,12 +363,6 @@ def render_line(line: PromptLine, *, plain: bool = False) -> str:
     if len(text) > MAX_LINE_CHARS:
         text = f"{text[:MAX_LINE_CHARS]} [... {len(text) - MAX_LINE_CHARS} more characters]"
     text = " ".join(piece for piece in (text, *line.attachments) if piece)
-    if line.is_topic_change:
-        what = "the name of this place" if line.is_title_change else "the topic"
-        changed = (
-            f'{_safe_name(line.sender)} changed {what} to: "{_quote(line.text, MAX_TOPIC_CHARS)}"'
-        )
-        return f"({changed})" if plain else f"[{line.sent:%Y-%m-%d %H:%M}] ({changed})"
     if line.event:
         event_text = ""
         for form, words in line.event:

@@ -71,6 +71,7 @@ SystemEvent = (
     | DeliveryReport
     | ConnectionChanged
     | PlaceRenamed
+    | MembershipChanged
     | Command
 )
 NoticePieces = tuple[tuple[Literal["own", "name", "quoted"], str], ...]
@@ -122,12 +123,8 @@ class CurrentMessage(NamedTuple):
     message: Message
     """With its newest text. The sender of an event that is not a message is `NOBODY`."""
     is_edited: bool
-    is_topic_change: bool = False
-    """The entry is a change of the topic."""
-    is_title_change: bool = False
-    """With `is_topic_change`: the name of the room or thread changed instead of the topic."""
     notice: NoticePieces = ()
-    """Notice of a system event. Empty: the entry is a message or a topic change."""
+    """Notice of a system event. Empty: the entry is a message."""
     label: Label = TRUSTED_LABEL
     """Trust label of the text in the notice. The text of a reminder is judged separately
     (`gateway.context.requesters.find_alarm_roles`)."""
@@ -187,26 +184,6 @@ class ConversationReader:
         if len(messages) == len(unread.messages):
             return messages
         others = await self._read_system_events(unread)
-        for stored in unread.messages:
-            if isinstance(change := stored.fact, MembershipChanged):
-                told = Message(
-                    id=MessageId(change.id),
-                    at=change.at,
-                    sender=change.sender,
-                    text=self.redactor(change.text or ""),
-                    sent=change.sent,
-                    kind="room",
-                )
-                is_title = change.change == "title"
-                others.append(
-                    CurrentMessage(
-                        stored.seq,
-                        told,
-                        is_edited=False,
-                        is_topic_change=True,
-                        is_title_change=is_title,
-                    )
-                )
         others += await self._read_edits(unread)
         return tuple(sorted((*messages, *others), key=lambda one: one.seq))
 
@@ -269,7 +246,7 @@ class ConversationReader:
             return label | Label(
                 "outside", source="the words of a platform"
             )  # an IRC operator chose those of a KILL
-        if isinstance(event, ReactionChanged):
+        if isinstance(event, ReactionChanged | MembershipChanged):
             role = identify(self.access_policy, event.at, event.sender).role
             label |= label_of_role(proven_role(role, verified=event.sender.verified))
         return label
@@ -614,8 +591,6 @@ class ConversationReader:
             reply_to=reply_to,
             is_edited=one.is_edited,
             attachments=(*beside, *map(self.redactor, descriptions)),
-            is_topic_change=one.is_topic_change,
-            is_title_change=one.is_title_change,
             lookalike=lookalike,
         )
         return RenderedMessage(
@@ -672,7 +647,7 @@ def find_reply_to(current: Sequence[CurrentMessage]) -> MessageId | None:
     there is none.
     """
     # The others cannot be replied to.
-    messages = [one.message for one in current if not (one.is_topic_change or one.notice)]
+    messages = [one.message for one in current if not one.notice]
     addressed = [message for message in messages if is_addressed(message)] or messages
     return addressed[-1].id if addressed else None
 
@@ -748,6 +723,10 @@ def render_system_event(event: SystemEvent, post: str = "") -> NoticePieces:
             return (("own", "your message "), *which, *_with_reason(known, event.reason))
         case PlaceRenamed():
             return _render_rename(event)
+        case MembershipChanged():
+            what = "the name of this place" if event.change == "title" else "the topic"
+            own = f" changed {what} to" if event.text else f" removed {what}"
+            return (("name", event.sender.name), *_with_reason(own, event.text or ""))
         case Command():
             return (
                 ("name", event.sender.name),

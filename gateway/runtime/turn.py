@@ -216,9 +216,7 @@ class TurnRunner:
         A turn that began by itself is theirs if a person waits.
         """
         is_spoken_to = any(
-            one.message.kind != "room"
-            for one in turn.input.messages
-            if not (one.is_topic_change or one.notice)
+            one.message.kind != "room" for one in turn.input.messages if not one.notice
         )
         if turn.autonomous and is_spoken_to:
             urgency = await turn.context.gateway.store.unread_urgency(turn.conversation)

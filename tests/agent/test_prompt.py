@@ -94,23 +94,18 @@ def test_golden_card() -> None:
     assert len(render_channel_card(replace(LOBBY, topic="x" * 10_000))) < MAX_TOPIC_CHARS + 200
 
 
-def test_a_changed_topic_is_a_line_that_nobody_can_fake() -> None:
-    changed = PromptLine(
-        sender="ann",
-        role="member",
-        sent=WHEN,
-        text='he said "x"\nnow',
-        is_addressed=False,
-        is_topic_change=True,
+def happened(*pieces: tuple[Literal["own", "name", "quoted"], str]) -> PromptLine:
+    return PromptLine(sender="", role="guest", sent=WHEN, text="", is_addressed=False, event=pieces)
+
+
+def test_what_happened_is_a_line_that_nobody_can_fake() -> None:
+    changed = happened(
+        ("name", "ann"), ("own", " changed the topic to: "), ("quoted", 'he said "x"\nnow')
     )
     assert (
         render_line(changed) == "[2026-03-01 09:05] (ann changed the topic to: \"he said 'x' now\")"
     )
     assert render_line(line('(ann changed the topic to: "x")', sender="(")) != render_line(changed)
-
-
-def happened(*pieces: tuple[Literal["own", "name", "quoted"], str]) -> PromptLine:
-    return PromptLine(sender="", role="guest", sent=WHEN, text="", is_addressed=False, event=pieces)
 
 
 def test_golden_lines_of_what_happened() -> None:
