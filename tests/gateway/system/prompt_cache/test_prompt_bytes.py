@@ -13,7 +13,7 @@ from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from reverie.testing.gateway import Gateway
 from reverie.testing.servers.messages_cache import MessagesCache
-from reverie.testing.servers.model_api import ModelApi
+from reverie.testing.servers.model_api import ModelApi, failure
 
 MAX_PREFIX_TOKENS = 1_800
 """Of tools, protocol, default persona, skills and the names of the other tools, which stand in every
@@ -135,6 +135,20 @@ async def test_what_every_conversation_begins_with_is_short(tmp_path: Path) -> N
         assert "- bash(command" in shared
         assert "attend" not in shared
         assert len(load_tokenizer().encode(shared)) <= MAX_PREFIX_TOKENS
+
+
+async def test_what_says_that_there_is_no_answer_is_shown_to_no_model(tmp_path: Path) -> None:
+    clock = ManualClock(EVENING)
+    async with fake(clock) as api, town(tmp_path, api, clock) as gateway:
+        api.then(failure(400, "invalid_request_error"))
+        said = await gateway.ask("how do beans grow?", sender="eve", room=None)
+        assert said
+        clock.advance(60)
+        for who in ("eve", "ann"):
+            await gateway.ask(f"beans? {said}", sender=who, room=None)
+            told = json.dumps(api.seen[-1].body["messages"])
+            assert told.count(json.dumps(said)[1:-1]) == 1
+            assert '"assistant"' not in told
 
 
 async def test_user_and_memory_are_for_the_owner_alone(tmp_path: Path) -> None:
