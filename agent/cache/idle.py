@@ -28,92 +28,59 @@ _MIN_SAVING_RATIO = 2.0
 """Least expected saving as a multiple of the sure cost: the odds are estimates."""
 
 
-@frozen
-class IdleConversation:
-    """Cached part of a conversation without requests, or what it shares with the others."""
-
-    refresh_tokens: int
-    """Tokens that a refresh would read."""
-    expiring_tokens: int
-    """Part of these that expires at `expires_s`. What is in front of it lives longer."""
-    max_billed_tokens: int
-    """Most tokens that a refresh could be billed for."""
-    lifetime: CacheTtl
-    """Lifetime of the expiring part."""
-    last_request_s: float
-    """Time of the last request that was not a refresh."""
-    expires_s: float
-    """Time at which the first part expires (`CacheState.find`)."""
-
-
 class CacheRefresh(NamedTuple):
     """A refresh that is worth its cost."""
 
     at_s: float
     max_cost_usd: float
     """Cost if the provider has lost everything, and writes it for an hour."""
+    lifetime: CacheTtl
+    """Lifetime of what expires."""
     is_shared: bool = False
     """True: only what all conversations share is read."""
 
 
 def plan_refresh(
-    idle: IdleConversation, lengths: Sequence[float], price: Price, *, budget_usd: float
+    planned: PlannedRequest,
+    lasting: Sequence[CachedPrefix],
+    lengths: Sequence[float],
+    price: Price,
+    *,
+    last_request_s: float,
+    budget_usd: float,
 ) -> CacheRefresh | None:
-    """Return when to read a prefix again, shortly before it expires. None: let it expire.
+    """Return when to read the cached part (`lasting`) of a conversation's last request again,
+    shortly before it expires. None: let it expire, or nothing can be read by itself.
 
-    `lengths`: expected gaps (`Cadence.lengths`). Plan anew after each refresh and each request: the
-    longer there was no request, the less likely a refresh pays.
-    """
-    lasts_s = LIFETIME_S[idle.lifetime]
-    most_usd = price.input_cost_usd(
-        Usage(
-            cache_write_tokens=idle.max_billed_tokens, cache_write_1h_tokens=idle.max_billed_tokens
-        )
-    )
-    if (
-        most_usd is None
-        or not 0.0 < most_usd <= budget_usd
-        or idle.refresh_tokens < price.minimum_tokens
-    ):
-        return None
-    idle_s = max(0.0, idle.expires_s - idle.last_request_s)
-    saved, costs_now = (
-        idle.expiring_tokens * (price.write_multiplier(idle.lifetime) - price.read),
-        idle.refresh_tokens * price.read,
-    )
-    most = int(saved / costs_now - idle_s / lasts_s) if costs_now else 0
-    chance = refreshes = 0.0
-    for number in range(1, most + 1):
-        refreshes += 1.0 - chance  # this one is sent only if there was no request until then
-        chance = return_probability(lengths, idle_s, number * (lasts_s - REFRESH_MARGIN_S))
-        if chance * saved > _MIN_SAVING_RATIO * refreshes * costs_now:
-            return CacheRefresh(idle.expires_s - REFRESH_MARGIN_S, most_usd)
-    return None
-
-
-def find_idle_conversation(
-    planned: PlannedRequest, lasting: Sequence[CachedPrefix], last_request_s: float
-) -> IdleConversation | None:
-    """Return the cached part (`lasting`) of a conversation's last request. None: nothing that can
-    be read by itself.
+    `lengths`: expected gaps (`Cadence.lengths`). `last_request_s`: time of the last request that
+    was not a refresh. Plan anew after each refresh and each request: the longer there was no
+    request, the less likely a refresh pays.
     """
     place = _last_cached_segment(planned, lasting)
     if place is None:
         return None
-    segment, until_s = lasting[place].segment, lasting[place].expires_s
-    longer = [cached.segment for cached in lasting[:place] if cached.expires_s > until_s]
+    segment, lifetime, expires_s = lasting[place]
+    longer = [cached.segment for cached in lasting[:place] if cached.expires_s > expires_s]
     tokens, kept = (
         _billed_tokens(planned, segment + 1),
         _billed_tokens(planned, longer[-1] + 1 if longer else 0),
     )
-    return IdleConversation(
-        refresh_tokens=tokens,
-        expiring_tokens=tokens - kept,
-        max_billed_tokens=max(tokens, planned.billed_tokens),
-        lifetime=lasting[place].lifetime,
-        last_request_s=last_request_s,
-        expires_s=until_s,
+    most = max(tokens, planned.billed_tokens)
+    most_usd = price.input_cost_usd(Usage(cache_write_tokens=most, cache_write_1h_tokens=most))
+    if most_usd is None or not 0.0 < most_usd <= budget_usd or tokens < price.minimum_tokens:
+        return None
+    idle_s, lasts_s = max(0.0, expires_s - last_request_s), LIFETIME_S[lifetime]
+    saved, costs_now = (
+        (tokens - kept) * (price.write_multiplier(lifetime) - price.read),
+        tokens * price.read,
     )
+    chance = refreshes = 0.0
+    for number in range(1, int(saved / costs_now - idle_s / lasts_s) + 1 if costs_now else 1):
+        refreshes += 1.0 - chance  # this one is sent only if there was no request until then
+        chance = return_probability(lengths, idle_s, number * (lasts_s - REFRESH_MARGIN_S))
+        if chance * saved > _MIN_SAVING_RATIO * refreshes * costs_now:
+            return CacheRefresh(expires_s - REFRESH_MARGIN_S, most_usd, lifetime)
+    return None
 
 
 def shared_prefixes(
@@ -236,7 +203,6 @@ def forecast_cache(
     cached: Sequence[CachedPrefix],
     lengths: Sequence[float],
     price: Price,
-    at_s: float,
 ) -> CacheForecast:
     """Return the state of a conversation's cache.
 
@@ -247,23 +213,11 @@ def forecast_cache(
     cold: bool | None = None
     if planned is not None:
         lifetime = planned.plan.breakpoints[-1].lifetime if planned.plan.breakpoints else lifetime
-        cold = _is_history_cold(planned, cached, lifetime, at_s)
+        # A refresh may have kept it warm.
+        cold = not cached or planned.segments[cached[-1].segment].behind != "said"
     return CacheForecast(
         is_cold=cold,
         read_share=price.read,
         write_share=price.write_multiplier(lifetime),
         expected_requests=expected_requests(lengths, lifetime),
     )
-
-
-def _is_history_cold(
-    planned: PlannedRequest, cached: Sequence[CachedPrefix], lifetime: CacheTtl, at_s: float
-) -> bool:
-    places = [planned.plan.read_segments - 1, *(segment for segment, _ in planned.plan.writes[-1:])]
-    was_cached = any(place >= 0 and planned.segments[place].behind == "said" for place in places)
-    if (
-        was_cached and 0 <= at_s - planned.sent_at_s < LIFETIME_S[lifetime]
-    ):  # sent just now: nothing has expired
-        return False
-    # A refresh may have kept it warm.
-    return not cached or planned.segments[cached[-1].segment].behind != "said"

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from datetime import date, datetime
@@ -23,7 +23,6 @@ from agent.cache.idle import (
     CacheForecast,
     CacheRefresh,
     build_refresh_request,
-    find_idle_conversation,
     forecast_cache,
     plan_refresh,
     shared_prefixes,
@@ -40,7 +39,7 @@ from agent.cache.plan import (
     segment_prompt,
     segments_before_messages,
 )
-from agent.cache.state import CacheState, Cadence, Digest, Gaps, Lifetimes
+from agent.cache.state import CachedPrefix, CacheState, Cadence, Digest, Gaps, Lifetimes
 from agent.models.base import (
     Model,
     ModelBusy,
@@ -52,8 +51,6 @@ from agent.models.base import (
 from agent.tokens.counter import (
     RATIO_BOUNDS,
     RequestMeter,
-    TokenEstimate,
-    TokenMeter,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import BlockUsage, RequestUsage, Usage
@@ -162,8 +159,6 @@ class PromptCache:
         self._cadence = defaultdict[str, Cadence](Cadence)
         self.last_requests = LastRequests()
         """Last answered request of each conversation."""
-        self._estimate: tuple[ModelRequest, TokenMeter, TokenEstimate] | None = None
-        """The newest estimate: a request is estimated before it is paid for, and sent then."""
         self._writers: dict[Digest, tuple[PlannedRequest, asyncio.Event]] = {}
         """By shared prefix, the request that writes it now; the event is set when it can be read,
         or the request has failed."""
@@ -185,11 +180,11 @@ class PromptCache:
         if (cadence := self._cadence.get(agent)) is not None:
             cadence.observe_request(place, at_s, tokens)
         if self._warmer is not None:
-            self._warmer.forget_conversation(self, agent, place)
+            self._warmer.forget(self, agent, place)
 
     def max_cost_usd(self, request: ModelRequest) -> float:
         """Return the most that a request may cost, as far as its length is known. 0: nothing."""
-        _, estimate = self._estimate_request(request)
+        _, estimate = self._gauge.estimate(self.dialect.model, request)
         long = self.dialect.caching == "marks" and self._policy(request.shared_key).allows_hour
         return self.dialect.max_cost_usd(estimate.tokens, request.max_output_tokens, long=long)
 
@@ -203,7 +198,7 @@ class PromptCache:
         key, at_s = (request.shared_key, request.conversation_id), self._now_s()
         with self.counting(request):
             if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
-                size = self._estimate_request(request)[1].size
+                size = self._gauge.estimate(self.dialect.model, request)[1].size
                 self._cadence[request.shared_key].observe_request(
                     request.conversation_id, at_s, count_own_tokens(request, size)
                 )
@@ -257,7 +252,7 @@ class PromptCache:
     def _plan_request(self, request: ModelRequest) -> PlannedRequest:
         at_s = self._now_s()
         before = self.last_requests.get(request.shared_key, request.conversation_id)
-        meter, estimate = self._estimate_request(request)
+        meter, estimate = self._gauge.estimate(self.dialect.model, request)
         segments = segment_prompt(request, estimate.size, before)
         digests = tuple([segment.digest for segment in segments])
         if self.dialect.caching == "automatic":
@@ -285,11 +280,6 @@ class PromptCache:
             estimate=estimate,
             sent_at_s=at_s,
         )
-
-    def _estimate_request(self, request: ModelRequest) -> tuple[TokenMeter, TokenEstimate]:
-        if self._estimate is None or self._estimate[0] is not request:
-            self._estimate = request, *self._gauge.estimate(self.dialect.model, request)
-        return self._estimate[1:]
 
     def record_begun(self, planned: PlannedRequest) -> None:
         """Record that a request begins to be answered: what it writes can be read."""
@@ -441,12 +431,12 @@ class PromptCache:
             (lasting, planned.sent_at_s, cadence.lengths(place), lifetimes.own),
             (shared_prefixes(planned, lasting), shared.last_s, shared.lengths, lifetimes.shared),
         ):
-            idle = find_idle_conversation(planned, prefixes, last_s)
+            due = plan_refresh(
+                planned, prefixes, lengths, price, last_request_s=last_s, budget_usd=budget_usd
+            )
             # What is to have an hour is written for an hour after its expiry only.
-            if idle is not None and not (idle.lifetime == "5m" and lifetime == "1h"):
-                due = plan_refresh(idle, lengths, price, budget_usd=budget_usd)
-                if due is not None:
-                    return due._replace(is_shared=prefixes is not lasting)
+            if due is not None and not (due.lifetime == "5m" and lifetime == "1h"):
+                return due._replace(is_shared=prefixes is not lasting)
         return None
 
     def forecast(self, agent: str, place: str) -> CacheForecast:
@@ -457,10 +447,11 @@ class PromptCache:
         if caching == "none" or (caching == "marks" and self._policy(agent).kind == "off"):
             # `off` means no breakpoints; automatic caching cannot be switched off
             return UNKNOWN_FORECAST
-        planned, at_s = self.last_requests.get(agent, place), self._now_s()
-        cached = self._cache_state.find(planned.digests, at_s) if planned is not None else ()
+        planned, cached = self.last_requests.get(agent, place), tuple[CachedPrefix, ...]()
+        if planned is not None:
+            cached = self._cache_state.find(planned.digests, self._now_s())
         lengths = self._cadence[agent].lengths(place)
-        return forecast_cache(planned, cached, lengths, self.dialect.price, at_s)
+        return forecast_cache(planned, cached, lengths, self.dialect.price)
 
     async def refresh(
         self, agent: str, place: str, *, is_shared: bool = False
@@ -495,10 +486,6 @@ class PromptCache:
         return self._clock.now().timestamp()
 
 
-_MAX_REFRESH_TIMES = 1_000
-"""Limit of conversations whose last refresh is remembered."""
-
-
 class _IdleKey(NamedTuple):
     """Idle conversation of an agent with a model."""
 
@@ -521,37 +508,24 @@ class CacheWarmer:
         """Agent and UTC day -> money spent on refreshes."""
         self._refresh_times: dict[_IdleKey, float] = {}
         """Time of the next refresh of each conversation."""
-        self.refreshed_at = LruDict[tuple[str, str], datetime](_MAX_REFRESH_TIMES)
+        self.refreshed_at = LruDict[tuple[str, str], datetime]()
         """Time of the last refresh, by agent and conversation; the oldest are forgotten."""
-        self._dropped: set[tuple[PromptCache, str]] = set()
-        """Models that an agent does not use any more."""
         self._changed = asyncio.Event()
         self.listeners = list[Callable[[str, RequestUsage], None]]()
         """Called with the agent and the account of each refresh."""
 
-    def replace_caches(
-        self, agent: str, before: Collection[PromptCache], after: Collection[PromptCache]
-    ) -> None:
-        """Keep an agent's prompts warm at its new models only."""
-        self._dropped = {
-            (model, owner) for model, owner in self._dropped if owner != agent or model not in after
-        }
-        self._dropped |= {(model, agent) for model in before if model not in after}
+    def forget(self, model: PromptCache, agent: str = "", place: str = "") -> None:
+        """Keep a conversation warm no longer at this model. Empty: those of all agents, or places.
+
+        Another model is used, or another process has its turns.
+        """
         self._refresh_times = {
             key: at_s
             for key, at_s in self._refresh_times.items()
-            if (key.model, key.agent) not in self._dropped
+            if key.model is not model
+            or agent not in ("", key.agent)
+            or place not in ("", key.place)
         }
-
-    def forget_cache(self, model: PromptCache) -> None:
-        self._dropped = {dropped for dropped in self._dropped if dropped[0] is not model}
-        self._refresh_times = {
-            key: at_s for key, at_s in self._refresh_times.items() if key.model is not model
-        }
-
-    def forget_conversation(self, model: PromptCache, agent: str, place: str) -> None:
-        """Keep a conversation warm no longer: its turns run in another process."""
-        self._refresh_times.pop(_IdleKey(model, agent, place), None)
 
     def on_idle(self, model: PromptCache, agent: str, place: str) -> None:
         """Schedule a refresh after an answer has ended. Called by `PromptCache`."""
@@ -576,11 +550,7 @@ class CacheWarmer:
                 await wait_first(self._clock.sleep(wait_s), self._changed.wait())
                 continue
             due = self._schedule(first)
-            if (
-                due is not None
-                and due.at_s <= self._clock.now().timestamp()
-                and not first.model.pending_requests
-            ):
+            if due is not None and due.at_s <= self._clock.now().timestamp():
                 await self._refresh(first, due)
 
     def _schedule(self, key: _IdleKey) -> CacheRefresh | None:
@@ -590,7 +560,7 @@ class CacheWarmer:
         """
         self._refresh_times.pop(key, None)
         budget_usd = self._budget_usd()
-        if not budget_usd or (key.model, key.agent) in self._dropped:
+        if not budget_usd:
             return None
         left_usd = budget_usd - self._spent_usd.get((key.agent, self._clock.now().date()), 0.0)
         due = key.model.plan_refresh(key.agent, key.place, budget_usd=left_usd)
@@ -618,7 +588,8 @@ class CacheWarmer:
             )
             for listener in self.listeners:
                 listener(key.agent, account)
-            self.refreshed_at.put((key.agent, key.place), self._clock.now())
+            if not due.is_shared:
+                self.refreshed_at.put((key.agent, key.place), self._clock.now())
         self._schedule(key)
 
 

@@ -48,8 +48,6 @@ _PRESUMED_HOUR_GAPS = 0.4
 """Gaps between 5 minutes and an hour that are assumed for what begins with an hour."""
 _MIN_LONG_GAPS = 2.0
 """Least number of gaps of more than an hour before the end of a conversation may go uncached."""
-_MAX_CONVERSATIONS = 4_096
-"""Limit of conversations that are remembered, the last used ones."""
 
 
 class Lifetimes(NamedTuple):
@@ -95,8 +93,8 @@ class Gaps(NamedTuple):
         """Return the lifetime of a prefix that begins with an hour and keeps its size: 5 minutes
         once the gaps show that an hour does not pay.
         """
-        medium = sum(self.lengths[_SHORT:_HOUR]) + _PRESUMED_HOUR_GAPS
-        return "1h" if is_hour_cheaper(medium, sum(self.lengths[_HOUR:]), price) else "5m"
+        kept = _PRESUMED_HOUR_GAPS + sum(self.lengths[_SHORT:_HOUR])
+        return "1h" if is_hour_cheaper(kept, sum(self.lengths[_HOUR:]), price) else "5m"
 
 
 _NO_GAPS = Gaps()
@@ -147,9 +145,7 @@ class Cadence:
     """Of the prefix that all conversations share. None: there was no request."""
     pool: Gaps = _NO_GAPS
     """Gaps within each conversation, all together."""
-    _by_conversation: LruDict[str, Gaps] = field(
-        default_factory=lambda: LruDict(_MAX_CONVERSATIONS)
-    )
+    _by_conversation: LruDict[str, Gaps] = field(default_factory=LruDict)
 
     def observe_request(self, conversation: str, at_s: float, tokens: int) -> None:
         """Add a request. `tokens`: of its part that is not shared."""

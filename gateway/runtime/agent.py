@@ -569,7 +569,8 @@ class Agent:
         before, models = self.agent_model, self._models
         models.pool.hold(agent_model)
         self.context = self._build_context(agent_model)
-        models.keep_warm.replace_caches(self.id, before.caches, agent_model.caches)
+        for unused in set(before.caches).difference(agent_model.caches):
+            models.keep_warm.forget(unused, self.id)
         models.pool.release(before)
         self.send(ModelChanged(at=self._clock.now()))
 

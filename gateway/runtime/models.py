@@ -172,7 +172,7 @@ class ModelPool:
             if id(model) not in used:
                 del self._pool[key]
                 if cache is not None:
-                    self._warmer.forget_cache(cache)
+                    self._warmer.forget(cache)
                 self.close_later(model.aclose())
 
     def close_later(self, closing: Coroutine[None, None, None]) -> None:

@@ -5,23 +5,35 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import pytest
 
-from agent.cache.idle import REFRESH_MARGIN_S, IdleConversation, plan_refresh
-from agent.cache.plan import CachePolicy, CacheProfile
+from agent.cache.idle import REFRESH_MARGIN_S, CacheRefresh, plan_refresh
+from agent.cache.plan import CachePolicy, CacheProfile, PlannedRequest
 from agent.cache.prices import Price
 from agent.cache.prompt_cache import CacheWarmer, PromptCache
-from agent.cache.state import Cadence
+from agent.cache.state import CachedPrefix, Cadence
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import ModelRequest, StreamEnd
 from agent.models.client import Candidate, ModelClient
+from agent.tokens.counter import TokenMeter
 from gateway.core.clock import ManualClock
-from gateway.core.events import CacheTtl, RequestUsage
+from gateway.core.events import RequestUsage
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import ModelApi
 from reverie.testing.waiting import until
-from tests.agent.cache.request_kit import ANSWER, MODEL, PRICES, Bytes, request
+from tests.agent.cache.request_kit import (
+    ANSWER,
+    MODEL,
+    PLAIN,
+    PRICES,
+    Bytes,
+    Part,
+    make,
+    request,
+    units,
+)
 
 ROOM = "irc/#a"
 VARIED = (420.0, 900.0, 1_800.0, 3_000.0)
@@ -244,46 +256,56 @@ def lengths(gap_s: float, *, between: int = 3) -> list[float]:
     return made.lengths(IDLE_ROOM)
 
 
-def resting(
+def due(
+    lengths: list[float],
     *,
     tokens: int = 20_000,
-    mortal: int = 0,
+    mortal: int = 20_000,
     idle_s: float = 3_600.0,
-    lifetime: CacheTtl = "1h",
-) -> IdleConversation:
-    return IdleConversation(
-        refresh_tokens=tokens,
-        expiring_tokens=mortal or tokens,
-        max_billed_tokens=tokens + 1_000,
-        lifetime=lifetime,
+    price: Price = PRICE,
+    budget_usd: float = 1.0,
+) -> CacheRefresh | None:
+    """The plan for a prefix of which so much expires, after so long without a request."""
+    meter, asked = TokenMeter(), request(IDLE_ROOM, "hello")
+    parts = [Part("identity", "i", tokens - mortal), Part("channel", "c", mortal)]
+    planned = PlannedRequest(
+        request=asked,
+        segments=tuple(units(parts)),
+        digests=(),
+        plan=make(parts, PLAIN),
+        meter=meter,
+        estimate=meter.estimate(MODEL, asked),
+        sent_at_s=1_000.0,
+    )
+    expires_s = 1_000.0 + idle_s
+    lasting = [CachedPrefix(0, "1h", inf), CachedPrefix(1, "1h", expires_s)]
+    return plan_refresh(
+        planned,
+        lasting[tokens == mortal :],
+        lengths,
+        price,
         last_request_s=1_000.0,
-        expires_s=1_000.0 + idle_s,
+        budget_usd=budget_usd,
     )
 
 
 def test_an_idle_gateway_costs_nothing_unless_there_is_a_budget() -> None:
-    assert plan_refresh(resting(), lengths(5_000.0), PRICE, budget_usd=0.0) is None
-    due = plan_refresh(resting(), lengths(5_000.0), PRICE, budget_usd=1.0)
-    assert due is not None
-    assert due.at_s == 4_600.0 - REFRESH_MARGIN_S
-    assert due.max_cost_usd == pytest.approx(21_000 * 2 * 2 / 1e6)
+    assert due(lengths(5_000.0), budget_usd=0.0) is None
+    found = due(lengths(5_000.0))
+    assert found is not None
+    assert found.at_s == 4_600.0 - REFRESH_MARGIN_S
+    billed = TokenMeter().estimate(MODEL, request(IDLE_ROOM, "hello")).correct(20_000)
+    assert found.max_cost_usd == pytest.approx(billed * 2 * 2 / 1e6)
 
 
 def test_keeping_never_costs_more_than_losing() -> None:
     always = lengths(50_000.0, between=0)
-    late = resting(idle_s=12 * 3_600.0)
-    assert plan_refresh(late, always, PRICE, budget_usd=1.0) is not None
-    assert plan_refresh(resting(idle_s=19.2 * 3_600.0), always, PRICE, budget_usd=1.0) is None
-    assert (
-        plan_refresh(resting(idle_s=12 * 3_600.0, mortal=12_000), always, PRICE, budget_usd=1.0)
-        is None
-    )
+    assert due(always, idle_s=12 * 3_600.0) is not None
+    assert due(always, idle_s=19.2 * 3_600.0) is None
+    assert due(always, idle_s=12 * 3_600.0, mortal=12_000) is None
 
 
 def test_what_has_no_price_or_is_too_small_is_not_kept_warm() -> None:
-    assert plan_refresh(resting(), lengths(5_000.0), Price(), budget_usd=1.0) is None
-    assert plan_refresh(resting(tokens=100), lengths(5_000.0), PRICE, budget_usd=1.0) is None
-    assert (
-        plan_refresh(resting(), lengths(5_000.0), Price(input_usd=0, output_usd=0), budget_usd=1.0)
-        is None
-    )
+    assert due(lengths(5_000.0), price=Price()) is None
+    assert due(lengths(5_000.0), tokens=100, mortal=100) is None
+    assert due(lengths(5_000.0), price=Price(input_usd=0, output_usd=0)) is None

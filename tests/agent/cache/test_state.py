@@ -18,6 +18,7 @@ from agent.cache.state import (
     extend_digest,
     return_probability,
 )
+from gateway.core.ratelimit import MAX_REMEMBERED
 
 A = extend_digest(ROOT_DIGEST, b"a")
 B = extend_digest(A, b"b")
@@ -181,7 +182,7 @@ def test_no_gaps_are_refused(gaps: list[tuple[float, int, int]]) -> None:
 def test_memory_is_bounded() -> None:
     cadence = heard(*(1_000.0 * number for number in range(6)), room="irc/first")
     assert own(cadence, "irc/first") == "1h"
-    for number in range(5_000):
+    for number in range(MAX_REMEMBERED):
         cadence.observe_request(f"irc/{number}", 2.0, TOKENS)
     assert own(cadence, "irc/first") == "5m"
 
