@@ -6,6 +6,7 @@ rebuild`: a difference was found and corrected.
 
 import argparse
 import asyncio
+import os
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -69,6 +70,13 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
         "-n", type=int, default=10, metavar="N", help="number of entries to start with (default 10)"
     )
     tailed.add_argument("-f", "--follow", action="store_true", help="continue until interrupted")
+    exported = command("export", log_export_command, "print the entire log as JSON lines")
+    exported.add_argument(
+        "--jsonl", action="store_true", help="one JSON object per line (the only form)"
+    )
+    exported.add_argument(
+        "--output", type=Path, metavar="FILE", help="a new file instead of standard output"
+    )
     command(
         "rebuild", log_rebuild_command, "compare every table with the log, and repair differences"
     )
@@ -137,6 +145,28 @@ def log_tail_command(args: argparse.Namespace) -> int:
             sys.stdout.flush()
             await asyncio.sleep(_TAIL_POLL_S)
             position = await _write_from(reader, position, write)
+
+    return run_with_reader("log", args, run)
+
+
+def log_export_command(args: argparse.Namespace) -> int:
+    """Handle `log export`. A file is readable by its owner only, and never replaces another."""
+
+    async def run(reader: StoreReader) -> None:
+        await _tell_beginning(reader)
+        if args.output is None:
+            await _write_from(reader, 0, partial(_write_rows, sys.stdout, Redactor(), jsonl=True))
+            return
+        opened = os.open(args.output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        tell = show_progress("exporting the log", "entries")
+        with os.fdopen(opened, "w", encoding="ascii") as file:
+            last = await reader.last_position()
+
+            def write(page: list[LogRow]) -> None:
+                _write_rows(file, Redactor(), page, jsonl=True)
+                tell(page[-1][0], max(last, page[-1][0]))
+
+            await _write_from(reader, 0, write)
 
     return run_with_reader("log", args, run)
 

@@ -120,7 +120,14 @@ class CommandDispatcher:
 
     async def confirm(self, read: ParsedCommand) -> Command | None:
         """Return the command that was read. None: it is an ordinary message after all."""
-        return None if read.only_if_more and not await self._has_more(read) else read.command
+        command = read.command
+        if read.only_if_more and not await self._has_more(read):
+            return None
+        if read.only_if_allowed:
+            access = decide(self._gateway.people, command)
+            alone = self.commands[command.name].direct_only and not command.direct
+            return None if alone or self._find_refusal(command, access) else command
+        return command
 
     async def _has_more(self, read: ParsedCommand) -> bool:
         """Return whether there is something to show for a bare `more` or `again`, which may be an

@@ -2,7 +2,8 @@
 
 A command is the prefix and a known name at the start of a message, or after the bot's own name in
 it. Some messages to the bot alone need no prefix: `more` (in a room also unaddressed, after a page
-of a long answer), `again`, and the question whether it is a person.
+of a long answer), `again`, the question whether it is a person, and an exact command of the table
+(`reverie: dmn pause`), without arguments.
 
 Arguments are the same text everywhere: written on IRC, or native options joined to one line
 (channels/discord).
@@ -234,6 +235,8 @@ class ParsedCommand:
     """It is one only if a next page can be shown; else an ordinary message."""
     is_unaddressed: bool = False
     """It is addressed to nobody, so it is one only if that page was shown just now."""
+    only_if_allowed: bool = False
+    """It is one only if its sender may use it; else an ordinary message."""
 
 
 def begins_with_nick(text: str, nick: str) -> bool:
@@ -258,12 +261,16 @@ def narrow_mention(message: Message, nick: str) -> Message:
 
 
 def parse_command(
-    message: Message, prefix: str, rows: Mapping[str, CommandDefinition]
+    message: Message,
+    prefix: str,
+    rows: Mapping[str, CommandDefinition],
+    ours: Collection[str] | None = None,
 ) -> ParsedCommand | None:
     """Return the command that a message is; None: an ordinary message. `rows`: by every known name.
 
     Without a `prefix` there are no prefixed commands. An unknown name is a command only in a direct
-    chat, where nobody else can be meant.
+    chat, where nobody else can be meant. `ours`: the bot's names there, folded by `str.casefold`;
+    None: nothing is a command there without its prefix.
     """
     if message.sender.is_bot:
         return None
@@ -285,7 +292,35 @@ def parse_command(
     about_us = not message.attachments and (message.reply_to is None or message.kind != "mention")
     if addressed and about_us and asks_for_disclosure(body):
         return ParsedCommand(command=_build_command(message, "about", ""))
+    if prefix and ours is not None and not message.attachments:
+        return _parse_unprefixed(message, text, called, rows, ours)
     return None
+
+
+def _parse_unprefixed(
+    message: Message,
+    text: str,
+    called: re.Match[str] | None,
+    rows: Mapping[str, CommandDefinition],
+    ours: Collection[str],
+) -> ParsedCommand | None:
+    """Return the command that is addressed to the bot without a prefix: its name, or with that of a
+    subcommand.
+    """
+    us = called is not None and (called[1] or called[2]).casefold() in ours
+    name, *sub = (text[called.end() :] if called and us else text).lower().split() or [""]
+    row = rows.get(name)
+    if message.kind != "direct" and not (us and message.kind == "mention"):
+        return None
+    if row is None or [name, *sub] == ["why"]:  # as people begin a question
+        return None
+    if name not in (row.name, *SHORTCUTS):
+        return None
+    if sub and (len(sub) > 1 or row.find_sub(sub[0]) is None):
+        return None
+    if isinstance(parse_arguments(row, " ".join(sub)), InvalidArguments):
+        return None
+    return ParsedCommand(command=_build_command(message, name, " ".join(sub)), only_if_allowed=True)
 
 
 def asks_for_disclosure(text: str) -> bool:

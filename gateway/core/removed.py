@@ -31,7 +31,6 @@ _REMOVED: Final[Mapping[str, str]] = {
         "leave it out."
     ),
     "console --run": "`--run` is gone: start the gateway with `reverie run`, then the console.",
-    "log export": "`log export` is gone: write `log show --after 0 --jsonl`.",
     "log why": "`log why` is gone: write `reverie why ENTRY`.",
     "why --store": _NAME_CONFIG,
     "audit --store": _NAME_CONFIG,

@@ -163,7 +163,8 @@ class Intake:
             binding = self._bindings.find(message.at)
         if binding.listen == "off" or message.history:
             return message, binding
-        read = parse_command(message, self._prefix, self._dispatcher.commands)
+        ours = None if nick is None else {nick.casefold()}
+        read = parse_command(message, self._prefix, self._dispatcher.commands, ours)
         command = None if read is None else await self._dispatcher.confirm(read)
         return command or message, binding
 

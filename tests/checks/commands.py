@@ -24,12 +24,14 @@ page from the command table of the program, which also makes the help, Discord's
 
 | platform | write |
 |---|---|
-| IRC | `!status` (the prefix is `commands.prefix`) |
+| IRC | `!status` (the prefix is `commands.prefix`), or `reverie: status` with the bot's nick |
 | Telegram | `/status`, from the menu of the chat |
 | Discord | `/status`; the options have suggestions |
 | dashboard and console | `/status`; you are `console:operator` there, an owner |
 
 - `!help` lists what you may use where you are. `!help NAME` explains each argument.
+- On IRC a command may be given without the prefix if it is its name alone, or with that of a subcommand, by somebody
+  who may give it: `reverie: status` and `reverie: dmn pause` are commands, `reverie: help me with this` is not.
 - What a command changes here, and what I am (`about`), is said in the room. Every other answer is shown only to you:
   on IRC by a notice, on Discord by itself; in a group of Telegram, which cannot do that, the group sees it.
 - Whoever may not use a command is told so, once a minute, in one sentence: alone on IRC, and where they chose the command

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from datetime import timedelta
@@ -91,9 +92,15 @@ def test_show_chooses(
     assert [json.loads(row)["seq"] for row in capsys.readouterr().out.splitlines()] == seqs
 
 
-def test_the_whole_log_can_be_read_back(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["log", "show", "--store", str(store), "--after", "0", "--jsonl"]) == 0
-    told = capsys.readouterr().out
+def test_export_is_the_whole_log_and_can_be_read_back(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = store.with_name("log.jsonl")
+    assert main(["log", "export", "--store", str(store), "--jsonl", "--output", str(output)]) == 0
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    told = output.read_text(encoding="ascii")
+    assert main(["log", "export", "--store", str(store)]) == 0
+    assert capsys.readouterr().out == told
     connection = sqlite3.connect(store)
     rows = connection.execute("SELECT * FROM log ORDER BY seq").fetchall()
     connection.close()
@@ -104,6 +111,10 @@ def test_the_whole_log_can_be_read_back(store: Path, capsys: pytest.CaptureFixtu
         assert fact_adapter().validate_python(entry["body"]) == fact_adapter().validate_json(
             row[-1]
         )
+    assert main(["log", "export", "--store", str(store), "--output", str(output)]) == 2, (
+        "never replaces a file"
+    )
+    assert output.read_text(encoding="ascii") == told
 
 
 def test_rebuild_says_what_differed(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +132,7 @@ def test_rebuild_says_what_differed(store: Path, capsys: pytest.CaptureFixture[s
     assert main(["log", "rebuild", "--store", str(store)]) == 0
 
 
-@pytest.mark.parametrize("command", ["show", "tail", "rebuild"])
+@pytest.mark.parametrize("command", ["show", "tail", "export", "rebuild"])
 def test_a_missing_file_is_said(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,10 +196,7 @@ def test_a_closed_pipe_ends_it_quietly(tmp_path: Path) -> None:
         "-m",
         "gateway.cli.main",
         "log",
-        "show",
-        "--after",
-        "0",
-        "--jsonl",
+        "export",
         "--store",
         str(tmp_path / "s.db"),
     ]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -35,7 +35,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.identity import Role
-from tests.gateway.commands.commands_kit import counter
+from tests.gateway.commands.commands_kit import ECHO, counter, said, somebody
 from tests.kits.commands import TABLE
 
 # Messages that are commands, and messages that are not
@@ -484,6 +484,131 @@ def test_the_table_can_be_read_without_doubt() -> None:
         ("room", "approve", "code"),
         ("link", "code", "code"),
     }
+
+
+# `reverie: status` is a command, `reverie: status of the build?` is talk
+
+OURS = frozenset({"reverie"})
+
+
+def found(message: Message) -> tuple[str, str] | None:
+    one = parse_command(message, "!", TABLE.people, OURS)
+    assert one is None or one.only_if_allowed or one.only_if_more or one.command.name == "about"
+    return (one.command.name, one.command.args) if one is not None and one.only_if_allowed else None
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "args"),
+    [
+        ("status", "status", ""),
+        ("STATUS", "status", ""),
+        ("help", "help", ""),
+        ("link list", "link", "list"),
+        ("memory", "memory", ""),
+        ("dmn PAUSE", "dmn", "pause"),
+    ],
+)
+def test_what_is_word_for_word_a_command_is_one(text: str, name: str, args: str) -> None:
+    for called in ("reverie: ", "Reverie, ", "@reverie ", "@reverie: "):
+        assert found(said(called + text)) == (name, args)
+    assert found(said(text, "direct")) == (name, args)
+    assert found(said(f"reverie: {text}", "direct")) == (name, args)
+    assert found(said(text, "room")) is None
+    assert found(said(text, "mention")) is None
+    assert found(said(text, "reply")) is None
+
+
+TALK = """
+help me with this
+help!
+help role
+status?
+status of the build please
+stop.
+why
+why 42
+rewind 2
+approve k7qd
+role set in stone
+dmn sleep 8h
+join #test
+journal search tea
+commands
+start
+hello
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("text", TALK)
+def test_what_people_say_in_passing_stays_talk(text: str) -> None:
+    for kind, called in (("mention", "reverie: "), ("direct", ""), ("direct", "reverie: ")):
+        assert found(said(called + text, kind)) is None  # type: ignore[arg-type] # kinds
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bob: join #reverie",
+        "bob: say #reverie hello",
+        "bob: block x:reverie",
+        "#reverie: join #test",
+        "reverie status",
+        "status, reverie",
+        "bob: reverie: status",
+        "reverie: bob: status",
+        "reverie: status\nand then tell me more",
+        "> reverie: status",
+        "<root> reverie: stop",
+        '"reverie: stop"',
+        "/me reverie: stop",
+        "reverie:stop",
+    ],
+)
+def test_nothing_else_is_meant_by_a_name_in_passing(text: str) -> None:
+    assert found(said(text)) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        replace(said("reverie: stop"), attachments=(Attachment(id="1", form="image"),)),
+        replace(said("reverie: stop"), sender=somebody("root", is_bot=True)),
+    ],
+)
+def test_what_comes_with_a_picture_or_of_a_bot_is_none(message: Message) -> None:
+    assert found(message) is None
+
+
+def test_where_commands_are_native_nothing_is_one_without_its_prefix() -> None:
+    assert parse_command(said("reverie: stop"), "!", TABLE.people, None) is None
+    assert parse_command(said("reverie: stop"), "", TABLE.people, OURS) is None
+    assert parse_command(said("stop", "direct"), "!", TABLE.people) is None
+
+
+@pytest.mark.parametrize(
+    ("who", "text", "kind", "is_one"),
+    [
+        ("root", "reverie: stop", "mention", True),
+        ("root", "reverie: dmn pause", "mention", True),
+        ("rick", "reverie: stop", "mention", True),
+        ("rick", "reverie: dmn pause", "mention", False),  # an admin of this room alone
+        ("mia", "reverie: stop", "mention", False),
+        ("mia", "stop", "direct", True),  # her own chat
+        ("mia", "dmn pause", "direct", False),
+        ("ann", "reverie: status", "mention", True),
+        ("ann", "reverie: usage", "mention", False),
+        ("ann", "reverie: link", "mention", False),  # for direct chats
+        ("ann", "link", "direct", True),
+        ("mal", "reverie: status", "mention", False),
+    ],
+)
+async def test_for_who_may_not_use_it_it_is_talk(
+    who: str, text: str, kind: Any, is_one: bool, tmp_path: Path
+) -> None:
+    async with counter(tmp_path, answers=ECHO) as it:
+        read = parse_command(said(text, kind, who), "!", it.desk.commands, {"reverie"})
+        assert read is not None
+        assert (await it.desk.confirm(read) is not None) is is_one
 
 
 async def test_another_nick_is_not_answered_more_often(tmp_path: Path) -> None:

@@ -96,8 +96,9 @@ COMMANDS: Final[dict[str, Needs]] = {
     "log": Needs("admin", wide=True, direct=True),
 }
 """One of each kind."""
-FORMS: Final = ("slash", "tap", "text")
-"""Native; by a tap on a button; in writing, with a prefix."""
+FORMS: Final = ("slash", "tap", "text", "called")
+"""Native; by a tap on a button; in writing, with a prefix; in writing, behind the bot's name and
+without one."""
 SAID_TO_US: Final = frozenset({"say", "mention", "reply", "file", "forwarded", "forwarded command"})
 """Ways to speak to the agent itself (those that are told as direct, mention or reply)."""
 INAUDIBLE: Final = frozenset({"notice", "ctcp"})
@@ -113,11 +114,15 @@ def expected(cell: Cell) -> Outcome:
         )  # alone with the bot, an edit into a command is that command
     form, _, name = cell.way.partition(" ")
     needs = COMMANDS.get(name, COMMANDS["whoami"])
-    ordinary = cell._replace(way="say" if cell.place == "direct" else "talk")
+    ordinary = cell._replace(
+        way="say" if cell.place == "direct" else "mention" if form == "called" else "talk"
+    )
     if cell.way in INAUDIBLE:
         return NOTHING
     if (cell.platform, cell.way) in UNSIGNED:
         return Outcome("heard")
+    if form == "called" and (not _uses(needs, cell) or (needs.direct and cell.place != "direct")):
+        return _listened(ordinary)  # without a prefix it is a command only where it is answered
     if form == "text" and cell.bot:
         return _listened(ordinary)  # what bots write is never a command
     if form in FORMS:

@@ -68,10 +68,12 @@ ABSENT: Final[Mapping[tuple[Platform, str], str]] = {
     ("telegram", "delete"): "bots are not told of deletions (core.telegram.org/bots/api#update)",
     ("telegram", "notice"): "Telegram has no notices",
     ("telegram", "ctcp"): "as notice",
+    ("telegram", "called"): "commands without a prefix are for where nothing marks a command: IRC",
     ("discord", "invite"): "who runs a guild adds a bot in a browser; no event says who wanted it",
     ("discord", "topic"): "a channel's new topic is told without its author, and not taken",
     ("discord", "notice"): "Discord has no notices",
     ("discord", "ctcp"): "as notice",
+    ("discord", "called"): "as on Telegram",
 }
 """What a platform does not have, and why."""
 WAYS: Final = (
@@ -80,6 +82,7 @@ WAYS: Final = (
     *(f"slash {name}" for name in COMMANDS),
     *(f"tap {name}" for name in COMMANDS),
     *(f"text {name}" for name in COMMANDS),
+    *(f"called {name}" for name in ("whoami", "cache", "log")),
 )
 _IDS: Final = itertools.count(1)
 """Of all readers: what has an id that was there before is taken for a repeat."""
@@ -217,6 +220,8 @@ class Irc:
                 text = f"NOTICE {where} :!whoami"
             case "ctcp":
                 text += "\x01PING hello\x01"
+            case "called":
+                text += f"reverie: {_line(way, '')}"
             case _:
                 text += f"!{_line(way, f'irc.net:account:{FOREIGN}')}"
         return self.heard(f"@{';'.join(tags)} :{self.mask(number, person)} {text}")
