@@ -122,6 +122,8 @@ OUTAGE_GRACE_S = 3.0
 RETRY_OPEN_S = 1.0
 """Wait between two tries to open a store that is locked or has no room; a try itself may take some
 seconds."""
+PREPARE_AFTER_S = 2.0
+"""Seconds from the start until the first turn is prepared: the channels connect meanwhile."""
 SEND_GRACE_S = 2.0
 """Longest wait for the outbox. With one second of goodbye for the channels the stop stays below
 SIGTERM's ten seconds."""
@@ -899,7 +901,16 @@ class GatewayServices:
         self.agents.start()
         background += map(start, self.plugins.works())
         self.supervisor.start(self.intake, stays=stays)
+        background.append(start(self._prepare_turns()))
         self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
+
+    async def _prepare_turns(self) -> None:
+        """Make the tools of the agents while nobody waits: 50 ms that no start and no answer has to
+        take.
+        """
+        await self.handle.clock.sleep(PREPARE_AFTER_S)
+        for agent in self.agents.agents:
+            _ = agent.context.tools
 
     def _start_upkeep(self) -> None:
         work = (

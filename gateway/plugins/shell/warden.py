@@ -13,12 +13,15 @@ without.
 """
 
 import contextlib
-import ctypes
 import os
 import select
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
 
 OWN_USERS = "--own-users"
 CLONE_NEWUSER = 0x10000000
@@ -33,6 +36,8 @@ KILL_ROUND_S = 0.005
 
 def main() -> int:
     """Run the command to its end. Return the exit status."""
+    import ctypes  # noqa: PLC0415 - the gateway imports this file for its path alone
+
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     woken, wakes = os.pipe()
@@ -78,7 +83,7 @@ def _map_same_ids(child: int) -> None:
             Path("/proc", str(child), kind).write_text(same, encoding="ascii")
 
 
-def _exec_command(argv: list[str], warden: int, libc: ctypes.CDLL) -> None:
+def _exec_command(argv: list[str], warden: int, libc: "ctypes.CDLL") -> None:
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != warden:
         os._exit(CANNOT_START)
