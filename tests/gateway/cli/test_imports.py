@@ -17,13 +17,14 @@ sys.argv[0] = "reverie"
 sys.exit(main())
 """
 NOT_FOR_IDLING = {
-    "PIL", "agent.models.anthropic", "agent.models.gemini", "aiohttp",
+    "PIL", "agent.models.anthropic", "agent.models.gemini", "aiohttp", "charset_normalizer",
     "channels.discord.channel", "channels.telegram.channel", "cryptography", "discord",
     "gateway.cli.log", "gateway.plugins.backup.create", "gateway.plugins.console.app",
     "gateway.plugins.dashboard.api", "gateway.plugins.doctor.examine",
     "gateway.plugins.mcp.connection", "gateway.plugins.media.extract",
     "gateway.plugins.setup.dialog", "gateway.store.postgres_log", "markdown_it", "mcp", "numpy",
-    "psycopg", "pypdf", "rich", "textual", "tokenizers", "uvicorn",
+    "psycopg", "pypdf", "rich", "starlette", "tempora", "textual", "tiktoken", "tokenizers",
+    "uvicorn",
 }  # fmt: skip
 """By a gateway on IRC alone that nobody has written to."""
 
