@@ -19,7 +19,7 @@ def main() -> int:
         clashes = names["find_name_clashes"]()
         if not clashes or (error.name or "").partition(".")[0] not in names["PACKAGES"]:
             raise
-        sys.stderr.writelines(f"reverie: {clash}\n" for clash in clashes)
+        sys.stderr.writelines(f"reverie: {what}: {fix}\n" for what, fix in clashes)
         return 2
 
 

@@ -338,7 +338,7 @@ async def _end_start() -> None:
         await asyncio.sleep(STARTUP_S)
     finally:
         for clash in find_name_clashes():
-            logger.warning("%s", clash)
+            logger.warning("%s: %s", *clash)
     import ctypes  # noqa: PLC0415 - 5 ms that no start has to take
 
     gc.collect()

@@ -44,7 +44,7 @@ from gateway.runtime.dmn_admin import (
     snapshot_dmn,
 )
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
-from gateway.stream.supervisor import RestartResult
+from gateway.stream.supervisor import RestartState
 
 COMPACT_TIMEOUT_S: Final = 8.0
 """Longest wait of an operator for a result; less than `gateway.core.control_socket.ANSWER_S`."""
@@ -245,8 +245,8 @@ async def restart_channel(call: CommandCall, context: CommandContext) -> Command
 def _begin_restart(
     context: CommandContext, call: CommandCall, name: ChannelName, cause: Seq
 ) -> None:
-    async def on_result(result: RestartResult) -> None:
-        if words := _render_restart(name, result):
+    async def on_result(state: RestartState, reason: str) -> None:
+        if words := _render_restart(name, state, reason):
             await send_follow_up(context.gateway, call, cause, words)
 
     context.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
@@ -267,16 +267,14 @@ async def reload_settings(_call: CommandCall, context: CommandContext) -> Comman
     return refuse(text) if result.problems or result.read_error else done(text)
 
 
-def _render_restart(name: ChannelName, result: RestartResult) -> str:
-    if result.state == "refused":
+def _render_restart(name: ChannelName, state: RestartState, reason: str) -> str:
+    if state == "refused":
         text = _("The platform refused {channel}, so it stays off: {reason}.")
-    elif result.state == "down":
+    elif state == "down":
         text = _("{channel} is not connected yet: {reason}. I keep trying.")
     else:
         return ""
-    return text.format(
-        channel=inline_code(name), reason=inline_code(result.reason, MAX_REASON_CHARS)
-    )
+    return text.format(channel=inline_code(name), reason=inline_code(reason, MAX_REASON_CHARS))
 
 
 def _render_reload(result: ReloadResult) -> list[str]:

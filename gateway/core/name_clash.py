@@ -9,7 +9,7 @@ import re
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 OURS: Final = "reverie-gateway"
 PACKAGES: Final = ("agent", "channels", "gateway", "reverie")
@@ -18,18 +18,9 @@ _FILES: Final = re.compile(rf"^({'|'.join(PACKAGES)})(?:[/\\]|\.py\b|$)", re.MUL
 _ALONE: Final = f"install {OURS} in an environment of its own"
 
 
-class NameClash(NamedTuple):
-    """A package that has the name of one of ours."""
-
-    what: str
-    fix: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.fix}"
-
-
-def find_name_clashes() -> list[NameClash]:
-    """Return all such packages of this environment, one sentence for each distribution.
+def find_name_clashes() -> list[tuple[str, str]]:
+    """Return all such packages of this environment, for each distribution what is wrong, and the
+    fix.
 
     Reads the lists of files of all distributions, which takes some milliseconds.
     """
@@ -42,12 +33,12 @@ def find_name_clashes() -> list[NameClash]:
             named.update(names)
             what = f"{name} has packages of our names, too ({', '.join(names)})"
             again = f"`pip uninstall {name}` and install {OURS} again, or {_ALONE}"
-            found.append(NameClash(what, again))
+            found.append((what, again))
     for package in PACKAGES:
         spec = find_spec(package)
         places = [] if spec is None else [*(spec.submodule_search_locations or [spec.origin or ""])]
         place = Path(places[0]).resolve() if places else _ROOT / package
         if place != _ROOT / package and package not in named:
             what = f"{package} is loaded from {ascii(str(place))[1:-1]}, which is not ours"
-            found.append(NameClash(what, f"take that directory out of PYTHONPATH, or {_ALONE}"))
+            found.append((what, f"take that directory out of PYTHONPATH, or {_ALONE}"))
     return found

@@ -88,14 +88,9 @@ CHANGED_TEXT: Final = "its configuration has changed"
 MOVED_TEXT: Final = "another process of the gateway takes it over"
 
 
-@frozen
-class RestartResult:
-    """Result of a restart."""
-
-    state: Literal["up", "down", "refused", "busy"]
-    """`down`: it is still trying. `busy`: another restart is under way, and nothing was done."""
-    reason: str = ""
-    """Reason why it is not up, as far as known. Untrusted: it may be the platform's text."""
+RestartState = Literal["up", "down", "refused", "busy"]
+"""Result of a restart. `down`: it is still trying. `busy`: another restart is under way, and
+nothing was done."""
 
 
 class EventIntake(Protocol):
@@ -276,26 +271,33 @@ class ChannelSupervisor:
         return name in self._runs and self._runs[name].is_restarting
 
     def start_restart(
-        self, name: ChannelName, why: str, on_result: Callable[[RestartResult], Awaitable[None]]
+        self,
+        name: ChannelName,
+        why: str,
+        on_result: Callable[[RestartState, str], Awaitable[None]],
     ) -> None:
-        """Restart a channel, and call `on_result` with the result. Returns at once."""
+        """Restart a channel, and call `on_result` with the result and its reason. Returns at
+        once.
+        """
 
         async def run() -> None:
-            await on_result(await self.restart(name, why))
+            await on_result(*await self.restart(name, why))
 
         self._spawn(run())
 
-    async def restart(self, name: ChannelName, why: str) -> RestartResult:
+    async def restart(self, name: ChannelName, why: str) -> tuple[RestartState, str]:
         """Cut one channel and run it again, also a refused one: the operator may have removed the
         cause.
 
-        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time.
+        Return once it is up or refused, or after `RESTART_TIMEOUT_S`. One restart at a time. The
+        second value is the reason why it is not up, as far as known. Untrusted: it may be the
+        platform's text.
         """
         run = self._runs.get(name)
         if run is None or run.channel is None:
-            return RestartResult(state="refused", reason=NOT_RUNNING_TEXT)
+            return "refused", NOT_RUNNING_TEXT
         if run.is_restarting or run.is_busy or self._closed:
-            return RestartResult(state="busy")
+            return "busy", ""
         logger.info("%s is restarted: %s", name, why)
         run.restart_why, run.is_restarting = why, True
         self._notify_changed()
@@ -309,11 +311,10 @@ class ChannelSupervisor:
         finally:
             run.is_restarting = False
         if run.refusal is not None:
-            return RestartResult(state="refused", reason=run.refusal)
+            return "refused", run.refusal
         if run.is_up:
-            return RestartResult(state="up")
-        reason = run.down_reason if run.down_reason != why else "it has not answered yet"
-        return RestartResult(state="down", reason=reason)
+            return "up", ""
+        return "down", run.down_reason if run.down_reason != why else "it has not answered yet"
 
     def prepare(self, new: Settings) -> Callable[[], None]:
         """Check new settings, as a `gateway.config.reload.ChangeListener`."""

@@ -15,8 +15,8 @@ from gateway.core.name_clash import find_name_clashes
 @check("packages", timed=False)
 def check_packages(_: CheckContext) -> Iterator[Finding]:
     """Check whether other packages have the names of ours."""
-    for clash in (clashes := find_name_clashes()):
-        yield bad("versions.clash", clash.what, clash.fix)
+    for what, fix in (clashes := find_name_clashes()):
+        yield bad("versions.clash", what, fix)
     if not clashes:
         yield ok("versions.clash", "no other distribution has packages of our names")
 

@@ -39,7 +39,6 @@ from gateway.stream.supervisor import (
     REMOVED_TEXT,
     AdapterSpec,
     ChannelRun,
-    RestartResult,
     Step,
     build_adapter_specs,
     decide,
@@ -199,9 +198,7 @@ async def test_restarts_amid_traffic_lose_nothing_and_double_nothing(
         talking, it.slow_s = it.tasks.create_task(it.talk(0.04)), slow_s
         for number in range(times):
             await it.more(number % 7)
-            assert await it.runner.restart(kit.name, "somebody wants it") == RestartResult(
-                state="up"
-            )
+            assert await it.runner.restart(kit.name, "somebody wants it") == ("up", "")
         talking.cancel()
         await asyncio.gather(talking, return_exceptions=True)
         await it.settled()
@@ -268,14 +265,14 @@ async def test_a_refused_channel_can_be_restarted_once_the_operator_has_seen_to_
     channel = Moody()
     async with moody(tmp_path, channel, SystemClock()) as it:
         channel.mood = "refused"
-        refused = RestartResult(state="refused", reason="the token is refused")
+        refused = "refused", "the token is refused"
         assert await it.runner.restart(channel.name, "x") == refused
         assert it.stats.snapshot().channels[0].state == "refused"
         over = it.tasks.create_task(it.runner.wait_until_all_refused())
         assert await it.runner.restart(channel.name, "x") == refused
         assert not over.done(), "it was up, so it may come up again"
         channel.mood = "up"
-        assert await it.runner.restart(channel.name, "x") == RestartResult(state="up")
+        assert await it.runner.restart(channel.name, "x") == ("up", "")
         assert it.stats.snapshot().channels[0].state == "up"
         assert channel.runs == 4
 
@@ -342,11 +339,11 @@ async def test_what_takes_long_is_told_and_goes_on(tmp_path: Path, mood: str, re
         came = asyncio.create_task(it.runner.restart(channel.name, "by somebody"))
         await until(lambda: channel.runs >= 2)
         assert it.runner.is_restarting(channel.name)
-        assert await it.runner.restart(channel.name, "by another") == RestartResult(state="busy")
+        assert await it.runner.restart(channel.name, "by another") == ("busy", "")
         while not came.done():
             clock.advance(5)
             await asyncio.sleep(0.001)
-        assert await came == RestartResult(state="down", reason=reason)
+        assert await came == ("down", reason)
         assert it.links[1] == (False, "by somebody")
         assert channel.runs == 2
         assert not it.runner.is_restarting(channel.name)
@@ -365,7 +362,7 @@ async def test_what_waits_to_be_said_goes_out_before_the_cut_and_nothing_after_i
                 assert it.links[-1][0] or await kit.seen("room") == ["the answer"]
                 await asyncio.sleep(0)
             await it.post("meanwhile")
-            assert await cut == RestartResult(state="up")
+            assert await cut == ("up", "")
             it.posted = 2
             await it.settled()
             assert await kit.seen("room") == ["the answer", "meanwhile"]
@@ -651,9 +648,7 @@ async def test_one_that_cannot_be_made_is_out_until_it_changes(tmp_path: Path) -
         await it.still()
         assert it.state(A) == ("refused", "internal error")
         assert list(it.channels) == [B]
-        assert await it.runner.restart(A, "x") == RestartResult(
-            state="refused", reason=NOT_RUNNING_TEXT
-        )
+        assert await it.runner.restart(A, "x") == ("refused", NOT_RUNNING_TEXT)
         it.take(a=irc("ann"), b=irc("bob"))
         await it.still()
         assert it.log == ["irc.a is ann, from None"]
