@@ -19,13 +19,15 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gateway.core.facts import Seq
 from gateway.core.frozen import frozen
-from gateway.store.log import Log
 from gateway.store.schema import check_schema, sqlite_uri, unreadable_error
 from gateway.store.types import StoreFileLost, StoreMissing, StoreUnreadable
+
+if TYPE_CHECKING:
+    from gateway.store.log import Log
 
 logger = logging.getLogger("reverie.store")
 
@@ -259,7 +261,7 @@ def mark_path(store: Path) -> Path:
     return store.with_name(f".{store.name}.mark")
 
 
-def find_lost_end(log: Log, store: Path) -> LostEnd | None:
+def find_lost_end(log: "Log", store: Path) -> LostEnd | None:
     """Compare a store with its mark. None: nothing is missing, or there is no mark."""
     try:
         found = json.loads(mark_path(store).read_bytes())
@@ -275,25 +277,13 @@ def find_lost_end(log: Log, store: Path) -> LostEnd | None:
     return LostEnd(last=last, marked=marked, at=at)
 
 
-class HighWaterMark:
-    """The mark of a store that is open for writing. A mark that cannot be written is left as it
+def write_mark(mark: Path, seq: Seq, at: str) -> None:
+    """Record that the log has come to this position. A mark that cannot be written is left as it
     is.
     """
-
-    def __init__(self, store: Path) -> None:
-        self._fd = -1
-        with contextlib.suppress(OSError):
-            self._fd = os.open(
-                mark_path(store), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
-
-    def write(self, seq: Seq, at: str) -> None:
-        """Record that the log has come to this position."""
-        with contextlib.suppress(OSError):
-            os.pwrite(self._fd, f'{{"seq": {seq}, "at": "{at}"}}'.ljust(_RECORD_BYTES).encode(), 0)
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+    with contextlib.suppress(OSError):
+        opened = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(opened, f'{{"seq": {seq}, "at": "{at}"}}'.ljust(_RECORD_BYTES).encode(), 0)
+        finally:
+            os.close(opened)

@@ -9,7 +9,7 @@ or are in the files of the two.
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, TypeVarTuple
+from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from gateway.core.facts import Seq
 from gateway.store.appends import (
@@ -20,12 +20,10 @@ from gateway.store.appends import (
     key_digest,
     plan_append,
 )
+from gateway.store.files import write_mark
 from gateway.store.projections import plugin_tables, stop_following
 from gateway.store.queries import LAST_POSITION, Dialect
 from gateway.store.types import LogError
-
-if TYPE_CHECKING:
-    from gateway.store.files import HighWaterMark
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -48,8 +46,8 @@ class Log(ABC):
     dialect: Dialect
     schema: str
     """Name of the schema of its tables; temporary ones hide them."""
-    mark: "HighWaterMark | None" = None
-    """See `gateway.store.files`. None: it stays as it is."""
+    mark: Path | None = None
+    """The high-water mark (`gateway.store.files`). None: it stays as it is."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -245,4 +243,4 @@ class Log(ABC):
     def write_mark(self, plan: AppendPlan) -> None:
         """Write the mark after a commit."""
         if self.mark is not None and plan.rows:
-            self.mark.write(plan.rows[-1].seq, plan.rows[-1].at)
+            write_mark(self.mark, plan.rows[-1].seq, plan.rows[-1].at)

@@ -26,7 +26,7 @@ from gateway.core.facts import ChannelCardPinned, Fact, Seq
 from gateway.core.frozen import frozen
 from gateway.store.active import ActiveConversations, read_conversation
 from gateway.store.appends import EntryDraft, draft_entries, key_digest
-from gateway.store.files import HighWaterMark, LostEnd, adopt_rescued, find_lost_end
+from gateway.store.files import LostEnd, adopt_rescued, find_lost_end, mark_path
 from gateway.store.log import Log, Role
 from gateway.store.reader import LogRow, StoreReader, open_log
 from gateway.store.rebuild import prepare_tables
@@ -125,7 +125,7 @@ class Store(StoreReader):
         """Reason and start of an outage of a patient store. None: it can be written, as far as it
         is known."""
         self._writing, self._lock = writing, lock
-        writing.mark = self._mark = HighWaterMark(self.path)
+        writing.mark = mark_path(self.path)
         self._retry_clock = retry_clock
         self._failing: tuple[datetime, float] | None = None
         """Start of the failures, by the wall clock and the monotonic clock. None: the last try
@@ -233,7 +233,6 @@ class Store(StoreReader):
         finally:
             await self._writing.aclose()
             await super().close()
-            self._mark.close()
             self._lock.release()
 
     # Conversations in memory
