@@ -9,6 +9,7 @@ or are in the files of the two.
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
 from gateway.core.facts import Seq
