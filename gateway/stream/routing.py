@@ -171,7 +171,8 @@ class LiveBindings(Bindings):
     def find(self, place: Address) -> ConversationBinding:
         """Return the binding there, with the agent and the model that were chosen for the room."""
         found = super().find(place)
-        if (chosen := self.chosen.get(replace(place, thread=None).conversation)) is None:
+        room = place if place.thread is None else replace(place, thread=None)
+        if (chosen := self.chosen.get(room.conversation)) is None:
             return found
         llm, agents = self._live.settings.llm, self._live.agents
         return replace(
