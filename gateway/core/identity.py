@@ -134,6 +134,9 @@ class Identity(NamedTuple):
     """Role by the rules alone that hold in all places."""
 
 
+_NOBODY: Final = Identity("guest", "nobody gave a role", "guest")
+
+
 def person_key(channel: ChannelName, sender_id: str) -> str:
     """Return `channel:sender id`, equal for all spellings of one id."""
     if sender_id.startswith(_CASE_INSENSITIVE_PREFIXES):
@@ -198,17 +201,15 @@ def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
             return Identity(role, rule, role)
     if sender.id.startswith(BRIDGE_PREFIX):
         return Identity("guest", "behind a bridge", "guest")
+    if not found:
+        return _NOBODY
     allowed = [one for one in found if sender.verified or one[0] not in ADMIN_ROLES]
     if len(allowed) < len(found):
         is_global = any(everywhere for role, _, everywhere in found if role in ADMIN_ROLES)
         allowed.append(
             ("member", "an administrator's id that the platform does not vouch for", is_global)
         )
-    best = max(
-        allowed,
-        key=lambda one: ROLE_ORDER.index(one[0]),
-        default=("guest", "nobody gave a role", True),
-    )
+    best = max(allowed, key=lambda one: ROLE_ORDER.index(one[0]))
     global_roles: list[Role] = ["guest", *(role for role, _, everywhere in allowed if everywhere)]
     return Identity(best[0], best[1], max(global_roles, key=ROLE_ORDER.index))
 
