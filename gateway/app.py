@@ -122,8 +122,8 @@ OUTAGE_GRACE_S = 3.0
 RETRY_OPEN_S = 1.0
 """Wait between two tries to open a store that is locked or has no room; a try itself may take some
 seconds."""
-PREPARE_AFTER_S = 2.0
-"""Seconds from the start until the first turn is prepared: the channels connect meanwhile."""
+PREPARE_AFTER_S = 0.5
+"""Real seconds until the first turn is prepared: the channels begin to connect meanwhile."""
 SEND_GRACE_S = 2.0
 """Longest wait for the outbox. With one second of goodbye for the channels the stop stays below
 SIGTERM's ten seconds."""
@@ -875,7 +875,6 @@ class GatewayServices:
         background += map(
             start,
             (
-                self.agents.warm_up(),
                 self.model_services.restore_cadences(self.store),
                 self.model_services.keep_warm.run(),
             ),
@@ -905,12 +904,13 @@ class GatewayServices:
         self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
 
     async def _prepare_turns(self) -> None:
-        """Make the tools of the agents while nobody waits: 50 ms that no start and no answer has to
-        take.
+        """Start the models, and make the tools of the agents, while nobody waits: 150 ms that no
+        channel has to wait for, and no first answer.
         """
-        await self.handle.clock.sleep(PREPARE_AFTER_S)
+        await asyncio.sleep(PREPARE_AFTER_S)
         for agent in self.agents.agents:
             _ = agent.context.tools
+        await self.agents.warm_up()
 
     def _start_upkeep(self) -> None:
         work = (
