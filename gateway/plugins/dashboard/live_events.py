@@ -3,9 +3,8 @@
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
 `EventBroadcaster` collects what happens while at least one client listens. Every `BATCH_INTERVAL_S`
-it has that encoded once (`SseEncoder`) and offers the frames to every `EventSubscriber`. A
-subscriber's buffer is bounded; events that do not fit are counted, and the client receives that
-number as a `LostEvent`.
+it has that encoded once (`SseEncoder`), and keeps the newest frames. A client that reads too slowly
+to find the next one there receives the number of events that it missed as a `LostEvent`.
 
 A client that connects again with the last position it received first gets the events behind it from
 the log.
@@ -291,44 +290,8 @@ def _without_countdown(one: DmnStatus) -> DmnStatus:
 
 
 MAX_BUFFER_BYTES: Final = 1_000_000
-"""Buffer of one subscriber, in addition to that of its connection."""
+"""Frames that are kept for all clients, in addition to the buffers of their connections."""
 ENCODING_FAILED: Final = "what happened could not be told"
-
-
-class EventSubscriber:
-    """Bounded frame buffer of one client."""
-
-    def __init__(self) -> None:
-        self.replayed_up_to = 0
-        """Frames up to this position are skipped: they were sent from the log."""
-        self._frames: deque[SseFrame] = deque()
-        self._bytes = 0
-        self._lost_count = 0
-        self._has_news = asyncio.Event()
-
-    def offer(self, frames: Sequence[SseFrame], lost: int) -> None:
-        """Add the frames that fit; count the events of the others. `lost`: events lost earlier."""
-        self._lost_count += lost
-        for frame in frames:
-            if self._bytes + len(frame.data) > MAX_BUFFER_BYTES:
-                self._lost_count += frame.event_count
-            else:
-                self._frames.append(frame)
-                self._bytes += len(frame.data)
-        self._has_news.set()
-
-    async def next_chunk(self, encoder: SseEncoder, patience_s: float) -> bytes:
-        """Return the buffered bytes; empty if nothing came within `patience_s` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                await self._has_news.wait()
-        self._has_news.clear()
-        chunks = [frame.data for frame in self._frames if not 0 < frame.seq <= self.replayed_up_to]
-        if self._lost_count:
-            chunks.append(encoder.encode_lost(self._lost_count))
-        self._frames.clear()
-        self._bytes, self._lost_count = 0, 0
-        return b"".join(chunks)
 
 
 class WarningLogHandler(logging.Handler):
@@ -342,16 +305,13 @@ class WarningLogHandler(logging.Handler):
         self._on_warning, self._loop = logged, asyncio.get_running_loop()
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.msg == ENCODING_FAILED:
-            return
-        try:
+        message = str(record.msg)
+        with contextlib.suppress(TypeError, ValueError):  # a bug in the code that logs
             message = record.getMessage()
-        except (TypeError, ValueError):  # a bug in the code that logs
-            message = str(record.msg)
+        level = record.levelname.lower()
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(
-                self._on_warning, record.levelname.lower(), record.name, message
-            )
+            if record.msg != ENCODING_FAILED:
+                self._loop.call_soon_threadsafe(self._on_warning, level, record.name, message)
 
 
 BATCH_INTERVAL_S: Final = 0.1
@@ -371,7 +331,13 @@ class EventBroadcaster:
         """It subscribes to the store, and observes turns, while a client listens."""
         self.api, self._clock = api, api.gateway.clock
         self._encoder: SseEncoder | None = None
-        self._subscribers: set[EventSubscriber] = set()
+        self.listener_count = 0
+        """Number of clients."""
+        self._frames = deque[tuple[int, SseFrame]]()
+        """The newest frames, each with the number of events before it."""
+        self._frame_bytes, self._event_count = 0, 0
+        self._is_told = asyncio.Event()
+        """Set, and replaced by another one, when there are new frames."""
         self._pending: list[GatewayEvent] = []
         self._growing: dict[TurnId, AnswerGrown] = {}
         """Pending `AnswerGrown` that may still be extended, by turn."""
@@ -429,27 +395,32 @@ class EventBroadcaster:
         """Yield chunks from now on; with `after`, first the events behind that position of the
         log.
         """
-        subscriber = EventSubscriber()
-        self._subscribers.add(subscriber)
-        encoder = self._start()
+        self.listener_count += 1
+        encoder, place, replayed_up_to = self._start(), self._event_count, 0
         try:
             yield SSE_RETRY
             if after is not None:
-                subscriber.replayed_up_to, frames = await encoder.encode_backlog(after)
+                replayed_up_to, frames = await encoder.encode_backlog(after)
                 for frame in frames:
                     yield frame.data
             while True:
-                data = await subscriber.next_chunk(encoder, KEEPALIVE_S)
-                yield data or SSE_KEEPALIVE
+                if place == self._event_count:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(KEEPALIVE_S):
+                            await self._is_told.wait()
+                chunks = list[bytes]()
+                for start, frame in [*self._frames, (self._event_count, SseFrame(0, b"", 0))]:
+                    if start > place:
+                        chunks.append(encoder.encode_lost(start - place))
+                    if start >= place:
+                        place = start + frame.event_count
+                        if not 0 < frame.seq <= replayed_up_to:
+                            chunks.append(frame.data)
+                yield b"".join(chunks) or SSE_KEEPALIVE
         finally:
-            self._subscribers.discard(subscriber)
-            if not self._subscribers:
+            self.listener_count -= 1
+            if not self.listener_count:
                 self._stop()
-
-    @property
-    def listener_count(self) -> int:
-        """Number of clients."""
-        return len(self._subscribers)
 
     async def close(self) -> None:
         """Stop sending events, and close the connection to the store."""
@@ -479,9 +450,11 @@ class EventBroadcaster:
         self._flushing, self._encoder = None, None
         self._pending.clear()
         self._growing.clear()
+        self._frames.clear()
+        self._frame_bytes = 0
 
     def _enqueue(self, happened: GatewayEvent) -> None:
-        if not self._subscribers:
+        if not self.listener_count:
             return
         if len(self._pending) < MAX_PENDING:
             self._pending.append(happened)
@@ -502,12 +475,17 @@ class EventBroadcaster:
             self._has_news.clear()
             happened, self._pending, lost, self._lost_count = self._pending, [], self._lost_count, 0
             self._growing.clear()
-            frames = list[SseFrame]()
             try:
-                frames = encoder.encode(happened)
+                for frame in encoder.encode(happened):
+                    self._frames.append((self._event_count, frame))
+                    self._frame_bytes += len(frame.data)
+                    self._event_count += frame.event_count
             except Exception:  # a bug: clients are sent the number of lost events
                 logger.exception(ENCODING_FAILED)
                 lost += len(happened)
-            for subscriber in self._subscribers:
-                subscriber.offer(frames, lost)
+            self._event_count += lost
+            while self._frame_bytes > MAX_BUFFER_BYTES:
+                self._frame_bytes -= len(self._frames.popleft()[1].data)
+            is_told, self._is_told = self._is_told, asyncio.Event()
+            is_told.set()
             await asyncio.sleep(BATCH_INTERVAL_S)
