@@ -41,12 +41,12 @@ from gateway.core.facts import (
     is_inner,
 )
 from gateway.core.i18n import _, language_for, use_language
-from gateway.core.identity import identify, lowest_role, person_key, stable_source
+from gateway.core.identity import ADMIN_ROLES, identify, lowest_role, person_key, stable_source
 from gateway.core.labels import Label, join, rank_integrity
 from gateway.core.moments import parse_timezone
 from gateway.core.permissions import OWN
 from gateway.core.text_safety import inline_code, to_single_line
-from gateway.core.tool import ToolContext, tool
+from gateway.core.tool import Requester, ToolContext, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.messaging import build_post_entries, words_of
@@ -169,6 +169,11 @@ class OwnerTelling(Plugin):
             raise ToolCallRefused("You are in that chat now: your answer is posted there.")
         place = self._find_place(about, text, context)
         people, others = await self._find_people(place, context)
+        keys = [
+            stable_source(person_key(place.channel, one.id))
+            for one in people
+            if place is not None and one.role not in ADMIN_ROLES
+        ]
         now, agent = self._clock.now(), context.agent
         async with self._lock:
             told = await find_told(self._store, agent, since=now - REMEMBERED)
@@ -177,7 +182,12 @@ class OwnerTelling(Plugin):
                     f"You told that at {self._format_time(same.at, now)}. If something is new, "
                     "say what."
                 )
-            if _have_caused_enough(people, told, now):
+            today = [one.fact.people for one in told if _day(one.at) == _day(now)]
+            # Owners and admins may have as much told as they like.
+            is_free = not people or any(one.role in ADMIN_ROLES for one in people)
+            if not is_free and all(
+                sum(key in some for some in today) >= MAX_CAUSED_PER_DAY for key in keys
+            ):
                 raise ToolCallRefused(
                     f"Whoever asks here had an owner told {MAX_CAUSED_PER_DAY} things today, which "
                     "is the limit."
@@ -192,8 +202,11 @@ class OwnerTelling(Plugin):
                 who=chat.sender.name,
                 text=text,
                 about=place,
-                people=tuple(dict.fromkeys(one.key for one in people if not one.is_trusted)),
-                names=tuple(one.shown for one in people[:MAX_NAMED]),
+                people=tuple(dict.fromkeys(keys)),
+                names=tuple(
+                    f"{inline_code(one.name, MAX_NAMED_CHARS)} ({one.role})"
+                    for one in people[:MAX_NAMED]
+                ),
                 others=others or len(people) > MAX_NAMED,
                 urgency=urgency,
                 turn=context.turn,
@@ -276,7 +289,7 @@ class OwnerTelling(Plugin):
 
     async def _find_people(
         self, place: Address | None, context: ToolContext
-    ) -> tuple[Sequence["_Person"], bool]:
+    ) -> tuple[Sequence[Requester], bool]:
         """Return who asked for it, or else whose words there are new to the turn; and whether the
         turn rests on words of others, too.
         """
@@ -288,18 +301,15 @@ class OwnerTelling(Plugin):
             return people, len(shown) > 1 or _is_lower(context.request.label, people)
         unread = await self._store.unread_entries(place.conversation, most=MAX_ROOM_LINES)
         heard = [*find_senders(unread.messages), *find_setters(unread.messages).values()]
-        people = _unique(
-            _Person.of(place, Sender(id=one.id, name=one.name), one.role)
-            for one in context.requesters
-        )
         present = self._identify(place, heard)
-        people = people or present
-        others = {one.person for one in present} - {one.person for one in people}
+        people = _unique(context.requesters) or present
+        others = {one.id for one in present} - {one.id for one in people}
         return people, bool(others) or _is_lower(context.request.label, people)
 
-    def _identify(self, place: Address, senders: Iterable[Sender]) -> Sequence["_Person"]:
+    def _identify(self, place: Address, senders: Iterable[Sender]) -> Sequence[Requester]:
         return _unique(
-            _Person.of(place, one, identify(self._people, place, one).role) for one in senders
+            Requester(id=one.id, name=one.name, role=identify(self._people, place, one).role)
+            for one in senders
         )
 
     async def run(self) -> None:
@@ -437,48 +447,15 @@ _SHOWN_AGE: Final = timedelta(minutes=10)
 """Age from which the time is shown."""
 
 
-class _Person(NamedTuple):
-    person: str
-    """As `person_key` returns it, by which they are named."""
-    key: str
-    """As `stable_source` returns it, by which they are counted."""
-    shown: str
-    """Name and role, in Markdown."""
-    role: str
-
-    @classmethod
-    def of(cls, at: Address, sender: Sender, role: str) -> "_Person":
-        person = person_key(at.channel, sender.id)
-        return cls(
-            person,
-            stable_source(person),
-            f"{inline_code(sender.name, MAX_NAMED_CHARS)} ({role})",
-            role,
-        )
-
-    @property
-    def is_trusted(self) -> bool:
-        """Owners and admins may have as much told as they like."""
-        return self.role in ("owner", "admin")
-
-
-def _unique(people: Iterable[_Person]) -> Sequence[_Person]:
+def _unique(people: Iterable[Requester]) -> Sequence[Requester]:
     """Return each person once, in order, without those who are blocked."""
-    return [*{one.person: one for one in people if one.role != "blocked"}.values()]
+    return [*{one.id: one for one in people if one.role != "blocked"}.values()]
 
 
-def _is_lower(label: Label, people: Sequence[_Person]) -> bool:
+def _is_lower(label: Label, people: Sequence[Requester]) -> bool:
     """Return whether the request holds words of somebody with less rights than these people."""
     lowest = lowest_role([one.role for one in people]) if people else "owner"
     return rank_integrity(label.integrity) < rank_integrity(lowest)
-
-
-def _have_caused_enough(people: Sequence[_Person], told: Iterable[Told], now: datetime) -> bool:
-    today = [one.fact.people for one in told if _day(one.at) == _day(now)]
-    return bool(people) and all(
-        not one.is_trusted and sum(one.key in keys for keys in today) >= MAX_CAUSED_PER_DAY
-        for one in people
-    )
 
 
 async def find_told(reader: StoreReader, agent: str, *, since: datetime) -> list[Told]:

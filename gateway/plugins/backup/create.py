@@ -23,7 +23,7 @@ import stat
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -85,17 +85,6 @@ def is_safe_name(name: str) -> bool:
     )
 
 
-def root_name(name: str) -> str:
-    """Return the root directory of a file that is none of the store's."""
-    parts = name.split("/")
-    return parts[0] if parts[0] == OUTFILES_NAME else "/".join(parts[:2])
-
-
-def format_sums(digests: Mapping[str, str]) -> str:
-    """Return the list of checksums (SHA-256, lower-case hex) of files by their names."""
-    return "".join(f"{digest}  {name}\n" for name, digest in digests.items())
-
-
 class BackupSource(NamedTuple):
     """A file or a directory of a backup."""
 
@@ -122,7 +111,8 @@ def backup_roots(settings: Settings) -> list[BackupSource]:
     found.append(BackupSource(OUTFILES_NAME, store.parent / OUTFILES_NAME))
     chosen = list[BackupSource]()
     for root in found:
-        if not any(_is_inside(root.path, other.path) for other in chosen):
+        path = root.path.resolve()
+        if not any(path.is_relative_to(other.path.resolve()) for other in chosen):
             chosen.append(root)
     return chosen
 
@@ -159,10 +149,6 @@ def _raise_unless_missing(error: OSError) -> None:
         raise error
 
 
-def _is_inside(path: Path, other: Path) -> bool:
-    return path.resolve().is_relative_to(other.resolve())
-
-
 def create_backup(
     settings: Settings, target: Path, now: datetime, progress: CopyProgress
 ) -> BackupReport:
@@ -196,7 +182,9 @@ def create_backup(
                 for path in list_month_files(store):
                     name = f"{STORE_NAME}{path.name.removeprefix(store.name)}"
                     _add_file(tar, BackupSource(name, path), digests)
-                text = format_sums(digests).encode()
+                # As `sha256sum` writes it.
+                lines = [f"{digest}  {name}\n" for name, digest in digests.items()]
+                text = "".join(lines).encode()
                 header = _tar_header(SUMS_NAME, len(text))
                 header.mtime = int(now.timestamp())
                 tar.addfile(header, io.BytesIO(text))

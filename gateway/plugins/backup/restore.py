@@ -48,13 +48,13 @@ from gateway.core.facts import (
 from gateway.core.frozen import frozen
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.plugins.backup.create import (
+    OUTFILES_NAME,
     STORE_NAME,
     SUMS_NAME,
     InvalidBackup,
     backup_roots,
     describe_store,
     is_safe_name,
-    root_name,
 )
 from gateway.store import NewEntry, Store, StoreError, StoreReader, StoreUnreadable
 from gateway.store.files import StoreSummary, check_store, mark_path, seal_store, sync_directory
@@ -379,7 +379,8 @@ class _Places:
             return self._stage(
                 self._store.with_name(f"{self._store.name}{name.removeprefix(STORE_NAME)}")
             )
-        root = root_name(name)
+        top, below, *_ = name.split("/")
+        root = top if top == OUTFILES_NAME else f"{top}/{below}"
         if root not in self._roots:
             raise InvalidBackup(
                 f"it holds {root}, which the configuration does not name: add that, and restore"
@@ -411,7 +412,10 @@ class _Places:
                 sync_directory(target.parent)
         except BaseException:
             for target in moved:
-                _remove_path(target)
+                if target.is_dir():
+                    shutil.rmtree(target)
+                else:
+                    target.unlink(missing_ok=True)
             raise
 
     def clear(self) -> None:
@@ -454,13 +458,6 @@ def _chown_like(path: Path, like: Path) -> None:
         owner = like.stat()
         for one in [path, *path.rglob("*")]:
             os.chown(one, owner.st_uid, owner.st_gid, follow_symlinks=False)
-
-
-def _remove_path(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -161,21 +161,21 @@ class Files(Plugin):
         ] = False,
     ) -> ToolOutput:
         area, parts = (await self.context.files.view(context, path)).find_file(path)
-        name, edits = area.name(parts), list[TextEdit]()
+        name, text = area.name(parts), ""
 
         def change(data: bytes) -> bytes:
+            nonlocal text
             _require_text(name, data)
-            edits.append(
-                replace_text(name, data, old, new, everywhere=all, max_bytes=area.root.max_bytes)
+            data, text = replace_text(
+                name, data, old, new, everywhere=all, max_bytes=area.root.max_bytes
             )
-            return edits[0].data
+            return data
 
-        def edit() -> str:
+        def edit() -> None:
             keep_files(self.context.files.undo_directory(context.agent), context.turn, area, parts)
             area.root.edit(parts, change)
-            return render_edit(name, edits[0])
 
-        text = await run_in_thread(lambda _: edit())
+        await run_in_thread(lambda _: edit())
         return ToolOutput(text=text, origin=name, is_untrusted=True, label=area.label)
 
     @tool(
@@ -378,18 +378,6 @@ _LINE_END: Final = rb"(?:\r\n|(?<!\r)\n)"
 _NUMBERED_LINE: Final = re.compile(r"\s*\d+\t")
 
 
-class TextEdit(NamedTuple):
-    """A file with replacements."""
-
-    data: bytes
-    places: int
-    """Number of replacements."""
-    start: int
-    """Position of the first, in bytes."""
-    length: int
-    """Bytes of what stands there now."""
-
-
 def describe_binary(data: bytes) -> str:
     """Return the kind of a file that is not text, with a hint. Empty: it is text."""
     if known := next((what for magic, what in _KINDS if data.startswith(magic)), ""):
@@ -479,8 +467,9 @@ def encode_text(text: str) -> bytes:
 
 def replace_text(
     name: str, data: bytes, old: str, new: str, *, everywhere: bool, max_bytes: int
-) -> TextEdit:
-    """Replace `old` by `new`; line ends become those of the file.
+) -> tuple[bytes, str]:
+    """Return the file with `new` for `old`, and the first place that was changed with some lines
+    around it, for the model. Line ends become those of the file.
 
     Raises ToolCallRefused, also if the file gets too large.
 
@@ -527,19 +516,15 @@ def replace_text(
     changed = pattern.sub(render, data)
     if changed == data:
         raise ToolCallRefused(f"That would change nothing in {name}: `old` and `new` are the same.")
-    return TextEdit(changed, len(matches), matches[0].start(), len(render(matches[0])))
-
-
-def render_edit(name: str, edit: TextEdit) -> str:
-    """Render the first place that was changed, with some lines around it."""
-    lines, _notes = decode_text(edit.data)
-    line = edit.data.count(b"\n", 0, edit.start) + 1
-    height = edit.data.count(b"\n", edit.start, edit.start + max(0, edit.length - 1))
-    last = min(line + min(height, _SHOWN_LINES) + _CONTEXT_LINES, len(lines))
+    start, length = matches[0].start(), len(render(matches[0]))
+    shown_lines, _notes = decode_text(changed)
+    line = changed.count(b"\n", 0, start) + 1
+    height = changed.count(b"\n", start, start + max(0, length - 1))
+    last = min(line + min(height, _SHOWN_LINES) + _CONTEXT_LINES, len(shown_lines))
     shown = range(max(line - _CONTEXT_LINES, 1), last + 1)
-    changed = "1 place changed" if edit.places == 1 else f"{edit.places} places changed, the first"
-    head = f"{name}, {len(lines)} lines; {changed}:"
-    return "\n".join([head, *(number_line(number, lines[number - 1]) for number in shown)])
+    places = "1 place changed" if len(matches) == 1 else f"{len(matches)} places changed, the first"
+    head = f"{name}, {len(shown_lines)} lines; {places}:"
+    return changed, "\n".join([head, *(number_line(at, shown_lines[at - 1]) for at in shown)])
 
 
 def _explain_not_found(name: str, data: bytes, old_bytes: bytes) -> str:

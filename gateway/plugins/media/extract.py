@@ -347,11 +347,12 @@ def _count(number: int, what: str) -> str:
 
 def _main_text(tree: HTMLTree, document: DocumentNode) -> str:
     """Return the main part of the page if it can be found, else all of its text."""
-    text = _plain_text(tree)
+    without = BOILERPLATE_SELECTORS + HIDDEN_SELECTORS
+    text = _visible_text(tree, without)
     for selector in MAIN_SELECTORS:
         found = document.query_selector_all(selector).values()
         if len(found) == 1:
-            inner = _plain_text(HTMLTree.parse(found[0].html))
+            inner = _visible_text(HTMLTree.parse(found[0].html), without)
             if len(inner) >= min(SHORT_TEXT_CHARS, len(text) // 2):
                 return inner
     if len(text) < SHORT_TEXT_CHARS:
@@ -388,10 +389,6 @@ def _attribute(element: ElementNode | None, name: str) -> str:
     return (element.getattr(name) or "") if element is not None else ""
 
 
-def _plain_text(tree: HTMLTree) -> str:
-    return _visible_text(tree, BOILERPLATE_SELECTORS + HIDDEN_SELECTORS)
-
-
 def _visible_text(tree: HTMLTree, without: Sequence[str]) -> str:
     text = extract_plain_text(tree, skip_elements=without)
     return clean_text(_CLOSED.sub("]", _OPENED.sub("[", text)))
@@ -411,22 +408,8 @@ def _render_entry(entry: ET.Element) -> str:
     for one in entry:
         if not link and _local_name(one) == "link" and one.get("rel", "alternate") == "alternate":
             link = one.get("href", "")
-    date = next(
-        (
-            found
-            for name in ("pubDate", "published", "updated", "date")
-            if (found := _child_text(entry, name))
-        ),
-        "",
-    )
-    summary = next(
-        (
-            found
-            for name in ("description", "summary", "content", "encoded")
-            if (found := _child_text(entry, name))
-        ),
-        "",
-    )
+    date = _child_text(entry, "pubDate", "published", "updated", "date")
+    summary = _child_text(entry, "description", "summary", "content", "encoded")
     head = " · ".join(
         flatten_title(one) for one in (_child_text(entry, "title"), date, link) if one.strip()
     )
@@ -435,9 +418,10 @@ def _render_entry(entry: ET.Element) -> str:
     )
 
 
-def _child_text(element: ET.Element, name: str) -> str:
-    found = next((one for one in element if _local_name(one) == name), None)
-    return "".join(found.itertext()).strip() if found is not None else ""
+def _child_text(element: ET.Element, *names: str) -> str:
+    """Return the text of the first child with one of these names that has any. Empty: none."""
+    found = {_local_name(one): "".join(one.itertext()).strip() for one in reversed(element)}
+    return next(filter(None, map(found.get, names)), "")
 
 
 def _local_name(element: ET.Element) -> str:

@@ -50,7 +50,6 @@ from gateway.plugins.files import (
     MAX_REPLACEMENTS,
     MAX_SEARCHED_CHARS,
     describe_binary,
-    render_edit,
     render_lines,
     replace_text,
     search_text,
@@ -435,7 +434,7 @@ def edit(
     data: bytes | str, old: str, new: str, *, everywhere: bool = False, most: int = MOST
 ) -> bytes:
     whole = data.encode() if isinstance(data, str) else data
-    return replace_text("a.txt", whole, old, new, everywhere=everywhere, max_bytes=most).data
+    return replace_text("a.txt", whole, old, new, everywhere=everywhere, max_bytes=most)[0]
 
 
 def refusal(
@@ -616,7 +615,7 @@ def test_the_change_is_shown_where_it_is() -> None:
     one = replace_text(
         "a.txt", data, "line 50\n", "fifty\nand more\n", everywhere=False, max_bytes=MOST
     )
-    assert render_edit("a.txt", one).split("\n") == [
+    assert one[1].split("\n") == [
         "a.txt, 101 lines; 1 place changed:",
         *(
             f"{at:6}\t{line}"
@@ -625,16 +624,16 @@ def test_the_change_is_shown_where_it_is() -> None:
         "    53\tline 52",
     ]
     many = replace_text("a.txt", data, "line 1", "LINE 1", everywhere=True, max_bytes=MOST)
-    assert render_edit("a.txt", many).split("\n") == [
+    assert many[1].split("\n") == [
         "a.txt, 100 lines; 12 places changed, the first:",
         *("     1\tLINE 1", "     2\tline 2", "     3\tline 3"),
     ]
     all_gone = replace_text("a.txt", b"a", "a", "", everywhere=False, max_bytes=MOST)
-    assert render_edit("a.txt", all_gone) == "a.txt, 0 lines; 1 place changed:"
+    assert all_gone[1] == "a.txt, 0 lines; 1 place changed:"
     long = replace_text(
         "a.txt", b"a\n", "a", "\n".join(["x"] * 500), everywhere=False, max_bytes=MOST
     )
-    assert len(render_edit("a.txt", long).splitlines()) < 40
+    assert len(long[1].splitlines()) < 40
 
 
 short = st.text(st.sampled_from("ab \n"), max_size=12)
