@@ -1,19 +1,19 @@
 """The configuration over the API: its files with secrets masked, checked, and written.
 
-A literal secret never leaves the gateway: `MASK` stands in its place. Where the mask still stands
-at the same key, saving keeps the secret. References (`${NAME}`, `${file:...}`) are shown.
+A literal secret never leaves the gateway: `MASK` stands in its place, and a text with a mask in it
+is refused. References (`${NAME}`, `${file:...}`) are shown: a file that has only these can be
+changed here.
 """
 
 import asyncio
 import contextlib
 import difflib
 import hashlib
-import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import yaml
 from pydantic import SecretStr
@@ -37,62 +37,23 @@ _SECRET_SECTION: Final = re.compile(r"env|headers|keys|on_connect")
 _REFERENCE: Final = re.compile(
     r"(?:(?:Bearer|Basic|Bot|Token)\s+)?\$\{(?:file:[^}]*|[A-Za-z_]\w*)\}", re.IGNORECASE
 )
-_PROPERTIES: Final = re.compile(r"(?:[&!]\S*\s+)*")
-"""Anchor and tag in front of a value."""
-
-
-class _Value(NamedTuple):
-    keys: Keys
-    """Of an alias: where its anchor stands."""
-    place: Keys
-    """As `keys`, with the name or id of a list's member in place of its number, which changes where
-    another one is taken out."""
-    node: yaml.ScalarNode
 
 
 def _find_values(
-    node: yaml.Node | None, keys: Keys, place: Keys, seen: set[int]
-) -> Iterator[_Value]:
+    node: yaml.Node | None, keys: Keys, seen: set[int]
+) -> Iterator[tuple[Keys, yaml.ScalarNode]]:
+    """Yield each value once: of an anchor and its aliases, the anchor's."""
     if node is None or id(node) in seen:
         return
     seen.add(id(node))
     if isinstance(node, yaml.ScalarNode):
-        yield _Value(keys, place, node)
+        yield keys, node
     elif isinstance(node, yaml.SequenceNode):
-        names = [_name_of(one) for one in node.value]
-        for index, (name, one) in enumerate(zip(names, node.value, strict=True)):
-            is_clear = name and names.count(name) == 1
-            member = name if is_clear else f"{index + 1} of {len(names)}"
-            yield from _find_values(one, (*keys, index), (*place, member), seen)
+        for index, one in enumerate(node.value):
+            yield from _find_values(one, (*keys, index), seen)
     elif isinstance(node, yaml.MappingNode):
         for key, one in node.value:
-            name = str(key.value)
-            yield from _find_values(one, (*keys, name), (*place, name), seen)
-
-
-def _name_of(member: yaml.Node) -> str:
-    """Return how a member of a list is called. Empty: it has no name."""
-    pairs = member.value if isinstance(member, yaml.MappingNode) else ()
-    return next((str(one.value) for key, one in pairs if key.value in ("name", "id")), "")
-
-
-def _list_values(text: str) -> list[_Value]:
-    return list(_find_values(yaml.compose(text), (), (), set()))
-
-
-def _replace_values(text: str, change: Callable[[_Value, str], str | None]) -> str:
-    """Return the text with other values. `change` gets the value and how it is written, and returns
-    how the new one is written, or None for no change. Raises yaml.YAMLError, RecursionError.
-    """
-    for value in sorted(_list_values(text), key=lambda one: -one.node.start_mark.index):
-        start, end = value.node.start_mark.index, value.node.end_mark.index
-        properties = _PROPERTIES.match(text, start, end)
-        start = properties.end() if properties is not None else start
-        written = change(value, text[start:end])
-        if written is not None:
-            line_end = "\n" if text[start:end].endswith("\n") else ""
-            text = f"{text[:start]}{written}{line_end}{text[end:]}"
-    return text
+            yield from _find_values(one, (*keys, str(key.value)), seen)
 
 
 def mask_secrets(text: str, redactor: Redactor, secrets: Collection[Keys] = ()) -> str:
@@ -101,48 +62,40 @@ def mask_secrets(text: str, redactor: Redactor, secrets: Collection[Keys] = ()) 
     secrets could not be found.
     """
 
-    def change(one: _Value, _written: str) -> str | None:
-        names = [key for key in one.keys if isinstance(key, str)]
-        is_named = one.keys in secrets or (
+    def is_secret(keys: Keys, value: str) -> bool:
+        names = [key for key in keys if isinstance(key, str)]
+        is_named = keys in secrets or (
             _SECRET_KEY.search("".join(names[-1:])) is not None
             or any(_SECRET_SECTION.fullmatch(name) for name in names[-2:])
         )
-        rest = _REFERENCE.sub("", one.node.value).strip()
-        is_secret = is_named and rest.lower() not in {"", "none", "null", "~"}
-        return json.dumps(MASK) if is_secret or redactor(one.node.value) != one.node.value else None
+        rest = _REFERENCE.sub("", value).strip()
+        return (is_named and rest.lower() not in {"", "none", "null", "~"}) or (
+            redactor(value) != value
+        )
 
     try:
-        masked = _replace_values(text, change)
+        values = [*_find_values(yaml.compose(text), (), set())]
     except (yaml.YAMLError, RecursionError):
         raise RouteRefused("the file is not YAML, so its secrets could not be masked") from None
+    masked = text
+    for keys, node in sorted(values, key=lambda one: -one[1].start_mark.index):
+        if is_secret(keys, node.value):
+            start, end = node.start_mark.index, node.end_mark.index
+            line_end = "\n" if masked[start:end].endswith("\n") else ""
+            masked = f'{masked[:start]}"{MASK}"{line_end}{masked[end:]}'
     if redactor(masked) != masked:
         raise RouteRefused("a secret stands in a comment or a key of the file: take it out there")
     return masked
 
 
-def restore_secrets(text: str, before: str) -> str:
-    """Return a text that was sent, with the secrets of the file where their masks stand. Raises
-    yaml.YAMLError, RecursionError, and RouteRefused for a mask at a key that had none.
-    """
-    written = dict[Keys, str]()
-
-    def keep(one: _Value, raw: str) -> None:
-        is_block = one.node.style in {"|", ">"}
-        written[one.place] = json.dumps(one.node.value) if is_block else raw
-
-    _replace_values(before, keep)
-
-    def change(one: _Value, _written: str) -> str | None:
-        if one.node.value != MASK:
-            return None
-        if one.place not in written:
+def _refuse_masks(text: str) -> None:
+    """Raise RouteRefused for a text with a mask, and yaml.YAMLError, RecursionError."""
+    for keys, node in _find_values(yaml.compose(text), (), set()):
+        if node.value == MASK:
             raise RouteRefused(
-                f"line {one.node.start_mark.line + 1}: there was no secret at "
-                f"{format_key(one.keys)}: write one in place of the mask"
+                f"line {node.start_mark.line + 1}: the secret at {format_key(keys)} is not known "
+                "here: write ${NAME} or ${file:PATH} in its place, and put the secret there"
             )
-        return written[one.place]
-
-    return _replace_values(text, change)
 
 
 class ConfigEditor:
@@ -177,42 +130,40 @@ class ConfigEditor:
             return (await asyncio.to_thread(self._check, name, text))[0]
 
     async def save(self, name: str, text: str, sha256: str) -> models.ConfigChange:
-        """Write a new text if nothing is wrong with it, and have the gateway read it. Masks that
-        still stand keep their secrets. Raises RouteRefused, also where the file is not the one that
-        was read, which `sha256` tells.
+        """Write a new text if nothing is wrong with it, and have the gateway read it. Raises
+        RouteRefused, also where the file is not the one that was read, which `sha256` tells.
         """
         with _disk_errors_refused():
             async with self._lock:
-                change, path, restored = await asyncio.to_thread(self._check, name, text)
+                change, path = await asyncio.to_thread(self._check, name, text)
                 if _digest(await asyncio.to_thread(read_text_file, path)) != sha256:
                     raise RouteRefused("the file has changed meanwhile: read it again")
                 if change.problems:
                     return change
                 mode = path.stat().st_mode & 0o777
-                await asyncio.to_thread(replace_private, path.resolve(), restored.encode())
+                await asyncio.to_thread(replace_private, path.resolve(), text.encode())
                 path.resolve().chmod(mode)
                 self._live.request_reload()
                 return change.model_copy(update={"saved": True})
 
-    def _check(self, name: str, text: str) -> tuple[models.ConfigChange, Path, str]:
-        """Return also the path of the file, and the text with its secrets."""
+    def _check(self, name: str, text: str) -> tuple[models.ConfigChange, Path]:
         files = self._files()
         path = next((one for one in files.paths() if one.name == name), None)
         if path is None:
             raise RouteRefused("there is no configuration file of that name")
-        before, restored = read_text_file(path), text
+        before = self._mask(read_text_file(path))
         problems, restart = tuple[ConfigProblem, ...](), tuple[str, ...]()
         try:
-            restored = restore_secrets(text, before)
-            restart = find_restart_keys(self._live.settings, files.check(name, restored))
+            _refuse_masks(text)
+            restart = find_restart_keys(self._live.settings, files.check(name, text))
         except ConfigError as error:
             problems = error.problems
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 0
             problems = (ConfigProblem(path.name, line, "", "not YAML"),)
-        old, new = self._mask(before).splitlines(), text.splitlines()
-        diff = difflib.unified_diff(old, new, path.name, path.name, lineterm="")
+        lines = before.splitlines(), text.splitlines()
+        diff = difflib.unified_diff(*lines, path.name, path.name, lineterm="")
         change = models.ConfigChange(
             problems=tuple(
                 models.ConfigMistake(line=one.line, key=one.key, message=one.message)
@@ -225,7 +176,7 @@ class ConfigEditor:
             diff="\n".join(diff),
             needs_restart=restart,
         )
-        return change, path, restored
+        return change, path
 
     def _mask(self, text: str) -> str:
         values = walk_values(self._live.settings)
