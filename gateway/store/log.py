@@ -142,12 +142,6 @@ class Log(ABC):
                 self._execute_many(statement, [tuple(value for row in many for value in row)])
                 start += size
 
-    def script(self, text: str) -> None:
-        """Execute several statements, each of which ends with `;` at the end of a line."""
-        for one in text.split(";\n"):
-            if statement := one.strip():
-                self.write(statement)
-
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Write all or nothing."""

@@ -381,10 +381,6 @@ class PrivacyCache:
             return True
         return await self.is_direct(conversation) is not False
 
-    async def is_public(self, conversation: ConversationId) -> bool:
-        """Return whether everybody can read messages that are written there now."""
-        return await self.scope(conversation) == PUBLIC
-
     async def scope(self, conversation: ConversationId, seq: Seq | None = None) -> str:
         """Return the scope of messages there: who may read them (`gateway.core.scopes`).
 
