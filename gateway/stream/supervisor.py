@@ -80,9 +80,6 @@ REFUSALS_COUNT_S = 3600.0
 """Seconds for which a refusal of a channel that was up makes the next delay longer."""
 RESTART_TIMEOUT_S = 30.0
 """Seconds after which a restart is reported as not connected yet."""
-RESTART_CALL_S: Final = 45.0
-"""Seconds in which another process surely reports that: with what it delivers and its goodbye
-before."""
 REMOVED_TEXT: Final = "it is no longer configured"
 CHANGED_TEXT: Final = "its configuration has changed"
 MOVED_TEXT: Final = "another process of the gateway takes it over"
