@@ -79,8 +79,6 @@ UNANSWERED_HINT = (
     "post, or call stay_silent.)"
 )
 OVER_BUDGET_REASON = "dmn.daily_cost_usd"
-MAX_CUT_ANSWERS = 3
-"""Answers of one turn that were cut by the output limit and are carried on."""
 CUT_CALL = (
     "Not carried out: your answer reached its limit of {limit} tokens (max_output_tokens) in the "
     "middle of this call. Do it in smaller pieces, one call after the other."
@@ -89,17 +87,10 @@ CUT_LEAKED_CALL = (
     "(Your answer reached its limit of {limit} tokens (max_output_tokens) in the middle of a tool "
     "call, which was not carried out. Do it in smaller pieces, one call after the other.)"
 )
-CUT_TEXT_HINT = (
-    '(Your answer reached its limit of {limit} tokens (max_output_tokens) behind "{end}". Write '
-    "the rest, beginning "
-    "with the next word; repeat nothing, and say nothing about this.)"
-)
 CUT_THINKING_HINT = (
     "(You thought until the limit of {limit} tokens (max_output_tokens) was reached, and wrote no "
     "answer. Think only briefly this time.)"
 )
-_LAST_WORD = re.compile(r"(?<=\s)\S{1,80}\Z")
-_QUOTED_CHARS = 60
 
 
 @dataclass(slots=True)
@@ -172,9 +163,7 @@ async def take_turn(
     known = (*ENDING_TOOLS, *host.specs, *turn_request.request.tools) if model.takes_tools else ()
     while await host.can_afford(turn_request.request):
         try:
-            answer = await ask_model(
-                model, turn_request.request, progress, known, host, begun=turn.begun
-            )
+            answer = await ask_model(model, turn_request.request, progress, known, host)
         except ModelError as error:
             is_recoverable = isinstance(error, PromptTooLong) or (
                 isinstance(error, RequestRefused) and turn_request.request.has_images
@@ -182,8 +171,6 @@ async def take_turn(
             if is_recoverable and progress.current.requests == 0:
                 raise
             progress.record_lost(error.accounts)
-            if turn.begun:
-                return progress.finish(turn.end_cut(turn.begun))
             if isinstance(error, PromptTooLong):
                 is_smaller = await turn_request.shorten()
             else:  # an image may look intact and be damaged
@@ -199,8 +186,6 @@ async def take_turn(
         outcome = await turn.handle_answer(answer)
         if outcome is not None:
             return progress.finish(outcome)
-    if turn.begun:
-        return progress.finish(turn.end_cut(turn.begun))
     return replace(
         progress.current, outcome="silent", reason=OVER_BUDGET_REASON, is_over_budget=True
     )
@@ -212,10 +197,6 @@ class _TurnLoop:
         self._host, self._max_rounds = host, max_rounds
         self._rounds = self._unreadable = 0
         self._nudged = self._must_answer = False
-        self.begun = ""
-        """Beginning of an answer that the output limit has cut, while the model is asked for the
-        rest."""
-        self._cut_count = 0
         self._limit_tokens = 0
         """Output limit of the last answer that was cut."""
         self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *host.specs)}
@@ -223,17 +204,18 @@ class _TurnLoop:
 
     async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""
-        is_cut = self._take_piece(answer)
+        is_cut = answer.end.stop_reason == "length"
+        self._limit_tokens = self._request.request.max_output_tokens
         self._request.record_answer(answer.end)
         if answer.calls:
             answer.calls = make_call_ids_unique(
                 wrap_calls(answer.calls, self._request.request.tools),
                 self._request.request.conversation,
             )
-        if answer.problems and not answer.calls:
-            return self._reject_unreadable(answer)
-        if is_cut and not answer.calls:
-            return self._continue_cut(answer.text)
+        elif problems := self._find_problems(answer):
+            return self._reject_unreadable(answer, problems)
+        elif is_cut:
+            return self._end_cut(answer.text)
         outcome = _find_outcome(answer)
         if outcome is None and answer.calls and self._must_answer:
             return self._accept_text(answer)
@@ -257,54 +239,16 @@ class _TurnLoop:
             await self._request.continue_with("")
         return None
 
-    def _take_piece(self, answer: ModelAnswer) -> bool:
-        """Put the text behind its beginning from earlier answers. Return whether the output limit
-        has cut it again.
+    def _end_cut(self, text: str) -> TurnOutcome | None:
+        """Return the outcome of a turn whose answer is not whole. Where thinking has left no text,
+        the model is asked again, once.
         """
-        is_cut = answer.end.stop_reason == "length"
-        if is_cut:
-            self._cut_count, self._limit_tokens = (
-                self._cut_count + 1,
-                self._request.request.max_output_tokens,
-            )
-            leaked = bool(answer.problems) or (
-                answer.end.may_leak_calls and _LEAKED_CALL.search(answer.text) is not None
-            )
-            if leaked and not answer.calls:
-                answer.problems = (CUT_LEAKED_CALL.format(limit=self._limit_tokens),)
-        if not {unwrap_call(call).name for call in answer.calls} - ENDING_TOOL_NAMES:
-            answer.text = self.begun + (
-                answer.text.lstrip() if self.begun[-1:].isspace() else answer.text
-            )
-        self.begun = ""
-        return is_cut
-
-    def _continue_cut(self, text: str) -> TurnOutcome | None:
-        """Ask for the rest of a text, or again for an answer where thinking has left none."""
-        may_continue = self._cut_count <= MAX_CUT_ANSWERS and not self._request.is_plain
-        if not text.strip():
-            if may_continue and self._request.think_less():
-                self._request.add_hint(CUT_THINKING_HINT.format(limit=self._limit_tokens))
-                return None
-            return self.end_cut("")
-        if not may_continue:
-            return self.end_cut(text)
-        whole = _LAST_WORD.sub("", text)  # the last word may be half a word
-        self.begun = whole if whole.strip() else text
-        end = " ".join(self.begun.split())[-_QUOTED_CHARS:].replace('"', "'")
-        self._request.continue_answer(
-            self.begun.rstrip(), CUT_TEXT_HINT.format(limit=self._limit_tokens, end=end)
-        )
-        return None
-
-    def end_cut(self, text: str) -> TurnOutcome:
-        """Return the outcome of a turn whose answer is not whole. `text`: what there is of it."""
-        text, reason = (
-            join_surrogates(text).strip(),
-            f"max_output_tokens ({self._limit_tokens}) cut the answer off",
-        )
-        if text:
+        reason = f"max_output_tokens ({self._limit_tokens}) cut the answer off"
+        if text := join_surrogates(text).strip():
             return TurnOutcome(outcome="replied", text=text, reason=reason, cause="cut")
+        if not self._request.is_plain and self._request.think_less():
+            self._request.add_hint(CUT_THINKING_HINT.format(limit=self._limit_tokens))
+            return None
         return TurnOutcome(
             outcome="failed", reason=f"{reason}: all of it was thinking", cause="cut"
         )
@@ -321,11 +265,18 @@ class _TurnLoop:
             return None
         return TurnOutcome(outcome="failed", reason=ENDLESS_CALLS_REASON, cause="tools")
 
-    def _reject_unreadable(self, answer: ModelAnswer) -> TurnOutcome | None:
+    def _find_problems(self, answer: ModelAnswer) -> str:
+        """Return what is wrong with tool calls in the text, for the model. Empty: nothing."""
+        may_leak = answer.end.may_leak_calls and _LEAKED_CALL.search(answer.text) is not None
+        if answer.end.stop_reason == "length" and (answer.problems or may_leak):
+            return CUT_LEAKED_CALL.format(limit=self._limit_tokens)
+        return "\n".join(answer.problems)
+
+    def _reject_unreadable(self, answer: ModelAnswer, problems: str) -> TurnOutcome | None:
         """Ask again after unreadable tool calls; their text is not posted."""
         self._unreadable += 1
         if self._unreadable <= MAX_UNREADABLE:
-            self._request.add_hint("\n".join(answer.problems))
+            self._request.add_hint(problems)
             return None
         if answer.end.stop_reason == "length":
             reason = f"max_output_tokens ({self._limit_tokens}) cut tool calls off"
@@ -361,9 +312,7 @@ class _TurnLoop:
                 work = [self._run_call(call, results, refuses=is_over_limit) for call in group]
                 await _gather([asyncio.ensure_future(one) for one in work])
             found = _collect_results(calls, results)
-            self._must_answer = self._cut_count > MAX_CUT_ANSWERS or (
-                bool(calls) and all(result.text == REPEATED_CALL for result in found)
-            )
+            self._must_answer = bool(calls) and all(one.text == REPEATED_CALL for one in found)
             self._request.show_images(found)
             records = await self._request.truncator.render_results(calls, found, room)
         except BaseException:
@@ -441,12 +390,10 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
     progress: TurnProgress,
     known: tuple[ToolSpec, ...] = (),
     host: TurnHost | None = None,
-    *,
-    begun: str = "",
 ) -> ModelAnswer:
     """Send a request and read the answer to its end. Raises a ModelError.
 
-    `host` is told how the answer grows, behind what is `begun` of it. If cancelled, `progress` gets
+    `host` is told how the answer grows. If cancelled, `progress` gets
     the requests that are billed all the same. `known`: tools whose calls are looked for in the
     text, and carried out if the model is known to write them there (`StreamEnd.may_leak_calls`).
     """
@@ -461,13 +408,13 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
                 case PartialText(text=text):
                     reports_whole_text = True  # the text itself follows at the end
                     if host is not None:
-                        host.answer_grew(begun + text)
+                        host.answer_grew(text)
                 case ThinkingDelta(text=text) if host is not None:
                     host.thinking_grew(text)
                 case TextPart(text=text):
                     answer.text += text
                     if host is not None and not reports_whole_text:
-                        host.answer_grew(begun + answer.text)
+                        host.answer_grew(answer.text)
                 case ToolCall():
                     answer.calls = (*answer.calls, _clean_call(chunk))
                 case StreamEnd():

@@ -17,7 +17,6 @@ from agent.models.base import (
     ModelMessage,
     ModelRequest,
     StreamEnd,
-    TextPart,
     ToolResult,
 )
 from agent.prompt import (
@@ -590,14 +589,6 @@ class TurnRequest:
         before, self._thinks_less = self._thinks_less, True
         self._set_conversation(self.request.conversation)
         return not before
-
-    def continue_answer(self, text: str, hint: str) -> None:
-        """Ask for the rest of an answer that was cut. A request that is built anew does not have
-        its beginning.
-        """
-        begun = ModelMessage(role="assistant", parts=(TextPart(text=text),))
-        asked = ModelMessage(role="user", parts=(TextPart(text=hint),))
-        self._set_conversation((*self.request.conversation, begun, asked))
 
     def drop_tools(self) -> bool:
         """Repeat the request without tools, because the model calls them in any case. False: done

@@ -24,9 +24,6 @@ COUNT_TIMEOUT_S = 20.0
 being sent."""
 _MAX_CONCURRENT = 2
 """Limit of requests under way. Further ones are dropped: the next request brings a better one."""
-_MAX_IMAGE_CHARS = 1_000_000
-"""Limit of base64 in a request to be counted: to send megabytes twice costs more than the count is
-worth."""
 _COUNTED_FIELDS = (
     "messages",
     "model",
@@ -98,22 +95,17 @@ class EndpointCounter:
 
         No IO, but writes the request as JSON to hash it: 1 ms for 200 KB.
         """
-        counted = countable_body(body)
-        if _image_chars(counted) > _MAX_IMAGE_CHARS:
-            return None
-        return self._look_up(_hash_body(counted))
+        return self._look_up(_hash_body(countable_body(body)))
 
     def request_count(self, body: RequestBody, on_count: OnCount = lambda _: None) -> None:
         """Request a count in the background.
 
-        Nothing is sent if the count is known or under way, if the request is full of images, or if
-        the breaker is open. `body` is a request as it goes to `/v1/messages`, with its cache
-        breakpoints; it is read before this returns. `on_count` is called with the count if there is
-        one, at once if it is known, and must not raise. Needs a running loop.
+        Nothing is sent if the count is known or under way, or if the breaker is open. `body` is a
+        request as it goes to `/v1/messages`, with its cache breakpoints; it is read before this
+        returns. `on_count` is called with the count if there is one, at once if it is known, and
+        must not raise. Needs a running loop.
         """
         counted = countable_body(body)
-        if _image_chars(counted) > _MAX_IMAGE_CHARS:
-            return
         key = _hash_body(counted)
         known = self._look_up(key)
         if known is not None:
@@ -190,15 +182,6 @@ def _strip_breakpoints(items: object) -> object:
     if not isinstance(items, list):
         return items
     return [{name: item[name] for name in item if name != "cache_control"} for item in items]
-
-
-def _image_chars(body: RequestBody) -> int:
-    messages = body.get("messages")
-    contents = (
-        [message.get("content") for message in messages] if isinstance(messages, list) else []
-    )
-    items = [item for content in contents if isinstance(content, list) for item in content]
-    return sum(len(item["source"].get("data", "")) for item in items if item.get("type") == "image")
 
 
 def _hash_body(body: RequestBody) -> bytes:

@@ -270,16 +270,9 @@ def _format_rest(status: DmnStatus, now: datetime) -> str:
 
 
 def _format_until(until: datetime, now: datetime) -> str:
+    left_s = 60 * math.ceil((until - now).total_seconds() / 60)
     return _("until {time} UTC (in {span})").format(
-        time=f"{until:%Y-%m-%d %H:%M}", span=_format_duration(until - now)
-    )
-
-
-def _format_duration(time: timedelta) -> str:
-    hours, minutes = divmod(math.ceil(time.total_seconds() / 60), 60)
-    return (
-        " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count)
-        or "0 min"
+        time=f"{until:%Y-%m-%d %H:%M}", span=format_duration(left_s)
     )
 
 

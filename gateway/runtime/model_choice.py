@@ -21,6 +21,7 @@ from gateway.core.facts import (
     inner_conversation,
 )
 from gateway.core.i18n import _
+from gateway.core.text_safety import inline_code
 from gateway.runtime.agent import Agent
 from gateway.runtime.agents import Agents
 from gateway.runtime.models import AgentModel, ModelServices
@@ -143,7 +144,9 @@ class ModelSelector:
         agent_model = self._agents.agent_for(at.conversation).context_for(at.conversation).model
         if reason := await self._find_start_problem(agent_model):
             text = _("I cannot use `{model}`: {reason}.")
-            text = text.format(model=agent_model.name, reason=_inline_code(reason))
+            text = text.format(
+                model=agent_model.name, reason=inline_code(" ".join(reason.split()), 200)
+            )
             await post_notice(self._gateway, at, text, seq)
 
     async def _find_start_problem(self, agent_model: AgentModel) -> str:
@@ -188,11 +191,6 @@ def _turn_settings_key(settings: Settings) -> object:
     """
     agents = {one.id: one.bindings for one in settings.agents}
     return settings.tools, agents
-
-
-def _inline_code(text: str) -> str:
-    """Return a reason, which may hold a server's text, as one line of code that it cannot end."""
-    return f"`{' '.join(text.split())[:200].replace('`', chr(39))}`"
 
 
 async def load_chosen_models(reader: StoreReader, settings: Settings) -> dict[str, str]:

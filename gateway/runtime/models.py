@@ -96,11 +96,7 @@ class ModelPool:
         """
         self._clock = clock
         self._make_cache = make_cache
-        self._overrides = (
-            {agent.id: (agent.model, override) for agent in settings.agents}
-            if override is not None
-            else {}
-        )
+        self._override = override
         self._warmer = warmer
         self._closing = set[asyncio.Task[None]]()
         self._pool: dict[_ModelKey, Candidate] = {}
@@ -182,9 +178,9 @@ class ModelPool:
 
     async def aclose(self) -> None:
         """Close all models, and return once everything is closed."""
-        override = {id(model): model for _, model in self._overrides.values()}
-        for model in (*[one.model for one in self._pool.values()], *override.values()):
-            await model.aclose()
+        for model in (*[one.model for one in self._pool.values()], self._override):
+            if model is not None:
+                await model.aclose()
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -193,8 +189,8 @@ class ModelPool:
     ) -> tuple[tuple[Model | None, Sequence[Candidate]], dict[tuple[str, str], AgentModel]]:
         """Return the summarizer and each agent's configured model; others are built on demand."""
         names = [(agent.id, agent.model) for agent in settings.agents]
-        for agent, name in names:  # before the summarizer, which shares models of the agents
-            if name not in self._overrides.get(agent, ()):
+        for _, name in names:  # before the summarizer, which shares models of the agents
+            if self._override is None:
                 self._build_chain(settings, name)
         summarizer: tuple[Model | None, Sequence[Candidate]] = None, ()
         if wanted := settings.llm.context_optimization.compaction.summarizer_model:
@@ -211,11 +207,10 @@ class ModelPool:
         agent: str,
         name: str,
     ) -> AgentModel:
-        known, override = self._overrides.get(agent, ("", None))
-        if override is None or known != name:
+        if self._override is None:
             model, chain = self._build_chain(settings, name)
         else:
-            model, chain = override, [Candidate(override)]
+            model, chain = self._override, [Candidate(self._override)]
         candidates, before = (*chain, *summarizer[1]), self._agent_models.get((agent, name))
         if before is not None and candidates == before.candidates:
             return before

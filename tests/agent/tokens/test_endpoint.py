@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from agent.models.anthropic_wire import build_anthropic_request
-from agent.models.base import CacheBreakpoint, ModelMessage, ModelRequest, TextPart
+from agent.models.base import CacheBreakpoint, ModelRequest
 from agent.tokens.counter import TokenMeter
 from agent.tokens.endpoint import EndpointCounter
 from gateway.core.clock import ManualClock
-from gateway.core.tool_spec import Image
 from reverie.testing.servers.count_tokens_api import KEY, CountApi, Reply, asking, body, size
 from tests.kits.models import TOOL, assistant, request, user
 
@@ -121,20 +120,6 @@ def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_agai
         assert counter.get_count(body("again")) is not None
         assert not counter.breaker.is_open
         assert not counter.is_exact
-
-    asking(story)
-
-
-@pytest.mark.parametrize(("size_bytes", "asks"), [(3_000, 1), (3_000_000, 0)])
-def test_megabytes_of_images_are_not_sent_twice(size_bytes: int, asks: int) -> None:
-    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
-        image = Image(media_type="image/png", data=bytes(size_bytes), description="a picture")
-        said = ModelMessage(role="user", parts=(image, TextPart(text="what is this?")))
-        sent = build_anthropic_request(request(said), model="m-1").body
-        counter.request_count(sent)
-        await counter.wait_settled()
-        assert len(api.seen) == asks
-        assert (counter.get_count(sent) is not None) == bool(asks)
 
     asking(story)
 

@@ -159,7 +159,7 @@ async def it(tmp_path: Path) -> AsyncIterator[Kit]:
         (
             "dmn sleep",
             "until 07:30",
-            "ana is asleep until 2026-03-04 06:30 UTC (in 1 h 24 min).",
+            "ana is asleep until 2026-03-04 06:30 UTC (in 1 h).",
         ),  # it is 06:06 there
         ("dmn quiet", "", "ana is resting, quiet until 2026-03-04 06:06 UTC (in 1 h)."),
         ("dmn quiet", "30m", "ana is resting, quiet until 2026-03-04 05:36 UTC (in 30 min)."),
