@@ -72,8 +72,7 @@ from gateway.tools.dispatch import ToolDispatcher
 logger = logging.getLogger("reverie.agents")
 
 SAVE_AFTER_S: Final = 1.0
-"""Longest delay of a save that is not urgent: nobody waits for it. After a turn it rides on the
-next commit."""
+"""Longest delay of a save that is not urgent: nobody waits for it."""
 LANES: Final = 100
 """Turns at the same time, where a provider refuses what is too many."""
 LANES_OF_OWN_MODEL: Final = 8
@@ -130,7 +129,7 @@ class Agent:
         self._save_task: asyncio.Task[None] | None = None
         """The save that can wait, until it has taken the state to write."""
         self._is_unsaved = False
-        """A change of the state waits for the end of a turn to be saved with it."""
+        """A change of the state waits for the end of a turn to be saved."""
         self.running: dict[ConversationId, TurnHandle] = {}
         """Handles of all running turns, by place."""
         self._turn_tasks: dict[ConversationId, asyncio.Task[None]] = {}
@@ -317,7 +316,6 @@ class Agent:
                 self._save_task.cancel()
                 await asyncio.gather(self._save_task, return_exceptions=True)
             await self._write_state(0.0)
-        self._store.flush()
         if parked:
             logger.info(
                 "%s: parked %d turns; they are taken up at the next start", self.id, len(parked)
@@ -497,9 +495,7 @@ class Agent:
         if any(getattr(effect, "autonomous", isinstance(effect, Dream)) for effect in effects):
             self._save(self._write_state(0.0))
             self._save_task = None
-        elif isinstance(signal, TurnEnded):
-            self._save(self._write_state_with_next_commit())
-        elif self._save_task is None and not self.running:
+        elif self._save_task is None and (isinstance(signal, TurnEnded) or not self.running):
             self._save(self._write_state(SAVE_AFTER_S))
 
     def _save(self, work: Coroutine[None, None, None]) -> None:
@@ -512,24 +508,8 @@ class Agent:
         if delay_s:
             await self._clock.sleep(delay_s)
             self._save_task = None
-        await self._store.append([self._build_state_entry()])
-
-    async def _write_state_with_next_commit(self) -> None:
-        """Save the state with the delivery of the turn's reply, so that this costs no commit of its
-        own.
-        """
-        self._save_task = None
-        timer = self._tasks.create_task(self._flush_after(SAVE_AFTER_S))
-        await self._store.append([self._build_state_entry()], lazily=True)
-        timer.cancel()
-
-    async def _flush_after(self, delay_s: float) -> None:
-        await self._clock.sleep(delay_s)
-        self._store.flush()
-
-    def _build_state_entry(self) -> NewEntry:
         fact = DmnStateSaved(state=dmn.dump_state(self.state), agent=self.id)
-        return NewEntry(fact=fact, at=self._clock.now())
+        await self._store.append([NewEntry(fact=fact, at=self._clock.now())])
 
     @property
     def agent_model(self) -> AgentModel:

@@ -145,7 +145,8 @@ class ModelSelector:
         if reason := await self._find_start_problem(agent_model):
             text = _("I cannot use `{model}`: {reason}.")
             text = text.format(
-                model=agent_model.name, reason=inline_code(" ".join(reason.split()), 200)
+                model=agent_model.name,
+                reason=inline_code(" ".join(reason.replace("`", "'").split()), 200),
             )
             await post_notice(self._gateway, at, text, seq)
 

@@ -279,9 +279,7 @@ class Store(StoreReader):
 
     # Appends
 
-    async def append(
-        self, entries: Sequence[NewEntry], *, lazily: bool = False
-    ) -> tuple[AppendResult, ...]:
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
         """Write the entries in one transaction, all or none; return once they are on the disk.
 
         The results are in the order of the entries. Concurrent callers share commits, in the order
@@ -290,13 +288,12 @@ class Store(StoreReader):
         AppendFailed if the database refuses: nothing of this append is written, others are not
         affected; StoreClosed after `close`. A patient store does not raise for temporary failures
         (disk full, locked, ...): the append waits until it is written, or until `give_up`, and then
-        raises StoreClosed. Cancelled, the entries are completely written or not at all. `lazily`:
-        with the next commit, whoever causes it.
+        raises StoreClosed. Cancelled, the entries are completely written or not at all.
         """
         if self._closing or (self.outage is not None and self.given_up):
             raise StoreClosed("the store is closed")
         more: Sequence[NewEntry] = ()
-        is_busy = self._queue or self._is_writing or self._failing is not None or lazily
+        is_busy = self._queue or self._is_writing or self._failing is not None
         if self._extension is not None and not is_busy:
             more = self._extension(entries)
         drafts = draft_entries([*entries, *more])
@@ -304,8 +301,7 @@ class Store(StoreReader):
             return ()
         call = _PendingAppend(drafts, asyncio.get_running_loop().create_future())
         self._queue.append(call)
-        if not lazily:
-            self._wake.set()
+        self._wake.set()
         return (await call.done)[: len(entries)]
 
     def extend_appends(self, extension: AppendExtension) -> None:
@@ -316,10 +312,6 @@ class Store(StoreReader):
         another one is being written. It must return at once.
         """
         self._extension = extension
-
-    def flush(self) -> None:
-        """Write now what waits for the next commit. Returns at once."""
-        self._wake.set()
 
     def subscribe(
         self,

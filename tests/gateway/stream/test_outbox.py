@@ -157,12 +157,10 @@ class Books(Store):
             self.subscribers = [*self.__dict__.get("subscribers", ()), subscriber]
         return super().subscribe(subscriber, *fact_types, own=own, where=where)
 
-    async def append(
-        self, entries: Sequence[NewEntry], *, lazily: bool = False
-    ) -> tuple[AppendResult, ...]:
+    async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
         self.writing += 1
         try:
-            return await super().append(entries, lazily=lazily)
+            return await super().append(entries)
         finally:
             self.writing -= 1
 

@@ -42,12 +42,10 @@ def cutting(steps: Steps) -> type[Store]:
     """A store that lets so many appends through."""
 
     class Cutting(Store):
-        async def append(
-            self, entries: Sequence[NewEntry], *, lazily: bool = False
-        ) -> tuple[AppendResult, ...]:
+        async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
             if steps.cut.is_set():
                 await steps.never()
-            written = await super().append(entries, lazily=lazily)
+            written = await super().append(entries)
             steps.taken += 1
             if steps.lives and steps.taken >= steps.lives[0]:
                 steps.cut.set()

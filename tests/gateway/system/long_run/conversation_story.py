@@ -70,10 +70,8 @@ def watching(script: Script) -> type[Store]:
     """A store that says when a view was folded."""
 
     class Watching(Store):
-        async def append(
-            self, entries: Sequence[NewEntry], *, lazily: bool = False
-        ) -> tuple[AppendResult, ...]:
-            written = await super().append(entries, lazily=lazily)
+        async def append(self, entries: Sequence[NewEntry]) -> tuple[AppendResult, ...]:
+            written = await super().append(entries)
             script.folded = script.folded or any(
                 isinstance(entry.fact, ViewFolded) for entry in entries
             )
