@@ -87,6 +87,8 @@ class CachePolicy:
     """False: the provider has no lifetime of 1 h, or may not be asked for it."""
     short_lifetime: CacheTtl = "5m"
     """Counts only with `fixed`, and `1h` only if it is allowed."""
+    keeps_warm: bool = False
+    """True: there is a budget for refreshes. An hour of the shared part then costs a read each."""
 
     def lifetimes(self, cadence: Cadence, conversation: str, price: Price) -> Lifetimes | None:
         """Return the lifetimes for a request of this conversation. None: no breakpoints."""
@@ -96,7 +98,8 @@ class CachePolicy:
             return Lifetimes("5m", "5m", "5m")
         if self.kind == "fixed":
             return Lifetimes("1h", "1h", self.short_lifetime)
-        return cadence.lifetimes(conversation, price)
+        chosen = cadence.lifetimes(conversation, price)
+        return chosen._replace(shared="1h") if self.keeps_warm else chosen
 
 
 @frozen

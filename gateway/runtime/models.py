@@ -473,6 +473,7 @@ def _build_cache_factory(
             allows_hour=config.long_ttl >= LIFETIME_S["1h"]
             and not providers.isdisjoint(config.long_ttl_providers),
             short_lifetime="1h" if config.short_ttl >= LIFETIME_S["1h"] else "5m",
+            keeps_warm=config.keep_warm_usd > 0,
         )
 
     def make_cache(
