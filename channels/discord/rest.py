@@ -49,7 +49,6 @@ from gateway.core.ratelimit import LruDict
 # Otherwise the library warns at every start that voice is not available.
 discord.VoiceClient.warn_nacl = discord.VoiceClient.warn_dave = False
 
-logger = logging.getLogger("reverie.discord")
 MAX_BUCKET_WAIT_S: Final = 30.0
 """Longest wait of a request for its rate limit; a longer one is raised as `RateLimited`. The
 library's own `max_ratelimit_timeout` also refuses requests that the limit would still allow."""

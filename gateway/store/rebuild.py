@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import heapq
 import itertools
-import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
@@ -48,8 +47,6 @@ from gateway.store.types import (
     TableDifference,
     read_entries,
 )
-
-logger = logging.getLogger("reverie.store")
 
 RebuildProgress = Callable[[int, int], None]
 """Called now and then with the entries replayed and their total, from another thread."""

@@ -7,7 +7,6 @@ token.
 
 import asyncio
 import json
-import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -61,8 +60,6 @@ from gateway.store.overview import (
 )
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.operator import OperatorChannel
-
-logger = logging.getLogger("reverie.ops")
 
 PLUGINS_PATH: Final = "/api/plugins"
 MAX_ARGS_CHARS: Final = 200
