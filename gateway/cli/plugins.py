@@ -24,8 +24,6 @@ from gateway.plugins import UnusablePlugin, check_plugin, find_plugins
 
 SKELETONS: Final = Path(__file__).with_name("skeletons")
 """One folder for each kind."""
-PLACEHOLDER: Final = "acme"
-"""Stands for the name, in texts and in paths."""
 _ANY_CASE: Final = re.compile("reverie-acme|ACME|Acme|acme")
 
 

@@ -235,7 +235,7 @@ class Owners(Plugin):
         if to is None:
             return None, None
         person = chat.language if chat is not None else None
-        room = self._gateway.places.bindings.language(to)
+        room = self._gateway.places.bindings.find(to).language
         return to, language_for(room, person, direct=chat is not None)
 
 

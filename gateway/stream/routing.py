@@ -130,10 +130,6 @@ class Bindings:
             self._found.put(place, found)
         return found
 
-    def language(self, place: Address) -> str | None:
-        """Return the tag of the language that is set there. None: none is set."""
-        return self.find(place).language
-
     def find_agent(self, channel: ChannelName) -> str:
         """Return the agent of the first pattern for that channel, whatever its rooms. "": none."""
         found = (
