@@ -1,7 +1,7 @@
 """Commands about agents and the running gateway: `dmn`, `stop`, `compact`, `reload` and others."""
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, get_args
 from zoneinfo import ZoneInfo
@@ -87,7 +87,16 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
         loop for loop in context.agents.agents if not call.names_agent or call.agent == loop.id
     ]
     found = [snapshot_dmn(one, now) for one in loops]
-    places = [place for one in found for place in _mentioned_places(one)]
+    places = [
+        place
+        for one in found
+        for place in (
+            *one.running,
+            *one.waiting,
+            *one.low,
+            *(wish.conversation for wish in one.wanted),
+        )
+    ]
     private = await find_hidden(call, context.gateway.places, places)
     await context.gateway.places.titles.load(places)
     label = context.gateway.places.titles.label
@@ -156,10 +165,6 @@ async def set_presence(call: CommandCall, context: CommandContext) -> CommandEff
         for loop in context.agents.agents
     ]
     return done(words, *facts)
-
-
-def _mentioned_places(one: DmnStatus) -> Iterable[ConversationId]:
-    return (*one.running, *one.waiting, *one.low, *(wish.conversation for wish in one.wanted))
 
 
 def _hide_private_places(
@@ -245,8 +250,15 @@ async def restart_channel(call: CommandCall, context: CommandContext) -> Command
 def _begin_restart(
     context: CommandContext, call: CommandCall, name: ChannelName, cause: Seq
 ) -> None:
+    texts = {
+        "refused": _("The platform refused {channel}, so it stays off: {reason}."),
+        "down": _("{channel} is not connected yet: {reason}. I keep trying."),
+    }
+
     async def on_result(state: RestartState, reason: str) -> None:
-        if words := _render_restart(name, state, reason):
+        if text := texts.get(state):
+            why = inline_code(reason, MAX_REASON_CHARS)
+            words = text.format(channel=inline_code(name), reason=why)
             await send_follow_up(context.gateway, call, cause, words)
 
     context.supervisor.start_restart(name, f"restarted by {call.person}", on_result)
@@ -265,16 +277,6 @@ async def reload_settings(_call: CommandCall, context: CommandContext) -> Comman
     result = await context.gateway.live.reload()
     text = "\n".join(_render_reload(result))
     return refuse(text) if result.problems or result.read_error else done(text)
-
-
-def _render_restart(name: ChannelName, state: RestartState, reason: str) -> str:
-    if state == "refused":
-        text = _("The platform refused {channel}, so it stays off: {reason}.")
-    elif state == "down":
-        text = _("{channel} is not connected yet: {reason}. I keep trying.")
-    else:
-        return ""
-    return text.format(channel=inline_code(name), reason=inline_code(reason, MAX_REASON_CHARS))
 
 
 def _render_reload(result: ReloadResult) -> list[str]:

@@ -369,7 +369,14 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
         + f": {_describe_entry(entry, context.gateway.redactor)}"
         for entry in found
         if not hidden.intersection(find_entry_places(entry))
-        and (sees_everything(call) or not _is_inner_of_plugin(entry))
+        and (
+            sees_everything(call)
+            or not (
+                isinstance(entry.fact, PluginFact)
+                and entry.conversation is not None
+                and is_inner(entry.conversation)
+            )
+        )
     ]
     if hidden_count := len(found) - len(lines):
         text = ngettext(
@@ -388,12 +395,6 @@ def _describe_entry(entry: LogEntry, redactor: Redactor) -> str:
         else describe(entry.fact)
     )
     return inline_code(quote_code(redactor(text), MAX_LOG_ENTRY_CHARS), MAX_LOG_ENTRY_CHARS)
-
-
-def _is_inner_of_plugin(entry: LogEntry) -> bool:
-    """Return whether a plugin wrote it for an agent by itself, e.g. an intention."""
-    place = entry.conversation
-    return isinstance(entry.fact, PluginFact) and place is not None and is_inner(place)
 
 
 def find_entry_places(entry: LogEntry) -> list[ConversationId]:

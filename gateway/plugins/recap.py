@@ -11,7 +11,7 @@ they ask for there a guest's). What is asked for quotes, and has the label of wh
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Final, NamedTuple
@@ -162,7 +162,11 @@ def render_recap(
     room = most - len(last)
     shown = told if len(told) <= room else told[: room - 1]
     if rest := told[len(shown) :]:
-        last.insert(0, _render_rest(rest))
+        count, lines = len(rest), _format_lines(sum(one.lines for one in rest))
+        more = ngettext(
+            "and {count} more place: {lines}", "and {count} more places: {lines}", count
+        )
+        last.insert(0, more.format(count=count, lines=lines))
     return [*(_render_place(one, handles=handles) for one in shown), *last], list(shown)
 
 
@@ -189,12 +193,6 @@ def _render_people(news: PlaceNews) -> str:
     if more > 0:
         names = _("{people} and {count} more").format(people=names, count=more)
     return _format_lines(news.lines) + f" ({names})" * bool(names)
-
-
-def _render_rest(rest: Sequence[PlaceNews]) -> str:
-    count, lines = len(rest), _format_lines(sum(one.lines for one in rest))
-    text = ngettext("and {count} more place: {lines}", "and {count} more places: {lines}", count)
-    return text.format(count=count, lines=lines)
 
 
 def _format_lines(count: int) -> str:
@@ -421,7 +419,15 @@ class Recap(Plugin):
         if not quotes:
             told = await self._store.newest_entries(MAX_TURNS, after=after, kinds=["told"])
             reasons |= self._add_told(by_itself, told, agent, here)
-        by_itself.deeds += _own_deeds(own, inner, reasons, sight)
+        # The notes of inner turns, without those turns of which a place tells.
+        by_itself.deeds += [
+            _quote_deed(one, "{text}", one.note, _("left a note"))
+            for one in own
+            if one.conversation == inner
+            and one.note
+            and one.turn not in reasons
+            and sight.can_read(one.label.readers)
+        ]
         if sight.sees_everything:
             by_itself.deeds += await self._find_dream(agent, since)
         waiting, label = list[str](), list[Label]()
@@ -661,19 +667,6 @@ def _add_attended(
             place.deeds.append(Deed(one.seq, text, fact.label, plain=plain or _("attended")))
         else:
             place.deeds.append(Deed(one.seq, _("attended"), TRUSTED_LABEL))
-
-
-def _own_deeds(
-    turns: Sequence[TurnEnd], inner: ConversationId, told: Collection[TurnId], sight: Visibility
-) -> list[Deed]:
-    return [
-        _quote_deed(one, "{text}", one.note, _("left a note"))
-        for one in turns
-        if one.conversation == inner
-        and one.note
-        and one.turn not in told
-        and sight.can_read(one.label.readers)
-    ]
 
 
 def _quote_deed(turn: TurnEnd, words: str, quoted: str, plain: str) -> Deed:

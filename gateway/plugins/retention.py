@@ -30,7 +30,7 @@ from gateway.store.archive import add_to_file, month_file
 from gateway.store.log import Arguments, Log, Result
 from gateway.store.queries import COLUMNS, FIRST_ENTRY_SINCE, for_sqlite
 from gateway.store.reader import LogRow, connect
-from gateway.store.schema import ServerStore, StoreLocation
+from gateway.store.schema import ServerStore
 from gateway.store.store import Store
 from gateway.store.types import NewEntry, StoreError
 
@@ -66,14 +66,6 @@ def _leaving() -> str:
     )
 
 
-def _months() -> str:
-    return f"SELECT substr(at, 1, 7), max(seq) {_leaving()} GROUP BY substr(at, 1, 7) ORDER BY 1"
-
-
-def _rows() -> str:
-    return f"SELECT {COLUMNS} {_leaving()} AND substr(at, 1, 7) = $3 ORDER BY seq LIMIT $4"
-
-
 class Retention(Plugin):
     """Moves old months now and every `INTERVAL_S`, if `store.keep` is configured."""
 
@@ -104,7 +96,10 @@ async def move_old_months(
     """
     oldest = (clock.now() - timedelta(seconds=keep_s)).astimezone(UTC)
     begin = oldest.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    connection = await asyncio.to_thread(_open_pass, store.location)
+    location = store.location
+    connection = await asyncio.to_thread(
+        connect, location, "other" if isinstance(location, ServerStore) else "reader"
+    )
     moved = 0
     try:
         end, months = await _in_thread(_find_months, connection, begin)
@@ -136,10 +131,6 @@ async def _in_thread(function: Callable[[*Arguments], Result], *args: *Arguments
     return await run_to_completion(asyncio.to_thread(function, *args))
 
 
-def _open_pass(location: StoreLocation) -> Log:
-    return connect(location, "other" if isinstance(location, ServerStore) else "reader")
-
-
 def _find_months(connection: Log, begin: datetime) -> tuple[int, Sequence[tuple[str, Seq]]]:
     """Return the first position that is not before `begin`, and the months before it, each with its
     last position.
@@ -152,7 +143,8 @@ def _find_months(connection: Log, begin: datetime) -> tuple[int, Sequence[tuple[
     connection.write("CREATE TEMP TABLE kept (seq bigint PRIMARY KEY)")
     connection.write(_FIND_KEPT, [(end,)])
     connection.commit()
-    return end, connection.fetch(_months(), (0, end))
+    months = f"SELECT substr(at, 1, 7), max(seq) {_leaving()} GROUP BY substr(at, 1, 7) ORDER BY 1"
+    return end, connection.fetch(months, (0, end))
 
 
 def _iter_rows(connection: Log, month: str, end: int) -> Iterator[LogRow]:
@@ -163,4 +155,5 @@ def _iter_rows(connection: Log, month: str, end: int) -> Iterator[LogRow]:
 
 
 def _read_page(connection: Log, position: int, end: int, month: str, most: int) -> list[LogRow]:
-    return connection.fetch(_rows(), (position, end, month, most))
+    rows = f"SELECT {COLUMNS} {_leaving()} AND substr(at, 1, 7) = $3 ORDER BY seq LIMIT $4"
+    return connection.fetch(rows, (position, end, month, most))

@@ -16,7 +16,7 @@ from gateway.core.frozen import frozen
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES
 from gateway.plugin import Plugin
-from gateway.store import LogEntry, SpendingKey, SpendingSum, StoreReader
+from gateway.store import SpendingKey, SpendingSum, StoreReader
 from gateway.store.effects import CommandEffect, done, refuse
 
 MAX_TURNS_READ = 2_000
@@ -172,22 +172,6 @@ class LedgerRequest:
     account: RequestUsage
 
 
-def requests_of(entries: Iterable[LogEntry]) -> list[LedgerRequest]:
-    """Return the requests of all turns among these entries, in their order."""
-    return [
-        LedgerRequest(
-            seq=entry.seq,
-            at=entry.at,
-            conversation=entry.conversation,
-            agent=entry.fact.agent,
-            account=account,
-        )
-        for entry in entries
-        if isinstance(entry.fact, TurnRecord)
-        for account in entry.fact.accounts
-    ]
-
-
 async def newest_requests(
     reader: StoreReader, most: int, conversation: ConversationId | None = None
 ) -> list[LedgerRequest]:
@@ -204,11 +188,19 @@ async def newest_requests(
             page = await reader.newest_turns(conversation, before=before, newest=size)
         if not page:
             break
-        requests, before, turns_read = (
-            requests_of(page) + requests,
-            page[0].seq,
-            turns_read + len(page),
-        )
+        found = [
+            LedgerRequest(
+                seq=entry.seq,
+                at=entry.at,
+                conversation=entry.conversation,
+                agent=entry.fact.agent,
+                account=account,
+            )
+            for entry in page
+            if isinstance(entry.fact, TurnRecord)
+            for account in entry.fact.accounts
+        ]
+        requests, before, turns_read = found + requests, page[0].seq, turns_read + len(page)
     return requests[max(0, len(requests) - most) :]
 
 
@@ -277,7 +269,7 @@ def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[
     requests = () if by == "sender" else ("requests",)
     rows: list[tuple[str, ...]] = [(by, *requests, "input", "read", "written", "output", "cost")]
     for one in _dearest_first(sums):
-        usage = one.usage
+        usage, nobody = one.usage, by == "sender" and one.key.endswith(":")
         counts = (f"{one.requests:,}",) if requests else ()
         tokens = (
             _format_count(usage.prompt_tokens),
@@ -286,7 +278,7 @@ def format_spending_table(by: SpendingKey, sums: Sequence[SpendingSum]) -> list[
         )
         rows.append(
             (
-                _key_label(by, one.key),
+                f"{one.key}(nobody)" if nobody else one.key or "-",
                 *counts,
                 *tokens,
                 _format_count(usage.output_tokens),
@@ -316,10 +308,6 @@ def format_read_share(usage: Usage) -> str:
     """Format the share that was read from the cache, in percent."""
     part = usage.read_share
     return "-" if part is None else f"{100 * part:.1f} %"
-
-
-def _key_label(by: SpendingKey, key: str) -> str:
-    return f"{key}(nobody)" if by == "sender" and key.endswith(":") else key or "-"
 
 
 def _format_cost(spending: SpendingSum) -> str:

@@ -228,12 +228,11 @@ class Dreamer:
         last = await find_newest_dream(self._store, agent)
         if last is not None:  # a cancelled dream may have been durable
             self._notes.mark_dreamt(agent, last.fact.upto)
-        notes, upto = await load_dream_input(
-            self._store,
-            agent,
-            last.fact.upto if last is not None else Seq(0),
-            _notes_budget_tokens(brief, host.context.model.model.context_tokens, before),
-        )
+        texts = brief.persona, brief.binding.prompt, brief.card, before, load_prompt("dreaming")
+        window = host.context.model.model.context_tokens
+        budget = min(MAX_NOTES_TOKENS, budget_tokens(window, sum(map(estimate_tokens, texts))))
+        since = last.fact.upto if last is not None else Seq(0)
+        notes, upto = await load_dream_input(self._store, agent, since, budget)
         if not notes:
             self._notes.mark_dreamt(agent, upto)
             return DreamResult(
@@ -458,13 +457,3 @@ async def _ask(brief: PromptInput, host: DreamHost) -> TurnOutcome:
     except (PromptTooLong, RequestRefused) as error:
         host.progress.record_lost(error.accounts)
         return host.progress.finish(TurnOutcome(outcome="failed", reason=error.reason))
-
-
-def _notes_budget_tokens(brief: PromptInput, window: int, before: str) -> int:
-    fixed = sum(
-        map(
-            estimate_tokens,
-            (brief.persona, brief.binding.prompt, brief.card, before, load_prompt("dreaming")),
-        )
-    )
-    return min(MAX_NOTES_TOKENS, budget_tokens(window, fixed))

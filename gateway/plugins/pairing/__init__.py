@@ -369,7 +369,10 @@ class Pairing(Plugin):
         roster, name = self._roster, who.strip("` ").lower()
         for request in roster.pending_requests("pair", "room"):
             if request.request == name:
-                effect = codes.revoke_code(request, call.person)
+                words = _("Refused: the code of {person} is not valid any more.").format(
+                    person=format_person(request.person, request.name)
+                )
+                effect = done(words, codes.build_code_over(request, "revoked", call.person))
                 return codes.reserve_request(self._held, request, effect)
         whom = await find_named_person(self._gateway, call.command.at, who)
         if isinstance(whom, CommandEffect):

@@ -190,14 +190,6 @@ def approve_pairing(
     return done(_("Approved: {person}.").format(person=who), *facts)
 
 
-def revoke_code(request: CodeIssued, by: str) -> CommandEffect:
-    """Revoke a code that was not used yet."""
-    words = _("Refused: the code of {person} is not valid any more.").format(
-        person=format_person(request.person, request.name)
-    )
-    return done(words, build_code_over(request, "revoked", by))
-
-
 def approve_room(request: CodeIssued, room: Address, by: str) -> CommandEffect:
     """Open the room that this code was shown for, and post that where the code was shown.
 

@@ -11,7 +11,6 @@ import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import SequenceMatcher
-from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -93,14 +92,10 @@ def parse_yaml(text: str) -> Tree:
     return {} if tree is None else replace_texts(tree, str)  # which copies what has an alias
 
 
-def merge_trees(trees: Iterable[Tree]) -> dict[str, Any]:
-    """Return the files of a configuration as one."""
-    return reduce(_merge, trees, {})
-
-
-def _merge(whole: Any, part: Tree) -> Any:  # noqa: ANN401 - a tree
+def merge_tree(whole: Any, part: Tree) -> Any:  # noqa: ANN401 - a tree
+    """Return a configuration with what another file of it has."""
     if isinstance(whole, dict) and isinstance(part, dict):
-        return whole | {key: _merge(whole.get(key), below) for key, below in part.items()}
+        return whole | {key: merge_tree(whole.get(key), below) for key, below in part.items()}
     return part
 
 
@@ -124,15 +119,13 @@ def edit_files(
     """
     edited = dict(texts)
     for keys, value in changes:
-        depths = {name: _count_known(tree, keys) for name, tree in trees.items()}
+        depths = {
+            name: sum(value_at(tree, *keys[:end]) is not None for end in range(1, len(keys) + 1))
+            for name, tree in trees.items()
+        }
         name = max(depths, key=lambda one: (depths[one], one == MAIN_FILE))
         edited[name] = change_value(edited[name], keys, value)
     return edited
-
-
-def _count_known(tree: Tree, keys: Keys) -> int:
-    known = (value_at(tree, *keys[: depth + 1]) is not None for depth in range(len(keys)))
-    return sum(known)
 
 
 def change_value(text: str, keys: Keys, value: Tree) -> str:

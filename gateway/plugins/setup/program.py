@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import unified_diff
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +32,7 @@ from gateway.plugins.setup.config_edit import (
     edit_files,
     find_changes,
     is_writable,
-    merge_trees,
+    merge_tree,
     parse_yaml,
     read_config_files,
     render_config,
@@ -100,7 +100,7 @@ def _run_setup(directory: Path | None, person: Respondent, *, yes: bool) -> int:
         _check(directory, texts, "correct the configuration first:")
         person.tell(f"There is a configuration in {directory}: setup proposes its values.")
     trees = {name: parse_yaml(text) for name, text in texts.items()}
-    old = merge_trees(trees.values())
+    old: dict[str, Any] = reduce(merge_tree, trees.values(), {})
     store = directory / str(value_at(old, "store", "path") or "./data/reverie.db")
     running = bool(texts) and asyncio.run(find_gateway_state(store)).is_alive
     config = copy.deepcopy(old) if texts else _first_values()
