@@ -665,9 +665,10 @@ class Approvals(Plugin):
         ends = await self._end_notices(asked, render_outcome(verdict, approver.name))
         ended = await self._store.entry_by_key(f"approval:{name}:ended")
         if ended is not None and isinstance(ended.fact, ApprovalEnded):
-            return CommandEffect(
-                answer=render_already_decided(name, ended.fact.verdict, ended.fact.by)
-            )
+            over = ended.fact
+            text = _(_OVER_TEXTS[over.verdict][bool(over.by)])
+            person = inline_code(over.by, PLACE_CHARS)
+            return CommandEffect(answer=text.format(id=name, person=person))
         # Nothing is awaited from here on: the caller must settle the effect.
         known = [one for one, __ in self._waiting.values() if one.asked.approval == name]
         waiting = known[0] if known else None
@@ -903,6 +904,7 @@ def roles_that_may_approve(needs: str) -> tuple[Role, ...]:
 
 
 _OVER_TEXTS: Final[dict[ApprovalVerdict, tuple[str, str]]] = {
+    "once": (N_("Too late: `{id}` was approved."), N_("Too late: {person} approved `{id}`.")),
     "denied": (N_("Too late: `{id}` was denied."), N_("Too late: {person} denied `{id}`.")),
     "expired": (
         N_("Too late: nobody answered `{id}` in time."),
@@ -914,16 +916,6 @@ _OVER_TEXTS: Final[dict[ApprovalVerdict, tuple[str, str]]] = {
     ),
 }
 """By outcome: without a name, and with the name of the admin."""
-_APPROVED_TEXTS: Final = (
-    N_("Too late: `{id}` was approved."),
-    N_("Too late: {person} approved `{id}`."),
-)
-
-
-def render_already_decided(name: str, verdict: ApprovalVerdict, by: str) -> str:
-    """Return the answer to somebody who decides about a request that has ended."""
-    text = _(_OVER_TEXTS.get(verdict, _APPROVED_TEXTS)[bool(by)])
-    return text.format(id=name, person=inline_code(by, PLACE_CHARS))
 
 
 def render_outcome(verdict: ApprovalVerdict, by: str) -> str:

@@ -186,11 +186,6 @@ def render_message(
     return shown
 
 
-def render_remark(time: str, what: str, style: str = NOTE) -> Text:
-    """Render a remark; later lines are indented."""
-    return Text.assemble((time, TIME), ("\n  ".join(safe_lines(what)), style))
-
-
 def message_text(one: LogRow) -> str:
     """Return the text of a message; a command as it is typed."""
     return f"/{one.text}" if one.kind == "command" else one.text
@@ -387,15 +382,15 @@ class ConsoleModel:
         return named[0] if len(named) == 1 else wanted
 
     def add_remark(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
-        self._add(
-            "conversation", render_remark(format_clock(at, self._zone), what, BAD if bad else NOTE)
-        )
+        self._add_note("conversation", what, BAD if bad else NOTE, at)
 
     def add_gateway_note(self, what: str, *, bad: bool = False, at: datetime | None = None) -> None:
         """Add a remark about the gateway to the autonomous pane."""
-        self._add(
-            "autonomous", render_remark(format_clock(at, self._zone), what, BAD if bad else NOTE)
-        )
+        self._add_note("autonomous", what, BAD if bad else NOTE, at)
+
+    def _add_note(self, pane: PaneName, what: str, style: str, at: datetime | None) -> None:
+        time = format_clock(at, self._zone)
+        self._add(pane, Text.assemble((time, TIME), ("\n  ".join(safe_lines(what)), style)))
 
     def handle_connected(self, status: GatewayStatus) -> None:
         """Handle a new connection: turns that the status does not list have ended meanwhile."""

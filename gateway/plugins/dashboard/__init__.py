@@ -1,8 +1,8 @@
 """Dashboard of the operator: a page for browsers, the HTTP API that it uses, and live events.
 
 `gateway.core.api_models` has the models of answers and events, which the console reads as well.
-`api_views` has the methods that answer, `live_events` has `/api/events` (server-sent events), `api`
-makes HTTP routes of them. `page/` holds the files of the page.
+`api_views` has all paths but `/api/events` (server-sent events), which `live_events` has. `page/`
+holds the files of the page.
 
 Rules: what a client receives is redacted and cut in one place, where it becomes JSON
 (`Api.dump`), not where it is made. A request never changes state without a
@@ -40,9 +40,11 @@ class Dashboard(Plugin):
         self._services = services
 
     def _list_routes(self) -> Iterable[HttpRoute]:
-        from gateway.plugins.dashboard.api import list_routes  # noqa: PLC0415 - most gateways are never asked
+        from gateway.plugins.dashboard.api_views import list_routes  # noqa: PLC0415 - most gateways are never asked
+        from gateway.plugins.dashboard.live_events import build_events_route  # noqa: PLC0415 - as above
 
-        return list_routes(self.open())
+        events = self.open()
+        return [*list_routes(events.api), build_events_route(events)]
 
     def open(self) -> "EventBroadcaster":
         """Return the live events, with what the API reads; they are built at the first call."""

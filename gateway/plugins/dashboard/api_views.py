@@ -2,20 +2,28 @@
 outbox and audit.
 
 Each path is a method of `Api`, declared by `@route` as plugins declare theirs. Every path needs a
-token.
+token. The page's files contain no data, so they need none; their content security policy allows
+nothing from other addresses, and no script or style in the markup.
 """
 
 import asyncio
+import contextlib
+import gzip
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from inspect import signature
 from itertools import groupby
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter
 from pydantic_core import to_jsonable_python
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from agent.cache.plan import PlannedRequest, PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
@@ -43,11 +51,12 @@ from gateway.core.events import (
 from gateway.core.facts import MESSAGE_KINDS, OPERATOR_CHANNEL, AuditRecord, PostQueued, is_inner
 from gateway.core.identity import Role, person_key
 from gateway.core.metrics import ChannelStats
-from gateway.core.route import WAITING, ClientRole, RouteRefused, route, routes_of
+from gateway.core.route import WAITING, ClientRole, Route, RouteRefused, route, routes_of
 from gateway.core.text_safety import one_line, shorten
 from gateway.core.tool_spec import Image, ToolCall
 from gateway.plugins.dashboard.config_editor import ConfigEditor
-from gateway.plugins.http import Client
+from gateway.plugins.http import Client, HttpRoute
+from gateway.plugins.http.site import JSON_TYPE, read_input
 from gateway.store import LogEntry, SpendingKey, search_terms
 from gateway.store.effects import EffectFact, build_effect_entries
 from gateway.store.format import actor_name, describe_contents, hide_codes
@@ -62,6 +71,14 @@ from gateway.stream.handle import GatewayHandle
 from gateway.stream.operator import OperatorChannel
 
 PLUGINS_PATH: Final = "/api/plugins"
+RESPONSE_TIMEOUT_S: Final = 20.0
+"""Seconds for the gateway to build a response. Orders wait until they are carried out."""
+ASSET_CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
+    "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+ASSET_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+INDEX_FILE: Final = "index.html"
 MAX_ARGS_CHARS: Final = 200
 """Longest input, and longest result, in an audit record."""
 MAX_MODES: Final = 2_000
@@ -778,3 +795,65 @@ def _render_piece(piece: MessagePart) -> str:
             return (
                 f"[result of {result.id}{', an error' if result.is_error else ''}]\n{result.text}"
             )
+
+
+def list_routes(api: Api) -> Iterator[HttpRoute]:
+    """Yield the paths of the page's files, of the API, and of the plugins."""
+
+    async def send_asset(request: Request) -> Response:
+        plain, packed = load_assets()[request.url.path]
+        return packed if "gzip" in request.headers.get("accept-encoding", "") else plain
+
+    for path in load_assets():
+        yield HttpRoute(path, send_asset, "page")
+    for declared in routes_of(api):
+        yield _build_route(api, declared.path, declared)
+    for plugin in api.plugins.all:
+        for declared in routes_of(plugin):
+            path = f"{PLUGINS_PATH}/{plugin.name}/{declared.path}"
+            yield _build_route(api, path, declared, plugin.name)
+
+
+@cache
+def load_assets() -> Mapping[str, tuple[Response, Response]]:
+    """Return the dashboard's files by path (`/` and `/page/...`), each also compressed."""
+    found = dict[str, tuple[Response, Response]]()
+    plain = {"Content-Security-Policy": ASSET_CSP}
+    packed = {**plain, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    for file in files("gateway.plugins.dashboard").joinpath("page").iterdir():
+        kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
+        if kind is not None:
+            data = file.read_bytes()
+            found["/" if file.name == INDEX_FILE else f"/page/{file.name}"] = (
+                Response(data, media_type=kind, headers=plain),
+                Response(gzip.compress(data), media_type=kind, headers=packed),
+            )
+    return found
+
+
+def _build_route(api: Api, path: str, declared: Route, plugin: str = "") -> HttpRoute:
+    """Return the HTTP route of a declared one. `plugin`: whose it is; what it raises is recorded as
+    that plugin's problem, and its POSTs are audited here.
+    """
+    arguments = TypeAdapter(declared.arguments)
+    takes_client = "client" in signature(declared.answer).parameters
+
+    async def answer(request: Request) -> Response:
+        given, text, why = dict(await read_input(request, arguments)), b"", ""
+        client = {"client": request.state.client} if takes_client else {}
+        with api.plugins.guard(plugin, path) if plugin else contextlib.nullcontext():
+            try:
+                async with asyncio.timeout(RESPONSE_TIMEOUT_S):
+                    text = await api.serialize(await declared.answer(**given, **client))
+            except RouteRefused as refused:
+                why = str(refused)
+        if plugin and declared.method == "POST":
+            done = why or ("" if text else "it has failed")
+            await api.audit(request.state.client, path, given, done, ok=bool(text))
+        if why:
+            raise HTTPException(409, why)
+        if not text:
+            raise HTTPException(500, f"the plugin {plugin} has failed; the log says more")
+        return Response(text, media_type=JSON_TYPE)
+
+    return HttpRoute(path, answer, declared.role, declared.method)

@@ -20,7 +20,12 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from pydantic import ConfigDict, TypeAdapter, create_model
 from pydantic_core import to_jsonable_python
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Send
 
 from agent.tools import read_call
 from agent.turn import presentable_text
@@ -43,6 +48,8 @@ from gateway.plugins.dashboard.api_views import (
     build_notification,
     build_running_turn,
 )
+from gateway.plugins.http import HttpRoute
+from gateway.plugins.http.site import validate
 from gateway.store import LogEntry, total_cost_usd
 from gateway.store.format import describe_contents
 from gateway.store.overview import NotificationRow
@@ -489,3 +496,49 @@ class EventBroadcaster:
             is_told, self._is_told = self._is_told, asyncio.Event()
             is_told.set()
             await asyncio.sleep(BATCH_INTERVAL_S)
+
+
+EVENTS_PATH: Final = "/api/events"
+STALLED_READER_S: Final = 30.0
+"""Seconds without reading after which the client of a stream is considered gone."""
+MAX_STREAMS: Final = 16
+_EVENTS_QUERY: Final = TypeAdapter(
+    create_model(
+        "EventsQuery",
+        __config__=ConfigDict(extra="forbid"),
+        after=(models.Position | None, None),  # begin behind this position of the log; None: now
+    )
+)
+
+
+class EventResponse(StreamingResponse):
+    """A response that continues until the client disconnects, stops reading, or the server
+    closes.
+    """
+
+    body_iterator: AsyncGenerator[bytes]
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_soon(message: Message) -> None:
+            async with asyncio.timeout(STALLED_READER_S):
+                await send(message)
+
+        async with contextlib.aclosing(self.body_iterator):
+            with contextlib.suppress(TimeoutError):
+                await super().stream_response(send_soon)
+
+
+def build_events_route(events: EventBroadcaster) -> HttpRoute:
+    """Return the path of the live events."""
+
+    async def listen(request: Request) -> Response:
+        last = request.headers.get("last-event-id")  # as browsers that connect again send it
+        query = {**({"after": last} if last else {}), **request.query_params}
+        after = validate(_EVENTS_QUERY, query).after
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        if events.listener_count >= MAX_STREAMS:
+            raise HTTPException(503, f"{MAX_STREAMS} others listen already: end one of them")
+        return EventResponse(events.subscribe(after), media_type="text/event-stream")
+
+    return HttpRoute(EVENTS_PATH, listen, "read")

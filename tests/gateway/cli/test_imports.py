@@ -20,7 +20,7 @@ NOT_FOR_IDLING = {
     "PIL", "agent.models.anthropic", "agent.models.gemini", "aiohttp", "charset_normalizer",
     "channels.discord.channel", "channels.telegram.channel", "cryptography", "discord",
     "gateway.cli.log", "gateway.plugins.backup.create", "gateway.plugins.console.app",
-    "gateway.plugins.dashboard.api", "gateway.plugins.doctor.examine",
+    "gateway.plugins.dashboard.api_views", "gateway.plugins.doctor.examine",
     "gateway.plugins.mcp.connection", "gateway.plugins.media.extract",
     "gateway.plugins.setup.dialog", "gateway.store.postgres_log", "markdown_it", "mcp", "numpy",
     "psycopg", "pypdf", "rich", "starlette", "tempora", "textual", "tiktoken", "tokenizers",

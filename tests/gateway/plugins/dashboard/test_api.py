@@ -17,8 +17,8 @@ from gateway.commands.context import OPERATOR_PLACE
 from gateway.config.loader import ConfigError
 from gateway.core.api_models import EVENT_MODELS
 from gateway.core.route import routes_of
-from gateway.plugins.dashboard.api import EVENTS_PATH
 from gateway.plugins.dashboard.api_views import Api
+from gateway.plugins.dashboard.live_events import EVENTS_PATH
 from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.ops import TOKEN, Operated, configured_in, operated
 

@@ -20,7 +20,7 @@ from gateway.core.api_models import ToolEvent
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import TurnId
-from gateway.plugins.dashboard import Dashboard, api, live_events
+from gateway.plugins.dashboard import Dashboard, api_views, live_events
 from gateway.plugins.dashboard.api_views import Api, build_running_turn
 from gateway.plugins.dashboard.live_events import AnswerGrown, GatewayEvent, SseEncoder
 from gateway.plugins.http import site
@@ -118,7 +118,7 @@ async def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
 async def test_a_listener_that_takes_nothing_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "STALLED_READER_S", 0.2)
+    monkeypatch.setattr(live_events, "STALLED_READER_S", 0.2)
     async with operated(tmp_path, agents=SILENT) as gateway:
         stuck = socket.socket()
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
@@ -147,7 +147,7 @@ async def test_a_listener_that_takes_nothing_is_dropped(
 async def test_listeners_are_bounded_and_each_leaves_room_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "MAX_STREAMS", 2)
+    monkeypatch.setattr(live_events, "MAX_STREAMS", 2)
     async with operated(tmp_path) as gateway:
         async with gateway.listening(), gateway.listening():
             answer = await gateway.client.get("/api/events")
@@ -164,7 +164,7 @@ async def test_listeners_do_not_count_as_requests_and_live_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(site, "REQUEST_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(api, "RESPONSE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(api_views, "RESPONSE_TIMEOUT_S", 0.5)
     async with operated(tmp_path, agents=SILENT) as gateway, gateway.listening() as told:
         await asyncio.sleep(0.8)
         await chatter(gateway, 1)

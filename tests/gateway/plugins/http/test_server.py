@@ -39,7 +39,7 @@ from gateway.core.events import (
 from gateway.core.format import format_duration
 from gateway.core.metrics import GatewayStats
 from gateway.core.redaction import Redactor
-from gateway.plugins.dashboard.api import ASSET_CSP, load_assets
+from gateway.plugins.dashboard.api_views import ASSET_CSP, load_assets
 from gateway.plugins.health import list_routes as list_health_routes
 from gateway.plugins.health.program import judge_gateway
 from gateway.plugins.http import Client, OpsServer, site
