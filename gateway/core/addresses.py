@@ -75,64 +75,17 @@ MAX_SHOWN_HOST_CHARS: Final = 100
 WEB_PORTS: Final = frozenset({80, 443})
 """Allowed ports below 1024. The others there are of services open to request smuggling (mail,
 files, shells)."""
-BLOCKED_PORTS: Final = frozenset(
-    (
-        *(
-            1433,
-            1521,
-            1719,
-            1720,
-            1723,
-            2049,
-            2375,
-            2376,
-            2379,
-            2380,
-            3306,
-            3389,
-            3659,
-            4045,
-            4190,
-            5060,
-            5061,
-        ),
-        *(
-            5432,
-            5672,
-            5900,
-            5984,
-            6000,
-            6379,
-            6443,
-            6566,
-            *range(6665, 6670),
-            6679,
-            6697,
-            8086,
-            9042,
-            9092,
-            9200,
-        ),
-        *(9300, 10080, 10250, 11211, 27017, 50070),
-    )
-)
+BLOCKED_PORTS: Final = frozenset((
+    1433, 1521, 1719, 1720, 1723, 2049, 2375, 2376, 2379, 2380, 3306, 3389, 3659, 4045, 4190, 5060,
+    5061, 5432, 5672, 5900, 5984, 6000, 6379, 6443, 6566, *range(6665, 6670), 6679, 6697, 8086,
+    9042, 9092, 9200, 9300, 10080, 10250, 11211, 27017, 50070,
+))  # fmt: skip
 """Ports of databases and the like, and those that browsers block (fetch.spec.whatwg.org, port
 blocking)."""
 INTERNAL_NAMES: Final = (
-    *(
-        "localhost",
-        "localdomain",
-        "local",
-        "internal",
-        "intranet",
-        "private",
-        "lan",
-        "home",
-        "corp",
-        "home.arpa",
-    ),
-    *("test", "example", "invalid", "onion", "alt", "in-addr.arpa", "ip6.arpa"),
-)
+    "localhost", "localdomain", "local", "internal", "intranet", "private", "lan", "home", "corp",
+    "home.arpa", "test", "example", "invalid", "onion", "alt", "in-addr.arpa", "ip6.arpa",
+)  # fmt: skip
 """Last labels of names that public DNS does not have (RFC 6761, 6762, 7686, 8375, 9476; ICANN on
 .internal), or that encode an address. They are not even looked up."""
 _AUTHORITY = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\[\]:@]+)(?::(?P<port>[0-9]{0,5}))?")
