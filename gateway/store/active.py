@@ -248,7 +248,6 @@ def _read_messages(
         before=before,
         kinds=MESSAGE_KINDS,
         conversation=conversation,
-        match=None,
         limit=newest,
         newest=True,
     )

@@ -318,12 +318,12 @@ def browse(
     dialect: Dialect,
     *,
     after: int,
-    before: int | None,
+    before: int | None = None,
     kinds: Sequence[str] | None,
-    conversation: str | None,
-    match: str | None,
+    conversation: str | None = None,
+    match: str | None = None,
     limit: int,
-    newest: bool,
+    newest: bool = False,
 ) -> tuple[str, list[str | int]]:
     """Return the statement and its parameters for a range of the log; `newest` reads it from its
     end.

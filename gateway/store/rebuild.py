@@ -191,16 +191,7 @@ def _make_tables(log: Log, store: Path, tables: Sequence[Table]) -> None:
 def _iter_kinds(log: Log, kinds: Collection[str]) -> Iterator[LogRow]:
     last = 0
     while True:
-        sql, params = queries.browse(
-            log.dialect,
-            after=last,
-            before=None,
-            kinds=sorted(kinds),
-            conversation=None,
-            match=None,
-            limit=_CHUNK,
-            newest=False,
-        )
+        sql, params = queries.browse(log.dialect, after=last, kinds=sorted(kinds), limit=_CHUNK)
         if not (rows := log.fetch(sql, params)):
             return
         yield from rows
