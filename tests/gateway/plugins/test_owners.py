@@ -13,6 +13,7 @@ import pytest
 from channels.aio import cancel_and_wait
 from channels.base import PostPart
 from gateway.access.channels import Channels
+from gateway.access.policy import ConversationBinding
 from gateway.cluster.cluster import UPKEEP, Cluster
 from gateway.config.models import AccessConfig
 from gateway.core.clock import ManualClock
@@ -81,9 +82,8 @@ class Rooms(Bindings):
     def __init__(self) -> None:
         super().__init__(())
 
-    def language(self, at: Address) -> str | None:
-        del at
-        return self.tag
+    def find(self, place: Address) -> ConversationBinding:
+        return replace(super().find(place), language=self.tag)
 
 
 class Told:
