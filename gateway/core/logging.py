@@ -1,12 +1,13 @@
 """Log lines of the process, their context, and progress of slow work on standard error.
 
-The program and its libraries log through the standard library; structlog formats the lines: text on
-a terminal, JSON elsewhere. Each line has its time (UTC), level, logger and message, and the
-conversation, turn and post it belongs to (`log_context`). Lines quote servers and people: before
-that, secrets are redacted and terminal escapes escaped.
+The program and its libraries log through the standard library: text on a terminal, JSON elsewhere.
+Each line has its time (UTC), level, logger and message, and the conversation, turn and post it
+belongs to (`log_context`). Lines quote servers and people: before that, secrets are redacted and
+terminal escapes escaped.
 """
 
 import io
+import json
 import logging
 import os
 import sys
@@ -14,9 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from functools import partial
+from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, Literal, TextIO, cast
+from typing import Any, Final, Literal, TextIO
 
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -28,9 +29,8 @@ LogFormat = Literal["auto", "text", "json"]
 LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("auto", "text", "json")
 NOISY_LOGGERS: Final = ("httpx", "httpcore", "irc", "asyncio", "aiosqlite")
 """Libraries that log each request."""
-_LogEvent = dict[str, Any]
-_Processor = Callable[[Any, str, _LogEvent], Any]
-"""structlog's own type; the values are arbitrary."""
+_COLORS: Final = {logging.WARNING: 33, logging.ERROR: 31, logging.CRITICAL: 31}
+"""Colours of levels on a terminal (ECMA-48, SGR); green for the others."""
 logger = logging.getLogger("reverie")
 ReportProgress = Callable[[int, int], None]
 """Called with the done and the total amount. From any thread, as often as one likes."""
@@ -108,80 +108,45 @@ def start_logging(
     logging.raiseExceptions = False
     with suppress(ValueError):  # it was closed
         terminal = out.isatty()
-    handler.setFormatter(build_formatter(redactor or Redactor(), form, terminal=terminal))
+    handler.setFormatter(LineFormatter(redactor or Redactor(), form, terminal=terminal))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     sys.excepthook = _log_uncaught
     for noisy in NOISY_LOGGERS:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def build_formatter(redactor: Redactor, form: LogFormat, *, terminal: bool) -> logging.Formatter:
-    """Build the formatter of log lines; with colours on a terminal unless `NO_COLOR` is set
-    (https://no-color.org).
+class LineFormatter(logging.Formatter):
+    """One line for each record, and in text the lines of its traceback; with colours on a terminal
+    unless `NO_COLOR` is set (https://no-color.org).
     """
-    with _without_rich():
-        import structlog  # noqa: PLC0415 - the commands that log nothing start faster without it
-        from structlog.dev import ConsoleRenderer, plain_traceback  # noqa: PLC0415 - the same
 
-    text = form == "text" or (form == "auto" and terminal)
-    first: list[_Processor] = [
-        _add_context,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-    ]
-    first += [structlog.processors.TimeStamper("%Y-%m-%d %H:%M:%S" if text else "iso", utc=True)]
-    colors = terminal and not os.environ.get("NO_COLOR")
-    lines: _Processor = (
-        ConsoleRenderer(
-            colors=colors, sort_keys=False, pad_event_to=0, exception_formatter=plain_traceback
-        )
-        if text
-        else structlog.processors.JSONRenderer(ensure_ascii=False)
-    )
-    last: list[_Processor] = [
-        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.processors.format_exc_info,
-        partial(_clean_values, redactor),
-        lines,
-    ]
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=cast("Any", first),
-        processors=cast("Any", last),
-        keep_exc_info=False,
-        keep_stack_info=False,
-    )
+    def __init__(self, redactor: Redactor, form: LogFormat, *, terminal: bool) -> None:
+        super().__init__()
+        self._redactor = redactor
+        self._is_text = form == "text" or (form == "auto" and terminal)
+        self._has_colors = terminal and not os.environ.get("NO_COLOR")
 
-
-def _add_context(_logger: object, _name: str, event: _LogEvent) -> _LogEvent:
-    fields, title = _LOG_CONTEXT.get(), _TITLE_LOOKUP.get(None)
-    if title is None or "conversation" not in fields:
-        return {**event, **fields}
-    return {**event, **fields, "place": title(fields["conversation"])}
-
-
-def _clean_values(redactor: Redactor, _logger: object, _name: str, event: _LogEvent) -> _LogEvent:
-    for key, value in event.items():
-        if isinstance(value, str):
-            # A traceback has several lines, and each of them may quote untrusted text.
-            lines = redactor(value).split("\n") if key == "exception" else [redactor(value)]
-            event[key] = "\n".join(map(escape_unprintable, lines))
-    return event
-
-
-@contextmanager
-def _without_rich() -> Iterator[None]:
-    """Make structlog believe that rich is missing: 8 MB and 70 ms, while tracebacks are plain
-    here.
-    """
-    if "rich" in sys.modules:
-        yield
-        return
-    sys.modules["rich"] = None  # type: ignore[assignment] # makes its import fail
-    try:
-        yield
-    finally:
-        with suppress(KeyError):
-            del sys.modules["rich"]
+    def format(self, record: logging.LogRecord) -> str:
+        at, context = datetime.fromtimestamp(record.created, UTC), dict(_LOG_CONTEXT.get())
+        title = _TITLE_LOOKUP.get(None)
+        if title is not None and "conversation" in context:
+            context["place"] = title(context["conversation"])
+        fields = {"event": record.getMessage(), **context}
+        fields |= {"level": record.levelname.lower(), "logger": record.name}
+        fields = {key: escape_unprintable(self._redactor(one)) for key, one in fields.items()}
+        fields["timestamp"] = f"{at:%Y-%m-%dT%H:%M:%S.%fZ}"
+        if record.exc_info:
+            # It has several lines, and each of them may quote untrusted text.
+            lines = self._redactor(self.formatException(record.exc_info)).split("\n")
+            fields["exception"] = "\n".join(map(escape_unprintable, lines))
+        if not self._is_text:
+            return json.dumps(fields, ensure_ascii=False)
+        level = f"{fields['level']:<9}"
+        if self._has_colors:
+            level = f"\x1b[{_COLORS.get(record.levelno, 32)}m{level}\x1b[0m"
+        about = "".join(f" {key}={fields[key]}" for key in context)
+        line = f"{at:%Y-%m-%d %H:%M:%S} [{level}] {fields['event']} [{fields['logger']}]{about}"
+        return f"{line}\n{fields['exception']}" if record.exc_info else line
 
 
 def _log_uncaught(
