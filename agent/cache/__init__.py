@@ -8,8 +8,8 @@ pure.
 
 The way of a request: `PromptCache` measures it (`agent.tokens`), and `plan.segment_prompt` divides
 it into segments that end where a breakpoint can stand, each named by a digest of all bytes up to
-there. `state.CacheState` holds which of these prefixes are probably cached, `state.Cadence` how
-soon they are likely to be requested again, and `plan.plan_cache` chooses the breakpoints.
+there. `state.CacheState` holds which of these prefixes are probably cached, `state.Cadence` chooses
+by the gaps between requests how long they are cached, and `plan.plan_cache` the breakpoints.
 After the answer the bill is compared with the plan (`plan.find_cache_miss`), and the state is
 corrected by it.
 
