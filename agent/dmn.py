@@ -218,7 +218,14 @@ def _apply_signal(  # noqa: C901 - one case per signal
         return state, ()
     match signal:
         case Noticed(elsewhere=True):
-            return _on_noticed_elsewhere(state, signal, policy), ()
+            after, _ = _on_noticed(state, signal, policy)  # the mode may change, no turn is due
+            return replace(
+                after,
+                waiting=state.waiting,
+                pending=state.pending,
+                low=state.low,
+                spared=state.spared,
+            ), ()
         case Noticed():
             return _on_noticed(state, signal, policy)
         case TurnEnded():
@@ -236,19 +243,14 @@ def _apply_signal(  # noqa: C901 - one case per signal
         case Presence():
             return replace(state, presence=signal.level), ()
         case LeftOff():
-            return _on_left_off(state, signal.conversation), ()
+            # Whoever sends it also ends a turn that runs there, whose end reports what is left.
+            waiting = tuple(one for one in state.waiting if one.conversation != signal.conversation)
+            state = _clear_pending(replace(state, waiting=waiting), signal.conversation)
+            return _drop_put_off(state, signal.conversation), ()
         case BudgetSpent():
             return replace(_reset_daily(state, signal.at), spent_up=True), ()
         case Stopping():
             return replace(state, stopping=True, waiting=(), pending=(), continuing=(), low=()), ()
-
-
-def _on_noticed_elsewhere(state: DmnState, signal: Noticed, policy: DmnPolicy) -> DmnState:
-    """Let the notice change the mode, but no turn be due here."""
-    after, _ = _on_noticed(state, signal, policy)
-    return replace(
-        after, waiting=state.waiting, pending=state.pending, low=state.low, spared=state.spared
-    )
 
 
 def _on_noticed(state: DmnState, signal: Noticed, policy: DmnPolicy) -> StepResult:
@@ -307,16 +309,6 @@ def _clear_pending(state: DmnState, conversation: ConversationId) -> DmnState:
         for places in (state.pending, state.continuing, state.low)
     )
     return replace(state, pending=pending, continuing=continuing, low=low)
-
-
-def _on_left_off(state: DmnState, conversation: ConversationId) -> DmnState:
-    """Drop what is owed to this conversation.
-
-    The sender of the signal also ends a turn that runs there, and its end reports what is left.
-    """
-    waiting = tuple(turn for turn in state.waiting if turn.conversation != conversation)
-    state = _clear_pending(replace(state, waiting=waiting), conversation)
-    return _drop_put_off(state, conversation)
 
 
 def _on_turn_ended(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> StepResult:

@@ -7,6 +7,7 @@ part of an unfinished answer that may be shown. `agent.turn_context` builds the 
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,8 +44,6 @@ from agent.tools import (
     wrap_calls,
 )
 from agent.turn_context import (
-    REPEATED_CALL,
-    DuplicateCalls,
     TurnHost,
     TurnOutcome,
     TurnProgress,
@@ -77,6 +76,14 @@ ENDLESS_CALLS_REASON = "the model calls tools where it is to answer"
 UNANSWERED_HINT = (
     "(Somebody has spoken to you and has no answer yet, so the turn goes on. Write the text to "
     "post, or call stay_silent.)"
+)
+MAX_FAILED_CALLS = 2
+"""Times that the same call is carried out although it failed before."""
+MAX_SAME_CALLS = 2
+"""Times that a turn may make the same call."""
+REPEATED_CALL = (
+    "Not carried out: you have made the same call twice in this turn, and its result stands above. "
+    "Answer from it, or do something else."
 )
 OVER_BUDGET_REASON = "dmn.daily_cost_usd"
 CUT_CALL = (
@@ -200,7 +207,10 @@ class _TurnLoop:
         self._limit_tokens = 0
         """Output limit of the last answer that was cut."""
         self._specs = {spec.name: spec for spec in (*ENDING_TOOLS, *host.specs)}
-        self._duplicates = DuplicateCalls(self._specs.values())
+        self._results: dict[str, tuple[ToolResult, int]] = {}
+        """Newest result of each call, and the number of times that it was carried out, by key."""
+        self._call_counts = Counter[str]()
+        """Number of times that each call was made, by its key."""
 
     async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""
@@ -331,7 +341,8 @@ class _TurnLoop:
                 calls=tuple(recorded),
                 thinking=answer.end.thinking,
             )
-            self._progress.record_step(step)
+            done = self._progress.current
+            self._progress.current = replace(done, steps=(*done.steps, step))
 
     def _parallel_groups(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
         """Yield groups of neighbouring calls that are safe side by side. The same call twice is
@@ -353,7 +364,7 @@ class _TurnLoop:
     ) -> None:
         if call.id in results:
             return
-        result = self._duplicates.find_result(call)
+        result = self._find_result(call)
         if result is None:
             inner = unwrap_call(call)
             if inner.name == CALL_CAPABILITY.name:
@@ -362,8 +373,30 @@ class _TurnLoop:
                 result = ToolResult(id=call.id, text=TOO_MANY_IN_TURN, is_error=True)
             else:
                 result = await self._host.call(inner)
-            self._duplicates.record_result(call, result)
+            self._record_result(call, result)
         results[call.id] = result
+
+    def _find_result(self, call: ToolCall) -> ToolResult | None:
+        """Return the result of the same call if it would bring the same again, or an error if it
+        was made too often. None: carry it out.
+        """
+        key = call_key(call)
+        self._call_counts[key] += 1
+        if self._call_counts[key] > MAX_SAME_CALLS:
+            return ToolResult(id=call.id, text=REPEATED_CALL, is_error=True)
+        result, count = self._results.get(key, (None, 0))
+        if result is None or (result.is_error and count < MAX_FAILED_CALLS):
+            return None
+        return replace(result, id=call.id)
+
+    def _record_result(self, call: ToolCall, result: ToolResult) -> None:
+        """Earlier results become invalid if this call may have changed something."""
+        spec, key = self._specs.get(unwrap_call(call).name), call_key(call)
+        _, count = self._results.get(key, (None, 0))
+        if spec is None or spec.is_polling or not spec.is_parallel:
+            self._results.clear()
+        if spec is None or not spec.is_polling:
+            self._results[key] = (result, count + 1)
 
 
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:

@@ -2,7 +2,7 @@
 
 `TurnRequest` is the request, which grows at its end. `ContextWindow` estimates the room that is
 left in the model's window, `ResultTruncator` decides how much of each tool result the model
-receives and archives the rest, `DuplicateCalls` answers repeated calls from the first result.
+receives and archives the rest.
 """
 
 import json
@@ -127,10 +127,6 @@ class TurnProgress:
             accounts=(*self.current.accounts, *other.accounts),
         )
 
-    def record_step(self, step: TurnStep) -> None:
-        """Record a step with tools, also one that was interrupted."""
-        self.current = replace(self.current, steps=(*self.current.steps, step))
-
     def add_arrivals(self, arrivals: str) -> TurnStep:
         """Add messages that arrived meanwhile behind the results of the last step. Return that
         step.
@@ -139,13 +135,6 @@ class TurnProgress:
         step = replace(step, heard=arrivals)
         self.current = replace(self.current, steps=(*before, step))
         return step
-
-    def replace_steps(self, steps: tuple[TurnStep, ...]) -> None:
-        """Replace the last steps by these, which stand for them with shorter results."""
-        self.current = replace(
-            self.current,
-            steps=(*self.current.steps[: len(self.current.steps) - len(steps)], *steps),
-        )
 
     def finish(self, ending: TurnOutcome) -> TurnOutcome:
         return replace(
@@ -684,8 +673,10 @@ class TurnRequest:
     async def _shrink_results(self, first: int, tokens: int) -> None:
         if first > 0:
             steps = self._steps
-            self.progress.replace_steps(
-                (*await self.truncator.shrink_steps(steps[:first], tokens), *steps[first:])
+            shorter = await self.truncator.shrink_steps(steps[:first], tokens)
+            done = self.progress.current
+            self.progress.current = replace(
+                done, steps=(*done.steps[: -len(steps)], *shorter, *steps[first:])
             )
 
 
@@ -701,53 +692,6 @@ def build_first_request(
         key=key,
         plain=model.family == "local",
     )
-
-
-MAX_FAILED_CALLS: Final = 2
-"""Times that the same call is carried out although it failed before."""
-MAX_SAME_CALLS: Final = 2
-"""Times that a turn may make the same call."""
-REPEATED_CALL: Final = (
-    "Not carried out: you have made the same call twice in this turn, and its result stands above. "
-    "Answer from it, or do something else."
-)
-
-
-class DuplicateCalls:
-    """Repeated calls of one turn, and the results that answer them. Pure."""
-
-    def __init__(self, specs: Iterable[ToolSpec]) -> None:
-        self._specs = {spec.name: spec for spec in specs}
-        self._results: dict[str, tuple[ToolResult, int]] = {}
-        """Newest result of each call, and the number of times that it was carried out, by key."""
-        self._call_counts: dict[str, int] = {}
-        """Number of times that each call was made, by its key."""
-
-    def find_result(self, call: ToolCall) -> ToolResult | None:
-        """Return the result of the same call if it would bring the same again, or an error if it
-        was made too often.
-
-        None: carry it out.
-        """
-        name = call_key(call)
-        self._call_counts[name] = self._call_counts.get(name, 0) + 1
-        if self._call_counts[name] > MAX_SAME_CALLS:
-            return ToolResult(id=call.id, text=REPEATED_CALL, is_error=True)
-        found = self._results.get(name)
-        if found is None or (found[0].is_error and found[1] < MAX_FAILED_CALLS):
-            return None
-        return replace(found[0], id=call.id)
-
-    def record_result(self, call: ToolCall, result: ToolResult) -> None:
-        """Record the result of a call. Earlier results become invalid if this call may have changed
-        something.
-        """
-        spec, name = self._specs.get(unwrap_call(call).name), call_key(call)
-        count = self._results[name][1] if name in self._results else 0
-        if spec is None or spec.is_polling or not spec.is_parallel:
-            self._results.clear()
-        if spec is None or not spec.is_polling:
-            self._results[name] = (result, count + 1)
 
 
 def call_key(call: ToolCall) -> str:

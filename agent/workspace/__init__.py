@@ -10,9 +10,3 @@ that family, and so for other files and families. All may be missing. If the wor
 that comes with the package, an agent's `USER.md` and `MEMORY.md` are in a directory of its own,
 beside the store.
 """
-
-from agent.workspace.persona import DEFAULT_WORKSPACE
-
-__all__ = [
-    "DEFAULT_WORKSPACE",
-]

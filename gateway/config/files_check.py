@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
 
-from agent.workspace import DEFAULT_WORKSPACE
-from agent.workspace.persona import read_workspace
+from agent.workspace.persona import DEFAULT_WORKSPACE, read_workspace
 from gateway.config.check_registry import CheckContext, CheckEnvironment, check
 from gateway.core.findings import Finding, bad, ok, warning
 from gateway.core.private_files import JOURNAL_FILE, agent_directory

@@ -3,7 +3,7 @@ for what leaves it.
 
 - `Compactor.fold_if_due` asks the planner (`agent.compaction`) and carries its decision out as one
   log entry.
-- `Summarizer.summarise` asks a model for a summary: one caller per conversation, three tries,
+- `Compactor.summarise` asks a model for a summary: one caller per conversation, three tries,
   bounded in time. It changes no view: the caller writes the fold that holds the summary, or leaves
   the conversation as it is.
 - `acquire_compaction_lock` keeps others from summarising the same conversation, also across
@@ -158,136 +158,6 @@ class CompactionStats:
             self._durations_s.labels(agent, outcome).observe(took_s)
 
 
-class Summarizer:
-    """Asks a model for summaries of one agent's conversations."""
-
-    def __init__(
-        self,
-        agent: str,
-        gateway: GatewayHandle,
-        *,
-        model: Model,
-        stats: CompactionStats,
-        random: Callable[[], float] = random.random,
-    ) -> None:
-        """`random` returns numbers in [0, 1)."""
-        self.agent, self.stats = agent, stats
-        self._store, self._clock, self._live = gateway.store, gateway.clock, gateway.live
-        self._model = model
-        self._random = random
-        self._retry_at_s: dict[ConversationId, float] = {}
-        """Monotonic time of the next try in conversations where the last one failed."""
-
-    async def summarise(
-        self,
-        place: Address,
-        request: ModelRequest,
-        host: FoldHost,
-        *,
-        leaving: int,
-        tail: int,
-        tokens_before: int,
-        most_tokens: int = SUMMARY_TOKENS,
-    ) -> CompactionSummary | str:
-        """Return a summary of all but the last `tail` exchanges of a request's conversation; a
-        text: why there is none, without secrets. Raises StoreError.
-
-        Its `tokens_after` counts the text alone: the head that holds it does not exist yet.
-
-        `request`: as the next turn would begin it, so that the cached prefix is read. `leaving`:
-        number of turns that would leave the view, `tokens_before` their approximate size. What was
-        spent is added to `host.preparation`, also on cancellation; then the lock is released first.
-        """
-        if leaving <= 0:
-            self.stats.count(self.agent, "no_boundary")
-            return "nothing can leave the view"
-        began_s, spent = self._clock.monotonic(), TurnProgress()
-        if self._retry_at_s.get(place.conversation, began_s) > began_s:
-            return "the last try failed a moment ago"
-        ttl_s = float(self._live.optimization.compaction.lock_ttl_seconds)
-        async with acquire_compaction_lock(
-            self._store, self._clock, place.conversation, ttl_s
-        ) as is_held:
-            if not is_held:
-                self.stats.count(self.agent, "lock_held")
-                return "a summary of it is being made"
-            asking = self._request_draft(request, host, spent, tail=tail, most_tokens=most_tokens)
-            try:
-                draft, tries = await with_timeout(self._clock, ttl_s * TTL_SHARE, asking)
-            except TimeoutError:
-                draft, tries = (
-                    SummaryDraft(reason=f"there was none after {ttl_s * TTL_SHARE:.0f} s"),
-                    0,
-                )
-            finally:
-                host.preparation.add(spent.current)
-        took_s, done = self._clock.monotonic() - began_s, spent.current
-        self.stats.count(self.agent, "ok" if draft.text else "failed", took_s)
-        if not draft.text:
-            self._retry_at_s[place.conversation] = began_s + ttl_s
-            logger.warning(
-                "%s: there is no summary of %s: %s", self.agent, place.conversation, draft.reason
-            )
-            return draft.reason
-        return CompactionSummary(
-            text=draft.text,
-            turns=leaving,
-            tokens_before=tokens_before,
-            tokens_after=estimate_tokens(draft.text),
-            tries=tries,
-            took_s=took_s,
-            model=done.model,
-            usage=done.usage,
-            cost_usd=_total_cost_usd(done.accounts, done.requests),
-        )
-
-    async def _request_draft(
-        self,
-        request: ModelRequest,
-        host: FoldHost,
-        spent: TurnProgress,
-        *,
-        tail: int,
-        most_tokens: int,
-    ) -> tuple[SummaryDraft, int]:
-        """Return the summary, or why there is none, and the number of requests."""
-        draft = SummaryDraft()
-        for tries in range(1, MAX_TRIES + 1):
-            summary_request = adapt_request(
-                build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint),
-                self._model,
-            )
-            if not await host.can_afford_now(summary_request):
-                return SummaryDraft(reason=OVER_BUDGET), tries
-            draft, wait_s = await self._try(summary_request, most_tokens, spent)
-            if draft.text or wait_s is None or tries == MAX_TRIES:
-                return draft, tries
-            await self._clock.sleep(
-                max(wait_s, FIRST_WAIT_S * WAIT_FACTOR ** (tries - 1) * (1 + self._random() / 2))
-            )
-        return draft, MAX_TRIES
-
-    async def _try(
-        self, request: ModelRequest, most_tokens: int, spent: TurnProgress
-    ) -> tuple[SummaryDraft, float | None]:
-        """Return the draft of one request, and the least wait before the next. None: asking again
-        does not help.
-        """
-        try:
-            answer = await ask_model(self._model, request, spent)
-        except ModelError as error:
-            spent.record_lost(error.accounts)
-            hint_s = error.retry_after_s or 0.0 if isinstance(error, ModelBusy) else None
-            return SummaryDraft(
-                reason=error.reason
-            ), None if hint_s is None or hint_s > MAX_HINT_S else hint_s
-        spent.record_answer(answer.end, self._model, 0)
-        called = bool(answer.calls)
-        return judge_summary(
-            answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens
-        ), 0.0
-
-
 def _total_cost_usd(accounts: Sequence[RequestUsage], requests: int) -> float | None:
     if not accounts or len(accounts) < requests:
         return None
@@ -331,21 +201,29 @@ async def _is_held_by_other(
 
 
 class Compactor:
-    """Folds the views of one agent's conversations."""
+    """Folds the views of one agent's conversations, and asks a model for summaries of them."""
 
     def __init__(
         self,
+        agent: str,
         gateway: GatewayHandle,
         *,
         history: HistoryStore,
         model: Model,
         cache: PromptCache | None,
-        summarizer: Summarizer,
+        summarizer: Model,
+        stats: CompactionStats,
+        random: Callable[[], float] = random.random,
     ) -> None:
-        """`cache`: that of the model that is asked first. None: it has none."""
-        self._summarizer, self.stats, self._agent = summarizer, summarizer.stats, summarizer.agent
+        """`cache`: that of the model that is asked first. None: it has none. `random` returns
+        numbers in [0, 1).
+        """
+        self._agent, self.stats, self._random = agent, stats, random
         self._store, self._clock, self._live = gateway.store, gateway.clock, gateway.live
         self._history, self._model, self._cache = history, model, cache
+        self._summarizer = summarizer
+        self._retry_at_s: dict[ConversationId, float] = {}
+        """Monotonic time of the next try in conversations where the last one failed."""
 
     @property
     def usable_tokens(self) -> int:
@@ -481,7 +359,7 @@ class Compactor:
             situation = replace(situation, compact_above=None)
             decision = _decide(history, situation, written, over_images)
         if decision.needs_summary:
-            result = await self._summarizer.summarise(
+            result = await self.summarise(
                 place,
                 await host.build_summary_request(history),
                 host,
@@ -584,6 +462,115 @@ class Compactor:
             ),
             budget_tokens=decision.head,
         )
+
+    async def summarise(
+        self,
+        place: Address,
+        request: ModelRequest,
+        host: FoldHost,
+        *,
+        leaving: int,
+        tail: int,
+        tokens_before: int,
+        most_tokens: int = SUMMARY_TOKENS,
+    ) -> CompactionSummary | str:
+        """Return a summary of all but the last `tail` exchanges of a request's conversation; a
+        text: why there is none, without secrets. Raises StoreError.
+
+        Its `tokens_after` counts the text alone: the head that holds it does not exist yet.
+
+        `request`: as the next turn would begin it, so that the cached prefix is read. `leaving`:
+        number of turns that would leave the view, `tokens_before` their approximate size. What was
+        spent is added to `host.preparation`, also on cancellation; then the lock is released first.
+        """
+        if leaving <= 0:
+            self.stats.count(self._agent, "no_boundary")
+            return "nothing can leave the view"
+        began_s, spent = self._clock.monotonic(), TurnProgress()
+        if self._retry_at_s.get(place.conversation, began_s) > began_s:
+            return "the last try failed a moment ago"
+        ttl_s = float(self._live.optimization.compaction.lock_ttl_seconds)
+        async with acquire_compaction_lock(
+            self._store, self._clock, place.conversation, ttl_s
+        ) as is_held:
+            if not is_held:
+                self.stats.count(self._agent, "lock_held")
+                return "a summary of it is being made"
+            asking = self._request_draft(request, host, spent, tail=tail, most_tokens=most_tokens)
+            try:
+                draft, tries = await with_timeout(self._clock, ttl_s * TTL_SHARE, asking)
+            except TimeoutError:
+                draft, tries = (
+                    SummaryDraft(reason=f"there was none after {ttl_s * TTL_SHARE:.0f} s"),
+                    0,
+                )
+            finally:
+                host.preparation.add(spent.current)
+        took_s, done = self._clock.monotonic() - began_s, spent.current
+        self.stats.count(self._agent, "ok" if draft.text else "failed", took_s)
+        if not draft.text:
+            self._retry_at_s[place.conversation] = began_s + ttl_s
+            logger.warning(
+                "%s: there is no summary of %s: %s", self._agent, place.conversation, draft.reason
+            )
+            return draft.reason
+        return CompactionSummary(
+            text=draft.text,
+            turns=leaving,
+            tokens_before=tokens_before,
+            tokens_after=estimate_tokens(draft.text),
+            tries=tries,
+            took_s=took_s,
+            model=done.model,
+            usage=done.usage,
+            cost_usd=_total_cost_usd(done.accounts, done.requests),
+        )
+
+    async def _request_draft(
+        self,
+        request: ModelRequest,
+        host: FoldHost,
+        spent: TurnProgress,
+        *,
+        tail: int,
+        most_tokens: int,
+    ) -> tuple[SummaryDraft, int]:
+        """Return the summary, or why there is none, and the number of requests."""
+        draft = SummaryDraft()
+        for tries in range(1, MAX_TRIES + 1):
+            summary_request = adapt_request(
+                build_summary_request(request, tail=tail, most_tokens=most_tokens, hint=draft.hint),
+                self._summarizer,
+            )
+            if not await host.can_afford_now(summary_request):
+                return SummaryDraft(reason=OVER_BUDGET), tries
+            draft, wait_s = await self._try(summary_request, most_tokens, spent)
+            if draft.text or wait_s is None or tries == MAX_TRIES:
+                return draft, tries
+            await self._clock.sleep(
+                max(wait_s, FIRST_WAIT_S * WAIT_FACTOR ** (tries - 1) * (1 + self._random() / 2))
+            )
+        return draft, MAX_TRIES
+
+    async def _try(
+        self, request: ModelRequest, most_tokens: int, spent: TurnProgress
+    ) -> tuple[SummaryDraft, float | None]:
+        """Return the draft of one request, and the least wait before the next. None: asking again
+        does not help.
+        """
+        try:
+            answer = await ask_model(self._summarizer, request, spent)
+        except ModelError as error:
+            spent.record_lost(error.accounts)
+            hint_s = error.retry_after_s or 0.0 if isinstance(error, ModelBusy) else None
+            return SummaryDraft(
+                reason=error.reason
+            ), None if hint_s is None or hint_s > MAX_HINT_S else hint_s
+        spent.record_answer(answer.end, self._summarizer, 0)
+        called = bool(answer.calls)
+        return judge_summary(
+            answer.text, stop=answer.end.stop_reason, called=called, most_tokens=most_tokens
+        ), 0.0
 
 
 def _decide(

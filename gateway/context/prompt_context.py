@@ -17,9 +17,8 @@ from agent.cache.prompt_cache import CacheWarmer
 from agent.prompt import ChannelCard, PromptBinding, render_channel_card
 from agent.prompts import load_prompt
 from agent.tokens.counter import estimate_tokens
-from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.cache import WorkspaceCache
-from agent.workspace.persona import PersonaBundle, PersonaScope
+from agent.workspace.persona import DEFAULT_WORKSPACE, PersonaBundle, PersonaScope
 from channels.base import Capabilities
 from gateway.access.policy import decide
 from gateway.context.history import HistoryTurn

@@ -22,9 +22,8 @@ from typing import Annotated, Final
 import yaml
 from pydantic import Field
 
-from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.character_card import decode_text
-from agent.workspace.persona import read_regular
+from agent.workspace.persona import DEFAULT_WORKSPACE, read_regular
 from gateway.core.frozen import frozen
 from gateway.core.permissions import OWN
 from gateway.core.route import route

@@ -44,7 +44,7 @@ from agent.turn import build_prefix_request
 from gateway.cluster.cluster import agent_lease
 from gateway.config.loader import ConfigError
 from gateway.config.models import AgentConfig, Settings
-from gateway.context.compaction import Compactor, Summarizer
+from gateway.context.compaction import Compactor
 from gateway.context.conversation import wants_answer
 from gateway.context.history import HistoryStore
 from gateway.context.prompt_context import PromptContextBuilder
@@ -572,16 +572,13 @@ class Agent:
             history=self._history,
             limits=services.limits,
             compaction=Compactor(
+                self.id,
                 gateway,
                 history=self._history,
                 model=model,
                 cache=agent_model.cache,
-                summarizer=Summarizer(
-                    self.id,
-                    gateway,
-                    model=agent_model.summarizer or model,
-                    stats=services.stats,
-                ),
+                summarizer=agent_model.summarizer or model,
+                stats=services.stats,
             ),
         )
 
@@ -701,12 +698,6 @@ class Agent:
         # Entries that ask for an answer come first.
         unread = await self._store.unread_entries(conversation, most=1)
         return any(wants_answer(one.fact) for one in unread.messages)
-
-    def stop_turn(self, conversation: ConversationId, why: str) -> None:
-        """End the turn that runs there, and owe no other."""
-        if conversation in self.running:
-            self.running[conversation].stop(why)
-        self.leave_off(conversation)
 
     def _is_arriving(self, conversation: ConversationId) -> bool:
         """Return whether more entries there are announced soon."""

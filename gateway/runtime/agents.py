@@ -354,7 +354,9 @@ async def plan_stop(agents: Agents, at: Address, by: str) -> CommandEffect:
     def settle(written: AppendResult | None) -> None:
         if written is not None and written.is_new:
             logger.info("%s: left off, by %s", place, by)
-            agent.stop_turn(place, why)
+            if place in agent.running:
+                agent.running[place].stop(why)
+            agent.leave_off(place)
         release()
 
     fact = EffectFact(record, key=f"turn:{record.turn}")

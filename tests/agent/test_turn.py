@@ -45,9 +45,10 @@ from agent.turn import (
     CUT_OFF,
     ENDLESS_CALLS_REASON,
     OVER_BUDGET_REASON,
+    REPEATED_CALL,
     UNANSWERED_HINT,
 )
-from agent.turn_context import REPEATED_CALL, TurnOutcome, TurnProgress
+from agent.turn_context import TurnOutcome, TurnProgress
 from gateway.core.events import RequestUsage, ToolCallRecord, ToolImage, TurnStep
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 from gateway.plugins.files import Files

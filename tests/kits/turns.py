@@ -18,7 +18,7 @@ from gateway.access.limits import UsageLimiter
 from gateway.access.policy import ConversationBinding
 from gateway.config.models import ContextOptimizationConfig
 from gateway.config.reload import LiveSettings
-from gateway.context.compaction import CompactionOutcome, CompactionStats, Compactor, Summarizer
+from gateway.context.compaction import CompactionOutcome, CompactionStats, Compactor
 from gateway.context.conversation import ConversationReader
 from gateway.context.digest import Digest
 from gateway.context.history import HistoryStore
@@ -161,9 +161,6 @@ def context_of(
     """What turns of this agent work with."""
     store, clock, live = gateway.store, gateway.clock, gateway.live
     history = HistoryStore(store, clock, MediaStore(live, Path("/nonexistent"), {}, clock))
-    summarizer = Summarizer(
-        agent.id, gateway, model=model, stats=stats or Outcomes(), random=lambda: 0.5
-    )
     return AgentContext(
         gateway=gateway,
         agent=agent,
@@ -184,7 +181,14 @@ def context_of(
             keep_warm=CacheWarmer(clock, budget_usd=lambda: 0.0),
         ),
         compaction=Compactor(
-            gateway, history=history, model=model, cache=cache, summarizer=summarizer
+            agent.id,
+            gateway,
+            history=history,
+            model=model,
+            cache=cache,
+            summarizer=model,
+            stats=stats or Outcomes(),
+            random=lambda: 0.5,
         ),
         history=history,
         limits=UsageLimiter(live, clock, gateway.people),

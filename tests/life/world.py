@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
 
-from agent.workspace import DEFAULT_WORKSPACE
+from agent.workspace.persona import DEFAULT_WORKSPACE
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.models import BindingConfig

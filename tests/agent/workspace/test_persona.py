@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.workspace import DEFAULT_WORKSPACE
 from agent.workspace.character_card import decode_text
 from agent.workspace.persona import (
     CUT_MARK,
+    DEFAULT_WORKSPACE,
     IDENTITY,
     MAX_BUNDLE_CHARS,
     MAX_FILE_CHARS,

@@ -31,13 +31,14 @@ from agent.summary import build_summary_request
 from agent.tools import ENDING_TOOLS
 from agent.turn_context import TurnOutcome, TurnProgress
 from gateway.config.reload import LiveSettings
-from gateway.context.compaction import OVER_BUDGET, Summarizer
-from gateway.context.history import HistoryView
+from gateway.context.compaction import OVER_BUDGET, Compactor
+from gateway.context.history import HistoryStore, HistoryView
 from gateway.core.clock import ManualClock
 from gateway.core.events import RequestUsage
 from gateway.core.facts import CompactionLocked, CompactionSummary, Seq, ViewFolded
 from gateway.core.labels import TRUSTED_LABEL, Label
 from gateway.store import NewEntry, Store, StoreClosed, rebuild
+from gateway.stream.media import MediaStore
 from reverie.testing.channels import story
 from reverie.testing.gateway import settings
 from reverie.testing.servers.model_api import Answer
@@ -130,10 +131,15 @@ class Kit:
     """That of the last summary."""
 
     def __post_init__(self) -> None:
-        self.summarizer = Summarizer(
+        live = LiveSettings(settings(self.store.path.parent))
+        media = MediaStore(live, Path("/nonexistent"), {}, self.clock)
+        self.compactor = Compactor(
             "reverie",
-            handle_of(self.store, self.clock, live=LiveSettings(settings(self.store.path.parent))),
+            handle_of(self.store, self.clock, live=live),
+            history=HistoryStore(self.store, self.clock, media),
             model=self.model,
+            cache=None,
+            summarizer=self.model,
             stats=self.outcomes,
             random=lambda: 0.5,
         )
@@ -151,7 +157,7 @@ class Kit:
         **more: Any,
     ) -> CompactionSummary | str:
         self.host = host or Host()
-        return await self.summarizer.summarise(
+        return await self.compactor.summarise(
             AT, request, self.host, leaving=leaving, tail=1, tokens_before=900, **more
         )
 

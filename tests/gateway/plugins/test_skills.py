@@ -11,7 +11,7 @@ import pytest
 
 from agent.models.base import ToolResult
 from agent.models.scripted import Script
-from agent.workspace import DEFAULT_WORKSPACE
+from agent.workspace.persona import DEFAULT_WORKSPACE
 from gateway.access.policy import ConversationBinding
 from gateway.config.tools import ToolsConfig
 from gateway.core.clock import ManualClock
