@@ -127,15 +127,6 @@ class TurnProgress:
             accounts=(*self.current.accounts, *other.accounts),
         )
 
-    def add_arrivals(self, arrivals: str) -> TurnStep:
-        """Add messages that arrived meanwhile behind the results of the last step. Return that
-        step.
-        """
-        *before, step = self.current.steps
-        step = replace(step, heard=arrivals)
-        self.current = replace(self.current, steps=(*before, step))
-        return step
-
     def finish(self, ending: TurnOutcome) -> TurnOutcome:
         return replace(
             self.current,
@@ -182,14 +173,8 @@ def share_budget(
     for index, text in enumerate(texts):
         room_tokens -= CALL_TOKENS
         spent = estimate_tokens(text)
-        free = max(
-            0,
-            min(
-                left_tokens,
-                most_tokens,
-                room_tokens - (RESULT_FRAME_TOKENS + CALL_TOKENS) * (len(texts) - index - 1),
-            ),
-        )
+        for_others = (RESULT_FRAME_TOKENS + CALL_TOKENS) * (len(texts) - index - 1)
+        free = max(0, min(left_tokens, most_tokens, room_tokens - for_others))
         chars = None
         if spent > max(free, RESULT_FRAME_TOKENS):
             chars = count_fitting_chars(
@@ -609,7 +594,9 @@ class TurnRequest:
 
         Raises what `TurnHost.keep` raises.
         """
-        step = self.progress.add_arrivals(arrivals)
+        *before, step = self.progress.current.steps
+        step = replace(step, heard=arrivals)
+        self.progress.current = replace(self.progress.current, steps=(*before, step))
         self._set_conversation(
             (*self.request.conversation, *render_steps((step,), self._tool_images))
         )
