@@ -57,32 +57,6 @@ HEARTBEAT_TIMEOUT_S = 60.0
 acknowledges it."""
 _MAX_LIMITS = 256
 _UPLOAD_EXTRA_S: Final = 120.0
-EVENTS: Final = (
-    "READY",
-    "RESUMED",
-    "GUILD_CREATE",
-    "GUILD_UPDATE",
-    "GUILD_DELETE",
-    "GUILD_MEMBER_UPDATE",
-    "GUILD_ROLE_CREATE",
-    "GUILD_ROLE_UPDATE",
-    "GUILD_ROLE_DELETE",
-    "CHANNEL_CREATE",
-    "CHANNEL_UPDATE",
-    "CHANNEL_DELETE",
-    "THREAD_CREATE",
-    "THREAD_UPDATE",
-    "THREAD_DELETE",
-    "THREAD_LIST_SYNC",
-    "MESSAGE_CREATE",
-    "MESSAGE_UPDATE",
-    "MESSAGE_DELETE",
-    "MESSAGE_DELETE_BULK",
-    "MESSAGE_REACTION_ADD",
-    "MESSAGE_REACTION_REMOVE",
-    "INTERACTION_CREATE",
-)
-"""Events that are processed; all others are dropped unread."""
 
 
 def make_connector(config: DiscordConfig) -> aiohttp.BaseConnector | None:
@@ -134,8 +108,8 @@ class DiscordClient(discord.Client):
         config: DiscordConfig,
         on_event: Callable[[str, object, int], None] = lambda *_: None,
     ) -> None:
-        """`on_event` takes each event of the gateway that we read, its data, and its number in the
-        session (0: unknown).
+        """`on_event` takes each event of the gateway, its data, and its number in the session (0:
+        unknown).
         """
         shard, shards = config.shard or (None, None)
         super().__init__(
@@ -158,7 +132,7 @@ class DiscordClient(discord.Client):
             shard_count=shards,
             connector=make_connector(config),
         )
-        self._on_event = on_event
+        self.on_event = on_event
         self.greeted_event = asyncio.Event()
         """Set by READY and RESUMED."""
         self._base = config.api_url.rstrip("/")
@@ -218,10 +192,6 @@ class DiscordClient(discord.Client):
         self._requests.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
-
-    def handle_event(self, event: str, data: object, seq: int) -> None:
-        if event in EVENTS:
-            self._on_event(event, data, seq)
 
     async def on_connect(self) -> None:
         self.greeted_event.set()

@@ -128,7 +128,7 @@ class GatewaySocket(DiscordWebSocket):
         if event == "READY":
             self.ready = payload.get("d"), seq or 0
         else:
-            self.client.handle_event(event, payload.get("d"), seq or 0)
+            self.client.on_event(event, payload.get("d"), seq or 0)
         if event not in {"READY", "RESUMED"}:
             self.sequence = seq if seq is not None and seq > 0 else self.sequence
             raise _NotForLibrary
@@ -339,7 +339,7 @@ class DiscordGateway:
                 await self._take_missed_directs()
             socket = greeted
             if socket.ready is not None:
-                self._client.handle_event("READY", *socket.ready)
+                self._client.on_event("READY", *socket.ready)
             self._up_s = self._clock.monotonic()
             self._session.report_link(True, "connected to Discord")
             code = 4000  # the next process may receive what this one misses

@@ -38,10 +38,8 @@ class OperatorChannel(LocalChannel):
         """Accept what the holder of a token wrote. Return its position in the log, once it is
         durable. `name`: of the token. `role`: not `read`.
         """
-        await self._up.wait()
-        assert self._emit is not None
         event = self._parse_input(text, name, role)
-        await self._emit([event])
+        await self.receive_events(event)
         found = await store.entry_by_key(dedup_key(event))
         assert found is not None
         return found.seq
