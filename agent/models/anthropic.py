@@ -14,7 +14,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, SecretStr
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, SecretStr
 
 from agent.models.adapt import Json, parse_tool_input
 from agent.models.anthropic_wire import (
@@ -70,15 +70,15 @@ _STOP_REASONS: dict[str, Literal["end", "tools", "length", "refused"]] = {
 }
 
 
-class _AnthropicCacheCreation(BaseModel):
-    ephemeral_1h_input_tokens: int | None = None
-
-
 class _AnthropicUsage(BaseModel):
+    model_config = ConfigDict(populate_by_name=True)
+
     iterations: "list[_AnthropicUsage] | None" = None
     input_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
-    cache_creation: _AnthropicCacheCreation | None = None
+    cache_creation_1h: int | None = Field(
+        None, validation_alias=AliasPath("cache_creation", "ephemeral_1h_input_tokens")
+    )
     cache_read_input_tokens: int | None = None
     output_tokens: int | None = None
 
@@ -86,10 +86,6 @@ class _AnthropicUsage(BaseModel):
 class _InputTransformation(BaseModel):
     path: str = ""
     reason: str = ""
-
-
-class _StopDetails(BaseModel):
-    category: str | None = None
 
 
 class _AnthropicMessage(BaseModel):
@@ -106,7 +102,7 @@ class _AnthropicDelta(BaseModel):
     thinking: StreamText = ""
     signature: str = ""
     stop_reason: str | None = None
-    stop_details: _StopDetails | None = None
+    stop_category: str | None = Field(None, validation_alias=AliasPath("stop_details", "category"))
 
 
 class AnthropicEvent(BaseModel):
@@ -127,7 +123,7 @@ class AnthropicResponse:
         self._model = model
         self._blocks: dict[int, Json] = {}
         self._arguments: dict[int, str] = {}
-        self.usage = Usage()
+        self.usage, self._told_usage = Usage(), _AnthropicUsage()
         self.text_halves, self._thinking_halves = HalfJoiner(), HalfJoiner()
         self._stop: str | None = None
         self.thinking = ""
@@ -157,8 +153,8 @@ class AnthropicResponse:
             self._add_usage(event.usage)
             if event.delta is not None:
                 self._stop = event.delta.stop_reason or self._stop
-                if (details := event.delta.stop_details) is not None and details.category:
-                    self.notes.append(f"declined to answer: {_safe_word(details.category)}")
+                if category := event.delta.stop_category:
+                    self.notes.append(f"declined to answer: {_safe_word(category)}")
         elif event.type == "message_stop":
             self.is_complete = True
         return ""
@@ -202,23 +198,15 @@ class AnthropicResponse:
         if reported is None:
             return
         if reported.iterations:  # the bill is their sum; the totals beside them leave some out
-            self.usage = Usage()
             reported = _sum_usage(reported.iterations)
-        old = self.usage
-        read, written = reported.cache_read_input_tokens, reported.cache_creation_input_tokens
-        written_1h = (
-            reported.cache_creation.ephemeral_1h_input_tokens if reported.cache_creation else None
-        )
+        new = reported.model_dump(exclude_none=True)
+        self._told_usage = told = self._told_usage.model_copy(update=new)
         self.usage = Usage(
-            input_tokens=old.input_tokens
-            if reported.input_tokens is None
-            else reported.input_tokens,
-            cache_read_tokens=old.cache_read_tokens if read is None else read,
-            cache_write_tokens=old.cache_write_tokens if written is None else written,
-            cache_write_1h_tokens=old.cache_write_1h_tokens if written_1h is None else written_1h,
-            output_tokens=old.output_tokens
-            if reported.output_tokens is None
-            else reported.output_tokens,
+            input_tokens=told.input_tokens or 0,
+            cache_read_tokens=told.cache_read_input_tokens or 0,
+            cache_write_tokens=told.cache_creation_input_tokens or 0,
+            cache_write_1h_tokens=told.cache_creation_1h or 0,
+            output_tokens=told.output_tokens or 0,
         )
 
     def tool_calls(self) -> tuple[ToolCall, ...]:
@@ -277,13 +265,7 @@ def _sum_usage(parts: Sequence[_AnthropicUsage]) -> _AnthropicUsage:
     return _AnthropicUsage(
         input_tokens=sum(part.input_tokens or 0 for part in parts),
         cache_creation_input_tokens=sum(part.cache_creation_input_tokens or 0 for part in parts),
-        cache_creation=_AnthropicCacheCreation(
-            ephemeral_1h_input_tokens=sum(
-                part.cache_creation.ephemeral_1h_input_tokens or 0
-                for part in parts
-                if part.cache_creation is not None
-            )
-        ),
+        cache_creation_1h=sum(part.cache_creation_1h or 0 for part in parts),
         cache_read_input_tokens=sum(part.cache_read_input_tokens or 0 for part in parts),
         output_tokens=sum(part.output_tokens or 0 for part in parts),
     )

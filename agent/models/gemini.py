@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Literal
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AliasPath, BaseModel, ConfigDict, Field, SecretStr
 from pydantic.alias_generators import to_camel
 
 from agent.models.adapt import Json, append_suffix, parse_tool_input, read_kept, write_kept
@@ -218,18 +218,10 @@ class _Part(_Received):
     function_call: _FunctionCall | None = None
 
 
-class _Content(_Received):
-    parts: list[_Part] | None = None
-
-
 class _Candidate(_Received):
-    content: _Content | None = None
+    parts: list[_Part] | None = Field(None, validation_alias=AliasPath("content", "parts"))
     finish_reason: str | None = None
     finish_message: StreamText | None = None
-
-
-class _PromptFeedback(_Received):
-    block_reason: str | None = None
 
 
 class _UsageMetadata(_Received):
@@ -243,7 +235,9 @@ class _Chunk(_Received):
     """One `data:` line."""
 
     candidates: list[_Candidate] = Field(default=[])
-    prompt_feedback: _PromptFeedback | None = None
+    block_reason: str | None = Field(
+        None, validation_alias=AliasPath("promptFeedback", "blockReason")
+    )
     usage_metadata: _UsageMetadata | None = None
     model_version: str | None = None
     error: object | None = None
@@ -304,13 +298,12 @@ class _Answer:
                 cache_read_tokens=read,
                 output_tokens=(used.candidates_token_count or 0) + (used.thoughts_token_count or 0),
             )
-        if chunk.prompt_feedback is not None:
-            self.block_reason = chunk.prompt_feedback.block_reason or self.block_reason
+        self.block_reason = chunk.block_reason or self.block_reason
         text = thinking = ""
         for candidate in chunk.candidates[:1]:
             self.finish_reason = candidate.finish_reason or self.finish_reason
             self.explanation = candidate.finish_message or self.explanation
-            for part in (candidate.content and candidate.content.parts) or ():
+            for part in candidate.parts or ():
                 if part.function_call is not None:
                     self._calls.append(part)
                 elif part.thought:

@@ -199,17 +199,16 @@ class DiscordClient(discord.Client):
     on_resumed = on_connect
 
 
-class _WebhookTokenFilter(logging.Filter):
-    """Log filter that removes interaction tokens from the addresses that the library logs."""
-
-    _SECRET = re.compile(r"(/(?:webhooks|interactions)/\d+/)[^/\s?]+")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = self._SECRET.sub(r"\1...", record.getMessage()), ()
-        return True
+_WEBHOOK_TOKEN = re.compile(r"(/(?:webhooks|interactions)/\d+/)[^/\s?]+")
 
 
-logging.getLogger("discord.http").addFilter(_WebhookTokenFilter())
+def _hide_tokens(record: logging.LogRecord) -> bool:
+    """Take interaction tokens out of the addresses that the library logs."""
+    record.msg, record.args = _WEBHOOK_TOKEN.sub(r"\1...", record.getMessage()), ()
+    return True
+
+
+logging.getLogger("discord.http").addFilter(_hide_tokens)
 _TOKEN_PATHS = "/webhooks/", "/interactions/"
 """Paths with a temporary token in the address, where our own token is not checked:
 https://discord.com/developers/docs/interactions/receiving-and-responding#interaction-response."""

@@ -29,12 +29,12 @@ from gateway.core.events import (
     ThreadId,
 )
 from gateway.core.identity import BRIDGE_MARK, BRIDGE_PREFIX
-from gateway.core.ratelimit import Rate, TokenBuckets
+from gateway.core.ratelimit import Rate
 from gateway.core.text_safety import strip_invisible
 
-_CTCP_RATE: Final = Rate(3, 3.0)
+CTCP_RATE: Final = Rate(3, 3.0)
 _MAX_PING_CHARS = 100
-CLIENT_NAME = "Reverie"
+_CLIENT_NAME = "Reverie"
 
 
 def parse_ctcp(text: str) -> tuple[str, str]:
@@ -43,24 +43,19 @@ def parse_ctcp(text: str) -> tuple[str, str]:
     return command.upper(), strip_formatting(argument)
 
 
-class CtcpResponder:
-    """Answers to a few CTCP requests, rate-limited."""
-
-    def __init__(self, contact: str | None) -> None:
-        self._answers = {
-            "VERSION": CLIENT_NAME + (f" ({contact})" if contact else ""),
-            "SOURCE": CLIENT_NAME,
-            "CLIENTINFO": "ACTION CLIENTINFO PING SOURCE VERSION",
-        }
-        self._answered = TokenBuckets(_CTCP_RATE)
-
-    def answer(self, line: IrcLine, now_s: float) -> str | None:
-        """Return the line that answers a PRIVMSG of CTCP; None: no answer."""
-        command, argument = parse_ctcp(line.param(1))
-        answer = argument[:_MAX_PING_CHARS] if command == "PING" else self._answers.get(command)
-        if answer is None or not line.source.user or not self._answered.take("", now_s):
-            return None
-        return format_line("NOTICE", line.source.nick, trailing=f"\x01{command} {answer}\x01")
+def answer_ctcp(line: IrcLine, contact: str | None) -> str | None:
+    """Return the line that answers a PRIVMSG of CTCP; None: no answer."""
+    command, argument = parse_ctcp(line.param(1))
+    answers = {
+        "PING": argument[:_MAX_PING_CHARS],
+        "VERSION": _CLIENT_NAME + (f" ({contact})" if contact else ""),
+        "SOURCE": _CLIENT_NAME,
+        "CLIENTINFO": "ACTION CLIENTINFO PING SOURCE VERSION",
+    }
+    if command not in answers or not line.source.user:
+        return None
+    answer = f"\x01{command} {answers[command]}\x01"
+    return format_line("NOTICE", line.source.nick, trailing=answer)
 
 
 _STALE_AGE: Final = timedelta(minutes=5)

@@ -16,7 +16,7 @@ from channels.irc.history import (
     IrcNotificationQueue,
     LastingState,
 )
-from channels.irc.inbound import EVENT_COMMANDS, CtcpResponder, IrcLineContext
+from channels.irc.inbound import CTCP_RATE, EVENT_COMMANDS, IrcLineContext, answer_ctcp
 from channels.irc.membership import IrcMembership
 from channels.irc.outgoing import IrcOutgoing
 from channels.irc.registration import IrcRegistration
@@ -39,7 +39,7 @@ from channels.irc.wire import (
 )
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, RoomId
-from gateway.core.ratelimit import Rate
+from gateway.core.ratelimit import Rate, TokenBuckets
 
 logger = logging.getLogger("reverie.irc")
 CONNECT_TIMEOUT_S = 60.0
@@ -85,7 +85,7 @@ class IrcSession:
         self._context = IrcLineContext(name, self.state, lasting.own_message_ids)
         self._context.follow(config)
         self._emitter = IrcEmitter(self._context, lasting, inbox, self.outgoing, clock)
-        self._ctcp = CtcpResponder(config.contact)
+        self._ctcp = TokenBuckets(CTCP_RATE)
         self._whois_ends = RoomSignals()
         """Notified with a folded nick when its WHOIS has ended."""
         self._arrivals: dict[RoomId, asyncio.Event] = {}
@@ -205,7 +205,8 @@ class IrcSession:
                 if msgid := line.tags.get("msgid"):
                     self._lasting.own_message_ids.put(msgid, None)
             case "PRIVMSG" if line.param(1).startswith("\x01"):
-                if answer := self._ctcp.answer(line, self.last_heard_s):
+                answer = answer_ctcp(line, self._config.contact)
+                if answer and self._ctcp.take("", self.last_heard_s):
                     self.outgoing.queue_lines([answer], told.nick)
             case "PONG" if line.param(-1).startswith(PING_PREFIX):
                 self._emitter.handle_pong(line.param(-1))

@@ -13,7 +13,7 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -324,35 +324,26 @@ class TelegramApi:
     @contextlib.contextmanager
     def redact_logs(self) -> Iterator[None]:
         """Keep the libraries from logging secrets, whatever the logging configuration."""
-        loggers, secret_filter = (
-            [logging.getLogger(name) for name in _LIBRARY_LOGGERS],
-            _TelegramSecretFilter(self.redact),
-        )
+
+        def redact(record: logging.LogRecord) -> bool:
+            """Drop the line of each request, and redact secrets in all others."""
+            message = record.getMessage()
+            redacted = self.redact(message)
+            if redacted == message:
+                return True
+            record.msg, record.args = redacted, None
+            return record.name != "httpx" or record.levelno > logging.INFO
+
+        loggers = [logging.getLogger(name) for name in _LIBRARY_LOGGERS]
         for logger in loggers:
-            logger.addFilter(secret_filter)
+            logger.addFilter(redact)
         try:
             yield
         finally:
             for logger in loggers:
-                logger.removeFilter(secret_filter)
+                logger.removeFilter(redact)
 
 
 UNAUTHORIZED_TEXT = "the token was refused: get one from @BotFather"
 _LIBRARY_LOGGERS = ("httpx", "telegram.Bot", "telegram.ext.ExtBot")
 """The first logs every address; the second, at debug level, every parameter."""
-
-
-class _TelegramSecretFilter(logging.Filter):
-    """Log filter that drops the line of each request and redacts secrets in all others."""
-
-    def __init__(self, redact: Callable[[object], str]) -> None:
-        super().__init__()
-        self._redact = redact
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        message = record.getMessage()
-        redacted = self._redact(message)
-        if redacted == message:
-            return True
-        record.msg, record.args = redacted, None
-        return record.name != "httpx" or record.levelno > logging.INFO
