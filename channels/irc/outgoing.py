@@ -27,7 +27,7 @@ from channels.base import (
 )
 from channels.irc.connection import IrcConnection
 from channels.irc.render import strip_formatting
-from channels.irc.state import Changes, IrcState, absence_text, resolve_target
+from channels.irc.state import Changes, IrcState, absence_text, resolve_target, whois_lines
 from channels.irc.wire import (
     IrcLine,
     format_line,
@@ -276,7 +276,8 @@ class IrcOutgoing:
             self._write_ping()  # a refusal of these lines would be taken for an answer to WHOIS
         else:
             self._whois_since[folded] = now_s
-            self._write(format_line("WHOIS", nick))
+            for raw in whois_lines(self._state, nick):
+                self._write(raw)
         return False
 
     def _is_held(self, chat: RoomId) -> bool:

@@ -30,7 +30,8 @@ from channels.irc.wire import (
 WANTED_CAPS: Final = frozenset({
     "account-notify", "account-tag", "batch", "chghost", "draft/chathistory",
     "draft/event-playback", "draft/message-redaction", "echo-message", "extended-join",
-    "message-tags", "multi-prefix", "server-time", "standard-replies", "userhost-in-names",
+    "extended-monitor", "message-tags", "multi-prefix", "server-time", "standard-replies",
+    "userhost-in-names",
     *NETWORK_CAPS,
 })
 # fmt: on

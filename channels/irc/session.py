@@ -27,6 +27,7 @@ from channels.irc.state import (
     IrcState,
     is_sign_of,
     resolve_target,
+    whois_lines,
 )
 from channels.irc.wire import (
     JOIN_REFUSALS,
@@ -109,7 +110,7 @@ class IrcSession:
             nick, found = resolve_target(self.state, chat, self.clock.monotonic())
             if found != "unknown":
                 return found == "known"
-            self.outgoing.queue_lines([format_line("WHOIS", nick)])
+            self.outgoing.queue_lines(whois_lines(self.state, nick))
             await self._whois_ends.wait(self.state.isupport.fold(nick))
 
     async def wait_for_person(self, chat: RoomId) -> None:

@@ -14,11 +14,12 @@ person only
 """
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from channels.irc.wire import IrcLine, Isupport
+from channels.irc.wire import IrcLine, Isupport, format_line
 from gateway.core.events import RoomId, Sender, SenderId
 from gateway.core.frozen import frozen
 from gateway.core.ratelimit import LruDict
@@ -40,7 +41,8 @@ _CLOSED_MODES: Final = frozenset("ikpsO")
 """Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators
 only (https://modern.ircdocs.horse/#channel-modes)."""
 _WHOIS_FRESH_S: Final = 2.0
-"""Validity of an answer to WHOIS."""
+_WHOIS_FRESH_MONITORED_S: Final = 10.0
+"""Validity of an answer to WHOIS; longer if the server reports at once that the nick is gone."""
 _SPLIT_REASON = re.compile(r"(?:\*|[\w*-]+)(?:\.[\w*-]+)+ (?:\*|[\w*-]+)(?:\.[\w*-]+)+", re.ASCII)
 """A split makes everybody behind the lost server quit with the names of two servers as the reason
 (RFC 1459 section 4.1.6). People cannot fake that: servers prefix their reasons, or reject such
@@ -132,6 +134,8 @@ class IrcState:
         """Account -> nick of its last message."""
         self.whois = LruDict[str, NickOwner](_MAX_REMEMBERED)
         """Nick -> last answer."""
+        self.monitored: OrderedDict[str, None] = OrderedDict()
+        """Nicks that the server watches for us."""
         self._gone = LruDict[str, tuple[str, float]](_MAX_SPLIT_USERS)
         """Nick -> mask and time, of people lost in netsplits, so that their return is no event
         either; for servers without netsplit batches."""
@@ -241,7 +245,7 @@ class IrcState:
         is_history = batch is not None and batch.kind in _HISTORY_BATCHES
         return Changes(line, history=batch) if is_history else None
 
-    def _apply_reply(self, line: IrcLine, now_s: float) -> str:
+    def _apply_reply(self, line: IrcLine, now_s: float) -> str:  # noqa: C901 - one case per numeric
         """Process a numeric; return the nick whose answer to WHOIS it completes, or an empty
         text.
         """
@@ -258,7 +262,8 @@ class IrcState:
                 owner = self.whois.get(about)
                 if owner is None or owner.until_s or line.command == "401":
                     self.whois.put(about, owner := NickOwner())
-                owner.until_s = now_s + _WHOIS_FRESH_S
+                watched = about in self.monitored
+                owner.until_s = now_s + (_WHOIS_FRESH_MONITORED_S if watched else _WHOIS_FRESH_S)
                 return about
             case "324":  # RPL_CHANNELMODEIS
                 self._set_open(about, is_open=not set(line.param(2)) & _CLOSED_MODES)
@@ -270,6 +275,9 @@ class IrcState:
                 self._set_account(self.isupport.fold(line.param(5)), line.param(_WHOX_ACCOUNT))
             case "473" | "475":  # invite-only, or needs a key
                 self._set_open(about, is_open=False)
+            case "731":  # RPL_MONOFFLINE
+                for name in line.param(-1).split(","):
+                    self.whois.pop(self.isupport.fold(name.partition("!")[0]), None)
         return ""
 
     def _join(self, line: IrcLine, nick: str, room: str) -> None:
@@ -395,6 +403,8 @@ class IrcState:
                 self._masks.pop(nick, None)
 
 
+_MAX_MONITORED: Final = 30
+"""Nicks that we watch (https://ircv3.net/specs/extensions/monitor)."""
 IdentityState = Literal["known", "unknown", "other"]
 
 
@@ -479,10 +489,26 @@ def _identity_state(
     return "known" if is_same else "other"
 
 
+def whois_lines(state: IrcState, nick: str) -> list[str]:
+    """Return the lines to send to learn the owner of a nick."""
+    lines, folded, monitors = list[str](), state.isupport.fold(nick), state.isupport.monitors
+    state.whois.pop(folded, None)
+    if monitors > 1 and folded not in state.monitored:
+        while len(state.monitored) >= min(_MAX_MONITORED, monitors - 1):
+            lines.append(format_line("MONITOR", "-", state.monitored.popitem(last=False)[0]))
+        state.monitored[folded] = None
+        lines.append(format_line("MONITOR", "+", nick))
+    return [*lines, format_line("WHOIS", nick)]
+
+
 def is_sign_of(state: IrcState, chat: RoomId, line: IrcLine) -> bool:
     """Return whether a line may come from that person, so that another attempt is worthwhile."""
     fold, (nick, account, userhost) = state.isupport.fold, _read_owner(chat)
     names = {fold(nick), fold(current_nick(state, chat))}
+    if line.command == "730":  # RPL_MONONLINE
+        return not names.isdisjoint(
+            fold(mask.partition("!")[0]) for mask in line.param(-1).split(",")
+        )
     if line.command == "NICK" and fold(line.param(0)) in names:
         return True
     if not line.source.user or line.command in {"QUIT", "PART"}:

@@ -25,13 +25,14 @@ from channels.base import RateLimited, Rejected, SendError
 from gateway.core.frozen import frozen
 
 _MAX_TOPIC_BYTES = 16_384
+_MAX_MONITORS = 100
 _DEFAULT_PREFIX = MappingProxyType({"@": "o", "+": "v"})
 _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
 """RFC 2811 section 4, for servers that send no CHANMODES."""
 _MAX_HISTORY_LINES = 10_000
 # fmt: off
 _FEATURES: Final = frozenset({
-    "BOT", "BOUNCER_NETID", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY",
+    "BOT", "BOUNCER_NETID", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "MONITOR",
     "MSGREFTYPES", "NETWORK", "PREFIX", "STATUSMSG", "TOPICLEN", "WHOX", "draft/CHATHISTORY",
 })
 # fmt: on
@@ -112,6 +113,10 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         """User mode that marks a bot; empty: none."""
         self.bouncer_network = str(features.get("bouncer_netid", ""))
         """Id of the network that a bouncer (soju) connects us to; empty: not sent."""
+        self.monitors = (
+            max(1, number("monitor", _MAX_MONITORS, _MAX_MONITORS)) if "monitor" in features else 0
+        )
+        """Number of nicks that MONITOR may watch; 0: no MONITOR."""
         self.has_whox = "whox" in features
         draft = number("draft/chathistory", 0, _MAX_HISTORY_LINES)
         self.history_lines = number("chathistory", draft, _MAX_HISTORY_LINES)

@@ -8,7 +8,7 @@
 
 It registers clients (with or without CAP and SASL), relays JOIN, PART, NICK, TOPIC, QUIT, PRIVMSG
 and NOTICE between them as a real server does (cut to 512 bytes with the sender's mask), and answers
-PING. Of younger IRCv3 it knows history and WHOX.
+PING. Of younger IRCv3 it knows history, MONITOR and WHOX.
 
 Options (`Options`): capabilities, SASL accounts, taken nicks, refused rooms and targets, ISUPPORT
 tokens. With `Ircd(tls=server_context())` it speaks TLS, with certificates that are good for nothing
@@ -41,7 +41,10 @@ CAPS = (
     "account-notify account-tag batch chghost echo-message extended-join message-tags multi-prefix "
     "server-time userhost-in-names"
 )
-MODERN = f"{CAPS} draft/chathistory draft/event-playback draft/message-redaction standard-replies"
+MODERN = (
+    f"{CAPS} draft/chathistory draft/event-playback draft/message-redaction extended-monitor "
+    "standard-replies"
+)
 """As a server offers them that knows all that we do."""
 
 
@@ -231,6 +234,11 @@ class V3:
         """Deal with a line; False: it is not one of these."""
         if command == "CHATHISTORY":
             self._history(client, params)
+        elif command == "MONITOR" and params[0] == "+":
+            taken = params[1] in self._ircd.options.taken
+            client.numeric("730" if taken else "731", f":{params[1]}")
+        elif command == "MONITOR":
+            pass
         elif command == "INVITE":
             shown = {"account": client.account} if client.account else {}
             for other in self._ircd.here():

@@ -26,7 +26,7 @@ SERVICE = ":BouncerServ!BouncerServ@BouncerServ NOTICE reverie :"
 async def behind(
     caps: str, clock: ManualClock | None = None
 ) -> AsyncIterator[tuple[Running, Client]]:
-    isupport = ("NETWORK=Fakenet", "BOUNCER_NETID=42")
+    isupport = ("NETWORK=Fakenet", "MONITOR=100", "BOUNCER_NETID=42")
     async with Ircd(Options(caps=caps, isupport=isupport)) as ircd, running(ircd, clock) as run:
         await run.up()
         yield run, ircd.clients[0]
@@ -61,7 +61,9 @@ async def test_what_is_meant_for_a_bouncer_is_refused(room: str) -> None:
         with pytest.raises(Rejected, match="the bouncer itself"):
             await run.channel.send(part("Jump", room=room))
         await settled(bot, "read")
-        assert not [one for one in bot.lines if "Jump" in one or one.startswith("WHOIS")]
+        assert not [
+            one for one in bot.lines if "Jump" in one or one.startswith(("WHOIS", "MONITOR"))
+        ]
 
 
 @pytest.mark.parametrize(

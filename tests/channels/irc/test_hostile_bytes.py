@@ -218,7 +218,9 @@ class Sink:
 
 async def _survive(seed: int) -> str:
     chance, sink = random.Random(seed), Sink()
-    async with Ircd(Options(caps=MODERN, isupport=("WHOX", "CHATHISTORY=50"))) as ircd:
+    async with Ircd(
+        Options(caps=MODERN, isupport=("WHOX", "MONITOR=10", "CHATHISTORY=50"))
+    ) as ircd:
         channel = IrcChannel(NAME, config(ircd.port), SystemClock())
         run = asyncio.create_task(channel.run(sink))
         await sink.until_up()

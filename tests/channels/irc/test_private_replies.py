@@ -86,6 +86,7 @@ def _whois(nick: str, account: str = "", userhost: str = "b@h") -> list[str]:
         ([*_whois("boss", "boss"), ":eve!e@h NICK boss"], ("boss", "unknown")),
         ([*_whois("boss", "boss"), ":boss!b@h QUIT :x"], ("boss", "unknown")),
         ([*_whois("boss", "boss"), ":boss!b@h ACCOUNT *"], ("boss", "unknown")),
+        ([*_whois("boss", "boss"), ":s 731 reverie :boss"], ("boss", "unknown")),
     ],
 )
 def test_an_account_is_known_only_while_the_server_says_so(

@@ -92,15 +92,15 @@ def test_folds_as_the_server_does(
 
 
 def test_isupport_takes_what_makes_sense_and_ignores_the_rest() -> None:
-    tokens = "PREFIX=@+ CASEMAPPING=klingon TOPICLEN=x = - STATUSMSG=@+ BOT=B WHOX"
+    tokens = "PREFIX=@+ CASEMAPPING=klingon TOPICLEN=x = - STATUSMSG=@+ BOT=B WHOX MONITOR"
     isupport = features(*tokens.split(" "), "")
     assert isupport.rank_modes == {"@": "o", "+": "v"}
     assert isupport.topic_bytes == 0
-    assert (isupport.bot_mode, isupport.has_whox) == ("B", True)
+    assert (isupport.bot_mode, isupport.has_whox, isupport.monitors) == ("B", True, 100)
     assert (isupport.fold("A["), isupport.room_of("@#c")) == ("a{", "#c")
-    isupport.load(["me", "-STATUSMSG", "-BOT", "-WHOX", "-PREFIX", "x"])
+    isupport.load(["me", "-STATUSMSG", "-BOT", "-WHOX", "-MONITOR", "-PREFIX", "x"])
     assert isupport.rank_modes == {"@": "o", "+": "v"}
-    assert (isupport.bot_mode, isupport.has_whox) == ("", False)
+    assert (isupport.bot_mode, isupport.has_whox, isupport.monitors) == ("", False, 0)
     assert isupport.room_of("@#c") is None
     assert features("TOPICLEN=" + "9" * 5000).topic_bytes == 0
     assert not features("PREFIX=").rank_modes
