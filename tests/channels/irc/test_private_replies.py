@@ -155,6 +155,15 @@ def _said(ircd: Ircd) -> list[str]:
     ]
 
 
+def _client(ircd: Ircd, nick: str) -> Client:
+    """Who has that nick: they connect in any order."""
+    return next(one for one in ircd.clients if one.nick == nick)
+
+
+async def _all_registered(ircd: Ircd) -> None:
+    await ircd.until(lambda: len(ircd.clients) == 2 and all(one.registered for one in ircd.clients))
+
+
 async def _asked_by_boss(run: Running, bot: Client, *, seen: bool) -> str:
     if seen:
         bot.send(":boss!b@h JOIN #room boss :real")
@@ -174,19 +183,17 @@ async def test_who_takes_the_nick_of_the_person_who_asked_is_told_nothing(
     ):
         await run.up()
         await eve.up()
-        bot = ircd.clients[0]
+        bot, thief = _client(ircd, "reverie"), _client(ircd, "eve")
         chat = await _asked_by_boss(run, bot, seen=seen)
         assert chat == BOSS
         if seen:
             bot.send(":boss!b@h QUIT :gone")
-        ircd.clients[
-            1
-        ].nick = "boss"  # without a word, as one who shares no room with us would take it
+        thief.nick = "boss"  # without a word, as one who shares no room with us would take it
         await settled(bot, "changed")
         with pytest.raises(RecipientAway, match="not logged in as boss"):
             await run.channel.send(part("secret", room=chat))
         assert _said(ircd) == []
-        ircd.clients[1].account = "boss"
+        thief.account = "boss"
         await _asked_by_boss(run, bot, seen=seen)
         await settled(bot, "back")
         await run.channel.send(part("for boss", room=chat))
@@ -202,12 +209,13 @@ async def test_a_long_answer_stops_in_the_middle_once_its_reader_is_gone() -> No
         running(ircd, nick="boss", rooms=[]),
     ):
         await run.until_advancing(clock, lambda: run.links == [True])
-        await ircd.until(lambda: len(ircd.clients) == 2 and ircd.clients[1].registered)
-        ircd.clients[1].account = "boss"
+        await _all_registered(ircd)
+        boss = _client(ircd, "boss")
+        boss.account = "boss"
         parts = [part(f"line {number}", room=BOSS, key=f"k{number}") for number in range(6)]
         sending = asyncio.create_task(sent_together(run, parts))
         await run.until_advancing(clock, lambda: len(_said(ircd)) == 2)
-        ircd.clients[1].account = ""
+        boss.account = ""
         await run.until_advancing(clock, sending.done)
         results = [type(one).__name__ for one in await sending]
         assert results in (
@@ -227,8 +235,8 @@ async def test_the_rest_of_a_long_answer_follows_a_change_of_nick(caps: str, tol
         running(ircd, nick="alice", rooms=[]),
     ):
         await run.until_advancing(clock, lambda: run.links == [True])
-        await ircd.until(lambda: len(ircd.clients) == 2 and ircd.clients[1].registered)
-        bot, alice = ircd.clients
+        await _all_registered(ircd)
+        bot, alice = _client(ircd, "reverie"), _client(ircd, "alice")
         alice.account = "alice"
         bot.raw(b"@account=alice :alice!a@h PRIVMSG reverie :tell me\r\n")
         if told:
@@ -276,15 +284,16 @@ async def test_without_whois_people_are_answered_who_are_in_a_room_with_us(whois
         running(ircd, nick="al", rooms=[]),
     ):
         await run.up()
-        await ircd.until(lambda: len(ircd.clients) == 2 and ircd.clients[1].registered)
-        ircd.clients[0].send(":al!a@h PRIVMSG reverie :hi")
+        await _all_registered(ircd)
+        bot = _client(ircd, "reverie")
+        bot.send(":al!a@h PRIVMSG reverie :hi")
         chat = (await run.message()).at.room
         sending = asyncio.create_task(run.channel.send(part("secret", room=chat)))
         await run.until_advancing(clock, sending.done)
         with pytest.raises(RecipientAway):
             await sending
-        ircd.clients[0].send(":al!a@h JOIN #room")
-        await settled(ircd.clients[0], "here")
+        bot.send(":al!a@h JOIN #room")
+        await settled(bot, "here")
         await run.channel.send(part("hello", room=chat))
         assert _said(ircd) == ["al :hello"]
 
