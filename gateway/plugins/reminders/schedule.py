@@ -162,23 +162,17 @@ def format_schedule(schedule: Schedule) -> str:
             return f"cron {schedule.fields} {schedule.timezone}"
 
 
-def describe_schedule(schedule: Schedule) -> str:
-    """Return a few words for people."""
-    match schedule:
-        case OnceSchedule():
-            return "once"
-        case IntervalSchedule():
-            return f"every {format_duration(schedule.seconds)}"
-        case CronSchedule():
-            return format_schedule(schedule)
-
-
 def describe_schedule_text(text: str) -> str:
-    """Describe a canonical text; return the text itself if it cannot be parsed any more."""
+    """Describe a canonical text in a few words for people; return the text itself if it cannot be
+    parsed any more.
+    """
     try:
-        return describe_schedule(parse_schedule(text))
+        schedule = parse_schedule(text)
     except InvalidTime:  # e.g. a time zone that exists no more
         return text
+    if isinstance(schedule, IntervalSchedule):
+        return f"every {format_duration(schedule.seconds)}"
+    return "once" if isinstance(schedule, OnceSchedule) else format_schedule(schedule)
 
 
 def format_duration(seconds: int) -> str:
@@ -196,13 +190,11 @@ def next_time(schedule: Schedule, after: datetime) -> datetime | None:
 
     An interval is counted from `after`: pass one of its own times.
     """
-    match schedule:
-        case OnceSchedule():
-            return schedule.time.astimezone(UTC) if schedule.time > after else None
-        case IntervalSchedule():
-            return after.astimezone(UTC) + timedelta(seconds=schedule.seconds)
-        case CronSchedule():
-            return next(_cron_times(schedule, after), None)
+    if isinstance(schedule, CronSchedule):
+        return next(_cron_times(schedule, after), None)
+    if isinstance(schedule, IntervalSchedule):
+        return after.astimezone(UTC) + timedelta(seconds=schedule.seconds)
+    return schedule.time.astimezone(UTC) if schedule.time > after else None
 
 
 def collapse_due_times(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
@@ -212,19 +204,13 @@ def collapse_due_times(schedule: Schedule, due: datetime, now: datetime) -> DueT
     The work is bounded however long ago `due` is.
     """
     due, now = due.astimezone(UTC), max(now, due).astimezone(UTC)
-    match schedule:
-        case OnceSchedule():
-            return DueTimes(last=due, missed=0, next=None)
-        case IntervalSchedule():
-            step = timedelta(seconds=schedule.seconds)
-            count = (now - due) // step
-            last = due + count * step
-            return DueTimes(last=last, missed=min(count, MAX_MISSED), next=last + step)
-        case CronSchedule():
-            return _collapse_cron_times(schedule, due, now)
-
-
-def _collapse_cron_times(schedule: CronSchedule, due: datetime, now: datetime) -> DueTimes:
+    if isinstance(schedule, OnceSchedule):
+        return DueTimes(last=due, missed=0, next=None)
+    if isinstance(schedule, IntervalSchedule):
+        step = timedelta(seconds=schedule.seconds)
+        count = (now - due) // step
+        last = due + count * step
+        return DueTimes(last=last, missed=min(count, MAX_MISSED), next=last + step)
     last, missed = due, 0
     for moment in _cron_times(schedule, due):
         if moment > now:

@@ -20,7 +20,7 @@ from gateway.plugins.reminders.schedule import (
     SpokenTime,
     build_interval,
     collapse_due_times,
-    describe_schedule,
+    describe_schedule_text,
     format_duration,
     format_schedule,
     next_time,
@@ -313,7 +313,7 @@ def test_a_time_that_never_comes_again() -> None:
 
 def test_in_a_few_words() -> None:
     assert [
-        describe_schedule(parse_schedule(text))
+        describe_schedule_text(text)
         for text in ("at 2026-11-22T09:00:00+01:00", "every 5400", "cron 0 9 * * mon UTC")
     ] == [
         "once",
