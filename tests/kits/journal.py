@@ -138,7 +138,8 @@ class Papers:
         what was told in it."""
         changed = {"recall": config or RecallSettings(ambient_tokens=1_000)}
         self.live.put_in_force(self.live.settings.model_copy(update=changed))
-        earlier = turn(context.at.conversation, upto=0).fact
+        ended = await self.store.entry(Seq(since)) if since is not None else None
+        earlier = (ended or turn(context.at.conversation, upto=0)).fact
         assert isinstance(earlier, TurnRecord)
         earlier = replace(earlier, recalled=tuple(seen))
         seq = Seq(NOT_YET if since is None else since)
