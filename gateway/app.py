@@ -898,7 +898,7 @@ class GatewayServices:
         # it takes leases, with what was left under them, now or later than all of this has begun
         await self.cluster.start(self, self._find_leases(self.live.settings))
         self.agents.start()
-        background += map(start, self.plugins.works())
+        background += map(start, self.plugins.works("run"))
         self.supervisor.start(self.intake, stays=stays)
         background.append(start(self._prepare_turns()))
         self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
@@ -915,7 +915,7 @@ class GatewayServices:
     def _start_upkeep(self) -> None:
         work = (
             self.knowledge.media.sweep(),
-            *self.plugins.upkeeps(),
+            *self.plugins.works("upkeep"),
         )
         self._upkeep_tasks = [self.tasks.create_task(one) for one in work]
 

@@ -19,7 +19,7 @@ from collections.abc import (
 )
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import pluggy
 from prometheus_client import CollectorRegistry, Counter
@@ -313,15 +313,13 @@ class Plugins:
             with self.guard(one.name, "on_lease"):
                 await one.on_lease(lease)
 
-    def works(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what the plugins do beside the path, until it is cancelled."""
-        found = [one for one in self.all if type(one).run is not Plugin.run]
-        return [self._run(one, "run", one.run) for one in found]
-
-    def upkeeps(self) -> list[Coroutine[Any, Any, None]]:
-        """Return what only one process does, until it is cancelled: see `Plugin.upkeep`."""
-        found = [one for one in self.all if type(one).upkeep is not Plugin.upkeep]
-        return [self._run(one, "upkeep", one.upkeep) for one in found]
+    def works(self, name: Literal["run", "upkeep"]) -> list[Coroutine[Any, Any, None]]:
+        """Return what the plugins do until it is cancelled, by this method of theirs."""
+        return [
+            self._run(one, name, getattr(one, name))
+            for one in self.all
+            if getattr(type(one), name) is not getattr(Plugin, name)
+        ]
 
     async def stop(self) -> None:
         """Stop them all, the last first. Raises StoreError."""

@@ -13,12 +13,15 @@ The processes that share a store in PostgreSQL are each a `DatabaseCluster`
 import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.core.events import Address, ChannelName, ConversationId
 from gateway.core.facts import is_inner
 from gateway.core.frozen import frozen
 from gateway.core.i18n import N_
+
+if TYPE_CHECKING:
+    from gateway.core.api_models import LeaseRecord
 
 LeaseName = str
 UPKEEP: Final[LeaseName] = "upkeep"
@@ -77,19 +80,6 @@ class Member:
     leases: frozenset[LeaseName] = frozenset()
 
 
-@frozen
-class LeaseStatus:
-    """A lease that some process wants."""
-
-    name: LeaseName
-    holder: str
-    """Name of the process. Empty: no process holds it."""
-    since: datetime | None
-    """Time at which the holder, or the last one, took it. None: nobody has had it."""
-    free_s: float | None
-    """Seconds for which it has had no holder. None: it has one."""
-
-
 class LeaseListener(Protocol):
     """Whoever works under leases."""
 
@@ -127,7 +117,7 @@ class Cluster:
         """Return whether this process takes the turns of a conversation."""
         return True
 
-    def describe(self) -> tuple[Sequence[Member], Sequence[LeaseStatus]]:
+    def describe(self) -> "tuple[Sequence[Member], Sequence[LeaseRecord]]":
         """Return all members and leases, as last read, and their ages now. Empty: this process is
         the only one.
         """

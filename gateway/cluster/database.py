@@ -34,10 +34,10 @@ from gateway.cluster.cluster import (
     Cluster,
     LeaseListener,
     LeaseName,
-    LeaseStatus,
     Member,
     lease_of,
 )
+from gateway.core.api_models import LeaseRecord
 from gateway.core.events import ConversationId
 from gateway.store import StoreUnavailable
 from gateway.store.postgres_log import LOG_LOCK, LOG_NEWS, read_url, shared_name
@@ -222,7 +222,7 @@ class DatabaseCluster(Cluster):
         self._members: Sequence[Member] = ()
         self._signs: Mapping[int, datetime] = {}
         """When each member gave its last sign of life, by the server's clock."""
-        self._leases: Sequence[LeaseStatus] = ()
+        self._leases: Sequence[LeaseRecord] = ()
         self._holders: Mapping[LeaseName, int] = {}
         self._read_at = 0.0
         self._work: Final = dict[LeaseName, _Work]()
@@ -341,12 +341,14 @@ class DatabaseCluster(Cluster):
     def takes_turns_of(self, conversation: ConversationId) -> bool:
         return self.holds(lease_of(conversation))
 
-    def describe(self) -> tuple[Sequence[Member], Sequence[LeaseStatus]]:
+    def describe(self) -> tuple[Sequence[Member], Sequence[LeaseRecord]]:
         later_s = asyncio.get_running_loop().time() - self._read_at
         return (
             [replace(one, age_s=one.age_s + later_s) for one in self._members],
             [
-                one if one.free_s is None else replace(one, free_s=one.free_s + later_s)
+                one
+                if one.free_s is None
+                else one.model_copy(update={"free_s": one.free_s + later_s})
                 for one in self._leases
                 if one.free_s is None or one.name in self._wanted
             ],
@@ -470,7 +472,7 @@ class DatabaseCluster(Cluster):
         ]
         names = {one.number: one.name for one in self._members}
         self._leases = [
-            LeaseStatus(name=name, holder=names.get(number, ""), since=since, free_s=free_s)
+            LeaseRecord(name=name, holder=names.get(number, ""), since=since, free_s=free_s)
             for name, number, since, free_s in leases
         ]
 
@@ -655,7 +657,7 @@ class DatabaseCluster(Cluster):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def read_processes(url: str) -> tuple[Sequence[Member], Sequence[LeaseStatus]]:
+async def read_processes(url: str) -> tuple[Sequence[Member], Sequence[LeaseRecord]]:
     """Read the processes that share a store, and its leases, from outside. Raises
     StoreUnavailable.
     """

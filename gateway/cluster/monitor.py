@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, LeaseStatus, Member
+from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, Member
 from gateway.core import api_models as models
 from gateway.core.clock import Clock
 from gateway.core.control_socket import lock_file, process_path
@@ -112,7 +112,7 @@ class ProcessMonitor:
         members, leases = self._cluster.describe()
         return self._list_elsewhere(leases), self._list_problems(members, leases)
 
-    def _list_elsewhere(self, leases: Iterable[LeaseStatus]) -> list[ChannelStats]:
+    def _list_elsewhere(self, leases: Iterable[models.LeaseRecord]) -> list[ChannelStats]:
         found = list[ChannelStats]()
         platforms = self._platforms()
         for lease in leases:
@@ -136,7 +136,7 @@ class ProcessMonitor:
         return found
 
     def _list_problems(
-        self, members: Iterable[Member], leases: Iterable[LeaseStatus]
+        self, members: Iterable[Member], leases: Iterable[models.LeaseRecord]
     ) -> list[HealthProblem]:
         now, me = self._clock.now(), self._find_me(members)
         found = [
@@ -221,7 +221,7 @@ _LEASE_COLUMNS = ("lease", "holder", "since")
 
 
 def build_process_report(
-    described: tuple[Sequence[Member], Sequence[LeaseStatus]],
+    described: tuple[Sequence[Member], Sequence[models.LeaseRecord]],
     *,
     me: int = 0,
     lag: int | None = None,
@@ -248,10 +248,7 @@ def build_process_report(
             )
             for one in members
         ),
-        leases=tuple(
-            models.LeaseRecord(name=one.name, holder=one.holder, since=one.since, free_s=one.free_s)
-            for one in leases
-        ),
+        leases=tuple(leases),
         log_lag=lag,
     )
 

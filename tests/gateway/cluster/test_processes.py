@@ -139,7 +139,7 @@ async def process(
         )
         await gateway.load()
         await gateway.handle.places.load()
-        for work in gateway.plugins.works():
+        for work in gateway.plugins.works("run"):
             tasks.create_task(work)
         peers[-1].listener = gateway
         gateway.agents.start()

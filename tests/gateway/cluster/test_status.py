@@ -14,10 +14,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from channels.aio import cancel_and_wait
-from gateway.cluster.cluster import LeaseName, LeaseStatus, Member, channel_lease
+from gateway.cluster.cluster import LeaseName, Member, channel_lease
 from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.cluster.monitor import ProcessMonitor, build_process_report, render_process_report
 from gateway.config.models import OpsConfig
+from gateway.core.api_models import LeaseRecord
 from gateway.core.clock import SystemClock
 from gateway.core.control_socket import hold_process_files
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
@@ -63,8 +64,8 @@ def test_the_state_of_a_process_is_one_word(changes: dict[str, bool], state: str
 
 
 def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
-    held = LeaseStatus(name="channel:irc.main", holder=FIRST.name, since=NOW, free_s=None)
-    free = LeaseStatus(name="agent:reverie", holder="", since=None, free_s=12.4)
+    held = LeaseRecord(name="channel:irc.main", holder=FIRST.name, since=NOW, free_s=None)
+    free = LeaseRecord(name="agent:reverie", holder="", since=None, free_s=12.4)
     report = build_process_report(([FIRST], [held, free]), me=3, lag=2)
     assert (report.log_lag, report.processes[0].answers) == (2, True)
     shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
