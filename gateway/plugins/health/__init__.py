@@ -121,7 +121,7 @@ class Health(Plugin):
     name = "health"
     summary = "tells whether the gateway does its work: /health, /ready, notices of outages"
     requires = ("http",)
-    checks = "gateway.plugins.health.check"
+    checks = "gateway.plugins.health.program"
     subcommands: ClassVar = {
         "health": (
             "show whether the gateway runs and is connected",
