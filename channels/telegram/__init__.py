@@ -1,7 +1,6 @@
 """Telegram adapter: the Bot API (core.telegram.org/bots/api) and python-telegram-bot.
 
-- `channel`: `TelegramChannel`: previews, downloads, reactions, edits, topics,
-  members, menus.
+- `channel`: `TelegramChannel`: previews, downloads, reactions, edits, topics, members, menus.
 - `api`: the Bot API client: the library's `ExtBot` and requests, with errors for what it takes for
   something else.
 - `rate_limit`: the pace of all requests, as the library's `BaseRateLimiter`.

@@ -180,8 +180,8 @@ class CommandMenus:
     def __init__(self, name: ChannelName, specs: Sequence[CommandSpec]) -> None:
         self._name, self._specs = name, tuple(specs)
         self._api: TelegramApi | None = None
-        self._shown: dict[int, Role] = {}
-        """Chat -> the role whose menu is certainly set there; missing: none."""
+        self._shown: dict[int, Role | None] = {}
+        """Chat -> the role whose menu is certainly set there; None, or missing: none."""
         self._wanted: dict[int, Role] = {}
         self._lock = asyncio.Lock()
 
@@ -230,10 +230,12 @@ class CommandMenus:
             api, wanted = self._api, self._wanted
             if api is None:
                 return
-            outdated = [chat for chat in self._shown if chat not in wanted]
-            for chat in (*outdated, *wanted):
+            chats = dict.fromkeys([*self._shown, *wanted])
+            for chat in [one for one in chats if self._shown.get(one) != wanted.get(one)]:
+                role = wanted.get(chat)
                 try:
-                    await self._sync_chat(api, chat, wanted.get(chat))
+                    await self._set(api, BotCommandScopeChat(chat), role, direct=True)
+                    self._shown[chat] = role
                 except RetryAfter as error:
                     logger.warning(
                         "%s: the menus of some chats are not set: %s", self._name, api.redact(error)
@@ -246,24 +248,17 @@ class CommandMenus:
                         "%s: the menu of a chat is not set: %s", self._name, api.redact(error)
                     )
 
-    async def _sync_chat(self, api: TelegramApi, chat: int, wanted: Role | None) -> None:
-        if self._shown.get(chat) == wanted:
-            return
-        scope = BotCommandScopeChat(chat)
-        if wanted:
-            await self._set(api, scope, wanted, direct=True)
-            self._shown[chat] = wanted
-        else:
-            for language in _menu_languages():
-                await api.await_call(api.bot.delete_my_commands(scope, language or None))
-            self._shown.pop(chat, None)
-
     async def _set(
-        self, api: TelegramApi, scope: BotCommandScope, role: Role, *, direct: bool
+        self, api: TelegramApi, scope: BotCommandScope, role: Role | None, *, direct: bool
     ) -> None:
+        """Set the menu of a role, in each language. None: take it away."""
         for language in _menu_languages():
-            menu = build_menu(self._specs, role, direct=direct, language=language)
-            await api.await_call(api.bot.set_my_commands(menu, scope, language or None))
+            if role is None:
+                call = api.bot.delete_my_commands(scope, language or None)
+            else:
+                menu = build_menu(self._specs, role, direct=direct, language=language)
+                call = api.bot.set_my_commands(menu, scope, language or None)
+            await api.await_call(call)
 
 
 class TelegramChannel:
