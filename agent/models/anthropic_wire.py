@@ -20,7 +20,7 @@ import base64
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -93,9 +93,9 @@ class ThinkingStore:
 
     def remember(self, answer: ThinkingAnswer, conversation: Sequence[ModelMessage]) -> None:
         """Remember an answer to `conversation`."""
-        given_up = any(
-            self._answers.get(ident, answer) is None for ident in _loop_call_ids(conversation)
-        )
+        loop = conversation[find_tool_loop_start(conversation) :]
+        calls = [part for said in loop for part in said.parts if isinstance(part, ToolCall)]
+        given_up = any(self._answers.get(call.id, answer) is None for call in calls)
         self._answers[answer.calls[0].id] = None if given_up else answer
         while len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)
@@ -103,16 +103,6 @@ class ThinkingStore:
     def disable(self, idents: Sequence[str]) -> None:
         """Never send the thinking of these again, nor of later answers in their loops."""
         self._answers.update(dict.fromkeys(idents))
-
-
-def _loop_call_ids(conversation: Sequence[ModelMessage]) -> Iterator[str]:
-    """Yield the first call's id of each answer since the last message of the user."""
-    for message in reversed(conversation):
-        if message.role == "user" and not any(
-            isinstance(part, ToolResult) for part in message.parts
-        ):
-            return
-        yield from [part.id for part in message.parts if isinstance(part, ToolCall)][:1]
 
 
 THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})
