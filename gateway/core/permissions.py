@@ -55,8 +55,11 @@ class ToolPermit:
 
 
 ALLOW_ANYBODY: Final = ToolPermit()
+"""A tool that guests may use."""
 ALLOW_MEMBERS: Final = ToolPermit(role="member")
+"""A tool that members and those above them may use."""
 ALLOW_ADMINS: Final = ToolPermit(role="admin")
+"""A tool that admins and owners may use."""
 
 
 EffectKind = Literal["own", "tell", "out"]
