@@ -491,7 +491,6 @@ def _step_messages(step: TurnStep, pictures: ToolImages) -> tuple[ModelMessage, 
 
 
 def _render_result(record: ToolCallRecord) -> str:
-    """Return the result as the model reads it."""
     if not record.untrusted:
         return record.result
     origin = find_new_origin(record.origin, record.arguments)

@@ -132,7 +132,6 @@ def _render_character(data: Mapping[str, object]) -> str:
 
 
 def _clean_name(value: object) -> str:
-    """Return the name on one line, without macros."""
     if not isinstance(value, str):
         return ""
     return " ".join(normalize_text(re.sub(r"[{}<>]", "", value[:MAX_NAME_CHARS])).split())

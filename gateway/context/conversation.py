@@ -276,7 +276,6 @@ class ConversationReader:
         return ended.label if isinstance(ended, TurnRecord) else Label("guest")
 
     async def _find_own_posts(self, events: Sequence[SystemEvent]) -> dict[EventId, Post]:
-        """Return, by event id, the own posts that reactions and delivery reports refer to."""
         found, posts = dict[EventId, Post](), dict[MessageId, Post | None]()
         for event in reversed(events):
             if isinstance(event, ReactionChanged) and (
@@ -767,7 +766,6 @@ def event_as_message(event: SystemEvent | MessageEdited) -> Message:
 
 
 def _render_rename(event: PlaceRenamed) -> NoticePieces:
-    """Return one sentence with every name that changed."""
     parts: NoticePieces = ()
     for one in event.changed:
         name = getattr(event.names, one)

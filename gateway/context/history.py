@@ -369,7 +369,6 @@ async def find_write_of_cut_off_turn(
 async def _read_since_last_turn(
     reader: StoreReader, place: ConversationId, kind: str
 ) -> list[LogEntry]:
-    """Return the entries of this kind that were written after the last turn there had ended."""
     ended = await reader.newest_entries(1, kinds=["turn_ended"], conversation=place)
     newest = await reader.newest_entries(RECENT_ENTRIES, kinds=[kind], conversation=place)
     return [one for one in newest if not ended or one.seq > ended[0].seq]

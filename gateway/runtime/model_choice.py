@@ -140,7 +140,6 @@ class ModelSelector:
         )
 
     async def _tell_unusable(self, at: Address, seq: Seq) -> None:
-        """Say there if the model that answers there now cannot be started."""
         agent_model = self._agents.agent_for(at.conversation).context_for(at.conversation).model
         if reason := await self._find_start_problem(agent_model):
             text = _("I cannot use `{model}`: {reason}.")

@@ -462,7 +462,6 @@ async def open_model_services(
 def _build_cache_factory(
     clock: Clock, live: LiveSettings, counters: TokenCounters, warmer: CacheWarmer
 ) -> CacheFactory:
-    """Return what makes the prompt cache of each model."""
 
     def policy(providers: frozenset[str], agent_id: str) -> CachePolicy:
         config = live.optimization.prompt_cache

@@ -176,7 +176,6 @@ class TurnRunner:
         return language_for(room, person, direct=direct)
 
     async def _answer(self, turn: Turn) -> TurnOutcome:
-        """Ask the model, with less if that is too much. Return what came of it."""
         context, people = turn.context, turn.context.gateway.people
         turn.expect_answer(self._tracker)
         try:
