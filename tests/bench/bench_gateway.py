@@ -421,7 +421,7 @@ def main() -> int:
     print(f"load {load:.1f} before, {os.getloadavg()[0]:.1f} after, on {os.cpu_count()} processors")
     baseline = json.loads(BASELINE.read_text(encoding="utf-8")) if BASELINE.exists() else {}
     if options.store:
-        baseline |= {name: round(compare(found), 3) for name, found in medians.items()}
+        baseline |= {name: round(compare(found), 4) for name, found in medians.items()}
         BASELINE.write_text(json.dumps(baseline, indent=2) + "\n", encoding="utf-8")
     worse = find_worse(medians, baseline) if options.check else []
     print("".join(f"worse: {line}\n" for line in worse), end="")
