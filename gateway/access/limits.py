@@ -29,8 +29,7 @@ with an assumed one. What the requests under way cost when a process ends is not
 counted.
 
 Where several processes share the store, costs and notices of the others count as the log tells
-them. The rates of an agent hold in each process, which is for the channels that it holds. After a
-restart a notice may be repeated once.
+them. The rates of an agent hold in each process, which is for the channels that it holds.
 
 All but `UsageLimiter` is pure: times are arguments.
 """
@@ -52,6 +51,7 @@ from gateway.core.clock import Clock
 from gateway.core.events import (
     Address,
     Command,
+    ConversationId,
     Message,
     Post,
     PostKey,
@@ -154,6 +154,8 @@ def format_limit_notice(hit: LimitHit) -> str:
     return _(_NOTICES[hit.limit, hit.scope])
 
 
+LIMITS_LOOK_BACK: Final = 1_000
+"""Newest `limited` entries read at a start, so that notices of today are not repeated."""
 NOTICE_RATE: Final = Rate(30, 10.0)
 """Notices on each channel.
 
@@ -255,9 +257,24 @@ class UsageLimiter:
         self._budget_freed = asyncio.Event()
 
     async def load(self, reader: StoreReader) -> None:
-        """Read from the log what was spent today. Call it once, before any message is accepted."""
+        """Read from the log what was spent and announced today. Call it once, before any message is
+        accepted.
+        """
         self._loaded = await reader.last_position()
-        self._costs, day = WindowCosts(), _day(self._clock.now())
+        self._costs = WindowCosts()
+        now = self._clock.now()
+        day = _day(now)
+        for one in await reader.newest_entries(LIMITS_LOOK_BACK, kinds=["limited"]):
+            if not isinstance(one.fact, LimitReached) or one.conversation is None:
+                continue
+            hit = _hit_of(one.fact)
+            age_s, then = max(0.0, (now - one.at).total_seconds()), _day(one.at)
+            if then == day:
+                self._reported.put(_daily_key(hit, day), None)
+            if age_s < QUIET_S or then == day:
+                self._record_notice(
+                    Address.parse(one.conversation), hit, one.at, self._clock.monotonic() - age_s
+                )
         for agent in self._agents:
             _, usd = await reader.autonomous_usage(agent, day)
             self._costs.add(day, ("autonomous", agent), to_nano_usd(usd))
@@ -276,18 +293,17 @@ class UsageLimiter:
                     self._add_turn(entry, entry.fact)
                 self.settle(entry.fact.turn)
             elif isinstance(entry.fact, LimitReached):
-                fact = entry.fact
-                hit = LimitHit(fact.limit, fact.whose, fact.subject, fact.rule)
+                hit = _hit_of(entry.fact)
                 self._reported.put(_daily_key(hit, _day(entry.at)), None)
-                if entry.conversation is not None and any(
+                if any(
                     isinstance(one.fact, PostQueued) and one.cause == entry.cause for one in entries
                 ):
-                    at, now_s = Address.parse(entry.conversation), self._clock.monotonic()
-                    room = room_of(at.conversation)
+                    at, now_s = (
+                        Address.parse(entry.conversation or ConversationId("")),
+                        self._clock.monotonic(),
+                    )
                     self._notices.use(at.channel, now_s)
-                    self._said.put((room, ""), now_s)
-                    if hit.limit != "rate":
-                        self._said.put((room, hit.key(entry.at)), now_s)
+                    self._record_notice(at, hit, entry.at, now_s)
             elif isinstance(entry.fact, Message | Command) and entry.key is not None:
                 self._taken.pop(entry.key, None)
 
@@ -514,6 +530,12 @@ class UsageLimiter:
             style="notice",
         )
 
+    def _record_notice(self, at: Address, hit: LimitHit, then: datetime, now_s: float) -> None:
+        room = room_of(at.conversation)
+        self._said.put((room, ""), now_s)
+        if hit.limit != "rate":
+            self._said.put((room, hit.key(then)), now_s)
+
     def _add_turn(self, entry: LogEntry, turn: TurnRecord) -> None:
         if entry.conversation is None:
             return
@@ -543,6 +565,10 @@ class UsageLimiter:
 def _names(own: str, linked: Collection[str]) -> Sequence[str]:
     """Return all accounts of a person, in an order that is the same for each of them."""
     return tuple(sorted({own, *linked})) if linked else (own,)
+
+
+def _hit_of(fact: LimitReached) -> LimitHit:
+    return LimitHit(fact.limit, fact.whose, fact.subject, fact.rule)
 
 
 def _daily_key(hit: LimitHit, day: str) -> str:

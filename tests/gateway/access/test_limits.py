@@ -210,15 +210,17 @@ async def test_money_is_for_a_day_and_holds_over_a_restart(tmp_path: Path) -> No
         house.clock.advance(3_600.0)
         await house.answered(said("cyd"))
     async with living(tmp_path, most(room_usd=0.5), clock=clock) as house:
-        assert await house.answered(said("cyd"), said("cyd")) == 0
-        assert len(await house.notices()) == 2, "once by each process"
+        assert await house.answered(said("cyd")) == 0
+        assert len(await house.notices()) == 1, (
+            "neither those in the room nor owners are told again"
+        )
         assert house.told == []
     async with living(tmp_path, most(room_usd=0.5), clock=clock) as house:
         house.clock.advance(DAY_S / 2)
         assert await house.answered(said("cyd")) == 1
         await house.pay(said(), 0.5)
         assert await house.answered(said("cyd")) == 0
-        assert len(await house.notices()) == 3
+        assert len(await house.notices()) == 2
         assert len(house.told) == 1
 
 
@@ -390,7 +392,7 @@ def test_whatever_happens_the_day_never_costs_more_than_its_money(
         asyncio.run(story(Path(directory)))
 
 
-async def test_what_could_not_be_paid_is_told_once_a_day(tmp_path: Path) -> None:
+async def test_what_could_not_be_paid_is_told_once_a_day_over_a_restart(tmp_path: Path) -> None:
     clock = ManualClock(NOON)
     for is_told in (True, False):
         async with living(tmp_path, most(sender_usd=0.5), clock=clock) as house:
@@ -399,10 +401,9 @@ async def test_what_could_not_be_paid_is_told_once_a_day(tmp_path: Path) -> None
                 bite = await house.reserve(ann, 0.6)
                 assert bite is not None
                 await house.store.append(house.limits.build_unpaid_entries(ann.at, ann, bite))
-            text = (
+            assert await house.notices() == [
                 "I have used up today's budget for answers to you. I answer again from 00:00 UTC."
-            )
-            assert await house.notices() == [text] * (1 if is_told else 2), "once by each process"
+            ]
             assert bool(house.told) is is_told
 
 
@@ -532,6 +533,20 @@ async def test_repeats_in_one_batch_take_once(house: House) -> None:
     made = [entry for verdict in verdicts for entry in entries(first, verdict, house.clock)]
     await house.store.append(made)
     assert await house.answered(said(), said()) == 1
+
+
+async def test_what_was_said_lately_is_not_said_again_after_a_restart(tmp_path: Path) -> None:
+    clock = ManualClock(NOON)
+    async with living(tmp_path, most(sender=SENDER), clock=clock) as house:
+        await house.answered(said(), said(), said())
+        assert len(await house.notices()) == len(house.told) == 1
+    async with living(tmp_path, most(sender=SENDER), clock=clock) as house:
+        house.clock.advance(QUIET_S / 2)
+        assert await house.answered(said(), said(), said()) == 2
+        assert (len(await house.notices()), house.told) == (1, [])
+        house.clock.advance(QUIET_S / 2)
+        assert await house.answered(said(), said(), said()) == 2
+        assert (len(await house.notices()), house.told) == (2, [])
 
 
 async def test_owners_are_told_whose_limit_it_is_in_code_that_nobody_can_leave(
