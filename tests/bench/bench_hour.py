@@ -15,7 +15,7 @@ from gateway.core.clock import ManualClock
 from reverie.testing.gateway import PLATFORMS, Gateway, on_platforms
 from reverie.testing.servers.messages_cache import MessagesCache
 from reverie.testing.servers.model_api import Answer, ModelApi
-from tests.bench.bench_cache import BEGIN, MODEL, Sent, asked, best, cost_of, sent
+from tests.bench.bench_cache import BEGIN, MODEL, Sent, asked, best, cost_of, sent, until
 from tests.bench.gateway_kit import Figure, show
 
 HOUR = Path(__file__).with_name("hour.tsv")
@@ -57,7 +57,7 @@ async def play(folder: Path) -> Hour:
         addressed = 0
         async with Gateway(settings, clock=clock) as gateway:
             for row in rows:
-                clock.advance(float(row["second"]) - clock.monotonic())
+                await until(clock, float(row["second"]), step_s=1e9)
                 is_to_us = not row["room"] or row["text"].startswith("reverie")
                 addressed += is_to_us
                 say = gateway.ask if is_to_us else gateway.say
