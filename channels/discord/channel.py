@@ -8,7 +8,7 @@ import contextlib
 import logging
 import random as _random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -76,7 +76,7 @@ _TOPIC_CHARS, _NAME_CHARS = 1024, 100
 _UNKNOWN_EMOJI, _WRONG_CHANNEL_TYPE = 10014, 50003
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#json."""
 _EMOJI_CHARS = 32
-_MAX_MESSAGES = 100
+_MAX_MEMBERS, _MAX_THREAD_MEMBERS, _MAX_MESSAGES = 1000, 100, 100
 _CUSTOM_EMOJI = re.compile(r"<?a?:?(\w{2,32}):(\d{15,20})>?")
 _NAMED_EMOJI = re.compile(r":(\w{2,32}):")
 _EMOJI_SELECTOR = "\ufe0f"
@@ -86,6 +86,7 @@ _CANNOT_LEAVE = (
     "a bot is in all channels of a server that it can see: take its right to see this one in the "
     "channel's settings, or close the room to it with `room revoke`"
 )
+_MEMBERS_NOTE = "These are members of the whole server; not all of them may see this channel."
 _SPEAKERS_NOTE = (
     "Discord tells this bot no list of members; these are people who spoke here lately."
 )
@@ -466,39 +467,61 @@ class DiscordChannel:
         return await download_attachment(self._api, self._config, attachment.id, limit_bytes)
 
     async def list_members(self, at: Address, *, most: int) -> RoomMembers:
-        """Return everybody in a direct chat, and in a guild who spoke there lately: only bots with
-        the privileged intent GUILD_MEMBERS, which this one does not ask for, are told of more.
+        """Return everybody in a direct chat or thread, and all members of a guild. Where Discord
+        does not tell, who spoke there lately: it tells only bots whose operator has switched on the
+        privileged intent GUILD_MEMBERS.
+
+        https://discord.com/developers/docs/resources/guild#list-guild-members,
+        https://discord.com/developers/docs/resources/channel#list-thread-members.
         """
-        channel, limit = parse_channel_id(at, self._directory), max(0, most)
-        call = partial(self._api.call, "GET")
+        channel, limit = parse_channel_id(at, self._directory), max(0, min(most, _MAX_MEMBERS - 1))
+        call = partial(self._api.call, "GET", channel_id=channel)
         try:
             guild, told = self._directory.guild_of(channel), None
             if (
                 not guild
             ):  # a direct chat, or we have just joined, and its event has not arrived yet
-                told = await call("/channels/{channel_id}", channel_id=channel)
+                told = await call("/channels/{channel_id}")
                 guild = get_snowflake(told, "guild_id")
             if not guild:
                 others = get_objects(told, "recipients")
                 members = self._to_senders([(user, {}) for user in others], limit)
                 return RoomMembers(members=members, total=len(others) + 1)
-            said = await call(MESSAGES_PATH, params={"limit": _MAX_MESSAGES}, channel_id=channel)
             counts = {"with_counts": "true"}
             counted = at.thread or await call("/guilds/{guild_id}", params=counts, guild_id=guild)
+            people, note = await self._guild_people(call, guild, at, limit + 1)
         except (Rejected, RateLimited):
             raise
         except SendError as error:  # nothing was to be changed, so nothing is uncertain
             raise Unreachable(error.reason) from None
-        speakers = [
-            (get_object(message, "author"), get_object(message, "member"))
-            for message in get_objects({"result": said}, "result")
-            if not get_snowflake(message, "webhook_id")
-        ]
         return RoomMembers(
-            members=self._to_senders(speakers, limit),
+            members=self._to_senders(people, limit),
             total=get_int(counted, "approximate_member_count"),
-            note=_SPEAKERS_NOTE,
+            note=note,
         )
+
+    async def _guild_people(
+        self, call: Callable[..., Awaitable[object]], guild: str, at: Address, limit: int
+    ) -> tuple[list[tuple[Json, Json]], str]:
+        """Return people with their data as members, and the note on them."""
+        path, params = "/guilds/{guild_id}/members", dict[str, str | int](limit=limit)
+        if at.thread is not None:
+            path = "/channels/{channel_id}/thread-members"
+            params = {"limit": min(limit, _MAX_THREAD_MEMBERS), "with_member": "true"}
+        try:
+            told = await call(path, params=params, guild_id=guild)
+        except DiscordRefused as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            said = get_objects({"": await call(MESSAGES_PATH, params={"limit": _MAX_MESSAGES})}, "")
+            return [
+                (get_object(message, "author"), get_object(message, "member"))
+                for message in said
+                if not get_snowflake(message, "webhook_id")
+            ], _SPEAKERS_NOTE
+        members = [get_object(one, "member") or one for one in get_objects({"": told}, "")]
+        note = _MEMBERS_NOTE if at.thread is None else ""
+        return [(get_object(member, "user"), member) for member in members], note
 
     def _to_senders(self, users: list[tuple[Json, Json]], limit: int) -> tuple[Sender, ...]:
         """Return the users with their data as members; each once, and not us."""

@@ -3,7 +3,7 @@ everything behind it.
 
 Sources, below https://discord.com/developers/docs: /reference, /topics/rate-limits,
 /topics/opcodes-and-status-codes; /resources/message#create-reaction,
-/resources/channel#modify-channel, /resources/guild;
+/resources/channel#modify-channel, /resources/guild#list-guild-members;
 /interactions/receiving-and-responding, and of /interactions/application-commands the sections
 `Application Command Object`, `Application Command Option Structure`, `Application Command Naming`
 and `Registering a Command`.
@@ -127,6 +127,8 @@ class Options:
     token: str = "MTk4.loop.back-secret"
     message_content: bool = True
     """Whether the operator has allowed the privileged intent."""
+    members: bool = False
+    """The same for the intent to list members."""
     heartbeat_s: float = 41.25
     heartbeat_grace_s: float | None = None
     """Longer than this without a heartbeat, and the connection is closed with 4009; None: three
@@ -663,8 +665,10 @@ class Acts:
         channel, message = r"/channels/(\d+)", r"/channels/(\d+)/messages/(\d+)"
         rest.route(f"(PUT|DELETE) {message}/reactions/([^/]+)/@me", self._react)
         rest.route(f"PATCH {channel}", self._modify)
+        rest.route(f"GET {channel}/thread-members", self._in_thread)
         rest.route(f"GET {channel}/thread-members/(\\d+)", self._thread_member)
         rest.route(f"DELETE {channel}/thread-members/@me", self._leave)
+        rest.route(r"GET /guilds/(\d+)/members", self._members)
         rest.route(r"GET /guilds/(\d+)/members/(\d+)", self._member)
         rest.route(r"GET /guilds/(\d+)/emojis", lambda _, at: self._guild(at[1])["emojis"])
         rest.route(r"GET /guilds/(\d+)", self._counted)
@@ -716,6 +720,10 @@ class Acts:
         self.api.dispatch("THREAD_UPDATE" if thread else "CHANNEL_UPDATE", channel)
         return channel
 
+    def _members(self, call: Call, at: re.Match[str]) -> list[Json]:
+        self._guild(at[1])
+        return self._listed(call, sorted(self.world.users, key=int), 1000)
+
     def _member(self, _: Call, at: re.Match[str]) -> Json:
         """https://discord.com/developers/docs/resources/guild#get-guild-member"""
         self._guild(at[1])
@@ -737,6 +745,15 @@ class Acts:
             "join_timestamp": when(thread["id"]),
         }
 
+    def _in_thread(self, call: Call, at: re.Match[str]) -> list[Json]:
+        channel = self.api.talk.channel(at[1])
+        said = {message["author"]["id"] for message in self.world.messages[channel["id"]].values()}
+        found = self._listed(call, sorted(said | {channel["owner_id"]}, key=int), 100)
+        return [
+            {"id": channel["id"], "user_id": one["user"]["id"], "flags": 0, "member": one}
+            for one in found
+        ]
+
     def _leave(self, _: Call, at: re.Match[str]) -> None:
         """https://discord.com/developers/docs/resources/channel#leave-thread"""
         thread = self.api.talk.channel(at[1])
@@ -745,6 +762,16 @@ class Acts:
         if thread["thread_metadata"]["archived"]:
             refuse(400, 50083, "Thread is archived")
         self.world.left.add(thread["id"])
+
+    def _listed(self, call: Call, users: list[str], most: int) -> list[Json]:
+        if not self.api.options.members:
+            refuse(403, 50001, "Missing Access")
+        limit = int(call.query.get("limit", "1"))
+        if not 1 <= limit <= most:
+            refuse(400, 50035, "Invalid Form Body")
+        return [
+            self.world.member(user) | {"user": self.world.users[user]} for user in users[:limit]
+        ]
 
     def _counted(self, call: Call, at: re.Match[str]) -> Json:
         more = (

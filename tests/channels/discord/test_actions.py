@@ -85,7 +85,26 @@ async def test_topics_are_changed_twice_in_ten_minutes() -> None:
         assert len(api.made(r"PATCH /channels/\d+$")) == 2
 
 
-async def test_who_spoke_there_lately_is_listed(api: DiscordApi, run: Running) -> None:
+async def test_with_the_intent_all_members_are_told() -> None:
+    async with both(options=Options(members=True)) as (api, run):
+        told = await run.channel.list_members(place(api.room), most=50)
+        assert [(one.name, one.id, one.is_bot, one.verified) for one in told.members] == [
+            ("ann", api.ann, False, True),
+            ("ben", api.ben, False, True),
+        ]
+        assert (told.total, "whole server" in told.note) == (3, True)
+        assert [
+            one.name for one in (await run.channel.list_members(place(api.room), most=1)).members
+        ] == ["ann"]
+        thread = api.threads(api.room, api.ben, "talk", "hi")
+        await run.message()
+        inside = await run.channel.list_members(place(api.room, thread), most=500)
+        assert [one.name for one in inside.members] == ["ben"]
+
+
+async def test_without_the_intent_who_spoke_there_lately_is_listed(
+    api: DiscordApi, run: Running
+) -> None:
     thread = api.threads(api.room, api.ben, "talk", "hi")
     api.says(api.room, api.ann, "hello")
     for _ in range(2):

@@ -30,7 +30,7 @@ class DiscordKit(Kit):
     def __init__(self) -> None:
         self.name = ChannelName("discord.test")
         self.nowhere = RoomId("999")
-        self.api = DiscordApi(Options(limits=((r".*", 10_000, 1.0),)))
+        self.api = DiscordApi(Options(limits=((r".*", 10_000, 1.0),), members=True))
         world = self.api.world
         self.people = {name: world.add_user(name) for name in ("alice", "bob")}
         self.rooms: dict[str, str] = {
