@@ -568,7 +568,8 @@ def _names(own: str, linked: Collection[str]) -> Sequence[str]:
 
 
 def _hit_of(fact: LimitReached) -> LimitHit:
-    return LimitHit(fact.limit, fact.whose, fact.subject, fact.rule)
+    kind: LimitKind = "rate" if fact.limit == "rate" else "cost"
+    return LimitHit(kind, fact.whose, fact.subject, fact.rule)
 
 
 def _daily_key(hit: LimitHit, day: str) -> str:

@@ -679,8 +679,8 @@ class RoomAssigned:
 class LimitReached:
     """A limit that was reached, and about which its subject is notified once."""
 
-    limit: Literal["rate", "cost"]
-    """Messages a minute, or money of a day or of an hour."""
+    limit: Literal["rate", "cost", "hour_cost"]
+    """Messages a minute, or money of a day; `hour_cost`, of an hour, is in older logs alone."""
     whose: Literal["sender", "room", "agent"]
     subject: str
     """The person, the conversation or the agent."""

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from gateway.access.limits import NOTICE_RATE, QUIET_S, UsageLimiter
 from gateway.core.clock import ManualClock
 from gateway.core.events import Message, MessageId, Sender, SenderId
-from gateway.core.facts import Judgement, PostQueued, TurnId, dedup_key
+from gateway.core.facts import Judgement, LimitReached, PostQueued, TurnId, dedup_key
 from gateway.core.identity import RosterState
 from gateway.core.ratelimit import Rate
-from gateway.store import Store, StoreError
+from gateway.store import NewEntry, Store, StoreError
 from gateway.store.spending import KEPT_WINDOWS, WindowCosts
 from tests.gateway.access.limits_kit import (
     AGENT,
@@ -547,6 +547,17 @@ async def test_what_was_said_lately_is_not_said_again_after_a_restart(tmp_path: 
         house.clock.advance(QUIET_S / 2)
         assert await house.answered(said(), said(), said()) == 2
         assert (len(await house.notices()), house.told) == (2, [])
+
+
+async def test_a_log_with_a_budget_of_an_hour_is_read(tmp_path: Path) -> None:
+    clock, at = ManualClock(NOON), said().at
+    async with living(tmp_path, most(sender=SENDER), clock=clock) as house:
+        fact = LimitReached(limit="hour_cost", whose="room", subject=at.conversation, rule="r")
+        await house.store.append(
+            [NewEntry(fact=fact, at=clock.now(), conversation=at.conversation)]
+        )
+    async with living(tmp_path, most(sender=SENDER), clock=clock) as house:
+        assert await house.answered(said()) == 1
 
 
 async def test_owners_are_told_whose_limit_it_is_in_code_that_nobody_can_leave(
