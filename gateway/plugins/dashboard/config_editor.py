@@ -1,16 +1,19 @@
 """The configuration over the API: its files with secrets masked, checked, and written.
 
-A literal secret never leaves the gateway: `MASK` stands in its place, and a text with a mask in it
-is refused. References (`${NAME}`, `${file:...}`) are shown: a file that has only these can be
-changed here.
+A literal secret never leaves the gateway: a mask stands in its place, which is another one for each
+secret, and is written back as that secret below the same names alone. So a secret follows neither
+its place in a list nor a mask that is moved. References (`${NAME}`, `${file:...}`) are shown.
 """
 
 import asyncio
 import contextlib
 import difflib
 import hashlib
+import hmac
+import json
 import os
 import re
+import secrets
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
@@ -28,7 +31,9 @@ from gateway.core.redaction import Redactor
 from gateway.core.route import RouteRefused
 from gateway.plugins.setup.schema import read_schema
 
-MASK: Final = "********"
+MASK: Final = re.compile(r"<secret [0-9a-f]{8}>")
+_MASKING_KEY: Final = secrets.token_bytes(32)
+"""Of this process: a mask tells nothing of its secret."""
 _SECRET_KEY: Final = re.compile(
     r"(token|password|passphrase|secret|api_?key|credential)s?$", re.IGNORECASE
 )
@@ -37,6 +42,8 @@ _SECRET_SECTION: Final = re.compile(r"env|headers|keys|on_connect")
 _REFERENCE: Final = re.compile(
     r"(?:(?:Bearer|Basic|Bot|Token)\s+)?\$\{(?:file:[^}]*|[A-Za-z_]\w*)\}", re.IGNORECASE
 )
+_PROPERTIES: Final = re.compile(r"(?:[&!]\S*\s+)*")
+"""Anchor and tag in front of a value."""
 
 
 def _find_values(
@@ -56,15 +63,37 @@ def _find_values(
             yield from _find_values(one, (*keys, str(key.value)), seen)
 
 
-def mask_secrets(text: str, redactor: Redactor, secrets: Collection[Keys] = ()) -> str:
-    """Return the text of a file with `MASK` in place of literal secrets: the values at `secrets`,
-    at keys that are called so, and what the redactor finds. Raises RouteRefused for a file in which
-    secrets could not be found.
+def _list_values(text: str) -> list[tuple[Keys, yaml.ScalarNode, int, int]]:
+    """Return each value with its keys, and the indexes between which it is written, without its
+    anchor and tag; the last first. Raises yaml.YAMLError, RecursionError.
+    """
+    found = list[tuple[Keys, yaml.ScalarNode, int, int]]()
+    for keys, node in _find_values(yaml.compose(text), (), set()):
+        start, end = node.start_mark.index, node.end_mark.index
+        properties = _PROPERTIES.match(text, start, end)
+        start = properties.end() if properties is not None else start
+        found.append((keys, node, start, end - text.endswith("\n", start, end)))
+    return sorted(found, key=lambda one: -one[2])
+
+
+def _names_in(keys: Keys) -> tuple[str, ...]:
+    return tuple(key for key in keys if isinstance(key, str))
+
+
+def _build_mask(secret: str) -> str:
+    data = secret.encode("utf-8", "surrogatepass")
+    return f"<secret {hmac.digest(_MASKING_KEY, data, 'sha256').hex()[:8]}>"
+
+
+def mask_secrets(text: str, redactor: Redactor, secret_keys: Collection[Keys] = ()) -> str:
+    """Return the text of a file with masks in place of literal secrets: the values at
+    `secret_keys`, at keys that are called so, and what the redactor finds. Raises RouteRefused for
+    a file in which secrets could not be found.
     """
 
     def is_secret(keys: Keys, value: str) -> bool:
-        names = [key for key in keys if isinstance(key, str)]
-        is_named = keys in secrets or (
+        names = _names_in(keys)
+        is_named = keys in secret_keys or (
             _SECRET_KEY.search("".join(names[-1:])) is not None
             or any(_SECRET_SECTION.fullmatch(name) for name in names[-2:])
         )
@@ -74,28 +103,37 @@ def mask_secrets(text: str, redactor: Redactor, secrets: Collection[Keys] = ()) 
         )
 
     try:
-        values = [*_find_values(yaml.compose(text), (), set())]
+        values = _list_values(text)
     except (yaml.YAMLError, RecursionError):
         raise RouteRefused("the file is not YAML, so its secrets could not be masked") from None
-    masked = text
-    for keys, node in sorted(values, key=lambda one: -one[1].start_mark.index):
+    for keys, node, start, end in values:
         if is_secret(keys, node.value):
-            start, end = node.start_mark.index, node.end_mark.index
-            line_end = "\n" if masked[start:end].endswith("\n") else ""
-            masked = f'{masked[:start]}"{MASK}"{line_end}{masked[end:]}'
-    if redactor(masked) != masked:
+            text = f'{text[:start]}"{_build_mask(node.value)}"{text[end:]}'
+    if redactor(text) != text:
         raise RouteRefused("a secret stands in a comment or a key of the file: take it out there")
-    return masked
+    return text
 
 
-def _refuse_masks(text: str) -> None:
-    """Raise RouteRefused for a text with a mask, and yaml.YAMLError, RecursionError."""
-    for keys, node in _find_values(yaml.compose(text), (), set()):
-        if node.value == MASK:
-            raise RouteRefused(
-                f"line {node.start_mark.line + 1}: the secret at {format_key(keys)} is not known "
-                "here: write ${NAME} or ${file:PATH} in its place, and put the secret there"
-            )
+def restore_secrets(text: str, before: str) -> str:
+    """Return a text that was sent, with the secrets of the file where their masks stand below the
+    same names. Raises RouteRefused for another mask, and yaml.YAMLError, RecursionError.
+    """
+    written = {
+        (_names_in(keys), _build_mask(node.value)): json.dumps(node.value, ensure_ascii=False)
+        if node.style in {"|", ">"}
+        else before[start:end]
+        for keys, node, start, end in _list_values(before)
+    }
+    for keys, node, start, end in _list_values(text):
+        if MASK.search(node.value):
+            secret = written.get((_names_in(keys), node.value))
+            if secret is None:
+                raise RouteRefused(
+                    f"line {node.start_mark.line + 1}: the file has no secret with this mask at "
+                    f"{format_key(keys)}: write ${{NAME}}, ${{file:PATH}} or the secret there"
+                )
+            text = f"{text[:start]}{secret}{text[end:]}"
+    return text
 
 
 class ConfigEditor:
@@ -135,34 +173,35 @@ class ConfigEditor:
         """
         with _disk_errors_refused():
             async with self._lock:
-                change, path = await asyncio.to_thread(self._check, name, text)
+                change, path, whole = await asyncio.to_thread(self._check, name, text)
                 if _digest(await asyncio.to_thread(read_text_file, path)) != sha256:
                     raise RouteRefused("the file has changed meanwhile: read it again")
                 if change.problems:
                     return change
                 mode = path.stat().st_mode & 0o777
-                await asyncio.to_thread(replace_private, path.resolve(), text.encode())
+                await asyncio.to_thread(replace_private, path.resolve(), whole.encode())
                 path.resolve().chmod(mode)
                 self._live.request_reload()
                 return change.model_copy(update={"saved": True})
 
-    def _check(self, name: str, text: str) -> tuple[models.ConfigChange, Path]:
+    def _check(self, name: str, text: str) -> tuple[models.ConfigChange, Path, str]:
+        """Return also the path of the file, and the text with its secrets."""
         files = self._files()
         path = next((one for one in files.paths() if one.name == name), None)
         if path is None:
             raise RouteRefused("there is no configuration file of that name")
-        before = self._mask(read_text_file(path))
+        before, whole = read_text_file(path), text
         problems, restart = tuple[ConfigProblem, ...](), tuple[str, ...]()
         try:
-            _refuse_masks(text)
-            restart = find_restart_keys(self._live.settings, files.check(name, text))
+            whole = restore_secrets(text, before)
+            restart = find_restart_keys(self._live.settings, files.check(name, whole))
         except ConfigError as error:
             problems = error.problems
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 0
             problems = (ConfigProblem(path.name, line, "", "not YAML"),)
-        lines = before.splitlines(), text.splitlines()
+        lines = self._mask(before).splitlines(), text.splitlines()
         diff = difflib.unified_diff(*lines, path.name, path.name, lineterm="")
         change = models.ConfigChange(
             problems=tuple(
@@ -176,12 +215,12 @@ class ConfigEditor:
             diff="\n".join(diff),
             needs_restart=restart,
         )
-        return change, path
+        return change, path, whole
 
     def _mask(self, text: str) -> str:
         values = walk_values(self._live.settings)
-        secrets = {keys for keys, one in values if isinstance(one, SecretStr)}
-        return mask_secrets(text, self._redactor, secrets)
+        secret_keys = {keys for keys, one in values if isinstance(one, SecretStr)}
+        return mask_secrets(text, self._redactor, secret_keys)
 
     def _files(self) -> ConfigFiles:
         if self._live.files is None:

@@ -587,9 +587,8 @@ def test_the_configuration_is_checked_beside_its_lines_and_saved(
     tmp_path: Path, browser: Browser
 ) -> None:
     made = House(tmp_path)
-    (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
-    reference = json.dumps({"port": made.port, "token": f"${{file:{tmp_path / 'token'}}}"})
-    made.written = f"{WRITTEN}ops: {reference}\n"
+    secret = json.dumps({"port": made.port, "token": TOKEN})
+    made.written = f"{WRITTEN}ops: {secret}\n"
     try:
         made.begin()
         with tab(browser) as it:
