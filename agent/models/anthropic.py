@@ -326,9 +326,10 @@ class AnthropicModel(RemoteModel):
     the message has the same text and calls. The suffix of the original request (`aside` and `now`)
     is part of that prefix and is repeated at its place. Otherwise (after a restart, or the 257th
     such answer) the answer is sent without thinking, which the API allows. If the API refuses
-    returned thinking, as after a compaction, the request is sent once more without it, and so is
-    the rest of the loop. A server that demands the thinking of all answers (DeepSeek) gets it from
-    `ModelMessage.thinking`, from then on.
+    returned thinking, as after older results were shortened, the request is sent once more without
+    it, and only the thinking of later answers is sent back (`ThinkingStore.forget`). A server that
+    demands the thinking of all answers (DeepSeek) gets it from `ModelMessage.thinking`, from then
+    on.
 
     Tool calls are yielded right before `StreamEnd`, and only if the model stopped for them or was
     stopped by the output limit, which leaves the last one incomplete.
@@ -490,10 +491,8 @@ class AnthropicModel(RemoteModel):
             self._wants_thinking = True
             return True
         if wire.recalled_call_ids and _THINKING_REFUSED.search(reason):
-            logger.info(
-                "%s does not take its thinking back: left out for the rest of this loop", self.label
-            )
-            self._thinking_store.disable(wire.recalled_call_ids)
+            logger.info("%s does not take its thinking back: sent without it", self.label)
+            self._thinking_store.forget(wire.recalled_call_ids)
             return True
         if self._takes_breakpoints and "cache_control" in reason and wire.has_breakpoints:
             logger.warning(

@@ -100,9 +100,17 @@ class ThinkingStore:
         while len(self._answers) > _MAX_ANSWERS:
             self._answers.popitem(last=False)
 
-    def disable(self, idents: Sequence[str]) -> None:
-        """Never send the thinking of these again, nor of later answers in their loops."""
-        self._answers.update(dict.fromkeys(idents))
+    def forget(self, idents: Sequence[str]) -> None:
+        """Never send the thinking of these again, because it was refused.
+
+        Several: something before them has changed, as when older results are shortened. Later
+        answers are bound to the changed prefix. One alone: its loop goes on without thinking, so
+        that not every step of it is refused once.
+        """
+        for ident in idents:
+            self._answers.pop(ident, None)
+        if len(idents) == 1:
+            self._answers[idents[0]] = None
 
 
 THINKING_TYPES = frozenset({"thinking", "redacted_thinking"})

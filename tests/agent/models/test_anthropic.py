@@ -741,13 +741,7 @@ async def test_what_the_api_does_not_take_back_is_left_out_for_the_rest_of_the_l
             await ask(model, again(again(first, "a"), "b"))
         assert [kinds(seen)[0] for seen in api.seen[1:]] == ["thinking", "text", "text"]
         assert (
-            len(
-                [
-                    r
-                    for r in caplog.records
-                    if "left out for the rest of this loop" in r.getMessage()
-                ]
-            )
+            len([r for r in caplog.records if "does not take its thinking back" in r.getMessage()])
             == 1
         )
         new = replace(first, conversation=(user("hi", "and this"),))
@@ -761,6 +755,25 @@ async def test_what_the_api_does_not_take_back_is_left_out_for_the_rest_of_the_l
         await ask(model, again(later, "d"))
         assert kinds(api.seen[-1])[0] == "thinking"
         assert not api.violations
+
+
+async def test_a_loop_whose_older_results_are_shortened_is_refused_once_and_thinks_on() -> None:
+    async with against(opus) as (api, model):
+        first = request(user("hi"), tools=(TOOL,))
+        api.then(*map(thinks, "abcd"))
+        await ask(model, first)
+        await ask(model, again(first, "a"))
+        before = again(again(first, "a"), "b")
+        shorter = ModelMessage(role="user", parts=(ToolResult(id="a", text="[cut]"),))
+        before = replace(
+            before, conversation=(*before.conversation[:2], shorter, *before.conversation[3:])
+        )
+        await ask(model, before)
+        await ask(model, again(before, "c"))
+        await ask(model, again(again(before, "c"), "d"))
+        assert (len(api.seen), len(api.violations)) == (6, 1)
+        sent = [kinds(api.seen[-1], place)[0] for place in range(4)]
+        assert sent == ["text", "text", "thinking", "thinking"]
 
 
 @pytest.mark.parametrize("now", ["", "It is late."])
