@@ -6,7 +6,7 @@ instance, and no other method is.
 """
 
 from collections.abc import Callable
-from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from reprlib import recursive_repr
 from typing import Any, TypeVar, dataclass_transform, overload
@@ -30,17 +30,26 @@ def frozen(
     cls: type[T] | None = None, /, *, kw_only: bool = True, slots: bool = True, eq: bool = True
 ) -> type[T] | Callable[[type[T]], type[T]]:
     """Make a class what `dataclass(frozen=True)` makes of it with these options: for `fields` and
-    `replace` of `dataclasses` and for pydantic, too. `InitVar` is not known;
-    what inherits from it is declared by `frozen`, too.
+    `replace` of `dataclasses`, for pydantic, and for frozen data classes that inherit from it, by
+    either decorator. `InitVar`, and `hash` of a field, are not known.
     """
 
     def make(cls: type[T]) -> type[T]:
-        made = dataclass(init=False, repr=False, eq=False, kw_only=kw_only, slots=slots)(cls)
-        methods: dict[str, Any] = _SHARED | _refuse(made) | (_compare(made) if eq else {})
-        methods["__init__"] = _CompiledLater(made)
-        for name in methods.keys() - vars(cls).keys():
+        own = {*vars(cls)}
+        if "__eq__" in own and vars(cls)["__hash__"] is None:  # the language has set it
+            own.remove("__hash__")
+        # True would compile two methods for each class; what inherits needs it to be accepted
+        inherits = any(map(is_dataclass, cls.__mro__[1:]))
+        made: Any = dataclass(
+            init=False, repr=False, eq=False, frozen=inherits, kw_only=kw_only, slots=slots
+        )(cls)
+        made.__dataclass_params__.frozen = True  # else `dataclass(frozen=True)` refuses to inherit
+        methods = _refuse(made) | (_compare(made) if eq else {}) | (_STATE if slots else {})
+        methods |= {"__init__": _CompiledLater(made), "__repr__": _repr}
+        for name in methods.keys() - own:
             setattr(made, name, methods[name])
-        return made
+        result: type[T] = made
+        return result
 
     return make if cls is None else make(cls)
 
@@ -86,7 +95,7 @@ def _compile(made: Any) -> Callable[..., None]:  # noqa: ANN401 - of any data cl
     return init
 
 
-def _refuse(made: Any) -> dict[str, Callable[..., Any]]:  # noqa: ANN401 - of any data class
+def _refuse(made: Any) -> dict[str, Any]:  # noqa: ANN401 - of any data class
     """Return what refuses changes, but for those of other attributes of a subclass."""
     names = {one.name for one in fields(made)}
 
@@ -103,7 +112,7 @@ def _refuse(made: Any) -> dict[str, Callable[..., Any]]:  # noqa: ANN401 - of an
     return {"__setattr__": __setattr__, "__delattr__": __delattr__}
 
 
-def _compare(made: Any) -> dict[str, Callable[..., Any]]:  # noqa: ANN401 - of any data class
+def _compare(made: Any) -> dict[str, Any]:  # noqa: ANN401 - of any data class
     """Return `__eq__` and `__hash__` by value."""
     names = [one.name for one in fields(made) if one.compare]
     values = attrgetter(*names) if names else lambda _: ()
@@ -134,8 +143,5 @@ def _set_state(self: Any, state: list[object]) -> None:  # noqa: ANN401 - of any
         object.__setattr__(self, one.name, value)
 
 
-_SHARED = {
-    "__repr__": _repr,
-    "__getstate__": _get_state,
-    "__setstate__": _set_state,
-}
+_STATE: dict[str, Any] = {"__getstate__": _get_state, "__setstate__": _set_state}
+"""For `pickle` and `copy`, which cannot restore a frozen instance that has slots without them."""

@@ -4,6 +4,7 @@ import copy
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pytest
@@ -103,3 +104,40 @@ def test_no_field_changes_and_a_subclass_has_attributes_of_its_own() -> None:
 def test_arguments_that_are_no_fields_or_missing_are_refused(given: dict[str, int]) -> None:
     with pytest.raises(TypeError, match=r"Point.__init__\(\)"):
         Point(**given)
+
+
+def test_frozen_data_classes_of_both_kinds_inherit_from_it() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Theirs(Point):
+        z: int = 0
+
+    @frozen(kw_only=False)
+    class Ours(Theirs):
+        name: str = ""
+
+    one = Ours(1, 2, 3, "four")
+    assert (one, replace(one, x=5).x) == (Ours(1, 2, 3, "four"), 5)
+    assert Theirs(1) != Point(1)
+    for changed in (one, Theirs(1)):
+        with pytest.raises(FrozenInstanceError):
+            changed.x = 2  # type: ignore[misc]
+
+
+def test_a_class_with_an_equality_of_its_own_is_a_key_and_one_without_slots_keeps_all_it_holds() -> (
+    None
+):
+    @frozen(slots=False)
+    class Name:  # noqa: PLW1641 - `frozen` makes it
+        text: str
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, Name) and other.text.lower() == self.text.lower()
+
+        @cached_property
+        def length(self) -> int:
+            return len(self.text)
+
+    one = Name(text="Ann")
+    assert one in {Name(text="Ann"): 1}
+    assert one == Name(text="ann")
+    assert (one.length, vars(copy.copy(one))) == (3, {"text": "Ann", "length": 3})
