@@ -208,7 +208,7 @@ def _match_rules(
     matching = (
         (_URGENCIES[rule.urgency], f"attention.rules[{index}]")
         for index, rule in enumerate(policy.rules)
-        if (dotted.startswith(f"{rule.type}.") or fnmatchcase(dotted, rule.type))
+        if (f"{dotted}.".startswith(f"{rule.type}.") or fnmatchcase(dotted, rule.type))
         and (rule.keyword or "").casefold() in text.casefold()
         and (rule.role is None or rank >= ROLE_ORDER.index(rule.role))
     )

@@ -199,6 +199,9 @@ def test_the_first_rule_that_fits_decides() -> None:
     assert (
         assess(policy, said("mention", at=elsewhere), YES, "ambient").urgency == 3
     )  # `irc` is a prefix by dots
+    bracketed = Address(channel=ChannelName("irc.libera"), room=RoomId("#c[de]"))
+    exact = AttentionPolicy(rules=(ruled("irc.libera.room.#c[de]", 2),), thresholds={})
+    assert assess(exact, said("room", at=bracketed), YES, "ambient").urgency == 2
 
 
 def test_thresholds_walk_up_the_dots() -> None:
