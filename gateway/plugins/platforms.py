@@ -2,12 +2,10 @@
 
 import contextlib
 import inspect
-import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from channels.base import Channel, CommandSpec
 from channels.discord.config import DiscordConfig
@@ -47,11 +45,6 @@ def _stack_without_sources() -> Iterator[None]:
 def _make_irc(
     *, name: ChannelName, settings: IrcConfig, clock: Clock, cursor: str | None, **_: object
 ) -> Channel:
-    # irc.client imports it for its scheduler, which no connection of ours has: a time zone library,
-    # and a megabyte.
-    unused: Any = ModuleType("irc.schedule")
-    unused.DefaultScheduler = unused.IScheduler = object
-    sys.modules.setdefault(unused.__name__, unused)
     with _stack_without_sources():
         from channels.irc.channel import IrcChannel  # noqa: PLC0415 - heavy: only where IRC is used
 
