@@ -336,16 +336,16 @@ async def _end_start() -> None:
     """
     try:
         await asyncio.sleep(STARTUP_S)
+        gc.enable()
     finally:
         for clash in find_name_clashes():
             logger.warning("%s: %s", *clash)
-    import ctypes  # noqa: PLC0415 - 5 ms that no start has to take
-
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+    with contextlib.suppress(ImportError, OSError, AttributeError):  # another C library than glibc
+        import ctypes  # noqa: PLC0415 - 5 ms that no start has to take
+
         ctypes.CDLL(None).malloc_trim(0)  # 2 MB that the start needed
     gc.freeze()
-    gc.enable()
 
 
 if __name__ == "__main__":
