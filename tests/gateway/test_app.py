@@ -193,14 +193,18 @@ def test_a_platform_without_an_adapter_is_named_before_anything_starts(tmp_path:
 def test_a_model_that_cannot_start_is_said_and_people_still_come_online(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Absent(ScriptedModel):
-        async def start(self) -> None:
-            raise ModelUnusable("not installed")
-
     async def story() -> None:
+        tried = asyncio.Event()
+
+        class Absent(ScriptedModel):
+            async def start(self) -> None:
+                tried.set()
+                raise ModelUnusable("not installed")
+
         async with running(tmp_path, Absent(clock=SystemClock())) as gateway:
             await gateway.say("hello", sender="ann")
             await gateway.screen.until(1)
+            await tried.wait()  # it is started a moment after the channels
 
     asyncio.run(story())
     assert "not installed" in caplog.text
