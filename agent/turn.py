@@ -85,6 +85,8 @@ REPEATED_CALL = (
     "Not carried out: you have made the same call twice in this turn, and its result stands above. "
     "Answer from it, or do something else."
 )
+MAX_CUT_ANSWERS = 3
+"""Answers of one turn that may be cut in a tool call: each costs as much as an answer may."""
 OVER_BUDGET_REASON = "dmn.daily_cost_usd"
 CUT_CALL = (
     "Not carried out: your answer reached its limit of {limit} tokens (max_output_tokens) in the "
@@ -202,7 +204,7 @@ class _TurnLoop:
     def __init__(self, request: TurnRequest, host: TurnHost, max_rounds: int) -> None:
         self._request, self._progress = request, request.progress
         self._host, self._max_rounds = host, max_rounds
-        self._rounds = self._unreadable = 0
+        self._rounds = self._unreadable = self._cut_count = 0
         self._nudged = self._must_answer = False
         self._limit_tokens = 0
         """Output limit of the last answer that was cut."""
@@ -215,6 +217,7 @@ class _TurnLoop:
     async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""
         is_cut = answer.end.stop_reason == "length"
+        self._cut_count += is_cut
         self._limit_tokens = self._request.request.max_output_tokens
         self._request.record_answer(answer.end)
         if answer.calls:
@@ -322,7 +325,8 @@ class _TurnLoop:
                 work = [self._run_call(call, results, refuses=is_over_limit) for call in group]
                 await _gather([asyncio.ensure_future(one) for one in work])
             found = _collect_results(calls, results)
-            self._must_answer = bool(calls) and all(one.text == REPEATED_CALL for one in found)
+            repeats = bool(calls) and all(one.text == REPEATED_CALL for one in found)
+            self._must_answer = repeats or self._cut_count > MAX_CUT_ANSWERS
             self._request.show_images(found)
             records = await self._request.truncator.render_results(calls, found, room)
         except BaseException:

@@ -11,6 +11,7 @@ from agent.models.base import Model
 from agent.models.gemini import GeminiModel
 from agent.models.llamacpp import LlamaCppModel
 from agent.models.openai import OpenAIModel
+from agent.turn import MAX_CUT_ANSWERS
 from agent.turn_context import TurnOutcome
 from reverie.testing.servers.model_api import Answer, ModelApi
 from tests.kits.evidence import calls
@@ -90,9 +91,11 @@ async def test_a_cut_call_is_refused_with_the_limit_and_the_turn_goes_on(make: M
 @HALF_CALLS
 async def test_a_model_that_only_writes_cut_calls_is_made_to_answer(make: Make) -> None:
     async with against(make) as (api, model):
-        halves = [cut(make, call=f'{{"word": "{number} once') for number in range(8)]
+        halves = [
+            cut(make, call=f'{{"word": "{number} once') for number in range(MAX_CUT_ANSWERS + 1)
+        ]
         ended = await taken(api, model, *halves, Answer(text="It does not fit."))
-        assert (ended.text, len(asked(api))) == ("It does not fit.", 9)
+        assert (ended.text, len(asked(api))) == ("It does not fit.", MAX_CUT_ANSWERS + 2)
         assert "No more tool calls are carried out" in json.dumps(asked(api)[-1])
 
 
