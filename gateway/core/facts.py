@@ -214,8 +214,6 @@ class ViewFolded:
     least `summed`."""
     spared: int = 0
     """Number of the newest results before `trimmed` that are shown in full all the same."""
-    excerpts_tokens: int = 0
-    """Tokens of results of summarised loops that are still shown, the newest first."""
     kinds: tuple[str, ...] = ()
     """Steps of the fold, gentlest first: `trim`, `sum`, `bridge`, `summary`, `drop`, `new`."""
     summary: CompactionSummary | None = None

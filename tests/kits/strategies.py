@@ -179,7 +179,6 @@ folds = st.builds(
     summed=counts.map(Seq),
     trimmed=counts.map(Seq),
     spared=counts,
-    excerpts_tokens=counts,
     kinds=st.lists(texts, max_size=3).map(tuple),
     summary=st.none()
     | st.builds(
