@@ -108,7 +108,7 @@ class ModelSelector:
         return done(
             text.format(agent=agent.id, model=model),
             EffectFact(fact, inner_conversation(agent.id)),
-            then=lambda seq: self._start_task(self._tell_unusable(at, seq)),
+            then=lambda seq: self._start_task(self._tell_unusable(model, at, seq)),
         )
 
     def choose_for_room(
@@ -136,15 +136,19 @@ class ModelSelector:
         return done(
             words,
             EffectFact(fact, at.conversation),
-            then=(lambda seq: self._start_task(self._tell_unusable(at, seq))) if model else None,
+            then=(lambda seq: self._start_task(self._tell_unusable(fact.model, at, seq)))
+            if model
+            else None,
         )
 
-    async def _tell_unusable(self, at: Address, seq: Seq) -> None:
-        agent_model = self._agents.agent_for(at.conversation).context_for(at.conversation).model
-        if reason := await self._find_start_problem(agent_model):
-            text = _("I cannot use `{model}`: {reason}.")
+    async def _tell_unusable(self, name: str, at: Address, seq: Seq) -> None:
+        agent = self._agents.agent_for(at.conversation)
+        used = agent.agent_model, agent.context_for(at.conversation).model
+        agent_model = next((one for one in used if one.name == name), None)
+        if agent_model is not None and (reason := await self._find_start_problem(agent_model)):
+            text = _("I cannot use `{model}`: {reason}. It stays chosen until you choose another.")
             text = text.format(
-                model=agent_model.name,
+                model=name,
                 reason=inline_code(" ".join(reason.replace("`", "'").split()), 200),
             )
             await post_notice(self._gateway, at, text, seq)
