@@ -361,6 +361,7 @@ class Agent:
         """End all work in these places, as `stop` does: another process goes on there."""
         for place in await self._park([one for one in self.running if places(one)], grace_s):
             self.running.pop(place, None)
+            self._turn_tasks.pop(place, None)
             self.send(TurnEnded(at=self._clock.now(), conversation=place, interrupted=True))
         state = self.state
         asked = [one.conversation for one in state.put_off]
