@@ -13,6 +13,7 @@ import hashlib
 import logging
 import math
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 from agent.dmn import find_outage
@@ -53,6 +54,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.facts import AMBIENT, REPEATED_TURN, Seq, TurnRecord
+from gateway.core.format import format_moment
 from gateway.core.i18n import _, language_for, use_language
 from gateway.core.identity import lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, RequestLabel, readers_of, role_of_integrity
@@ -65,6 +67,7 @@ from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted
 from gateway.runtime.turn_input import PLAIN_FAMILY, AgentContext, TurnServices
 from gateway.runtime.turn_record import (
     PUT_OFF_TEXTS,
+    WAIT_TEXT,
     Turn,
     build_post_entries,
     write_record,
@@ -79,6 +82,8 @@ MIN_FOLD_TOKENS: Final = 300
 """Smallest view that is folded: the text that stands for less takes as much."""
 MAX_FOLDS: Final = 2
 """Tries to make a conversation fit after the provider has refused it as too long."""
+MIN_TOLD_WAIT_S, MAX_TOLD_WAIT_S = 90.0, 7 * 86_400.0
+"""A shorter wait for a model is told without a time, a longer one as this."""
 RENDER_TIMEOUT_S = 2.0
 """Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits
 for an answer."""
@@ -360,7 +365,7 @@ class TurnRunner:
         store, is_awaited = turn.context.gateway.store, turn.is_awaited
         waiting = turn.first_awaited() if is_awaited else []
         is_first = not turn.context.agent.is_put_off(turn.conversation)
-        turn.is_put_off = True
+        turn.is_put_off, wait_s = True, outcome.retry_after_s or 0.0
         if not outcome.steps or turn.is_inner:
             # With steps, its record holds the input and what was done for it.
             turn.input.leave(heard=bool(outcome.steps))
@@ -375,6 +380,9 @@ class TurnRunner:
             if awaited.sender is not None:
                 self._told_people.add(awaited.sender)
             text = _(PUT_OFF_TEXTS[outcome.cause])
+            if wait_s >= MIN_TOLD_WAIT_S:
+                until = record.at + timedelta(seconds=min(wait_s, MAX_TOLD_WAIT_S))
+                text += " " + _(WAIT_TEXT).format(time=format_moment(until, record.at))
             post = Post(key=key, to=turn.place, text=text, reply_to=awaited.message, style="notice")
             entries += await build_post_entries(
                 turn, post, record.at, awaited.seq, self.services.plugins
@@ -386,7 +394,7 @@ class TurnRunner:
             continues=not is_awaited and (turn.continuing or bool(outcome.steps)),
             no_model=outcome.cause,
             reason=outcome.reason,
-            retry_after_s=outcome.retry_after_s or 0.0,
+            retry_after_s=wait_s,
             awaited=is_awaited,
         )
 

@@ -108,6 +108,8 @@ PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
 }
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
+WAIT_TEXT: Final = N_("Its provider asks me to wait until about {time}.")
+"""Stands behind one of them where a provider has just said for how long."""
 IMAGES_REFUSED_TEXT = N_("*(My model could not be shown the picture: its provider refused it.)*")
 """Stands behind an answer to a picture that the model has not seen."""
 CUT_TEXT = N_(

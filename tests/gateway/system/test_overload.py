@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ from agent.dmn import FIRST_AWAY_S
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
+from gateway.core.format import format_moment
 from gateway.runtime.turn_record import FAILURE_TEXTS, PUT_OFF_TEXTS
 from gateway.store import rebuild
 from reverie.testing.gateway import UNHURRIED, Gateway
 from reverie.testing.servers.model_api import Answer, ModelApi, failure
 
 IRC, TELEGRAM = "irc.libera", "telegram.main"
+MINUTE = timedelta(minutes=1)
 OVERLOADED, UNREACHABLE = PUT_OFF_TEXTS["overloaded"], PUT_OFF_TEXTS["unreachable"]
 
 
@@ -177,6 +180,7 @@ async def test_everybody_who_asks_meanwhile_is_told_once_and_until_when(tmp_path
     clock = ManualClock()
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
         api.default = lambda _: failure(429, "rate_limit_error", retry_after_s=3_600)
+        began, ends = clock.now(), clock.now() + 60 * MINUTE
         await asked(made, "reverie, what is for tea?", room="#garden")
         await made.until(lambda: len(made.screen.parts) == 1, step_s=0.1)
 
@@ -190,7 +194,8 @@ async def test_everybody_who_asks_meanwhile_is_told_once_and_until_when(tmp_path
         until_s = clock.monotonic() + 30
         await made.until(lambda: clock.monotonic() >= until_s, step_s=0.1)
         assert len(made.screen.parts) == 3
-        assert all(one.endswith(PUT_OFF_TEXTS["overloaded"]) for one in words(made))
+        assert all(PUT_OFF_TEXTS["overloaded"] in one for one in words(made))
+        assert any(format_moment(one, began) in words(made)[0] for one in (ends, ends + MINUTE))
 
 
 async def test_a_waiting_question_is_answered_after_a_restart_and_nobody_is_told_twice(
