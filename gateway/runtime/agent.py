@@ -660,13 +660,17 @@ class Agent:
         async with self._turns.digests.locks.lock_for(conversation):
             context = self.context_for(conversation)
             with self._models.pool.holding(context.model):  # whatever is in use by its end
-                return await self._turns.run(
+                ended = await self._turns.run(
                     context,
                     conversation,
                     autonomous=autonomous,
                     continuing=continuing,
                     handle=handle,
                 )
+        used = self.context_for(conversation).model.caches
+        for unused in set(self._models.pool.caches).difference(used):
+            self._models.keep_warm.forget(unused, self.id, conversation)
+        return ended
 
     async def give_up(
         self, conversation: ConversationId, reason: str, *, autonomous: bool

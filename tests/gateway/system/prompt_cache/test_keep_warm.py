@@ -104,3 +104,23 @@ async def test_a_budget_keeps_the_prompt_and_its_cost_is_counted(
         assert float(counted) == len(api.seen)
         kept = [one for one in caplog.messages if "is kept warm" in one]
         assert len(kept) == refreshed(api)
+
+
+@pytest.mark.system
+async def test_nothing_is_kept_warm_at_a_model_that_a_room_no_longer_uses(tmp_path: Path) -> None:
+    other = "models: {other: {provider: p, name: claude-opus-4-8}, main: "
+    config = CONFIG.replace("models: {main: ", other).replace(
+        "dm: open", 'dm: open, roles: {owner: ["irc.libera:ann"]}'
+    )
+    async with garden(tmp_path, "keep_warm_usd: 0.5", config=config) as (made, api):
+        for _ in range(4):
+            await ask(made)
+            await idle(made, api, 900.0)
+        before = refreshed(api)
+        await ask(made)
+        assert "other" in await made.ask("!model here other", sender="ann", room="#garden")
+        await ask(made)
+        await idle(made, api, 900.0)
+        models = [one.body["model"] for one in api.seen if one.body["max_tokens"] == 0]
+        assert before > 0
+        assert "claude-sonnet-5-5" not in models[before:]
