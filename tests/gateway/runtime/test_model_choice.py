@@ -174,6 +174,7 @@ async def test_what_cannot_be_made_ready_is_said(
                 raise ModelUnusable("no `weights`\nthere")
 
             monkeypatch.setattr(first, "start", fails)
+            assert (await gate.command("model here", name="main")).ok  # the room has its own
             answer = await gate.command("model switch", name="other")
             assert answer.answer == "`reverie` uses `other` from its next answer on."
             await gate.screen.until(1)
