@@ -4,7 +4,8 @@ The order of this file: requests and responses, `WebFetcher`, search services, t
 
 A host is looked up once, its addresses are checked, and connections go to these addresses only.
 There are no cookies, no logins, no proxies, and no redirects without a new check: httpcore has none
-of them. Pages are asked for without compression: a few kilobytes can unpack to gigabytes (CWE-409).
+of them. Pages are asked for without compression. What comes as gzip all the same is unpacked up to
+the limit of a page alone: a few kilobytes can unpack to gigabytes (CWE-409).
 
 Search services: docs.searxng.org (dev/search_api), api-dashboard.search.brave.com
 (api-reference/web/search/get), docs.tavily.com (api-reference/endpoint/search), html.duckduckgo.com
@@ -18,6 +19,7 @@ import json
 import re
 import socket
 import ssl
+import zlib
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -282,11 +284,18 @@ class WebFetcher:
         kind = kind.strip().lower()
         body = bytearray()
         if wants(kind):
-            if headers.get("content-encoding", "identity").strip().lower() not in ("", "identity"):
+            encoding = headers.get("content-encoding", "").strip().lower().removeprefix("x-")
+            if encoding not in ("", "identity", "gzip"):
                 host = display_host(target)
                 raise ToolCallRefused(f"{host} sent it packed, which was not asked for.")
+            unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS) if encoding == "gzip" else None
             async for data in response.aiter_stream():
-                body += data
+                try:
+                    left = MAX_PAGE_BYTES + 1 - len(body)
+                    body += data if unpacker is None else unpacker.decompress(data, left)
+                except zlib.error:
+                    host = display_host(target)
+                    raise ToolCallRefused(f"{host} sent it packed, and broken.") from None
                 if len(body) > MAX_PAGE_BYTES:
                     break
         return WebResponse(

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gzip
 import json
 import logging
 import os
@@ -260,10 +261,23 @@ async def test_every_hop_of_a_redirect_is_judged_anew() -> None:
         assert "cookie" not in site.seen[-1].headers
 
 
-async def test_what_is_packed_is_refused(tools: Desk) -> None:
-    for encoding in ("gzip", "br", "gzip, gzip", "zstd", "deflate"):
-        tools.site.pages["/"] = Page(b"x", {**TEXT, "content-encoding": encoding})
-        assert "not asked for" in await tools.refused(tools.site.url("/"))
+@pytest.mark.usefixtures("small")
+async def test_what_is_packed_although_nobody_asked_is_unpacked_up_to_the_limit_of_a_page(
+    tools: Desk,
+) -> None:
+    pages, url = tools.site.pages, tools.site.url("/")
+    packed = {**TEXT, "content-encoding": "gzip"}
+    pages["/"] = Page(gzip.compress("héllo".encode()), packed)
+    assert (await tools.fetch(url)).text.endswith("héllo")
+    pages["/"] = Page(gzip.compress(b"0" * 200_000_000, 9), packed)
+    page = await tools.fetch(url)
+    assert page.text.count("0") - url.count("0") - 2 <= 10_000
+    assert page.text.endswith("(There is more of it than is read of one page.)")
+    pages["/"] = Page(b"not packed at all", packed)
+    assert "broken" in await tools.refused(url)
+    for encoding in ("br", "gzip, gzip", "zstd", "deflate"):
+        pages["/"] = Page(b"x", {**TEXT, "content-encoding": encoding})
+        assert "not asked for" in await tools.refused(url)
     assert {one.headers["accept-encoding"] for one in tools.site.seen} == {"identity"}
 
 
