@@ -321,7 +321,8 @@ class Respondent:
             found = existing or ""
         elif found is None:
             found = self._ask_hidden(key, file, None if existing in self.typed else existing, parse)
-        self.asked_secrets.append(found)
+        if found:
+            self.asked_secrets.append(found)
         return found
 
     def _take_secret(self, key: str) -> str | None:

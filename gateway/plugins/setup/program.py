@@ -48,6 +48,7 @@ from gateway.plugins.setup.dialog import (
     SetupStopped,
     Values,
     parse_choice,
+    replace_texts,
     split_words,
 )
 from gateway.plugins.setup.model import ask_model
@@ -111,7 +112,9 @@ def _run_setup(directory: Path | None, person: Respondent, *, yes: bool) -> int:
     if value_at(config, "ops", "token") is None:
         token = person.add_secret("ops.token", secrets.token_urlsafe(32))
         config["ops"] = config.get("ops", {}) | {"token": token}
-    used = [one for one in person.asked_secrets if one in json.dumps(config)]
+    held = list[str]()
+    replace_texts(config, held.append)
+    used = [one for one in dict.fromkeys(person.asked_secrets) if one in held]
     files |= {one[7:-1]: f"{person.typed[one]}\n" for one in used if one in person.typed}
     missing = [one[2:-1] for one in used if person.reveal(one) is None]
     notes = [f"{name} must be set in the environment of `reverie run`" for name in missing]

@@ -1000,6 +1000,25 @@ async def test_force_writes_what_does_not_work_and_yes_does_not(tmp_path: Path) 
         assert "speaks_up: sometimes" in (directory / "reverie.yaml").read_text()
 
 
+async def test_what_is_missing_in_the_environment_is_named_and_nothing_else(tmp_path: Path) -> None:
+    answers = {
+        "platforms": "irc",
+        "irc-server": "127.0.0.1:1",
+        "irc-tls": "no",
+        "irc-nick": "rev",
+        "irc-account": "none",
+        "irc-rooms": "none",
+        "irc-owner": "later",
+        "model-provider": "anthropic",
+        "model-name": "claude-x",
+        "model-key-env": "NOT_SET",
+    }
+    flags_ = [word for name, value in answers.items() for word in (f"--{name}", value)]
+    where = "--non-interactive", "--force", "--config", str(tmp_path / "bot")
+    _, out, _ = await piped(*where, *flags_)
+    assert [one.split()[0] for one in out.split("note: ")[1:]] == ["NOT_SET"]
+
+
 @pytest.mark.system
 async def test_input_that_ends_says_how_to_do_without(tmp_path: Path) -> None:
     code, _, err = await piped("--config", str(tmp_path / "bot"), words="telegram\n")
