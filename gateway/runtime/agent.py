@@ -311,11 +311,7 @@ class Agent:
             if timer is not None:
                 timer.cancel()
         parked = await self._park([*self.running], grace_s)
-        if self._save_task is not None or (self._is_unsaved and self.leads):
-            if self._save_task is not None:  # write now what was pending
-                self._save_task.cancel()
-                await asyncio.gather(self._save_task, return_exceptions=True)
-            await self._write_state(0.0)
+        await self._save_now()
         if parked:
             logger.info(
                 "%s: parked %d turns; they are taken up at the next start", self.id, len(parked)
@@ -369,6 +365,8 @@ class Agent:
         for place in {*state.pending, *state.continuing, *state.low, *asked, *owed}:
             if places(place):
                 self.leave_off(place)
+        if places(self.policy.inner):  # whoever goes on reads the state
+            await self._save_now()
 
     def leave_off(self, place: ConversationId) -> None:
         """Owe no turn there any more."""
@@ -504,6 +502,14 @@ class Agent:
         if self._save_task is not None:
             self._save_task.cancel()
         self._save_task = self._tasks.create_task(work)
+
+    async def _save_now(self) -> None:
+        if self._save_task is not None or (self._is_unsaved and self.leads):
+            if self._save_task is not None:
+                self._save_task.cancel()
+                await asyncio.gather(self._save_task, return_exceptions=True)
+            self._save_task, self._is_unsaved = None, False
+            await self._write_state(0.0)
 
     async def _write_state(self, delay_s: float) -> None:
         if delay_s:

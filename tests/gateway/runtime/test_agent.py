@@ -141,6 +141,24 @@ async def test_after_a_turn_the_state_is_written_down_a_second_later(tmp_path: P
         await loop.stop(1.0)
 
 
+async def test_the_state_is_written_down_before_another_process_goes_on(tmp_path: Path) -> None:
+    turns, clock = Ending(), ManualClock()
+    turns.tell.set()
+    async with (
+        await Store.open(tmp_path / "reverie.db", clock) as store,
+        asyncio.TaskGroup() as tasks,
+    ):
+        loop = made(store, clock, turns, tasks)
+        loop.notice(ROOM, URGENT)
+        await over(loop)
+        await loop.leave(lambda _: True, 1.0)
+        assert len(await store.entries(kinds=["dmn"])) == 1
+        clock.advance(2)
+        await settled()
+        await loop.stop(1.0)
+        assert len(await store.entries(kinds=["dmn"])) == 1
+
+
 async def story(tmp_path: Path) -> int:
     turns, clock = Ending(), ManualClock()
     async with (
