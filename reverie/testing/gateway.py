@@ -12,7 +12,6 @@ from agent.models.scripted import Script as Script
 from agent.models.scripted import ScriptedModel
 from agent.models.scripted import ScriptRule as ScriptRule
 from channels.base import Capabilities, Channel, PostPart
-from reverie.testing.console import ConsoleChannel
 from gateway import app
 from gateway.config.loader import parse_config
 from gateway.config.models import RatesConfig, Settings
@@ -30,6 +29,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import Fact, TurnRecord
 from gateway.store import LogEntry, Store, StoreClosed, StoreMissing, StoreUnreadable
+from reverie.testing.console import ConsoleChannel
 from reverie.testing.simulated_time import JumpingClock
 
 CONSOLE = ChannelName("console")
