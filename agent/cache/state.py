@@ -4,8 +4,8 @@
 Gaps count from start to start of requests, as a cache's lifetimes do. Of each conversation, of the
 part that all conversations of an agent share, and of all conversations together are kept: a
 histogram of the gaps, and two sums of tokens, what a lifetime of an hour would have kept where 5
-minutes would not, and what would have been written for it. Newer gaps weigh more, and the gaps of
-all conversations stand in for what is not known of one.
+minutes would not, and what would have been written behind the first request for it. Newer gaps
+weigh more, and the gaps of all conversations stand in for what is not known of one.
 
 The content of a cache is derived from the requests that were sent. A provider stores what stands in
 front of a breakpoint, as a segment behind the cached prefix before it, for the lifetime that was
@@ -46,6 +46,9 @@ _OVER_WEIGHT = 0.1
 for longer than ever."""
 _PRESUMED_HOUR_GAPS = 0.4
 """Gaps between 5 minutes and an hour that are assumed for what begins with an hour."""
+_PRESUMED_GAPS_AHEAD = 10
+"""Gaps, as long as those of all conversations together, that are assumed to follow in each. Of the
+values that were tried 8 learns later, and 15 gives an hour where talks do not last so long."""
 _MIN_LONG_GAPS = 2.0
 """Least number of gaps of more than an hour before the end of a conversation may go uncached."""
 
@@ -72,15 +75,15 @@ class Gaps(NamedTuple):
     kept: float = 0.0
     """Tokens that an hour would have kept and 5 minutes would not."""
     written: float = 0.0
-    """Tokens that would have been written for it."""
+    """Tokens that would have been written for it, those of the first request not counted."""
 
     def with_request(self, at_s: float, tokens: int, before: "Gaps | None") -> "Gaps":
         """Return the observations with a request added. `before`: those of its conversation. None:
         it is its first.
         """
-        lengths, kept, written = [weight * _DECAY for weight in self.lengths], 0, tokens
+        lengths, kept, written = [weight * _DECAY for weight in self.lengths], 0, 0
         if before is not None:
-            length = bisect_right(LENGTHS_S, max(0.0, at_s - before.last_s))
+            length, written = bisect_right(LENGTHS_S, max(0.0, at_s - before.last_s)), tokens
             lengths[length] += 1.0
             if length < _HOUR:
                 written = max(0, tokens - before.tokens)
@@ -159,17 +162,20 @@ class Cadence:
     def lifetimes(self, conversation: str, price: Price) -> Lifetimes:
         """Return the lifetimes that the gaps so far show to be cheapest.
 
-        A conversation begins with an hour for the shared part and the binding, and 5 minutes for
-        the rest. That gets an hour once it would have saved as much as the conversation costs
-        uncached. What all conversations together would have saved, for each token written, counts
-        as one more conversation of this size.
+        A conversation begins with an hour for the shared part and the binding. The rest has an hour
+        where its own gaps, and the mean gap of all conversations as one more, show that to cost
+        less: by as much as the conversation costs uncached, or at all if an hour pays in a
+        conversation of its size whose next gaps are like those of all conversations.
         """
         gaps, pool = self._by_conversation.get(conversation, _NO_GAPS), self.pool
-        usual = gaps.tokens * pool.kept / max(1.0, pool.written)
+        count = max(1.0, sum(pool.lengths))
+        kept = gaps.tokens * sum(pool.lengths[_SHORT:_HOUR]) / count
+        written, once = pool.written / count, gaps.tokens / _PRESUMED_GAPS_AHEAD
+        risk = 0 if is_hour_cheaper(kept, written + once, price) else gaps.tokens
         own: CacheTtl | None = "5m"
         short, long = sum(gaps.lengths[:_SHORT]), sum(gaps.lengths[_HOUR:])
         lost = sum(gaps.lengths[_SHORT:])
-        if is_hour_cheaper(gaps.kept + usual, gaps.written + gaps.tokens, price, gaps.tokens):
+        if is_hour_cheaper(gaps.kept + kept, gaps.written + written + risk, price, risk):
             own = "1h"
         elif long >= _MIN_LONG_GAPS and short * (1.0 - price.read) < lost * (price.write_5m - 1.0):
             own = None  # hardly anything that was written was read

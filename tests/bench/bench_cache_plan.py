@@ -1,7 +1,7 @@
 """What planned cache marks cost against the least possible: `python tests/bench/bench_cache_plan.py
 [--json]`.
 
-Busy hours, days with silences, gaps at random, sparse weeks, single rooms at fixed gaps, each of a
+The recorded hour, busy hours, days with silences, gaps at random, sparse weeks, single rooms at fixed gaps, each of a
 few seeds, judged by the prompt cache of `reverie/testing/servers/messages_cache.py`. 1.00 is the clairvoyant
 optimum (`optimum.py`) for the same requests: it knows when silences end, which nobody can, so talk
 at random cannot come near it. Printed are the four policies (`auto`, `fixed`, all for an hour, all
@@ -10,6 +10,7 @@ but not the next request. A policy that has to learn that can hardly do better.
 """
 
 import argparse
+import csv
 import functools
 import itertools
 import json
@@ -28,6 +29,7 @@ from reverie.testing.servers.messages_cache import MessagesCache, Usage
 from tests.bench.optimum import Asked, Cost, Seen, State, optimum, teach
 
 PRICES = PriceTable.parse(Path("config/prices.yaml").read_text(encoding="utf-8"))
+HOUR = Path(__file__).with_name("hour.tsv")
 DAY_S = 86_400.0
 FOLD_TOKENS = 16_000
 SHARED_TOKENS = 2_400
@@ -263,7 +265,23 @@ def sparse_week(seed: int) -> list[Turn]:
     return told_at(talks, rng, tools=0.25)
 
 
+def recorded_hour(seed: int) -> list[Turn]:
+    """Questions of `hour.tsv`, at their times in their places. The seed changes sizes alone, so the
+    best online policy was taught by these very times: it knows more than an online policy can."""
+    rng, times = random.Random(seed), defaultdict[str, list[float]](list)
+    with HOUR.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream, delimiter="\t"):
+            if not row["room"] or row["text"].startswith("reverie"):
+                times[row["room"] or row["who"]].append(float(row["second"]))
+    talks = [
+        (conversation(rng, name, "a", room="#" in name, shared=SHARED_TOKENS, card=75, own=150), at)
+        for name, at in times.items()
+    ]
+    return told_at(talks, rng, tools=0.0)
+
+
 RECORDED: dict[str, Callable[[int], list[Turn]]] = {
+    "the recorded hour": recorded_hour,
     "a busy hour": busy_hour,
     "a day with silences": day_with_silences,
     "random gaps": random_gaps,

@@ -121,7 +121,7 @@ def own(cadence: Cadence, room: str = ROOM) -> str | None:
 )
 def test_a_few_gaps_decide(gap_s: float, lifetime: str | None) -> None:
     """What lives for 300 s is gone at 300."""
-    assert own(heard(0.0, gap_s)) == "5m"
+    assert own(heard(0.0)) == "5m"
     assert own(heard(*(gap_s * number for number in range(6)))) == lifetime
 
 
@@ -155,6 +155,19 @@ def test_where_most_conversations_have_such_gaps_a_new_one_has_an_hour() -> None
     assert own(cadence, "irc/new") == "1h"
     heard(*(9_060.0 + 60.0 * number for number in range(200)), room="irc/new", cadence=cadence)
     heard(21_060.0, room="irc/newer", cadence=cadence)
+    assert own(cadence, "irc/newer") == "5m"
+
+
+def test_a_new_gateway_learns_from_the_first_gaps_of_all_conversations_together() -> None:
+    """In ten minutes, before any conversation has two such gaps. Most gaps are shorter elsewhere."""
+    cadence = Cadence()
+    for room in range(3):
+        heard(0.0, 60.0, 480.0, room=f"irc/{room}", cadence=cadence)
+    heard(600.0, room="irc/new", cadence=cadence)
+    assert own(cadence, "irc/new") == "1h"
+    for room in range(3, 12):
+        heard(*(600.0 + 60.0 * n for n in range(8)), room=f"irc/{room}", cadence=cadence)
+    heard(1_200.0, room="irc/newer", cadence=cadence)
     assert own(cadence, "irc/newer") == "5m"
 
 
