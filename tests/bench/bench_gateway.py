@@ -93,6 +93,7 @@ ROWS: Final = {
     "input tokens for each addressed message": Row("tokens", "<= 3,400"),
     "units for each answer": Row("units", "<= 380"),
     "prefix that all conversations share": Row("tokens", "<= 1,800"),
+    "cost, the recorded hour": Row("units", "<= 1.05 times", "bound"),
     "cost, a busy hour": Row("units", "<= 1.05 times", "bound"),
     "cost, a day with silences": Row("units", "<= 1.06 times", "bound"),
     "cost, random gaps": Row("units", "<= 1.05 times", "bound"),
