@@ -205,6 +205,9 @@ class ConversationReader:
             and stored.fact.source
             and (line := await self._read_awaited(stored.cause))
         }
+        if reactions := [(seq, fact) for seq, fact in found if isinstance(fact, ReactionChanged)]:
+            taken_back = await self._find_taken_back(*reactions[0])
+            found = [(seq, fact) for seq, fact in found if seq not in taken_back]
         return [
             CurrentMessage(
                 seq,
@@ -216,6 +219,21 @@ class ConversationReader:
             for seq, fact in found
             if fact.id in posts or not isinstance(fact, ReactionChanged | DeliveryReport)
         ]
+
+    async def _find_taken_back(self, seq: Seq, first: ReactionChanged) -> set[Seq]:
+        """Return the reactions there, from the `first` on, that were taken back since."""
+        place = first.at.conversation
+        open_ones, gone = dict[tuple[SenderId, MessageId, str], Seq](), set[Seq]()
+        for entry in await self._store.entries(
+            after=seq - 1, kinds=["reacted"], conversation=place
+        ):
+            assert isinstance(entry.fact, ReactionChanged)
+            key = (entry.fact.sender.id, entry.fact.message, entry.fact.reaction)
+            if entry.fact.added:
+                open_ones[key] = entry.seq
+            elif key in open_ones:
+                gone.add(open_ones.pop(key))
+        return gone
 
     async def _read_awaited(self, line: Seq | None) -> CurrentMessage | None:
         """Return the line that an intention waited for, with its newest text. None: deleted."""
