@@ -17,6 +17,7 @@ from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
 from channels.telegram.config import TelegramConfig
 from gateway.config.loader import ConfigError, parse_config, read_config
+from gateway.core.fields import ConfigSection
 from gateway.plugins import settings_model
 from tests.kits.examples import examples
 
@@ -158,6 +159,22 @@ def test_the_example_names_every_key() -> None:
         if not re.search(rf"\b{name}:", text)
     ]
     assert missing == []
+
+
+def test_defaults_that_are_not_checked_at_the_start_are_good() -> None:
+    sections = [ConfigSection]
+    for section in sections:  # all of them, while the list grows
+        sections += [one for one in section.__subclasses__() if one not in sections]
+    unchecked = [
+        field.default
+        for section in sections
+        for field in section.model_fields.values()
+        if isinstance(field.default, ConfigSection)
+    ]
+    assert len(unchecked) > 20
+    for default in unchecked:
+        given_ones = {name: getattr(default, name) for name in default.model_fields_set}
+        assert type(default).model_validate(given_ones) == default
 
 
 def test_files_are_merged_by_key(tmp_path: Path) -> None:
