@@ -281,7 +281,7 @@ def recorded_hour(seed: int) -> list[Turn]:
 
 
 RECORDED: dict[str, Callable[[int], list[Turn]]] = {
-    "the recorded hour": recorded_hour,
+    "the times of the recorded hour": recorded_hour,
     "a busy hour": busy_hour,
     "a day with silences": day_with_silences,
     "random gaps": random_gaps,
