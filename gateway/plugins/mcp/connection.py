@@ -21,6 +21,7 @@ import mcp_types as types
 from mcp.client import Client, IncomingMessage
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
@@ -34,6 +35,9 @@ from gateway.plugins.mcp.client import McpServerClient
 MAX_EVENT_BYTES: Final = 16_777_216
 """Bytes of one message of an event stream: a picture of a whole screen is a few MB as base64."""
 CONNECT_TIMEOUT_S: Final = 10.0
+STREAM_TIMEOUT_S: Final = 300.0
+"""Seconds without a byte after which a stream is given up, as the library has it: calls have their
+own limit, and a server may have no change to tell for long."""
 INPUT_REQUIRED: Final = "(It wants to know more before it goes on, and nobody here can tell it.)"
 HandshakeMode = Literal["auto", "legacy"]
 """First message: a request for the version (2026-07-28), or the handshake used before. Some servers
@@ -117,8 +121,9 @@ class McpConnection:
             message_handler=self._on_message,
             client_info=types.Implementation(name="reverie", version="1"),
         )
-        async with client:
+        async with client, asyncio.TaskGroup() as tasks:
             self._client = client
+            tasks.create_task(self._listen(client))
             while True:
                 self._relist_wanted.clear()
                 async with asyncio.timeout(self._config.timeout):
@@ -129,6 +134,19 @@ class McpConnection:
                         self._server.clock, LIST_INTERVAL_S, self._relist_wanted.wait()
                     )
                 await self._server.clock.sleep(LIST_PAUSE_S)
+
+    async def _listen(self, client: Client) -> None:
+        """Fetch a new list after each change: servers of 2026-07-28 tell only who listens."""
+        while client.server_capabilities.tools and client.server_capabilities.tools.list_changed:
+            try:
+                async with client.listen(tools_list_changed=True) as changes:
+                    async for _ in changes:
+                        self._relist_wanted.set()
+            except ListenNotSupportedError:  # of an older version: `_on_message` is told
+                return
+            except (MCPError, SubscriptionLost):
+                pass
+            await self._server.clock.sleep(LIST_INTERVAL_S)
 
     async def call(self, tool: str, arguments: dict[str, object]) -> types.CallToolResult:
         """Call a tool. An error that the server reports is a result, too.
@@ -205,7 +223,11 @@ class McpConnection:
         headers = {name: value.get_secret_value() for name, value in self._config.headers.items()}
         client = httpx2.AsyncClient(
             headers=headers,
-            timeout=httpx2.Timeout(self._config.timeout + SEND_GRACE_S, connect=CONNECT_TIMEOUT_S),
+            timeout=httpx2.Timeout(
+                self._config.timeout + SEND_GRACE_S,
+                connect=CONNECT_TIMEOUT_S,
+                read=max(self._config.timeout + SEND_GRACE_S, STREAM_TIMEOUT_S),
+            ),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=4),
             proxy=find_proxy(None, self._config.url) or None,
             trust_env=False,

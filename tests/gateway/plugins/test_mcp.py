@@ -79,8 +79,6 @@ async def at() -> AsyncIterator[Town]:
 
 
 async def test_a_changed_list_is_fetched_and_told(tmp_path: Path) -> None:
-    """As of 2026-07-28, where changes have to be asked for."""
-
     async with town({"own": own(tmp_path)}) as at:
         before = at.names
         assert (await at.call("own_grow")).text == "grown"
@@ -137,8 +135,10 @@ async def test_a_turn_that_is_interrupted_cancels_its_call(tmp_path: Path) -> No
         await there(tmp_path / "cancelled")
 
 
-async def test_the_same_at_an_address(tmp_path: Path) -> None:
+async def test_the_same_at_an_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes are told to who listens for them: the list is not fetched without being told."""
 
+    monkeypatch.setattr("gateway.plugins.mcp.connection.LIST_INTERVAL_S", 86400.0)
     with listening_own(tmp_path) as server:
         async with town({"own": {"url": server.url, "timeout": PATIENCE_S}}) as at:
             assert (await at.call("own_grow")).text == "grown"
