@@ -122,6 +122,8 @@ class Plugins:
             ["plugin", "hook"],
             registry=self.metrics,
         )
+        self._at = dict[tuple[str, type], list[Hook]]()
+        """Who hangs on a hook for the places of a channel, by the channel's class."""
         self._skills = dict[tuple[Hook, str, frozenset[str]], tuple[float, str]]()
         """What `skills` returned for these, and until when (monotonic) that is shown."""
         self.on_problem: Callable[[PluginProblem], None] = lambda _: None
@@ -263,11 +265,14 @@ class Plugins:
 
     def _hooks_at(self, name: str, channel: object) -> list[Hook]:
         """Return who hangs on a hook for the places of a channel, see `Plugin.abilities`."""
-        return [
-            one
-            for one in self.hooks[name]
-            if not one.plugin.abilities or isinstance(channel, one.plugin.abilities)
-        ]
+        at = name, type(channel)
+        if at not in self._at:  # testing for protocols takes long
+            self._at[at] = [
+                one
+                for one in self.hooks[name]
+                if not one.plugin.abilities or isinstance(channel, one.plugin.abilities)
+            ]
+        return self._at[at]
 
     def progress_listeners(self, channel: object) -> list[ProgressListener]:
         """Return who is told what happens in the turns of a channel's places."""

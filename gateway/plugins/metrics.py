@@ -2,13 +2,12 @@
 their models.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
-    Gauge,
     Histogram,
     ProcessCollector,
     disable_created_metrics,
@@ -192,48 +191,18 @@ class AgentStats:
         self.list_minds, self.workspace = minds, workspace
         self.usage = dict[str, Usage]()
         """Tokens since the start, by agent."""
-        self._models = set[tuple[str, str, str]]()
-        self._requests = Counter(
-            "llm_requests",
-            "Model requests that were answered.",
-            MODEL_LABELS,
-            registry=self.metrics,
-        )
-        self._cost_usd = Counter(
-            "llm_cost_usd",
-            "What they cost in US dollars; absent where no price is known.",
-            MODEL_LABELS,
-            registry=self.metrics,
-        )
-        self._read_tokens = Counter(
-            "llm_cache_read_tokens",
-            "Prompt tokens read from the provider's cache.",
-            MODEL_LABELS,
-            registry=self.metrics,
-        )
-        self._written_tokens = Counter(
-            "llm_cache_creation_tokens",
-            "Prompt tokens written to the provider's cache.",
-            MODEL_LABELS,
-            registry=self.metrics,
-        )
-        self._estimated = Gauge(
-            "llm_prompt_tokens_estimated",
-            "Tokens that the newest request's prompt was thought to have before it was sent.",
-            MODEL_LABELS,
-            registry=self.metrics,
-        )
+        self.turns = Counter[tuple[str, str, str]]()
+        """Turns by the labels of their metric; so the others."""
+        self.requests = Counter[tuple[str, str, str]]()
+        self.cost_usd = dict[tuple[str, str, str], float]()
+        self.read_tokens = Counter[tuple[str, str, str]]()
+        self.written_tokens = Counter[tuple[str, str, str]]()
+        self.estimated = dict[tuple[str, str, str], int]()
         self._drift = Histogram(
             "llm_prompt_tokens_drift",
             "How far estimates were from the bill, in percent of the bill, whichever way.",
             MODEL_LABELS,
             buckets=DRIFT_PERCENT,
-            registry=self.metrics,
-        )
-        self._turns = Counter(
-            "reverie_turns",
-            "Turns that ended, by why they were taken and how they ended.",
-            ["agent", "cause", "outcome"],
             registry=self.metrics,
         )
         self.metrics.register(self)
@@ -243,28 +212,27 @@ class AgentStats:
         for entry in entries:
             if isinstance(entry.fact, TurnRecord):
                 if entry.fact.within is None:  # a turn within another one is counted with it
-                    self._turns.labels(entry.fact.agent, entry.fact.cause, entry.fact.outcome).inc()
+                    self.turns[entry.fact.agent, entry.fact.cause, entry.fact.outcome] += 1
                 for account in entry.fact.accounts:
                     self.count_request(entry.fact.agent, account)
 
     def count_request(self, agent: str, account: RequestUsage) -> None:
         """Count a model request that was answered, with its usage and cost."""
         labels = (agent, account.provider, account.model)
-        if labels not in self._models and len(self._models) >= MAX_MODELS:
+        if labels not in self.requests and len(self.requests) >= MAX_MODELS:
             labels = (agent, OTHER_MODELS, OTHER_MODELS)
-        self._models.add(labels)
         self.usage[agent] = self.usage.get(agent, Usage()) + account.usage
-        self._requests.labels(*labels).inc()
-        self._read_tokens.labels(*labels).inc(account.usage.cache_read_tokens)
-        self._written_tokens.labels(*labels).inc(account.usage.cache_write_tokens)
+        self.requests[labels] += 1
+        self.read_tokens[labels] += account.usage.cache_read_tokens
+        self.written_tokens[labels] += account.usage.cache_write_tokens
         if account.cost_usd is not None:
-            self._cost_usd.labels(*labels).inc(account.cost_usd)
+            self.cost_usd[labels] = self.cost_usd.get(labels, 0.0) + account.cost_usd
         estimated, billed = (
             sum(block.tokens for block in account.blocks),
             account.usage.prompt_tokens,
         )
         if estimated > 0:
-            self._estimated.labels(*labels).set(estimated)
+            self.estimated[labels] = estimated
             if billed > 0:
                 self._drift.labels(*labels).observe(100.0 * abs(estimated - billed) / billed)
 
@@ -314,6 +282,48 @@ _WORKSPACE_COUNTERS: Final = (
 
 
 _AGENT_ROWS: Final[tuple[MetricRow, ...]] = (
+    (
+        CounterMetricFamily,
+        "llm_requests",
+        "Model requests that were answered.",
+        MODEL_LABELS,
+        lambda own: own.requests.items(),
+    ),
+    (
+        CounterMetricFamily,
+        "llm_cost_usd",
+        "What they cost in US dollars; absent where no price is known.",
+        MODEL_LABELS,
+        lambda own: own.cost_usd.items(),
+    ),
+    (
+        CounterMetricFamily,
+        "llm_cache_read_tokens",
+        "Prompt tokens read from the provider's cache.",
+        MODEL_LABELS,
+        lambda own: own.read_tokens.items(),
+    ),
+    (
+        CounterMetricFamily,
+        "llm_cache_creation_tokens",
+        "Prompt tokens written to the provider's cache.",
+        MODEL_LABELS,
+        lambda own: own.written_tokens.items(),
+    ),
+    (
+        GaugeMetricFamily,
+        "llm_prompt_tokens_estimated",
+        "Tokens that the newest request's prompt was thought to have before it was sent.",
+        MODEL_LABELS,
+        lambda own: own.estimated.items(),
+    ),
+    (
+        CounterMetricFamily,
+        "reverie_turns",
+        "Turns that ended, by why they were taken and how they ended.",
+        ["agent", "cause", "outcome"],
+        lambda own: own.turns.items(),
+    ),
     (
         GaugeMetricFamily,
         "llm_cache_hit_ratio",

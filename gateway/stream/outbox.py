@@ -196,10 +196,9 @@ class Delivery:
         self._clock = outbox.clock
         self._is_begun = any(part.state == "sending" for part in item.parts)
         """That its first part is handed over was recorded with the post, and it was not yet."""
-        self._parts = [
-            replace(part, state="pending") if part.state == "sending" else part
-            for part in item.parts
-        ]
+        self._parts = list(item.parts)
+        if self._is_begun:
+            self._parts[0] = replace(item.parts[0], state="pending")
         self._unsaved: tuple[str, ...] | None = None
         """Rendered parts, if they are not in the store yet."""
         self._resend_s = 0.0
@@ -545,9 +544,8 @@ class Outbox:
         """
         self._refused_at = dict[ConversationId, datetime]()
         """Time of the last refusal of a place where the bot may not, or might not post."""
-        self._in_flight = defaultdict[
-            ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]
-        ](set)
+        self._in_flight = defaultdict[ChannelName, set[asyncio.Future[None]]](set)
+        """Done once the sends that began together have ended."""
         self._stopping = False
         self._begun = dict[PostKey, tuple[str, ...]]()
         """Posts that are being appended with the start of their first part, and their parts."""
@@ -784,10 +782,17 @@ class Outbox:
         self, channel: ChannelName, sends: Sequence[Awaitable[Receipt]]
     ) -> list[Receipt | BaseException]:
         """Return the results of these sends, which `pause` waits for."""
-        done = asyncio.gather(*sends, return_exceptions=True)
+        done = asyncio.get_running_loop().create_future()
         self._in_flight[channel].add(done)
-        done.add_done_callback(self._in_flight[channel].discard)
-        return await done
+        try:
+            if len(sends) > 1:
+                return await asyncio.gather(*sends, return_exceptions=True)
+            return [await sends[0]]
+        except Exception as error:  # noqa: BLE001 - as `gather` returns it
+            return [error]
+        finally:
+            self._in_flight[channel].discard(done)
+            done.set_result(None)
 
     async def wait_until_present(
         self, channel: Channel, post: Post, absence: RecipientAway | MayNotPost, max_wait_s: float
@@ -838,15 +843,15 @@ class Outbox:
         """Append the end of a post after the `news` of its parts, with what follows: a judgement, a
         notice of doubt.
         """
-        place, notice = post.to.conversation, None
-        entry = partial(NewEntry, at=self.clock.now(), conversation=place)
+        place, notice, now = post.to.conversation, None, self.clock.now()
+        entry = partial(NewEntry, at=now, conversation=place)
         report = DeliveryReport(
             id=EventId(post.key),
             at=post.to,
             post=post.key,
             state=state,
             reason=reason,
-            sent=self.clock.now(),
+            sent=now,
         )
         ended = entry(fact=report, key=dedup_key(report))
         entries = [*(entry(fact=one) for one in news), ended]
