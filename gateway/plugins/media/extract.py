@@ -21,7 +21,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import IO, Final, NamedTuple
 from urllib.parse import parse_qs, urljoin, urlsplit
 from xml.etree import ElementTree as ET
 
@@ -92,6 +92,15 @@ cannot have."""
 _OPENED, _CLOSED = re.compile(f"{_OPEN}\\s*"), re.compile(f"\\s*{_CLOSE}")
 _PDF_HEAD_BYTES = 1024
 """A PDF's header may stand anywhere in these (ISO 32000-1, annex H, 3.4.1)."""
+_DOCX_SIGNS: Final = {
+    "p": "\n",
+    "tc": "\n",
+    "br": "\n",
+    "cr": "\n",
+    "tab": "\t",
+    "noBreakHyphen": "-",
+}
+"""Text of elements that stand for a sign in a Word document."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BLANK = re.compile(r"\n\s*\n\s*\n+")
 
@@ -266,8 +275,6 @@ def _choose_office_reader(body: bytes) -> Callable[[bytes], Extracted]:
         raise Unreadable("too large to be unpacked")
     names = {one.filename for one in members}
     if "word/document.xml" in names:
-        import docx  # noqa: PLC0415, F401 - only for such a file
-
         return _extract_docx
     if "xl/workbook.xml" in names:
         import openpyxl  # noqa: PLC0415, F401 - only for such a file
@@ -296,17 +303,47 @@ def _extract_pdf(body: bytes) -> Extracted:
 
 
 def _extract_docx(body: bytes) -> Extracted:
-    import docx  # noqa: PLC0415 - only for such a file
-    from docx.table import Table  # noqa: PLC0415
+    archive = zipfile.ZipFile(io.BytesIO(body))
+    with archive.open("word/document.xml") as document:
+        text, cut = _join_pieces(_read_docx_lines(document))
+    title = ""
+    with contextlib.suppress(KeyError, ET.ParseError):  # a document may have no properties
+        core = ET.fromstring(archive.read("docProps/core.xml"))  # noqa: S314 - as for feeds
+        title = _child_text(core, "title")
+    return Extracted(flatten_title(title), text, cut=cut)
 
-    document = docx.Document(io.BytesIO(body))
-    text, cut = _join_pieces(
-        "\n".join("\t".join(_flatten(cell.text) for cell in row.cells) for row in one.rows)
-        if isinstance(one, Table)
-        else one.text
-        for one in document.iter_inner_content()
+
+def _read_docx_lines(document: IO[bytes]) -> Iterator[str]:
+    """Yield paragraphs and rows of tables (ECMA-376, part 1, 17.3 and 17.4). A table in a cell is
+    part of its text. `Fallback` has the same text again, for older programs.
+    """
+    depth = 0
+    for event, node in ET.iterparse(document, ("start", "end")):  # noqa: S314 - as for feeds
+        name = _local_name(node)
+        if name in ("tbl", "Fallback"):
+            depth += 1 if event == "start" else -1
+        if event == "start":
+            continue
+        if name == "tc":
+            cell = _flatten(_join_runs(node))
+            node.clear()
+            node.text = cell
+        elif name == "tr" and depth == 1:
+            yield "\t".join(one.text or "" for one in node.iter() if _local_name(one) == "tc")
+            node.clear()
+        elif name == "p" and not depth:
+            yield _join_runs(node).strip("\n")
+            node.clear()
+        elif name in ("pPr", "Fallback"):  # properties have stops of tabs, which are named `tab`
+            node.clear()
+
+
+def _join_runs(node: ET.Element) -> str:
+    names = ((_local_name(one), one) for one in node.iter())
+    return "".join(
+        _DOCX_SIGNS.get(name, "") + ((one.text or "") if name in ("t", "tc") else "")
+        for name, one in names
     )
-    return Extracted(flatten_title(document.core_properties.title or ""), text, cut=cut)
 
 
 def _extract_xlsx(body: bytes) -> Extracted:

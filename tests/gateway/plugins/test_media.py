@@ -9,7 +9,6 @@ import time
 import zipfile
 from pathlib import Path
 
-import docx
 import openpyxl
 import pytest
 
@@ -35,14 +34,29 @@ from reverie.testing.waiting import until
 from tests.kits.media import heard, pdf, seeing, shown
 
 
-def word_file(*paragraphs: str) -> bytes:
-    document, file = docx.Document(), io.BytesIO()
-    document.core_properties.title = "Plan"
-    for one in paragraphs:
-        document.add_paragraph(one)
-    document.add_table(1, 2).cell(0, 1).text = "a\ncell"
-    document.save(file)
+def zipped(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name.replace("__", "/").replace("_", "."), data)
     return file.getvalue()
+
+
+WORD = """<?xml version="1.0" encoding="UTF-8" standalone="yes"?><w:document
+xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"><w:body>
+<w:p><w:pPr><w:tabs><w:tab w:val="left" w:pos="90"/></w:tabs></w:pPr><w:r><w:t>Fir</w:t></w:r><w:r><w:rPr><w:b/></w:rPr>
+<w:t xml:space="preserve">st </w:t><w:tab/><w:t>tab</w:t><w:br/><w:t>e</w:t><w:noBreakHyphen/><w:t>mail</w:t></w:r>
+<w:del><w:r><w:delText>gone</w:delText></w:r></w:del></w:p>
+<w:sdt><w:sdtContent><w:p><w:hyperlink><w:r><w:t>Second</w:t></w:r></w:hyperlink></w:p></w:sdtContent></w:sdt>
+<w:tbl><w:tr><w:tc><w:p/></w:tc><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p><w:p><w:r><w:t>cell</w:t></w:r></w:p>
+<w:tbl><w:tr><w:tc><w:p><w:r><w:t>within</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:tc></w:tr></w:tbl>
+<w:p><mc:AlternateContent><mc:Choice><w:txbxContent><w:p><w:r><w:t>box</w:t></w:r></w:p></w:txbxContent></mc:Choice>
+<mc:Fallback><w:txbxContent><w:p><w:r><w:t>box</w:t></w:r></w:p></w:txbxContent></mc:Fallback></mc:AlternateContent></w:p>
+</w:body></w:document>"""
+"""As Word and LibreOffice write it, in short."""
+WORD_TITLE = b"""<c:coreProperties xmlns:c="http://schemas.openxmlformats.org/package/2006/metadata/core-properties"
+xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>The\nplan</dc:title></c:coreProperties>"""
 
 
 def workbook() -> bytes:
@@ -112,21 +126,16 @@ async def test_a_pdf_that_the_provider_refuses_is_left_out_and_its_text_answered
     assert [turn.outcome for turn in await gateway.turns()] == ["replied", "replied"]
 
 
-def zipped(**members: bytes) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in members.items():
-            archive.writestr(name.replace("__", "/").replace("_", "."), data)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
     ("data", "text"),
     [
         (b"a,b\r\n1,2", "a,b\n1,2"),
         ("Grüße".encode("cp1252"), "Grüße"),
         (b"<!doctype html><title>T</title><p>Seen<p hidden>Not", "Seen"),
-        (word_file("First", "Second"), "First\nSecond\n\ta cell"),
+        (
+            zipped(word__document_xml=WORD.encode()),
+            "First \ttab\ne-mail\nSecond\n\ta cell within\nbox",
+        ),
         (workbook(), "[sheet Sheet]\n[sheet Sums]\nname\t3\t\tx"),
         (pdf("Hello", "World"), "[page 1]\nHello\n[page 2]\nWorld"),
         (pdf("Hello", password="x"), "locked with a password"),
@@ -134,7 +143,7 @@ def zipped(**members: bytes) -> bytes:
         (b"PK\x03\x04 nothing else", "a broken archive"),
         (zipped(a_txt=b"x"), "an archive"),
         (zipped(word__document_xml=b" " * 200_000_001), "too large to be unpacked"),
-        (zipped(word__document_xml=b"<a/>"), "broken, or too much to be read"),
+        (zipped(word__document_xml=b"<a>"), "broken, or too much to be read"),
         (bytes(100), "no text"),
     ],
 )
@@ -144,6 +153,19 @@ async def test_documents_are_known_by_their_bytes(data: bytes, text: str) -> Non
     except ExtractionError as error:
         found = str(error)
     assert found == text
+
+
+async def test_a_word_document_tells_its_title_and_an_entity_bomb_in_it_ends_its_reader_only() -> (
+    None
+):
+    parts = {"word__document_xml": WORD.encode(), "docProps__core_xml": WORD_TITLE}
+    assert (await extract_text(zipped(**parts))).title == "The plan"
+    entities = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(12))
+    parts["word__document_xml"] = (
+        f'<!DOCTYPE x [<!ENTITY e0 "x">{entities}]><x><p><t>&e12;</t></p></x>'.encode()
+    )
+    with pytest.raises(ExtractionError, match="broken, or too much"):
+        await extract_text(zipped(**parts))
 
 
 async def test_a_document_can_open_nothing_while_it_is_read() -> None:
