@@ -111,33 +111,31 @@ def file(kit: Papers) -> Path:
     return kit.directory / "MEMORY.md"
 
 
-@story
-async def test_what_was_written_down_goes_into_memory_by_one_request(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.write_entry(at(ROOM), "Harbour", "Ada comes back\non Monday")
-        await kit.remember(at(ANN), "Ann likes tea")
-        thinks = model("# MEMORY.md\n\n- Ada: back on Monday\x07\n- Ann: tea  ")
-        came = await dream(kit, thinks)
-        assert (came.outcome, came.done.requests, came.reason) == ("dreamt", 1, "")
-        assert file(kit).read_text() == "- Ada: back on Monday\n- Ann: tea\n"
-        assert came.changed == 2
-        (one,) = await dreamed(kit)
-        newest = await kit.store.newest_entries(1, kinds=["noted"])
-        assert one == MemoryConsolidated(
-            agent="reverie",
-            before="",
-            after=file(kit).read_text(),
-            upto=newest[0].seq,
-            reason="dreamt",
-        )
-        text = told(thinks.requests[0])
-        whose = f"rests on words of owners, in {ROOM.conversation}"
-        assert f"(journal; public; {whose}) Harbour\n  Ada comes back\n  on Monday" in text
-        whose = f"rests on words of owners, in {ANN.conversation}"
-        assert f"(to remember; private, of {ANN.conversation}; {whose})\n  Ann likes tea" in text
-        assert "MEMORY.md as it is now:\n(empty)" in text
-        assert f"at most {MEMORY_CHARS} characters" in text
-        assert kit.material_tokens == 0
+async def test_what_was_written_down_goes_into_memory_by_one_request(kit: Papers) -> None:
+    await kit.write_entry(at(ROOM), "Harbour", "Ada comes back\non Monday")
+    await kit.remember(at(ANN), "Ann likes tea")
+    thinks = model("# MEMORY.md\n\n- Ada: back on Monday\x07\n- Ann: tea  ")
+    came = await dream(kit, thinks)
+    assert (came.outcome, came.done.requests, came.reason) == ("dreamt", 1, "")
+    assert file(kit).read_text() == "- Ada: back on Monday\n- Ann: tea\n"
+    assert came.changed == 2
+    (one,) = await dreamed(kit)
+    newest = await kit.store.newest_entries(1, kinds=["noted"])
+    assert one == MemoryConsolidated(
+        agent="reverie",
+        before="",
+        after=file(kit).read_text(),
+        upto=newest[0].seq,
+        reason="dreamt",
+    )
+    text = told(thinks.requests[0])
+    whose = f"rests on words of owners, in {ROOM.conversation}"
+    assert f"(journal; public; {whose}) Harbour\n  Ada comes back\n  on Monday" in text
+    whose = f"rests on words of owners, in {ANN.conversation}"
+    assert f"(to remember; private, of {ANN.conversation}; {whose})\n  Ann likes tea" in text
+    assert "MEMORY.md as it is now:\n(empty)" in text
+    assert f"at most {MEMORY_CHARS} characters" in text
+    assert kit.material_tokens == 0
 
 
 @story
@@ -256,22 +254,20 @@ async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None
         )
 
 
-@story
-async def test_notes_are_quoted_so_that_none_looks_like_another(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.write_entry(
-            at(ANN), "[2026-01-01 00:00 UTC] (journal; public)", "x\n[now] (journal; public)\ny"
-        )
-        file(kit).write_text("a\nWritten down since, the oldest first:\n[now] (journal; public)")
-        thinks = model("- x")
-        await dream(kit, thinks)
-        lines = told(thinks.requests[0]).splitlines()
-        (line,) = [line for line in lines if line.startswith("[")]
-        assert line.startswith(
-            f"[2026-03-04 05:06 UTC] (journal; private, of {ANN.conversation}; rests on words of"
-        )
-        assert line.endswith(f", in {ANN.conversation}) [2026-01-01 00:00 UTC] (journal; public)")
-        assert lines.count("Written down since, the oldest first:") == 1
+async def test_notes_are_quoted_so_that_none_looks_like_another(kit: Papers) -> None:
+    await kit.write_entry(
+        at(ANN), "[2026-01-01 00:00 UTC] (journal; public)", "x\n[now] (journal; public)\ny"
+    )
+    file(kit).write_text("a\nWritten down since, the oldest first:\n[now] (journal; public)")
+    thinks = model("- x")
+    await dream(kit, thinks)
+    lines = told(thinks.requests[0]).splitlines()
+    (line,) = [line for line in lines if line.startswith("[")]
+    assert line.startswith(
+        f"[2026-03-04 05:06 UTC] (journal; private, of {ANN.conversation}; rests on words of"
+    )
+    assert line.endswith(f", in {ANN.conversation}) [2026-01-01 00:00 UTC] (journal; public)")
+    assert lines.count("Written down since, the oldest first:") == 1
 
 
 @story
@@ -378,79 +374,69 @@ def wordy(kit: Papers, **more: float) -> ScriptedModel:
 
 
 @pytest.mark.usefixtures("_short")
-@story
-async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(
-    tmp_path: Path,
-) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.remember(at(ROOM), "marzipan")
-        report = await take_turn_of(kit, wordy(kit))
-        assert (
-            report.failed,
-            report.yielded,
-            report.autonomous,
-            report.interrupted,
-        ) == (
-            False,
-            True,
-            True,
-            False,
-        )
-        (turn,) = await turns(kit)
-        assert (turn.outcome, turn.cause, turn.requests, turn.heard, turn.text) == (
-            "silent",
-            "dream",
-            2,
-            "",
-            "",
-        )
-        (told,) = await finished(kit)
-        assert "marzipan" not in repr((turn, told))
-        assert told.ok
+async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(kit: Papers) -> None:
+    await kit.remember(at(ROOM), "marzipan")
+    report = await take_turn_of(kit, wordy(kit))
+    assert (
+        report.failed,
+        report.yielded,
+        report.autonomous,
+        report.interrupted,
+    ) == (
+        False,
+        True,
+        True,
+        False,
+    )
+    (turn,) = await turns(kit)
+    assert (turn.outcome, turn.cause, turn.requests, turn.heard, turn.text) == (
+        "silent",
+        "dream",
+        2,
+        "",
+        "",
+    )
+    (told,) = await finished(kit)
+    assert "marzipan" not in repr((turn, told))
+    assert told.ok
 
 
-@story
-async def test_without_anything_new_nothing_is_written_down(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        report = await take_turn_of(kit, wordy(kit))
-        assert not report.failed
-        assert await turns(kit) == []
-        assert await finished(kit) == []
+async def test_without_anything_new_nothing_is_written_down(kit: Papers) -> None:
+    report = await take_turn_of(kit, wordy(kit))
+    assert not report.failed
+    assert await turns(kit) == []
+    assert await finished(kit) == []
 
 
 @pytest.mark.usefixtures("_short")
-@story
-async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.remember(at(ROOM), "marzipan")
-        lane, thinks = TurnHandle(), wordy(kit, delay_s=1.0)
-        taking = asyncio.create_task(take_turn_of(kit, thinks, lane))
-        while len(thinks.requests) < 2:  # the first answer was too long
-            await asyncio.sleep(0)
-            kit.clock.advance(0.5)
-        lane.interrupt()
-        report = await taking
-        assert (report.interrupted, report.failed) == (True, False)
-        (turn,) = await turns(kit)
-        assert (turn.outcome, turn.reason, turn.requests, turn.cause) == (
-            "failed",
-            "interrupted",
-            1,
-            "dream",
-        )
-        assert turn.usage.input_tokens > 0
-        assert not (kit.directory / "MEMORY.md").exists()
-        assert kit.material_tokens > 0
+async def test_an_interrupted_dream_changes_nothing_and_is_paid_for(kit: Papers) -> None:
+    await kit.remember(at(ROOM), "marzipan")
+    lane, thinks = TurnHandle(), wordy(kit, delay_s=1.0)
+    taking = asyncio.create_task(take_turn_of(kit, thinks, lane))
+    while len(thinks.requests) < 2:  # the first answer was too long
+        await asyncio.sleep(0)
+        kit.clock.advance(0.5)
+    lane.interrupt()
+    report = await taking
+    assert (report.interrupted, report.failed) == (True, False)
+    (turn,) = await turns(kit)
+    assert (turn.outcome, turn.reason, turn.requests, turn.cause) == (
+        "failed",
+        "interrupted",
+        1,
+        "dream",
+    )
+    assert turn.usage.input_tokens > 0
+    assert not (kit.directory / "MEMORY.md").exists()
+    assert kit.material_tokens > 0
 
 
-@story
 async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(
-    tmp_path: Path,
+    kit: Papers,
 ) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.remember(at(ROOM), "marzipan")
-        lane = TurnHandle()
-        lane.interrupt()
-        report = await take_turn_of(kit, wordy(kit), lane)
-        assert report.interrupted
-        assert await turns(kit) == []
+    await kit.remember(at(ROOM), "marzipan")
+    lane = TurnHandle()
+    lane.interrupt()
+    report = await take_turn_of(kit, wordy(kit), lane)
+    assert report.interrupted
+    assert await turns(kit) == []

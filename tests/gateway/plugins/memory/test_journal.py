@@ -35,35 +35,33 @@ def entries(kit: Papers) -> list[JournalEntry]:
     return parse_journal(kit.journal.read_text())
 
 
-@story
 async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it(
-    tmp_path: Path,
+    kit: Papers,
 ) -> None:
-    async with papers(tmp_path) as kit:
-        assert await kit.write_entry(
-            at(ROOM), "Har\nbour\x07", "Ada comes\x00 back\n\n## Monday"
-        ) == ("It is in your journal.")
-        assert await kit.remember(at(ANN), "Ann likes tea.") == "You will remember it."
-        first, second = await kit.noted()
-        assert (first.title, first.text, first.scope, first.lasting) == (
-            "Har bour",
-            "Ada comes back\n\n## Monday",
-            PUBLIC,
-            False,
-        )
-        assert (second.title, second.text, second.scope, second.lasting) == (
-            "",
-            "Ann likes tea.",
-            ANN.conversation,
-            True,
-        )
-        assert [(one.title, one.text, one.scope, one.at) for one in entries(kit)] == [
-            ("Har bour", first.text, PUBLIC, NOW),
-            ("to remember", second.text, ANN.conversation, NOW),
-        ]
-        stored = await kit.store.newest_entries(2, kinds=["noted"])
-        assert [one.key for one in stored] == [f"note:{one.note_id}" for one in entries(kit)]
-        assert [one.conversation for one in stored] == [ROOM.conversation, ANN.conversation]
+    assert await kit.write_entry(at(ROOM), "Har\nbour\x07", "Ada comes\x00 back\n\n## Monday") == (
+        "It is in your journal."
+    )
+    assert await kit.remember(at(ANN), "Ann likes tea.") == "You will remember it."
+    first, second = await kit.noted()
+    assert (first.title, first.text, first.scope, first.lasting) == (
+        "Har bour",
+        "Ada comes back\n\n## Monday",
+        PUBLIC,
+        False,
+    )
+    assert (second.title, second.text, second.scope, second.lasting) == (
+        "",
+        "Ann likes tea.",
+        ANN.conversation,
+        True,
+    )
+    assert [(one.title, one.text, one.scope, one.at) for one in entries(kit)] == [
+        ("Har bour", first.text, PUBLIC, NOW),
+        ("to remember", second.text, ANN.conversation, NOW),
+    ]
+    stored = await kit.store.newest_entries(2, kinds=["noted"])
+    assert [one.key for one in stored] == [f"note:{one.note_id}" for one in entries(kit)]
+    assert [one.conversation for one in stored] == [ROOM.conversation, ANN.conversation]
 
 
 @pytest.mark.parametrize(
@@ -85,18 +83,16 @@ def test_what_is_blank_or_too_long_is_refused_in_words(
     refused()
 
 
-@story
-async def test_a_turn_that_is_interrupted_leaves_a_whole_note_or_none(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        for number in range(30):
-            writing = asyncio.create_task(kit.remember(at(ROOM), f"fact {number}"))
-            for _ in range(number):
-                await asyncio.sleep(0)
-            writing.cancel()
-            await asyncio.wait([writing])
-        await kit.memory.stop()
-        assert [one.text for one in entries(kit)] == [noted.text for noted in await kit.noted()]
-        assert len(entries(kit)) == 29, "the first had not begun"
+async def test_a_turn_that_is_interrupted_leaves_a_whole_note_or_none(kit: Papers) -> None:
+    for number in range(30):
+        writing = asyncio.create_task(kit.remember(at(ROOM), f"fact {number}"))
+        for _ in range(number):
+            await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.wait([writing])
+    await kit.memory.stop()
+    assert [one.text for one in entries(kit)] == [noted.text for noted in await kit.noted()]
+    assert len(entries(kit)) == 29, "the first had not begun"
 
 
 def crash(kit: Papers, keep: bytes, mark: bytes | None) -> None:
@@ -296,29 +292,27 @@ async def comes_to_mind(kit: Papers, line: str, place: Address = OWNER) -> str:
     return (await kit.recalled(at(place), line)).text
 
 
-@story
-async def test_the_one_that_is_meant_is_told_by_nothing_any_more(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.write_entry(at(ROOM), "Boats", "The harbour opens on Monday")
-        await kit.remember(at(ROOM), "Zanzibar is where Ulla was born")
-        assert len(await recalled(kit, "zanzibar")) == 1
-        assert "Zanzibar" in await comes_to_mind(kit, "What of Zanzibar?")
-        assert (await forget(kit, "ULLA zanzib", by(OWNER, "owner"))).startswith("It is forgotten.")
-        assert await recalled(kit, "zanzibar") == []
-        assert "Zanzibar" not in await comes_to_mind(kit, "What of Zanzibar?")
-        assert await kit.store.newest_entries(10, match="zanzibar") == []
-        assert (
-            await kit.store.find_word_uses(["zanzibar"], newest=10, notes_after=0)
-        ).positions == [[]]
-        (fact,) = await forgotten(kit)
-        assert (fact.agent, fact.by, fact.turn) == ("reverie", "Owner (owner)", "t")
-        journal = kit.journal.read_text()
-        assert "Zanzibar" not in journal
-        assert [entry.title for entry in parse_journal(journal)] == ["Boats"]
-        assert [one.text for one in await kit.noted() if "Zanzibar" in one.text]  # the log keeps it
-        thinks = model("- boats")
-        await dream(kit, thinks)
-        assert "Zanzibar" not in told(thinks.requests[0])
+async def test_the_one_that_is_meant_is_told_by_nothing_any_more(kit: Papers) -> None:
+    await kit.write_entry(at(ROOM), "Boats", "The harbour opens on Monday")
+    await kit.remember(at(ROOM), "Zanzibar is where Ulla was born")
+    assert len(await recalled(kit, "zanzibar")) == 1
+    assert "Zanzibar" in await comes_to_mind(kit, "What of Zanzibar?")
+    assert (await forget(kit, "ULLA zanzib", by(OWNER, "owner"))).startswith("It is forgotten.")
+    assert await recalled(kit, "zanzibar") == []
+    assert "Zanzibar" not in await comes_to_mind(kit, "What of Zanzibar?")
+    assert await kit.store.newest_entries(10, match="zanzibar") == []
+    assert (await kit.store.find_word_uses(["zanzibar"], newest=10, notes_after=0)).positions == [
+        []
+    ]
+    (fact,) = await forgotten(kit)
+    assert (fact.agent, fact.by, fact.turn) == ("reverie", "Owner (owner)", "t")
+    journal = kit.journal.read_text()
+    assert "Zanzibar" not in journal
+    assert [entry.title for entry in parse_journal(journal)] == ["Boats"]
+    assert [one.text for one in await kit.noted() if "Zanzibar" in one.text]  # the log keeps it
+    thinks = model("- boats")
+    await dream(kit, thinks)
+    assert "Zanzibar" not in told(thinks.requests[0])
 
 
 @pytest.mark.parametrize("what", ["n99", "n", "n0", "lighthouse", "!!!", "m1", "n" + "9" * 18])
@@ -382,52 +376,46 @@ def test_elsewhere_only_admins_can(tmp_path: Path, where: ToolContext, *, allowe
     run()
 
 
-@story
-async def test_what_people_wrote_into_the_journal_stays(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.write_entry(at(ANN), "One", "first")
-        await kit.write_entry(at(ROOM), "Two", "second")
-        await kit.write_entry(at(ROOM), "Three", "third")
-        text = kit.journal.read_text().replace("first", "first, as I said")
-        by_hand = "\n## 2026-03-04 09:00 — Mine\nscope: public\n\nby hand: second\n"
-        one, mark, rest = text.partition("\n## 2026-03-04 05:06:07Z — Two")
-        three = rest[rest.index("\n## 2026-03-04 05:06:07Z — Three") :]
-        kit.journal.write_text(f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{mark}{rest}")
-        await forget(kit, "Two second", by(OWNER, "owner"))
-        assert (
-            kit.journal.read_text() == f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{three}"
-        )
-        await forget(kit, "One first", by(OWNER, "owner"))
-        mine = [entry for entry in parse_journal(kit.journal.read_text()) if not entry.note_id]
-        assert [(entry.title, entry.text, entry.scope) for entry in mine] == [
-            ("", "My own thoughts of it.", ANN.conversation),
-            ("Mine", "by hand: second", "public"),
-        ]
+async def test_what_people_wrote_into_the_journal_stays(kit: Papers) -> None:
+    await kit.write_entry(at(ANN), "One", "first")
+    await kit.write_entry(at(ROOM), "Two", "second")
+    await kit.write_entry(at(ROOM), "Three", "third")
+    text = kit.journal.read_text().replace("first", "first, as I said")
+    by_hand = "\n## 2026-03-04 09:00 — Mine\nscope: public\n\nby hand: second\n"
+    one, mark, rest = text.partition("\n## 2026-03-04 05:06:07Z — Two")
+    three = rest[rest.index("\n## 2026-03-04 05:06:07Z — Three") :]
+    kit.journal.write_text(f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{mark}{rest}")
+    await forget(kit, "Two second", by(OWNER, "owner"))
+    assert kit.journal.read_text() == f"# Journal\n{one}\nMy own thoughts of it.\n{by_hand}{three}"
+    await forget(kit, "One first", by(OWNER, "owner"))
+    mine = [entry for entry in parse_journal(kit.journal.read_text()) if not entry.note_id]
+    assert [(entry.title, entry.text, entry.scope) for entry in mine] == [
+        ("", "My own thoughts of it.", ANN.conversation),
+        ("Mine", "by hand: second", "public"),
+    ]
 
 
-@story
-async def test_a_dream_loses_the_line_or_is_told_to_leave_it_out(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        memory = kit.directory / "MEMORY.md"
-        await kit.remember(at(ROOM), "Ulla was born in Zanzibar.")
-        await kit.remember(at(ROOM), "The harbour opens on Monday.")
-        await dream(kit, model("- Ulla was born in Zanzibar.\n- Harbour: Mondays"))
-        await forget(kit, "Zanzibar", by(OWNER, "owner"))
-        assert memory.read_text() == "- Harbour: Mondays\n"
-        await forget(kit, "harbour opens", by(OWNER, "owner"))
-        assert memory.read_text() == "- Harbour: Mondays\n"
-        assert kit.material_tokens > 0
-        thinks = model("- nothing")
-        came = await dream(kit, thinks)
-        assert came.outcome == "dreamt"
-        text = told(thinks.requests[0])
-        assert (
-            "(to be forgotten: MEMORY.md must say nothing of it any more; public; rests on words of"
-            in text
-        )
-        assert ")\n  The harbour opens" in text
-        assert (await dream(kit, model("x"))).outcome == "unchanged"
-        assert kit.material_tokens == 0
+async def test_a_dream_loses_the_line_or_is_told_to_leave_it_out(kit: Papers) -> None:
+    memory = kit.directory / "MEMORY.md"
+    await kit.remember(at(ROOM), "Ulla was born in Zanzibar.")
+    await kit.remember(at(ROOM), "The harbour opens on Monday.")
+    await dream(kit, model("- Ulla was born in Zanzibar.\n- Harbour: Mondays"))
+    await forget(kit, "Zanzibar", by(OWNER, "owner"))
+    assert memory.read_text() == "- Harbour: Mondays\n"
+    await forget(kit, "harbour opens", by(OWNER, "owner"))
+    assert memory.read_text() == "- Harbour: Mondays\n"
+    assert kit.material_tokens > 0
+    thinks = model("- nothing")
+    came = await dream(kit, thinks)
+    assert came.outcome == "dreamt"
+    text = told(thinks.requests[0])
+    assert (
+        "(to be forgotten: MEMORY.md must say nothing of it any more; public; rests on words of"
+        in text
+    )
+    assert ")\n  The harbour opens" in text
+    assert (await dream(kit, model("x"))).outcome == "unchanged"
+    assert kit.material_tokens == 0
 
 
 STEPS = frozenset({"open", "write", "fsync", "replace", "unlink"})

@@ -23,7 +23,6 @@ from gateway.core.tool import ToolContext
 from gateway.plugins.memory.journal_file import parse_journal
 from gateway.plugins.memory.memory_file import find_newest_dream
 from gateway.plugins.recall import RecallSettings
-from reverie.testing.channels import story
 from tests.kits.examples import examples
 from tests.kits.journal import (
     ANN,
@@ -102,107 +101,95 @@ async def gather(kit: Papers, place: Address) -> str:
 @pytest.mark.parametrize("asked", PLACES)
 @pytest.mark.parametrize("said", PRIVATE)
 async def test_a_secret_is_told_where_it_was_said_and_to_the_owner_alone(
-    tmp_path: Path, said: Address, asked: Address
+    said: Address, asked: Address, kit: Papers
 ) -> None:
-    async with papers(tmp_path) as kit:
-        await confide(kit, said)
-        told = await gather(kit, asked)
-        if asked in (said, OWNER):
-            assert told.count(SECRET) >= 5, "it is not lost either"
-        else:
-            assert SECRET not in told
-        assert ("[MEMORY.md]" in told) == (asked == OWNER)
-        with without_the_filter():
-            assert SECRET in await gather(kit, asked)
-            assert "[MEMORY.md]" in await gather(kit, asked), "it is the filter that kept it"
+    await confide(kit, said)
+    told = await gather(kit, asked)
+    if asked in (said, OWNER):
+        assert told.count(SECRET) >= 5, "it is not lost either"
+    else:
+        assert SECRET not in told
+    assert ("[MEMORY.md]" in told) == (asked == OWNER)
+    with without_the_filter():
+        assert SECRET in await gather(kit, asked)
+        assert "[MEMORY.md]" in await gather(kit, asked), "it is the filter that kept it"
 
 
 @pytest.mark.parametrize("asked", PLACES)
-async def test_what_was_said_in_public_is_told_everywhere(tmp_path: Path, asked: Address) -> None:
-    async with papers(tmp_path) as kit:
-        await confide(kit, ROOM)
-        assert (await gather(kit, asked)).count(SECRET) >= 5
+async def test_what_was_said_in_public_is_told_everywhere(asked: Address, kit: Papers) -> None:
+    await confide(kit, ROOM)
+    assert (await gather(kit, asked)).count(SECRET) >= 5
 
 
 @pytest.mark.parametrize("place", [OWNER, ANN])
-async def test_sight_is_what_counts_and_not_the_place(tmp_path: Path, place: Address) -> None:
+async def test_sight_is_what_counts_and_not_the_place(place: Address, kit: Papers) -> None:
     """An owner who is not verified, or not alone, sees what any other would."""
 
-    async with papers(tmp_path) as kit:
-        await confide(kit, BOB)
-        assert SECRET not in await kit.recall(at(place, everything=False), SECRET)
-        assert SECRET in await kit.recall(at(place, everything=True), SECRET)
+    await confide(kit, BOB)
+    assert SECRET not in await kit.recall(at(place, everything=False), SECRET)
+    assert SECRET in await kit.recall(at(place, everything=True), SECRET)
 
 
 @pytest.mark.parametrize("asked", PLACES)
 @pytest.mark.parametrize("said", PRIVATE)
 async def test_a_private_note_comes_up_nowhere_else_by_itself(
-    tmp_path: Path, said: Address, asked: Address
+    said: Address, asked: Address, kit: Papers
 ) -> None:
     """The notes alone, and what people wrote into the journal there: of ambient recall nothing else
     can be at fault."""
 
-    async with papers(tmp_path) as kit:
-        await kit.write_entry(at(said), SECRET, f"about {SECRET}")
-        await kit.remember(at(said), f"to remember: {SECRET}")
-        with kit.journal.open("a") as journal:
-            journal.write(f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n")
-        told = await ambient(kit, at(asked), SECRET)
-        if asked in (said, OWNER):
-            assert told.count(SECRET) >= 3, "it is not lost either"
-        else:
-            assert told == ""
-        with without_the_filter():
-            assert (await ambient(kit, at(asked), SECRET)).count(SECRET) >= 3, (
-                "it is the filter that kept it"
-            )
-
-
-@story
-async def test_a_place_that_nobody_knows_is_private(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.store.append(
-            [turn(ANN.conversation, upto=1, text=SECRET)]
-        )  # no message tells what kind it is
-        for asked in (ROOM, OWN, BOB, STAFF):
-            assert SECRET not in await gather(kit, asked)
-        assert SECRET in await gather(kit, OWNER)
-
-
-@story
-async def test_memory_is_in_nobodys_prompt_but_the_owners(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await confide(kit, ANN)
-        root = tmp_path / "everybody's"
-        root.mkdir()
-        (root / "IDENTITY.md").write_text("I am")
-        cache = WorkspaceCache(kit.clock)
-        public = await cache.get(root, scope="public", family="x", own=kit.directory)
-        private = await cache.get(root, scope="private", family="x", own=kit.directory)
-        assert (public.identity, public.private) == ("# IDENTITY.md\n\nI am", "")
-        assert private.identity == public.identity
-        assert SECRET in private.private
-
-
-@story
-async def test_the_journal_says_of_each_entry_whose_it_is(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        for place in PLACES:
-            await kit.remember(at(place), f"{SECRET} of {place.conversation}")
-        for entry in parse_journal(kit.journal.read_text()):
-            whence = Address.parse(entry.text.removeprefix(f"{SECRET} of "))
-            assert entry.scope == (whence.conversation if whence in PRIVATE else PUBLIC)
-
-
-@story
-async def test_what_a_dream_made_of_secrets_is_found_by_nobody_else(tmp_path: Path) -> None:
-    async with papers(tmp_path) as kit:
-        await confide(kit, ANN)
-        assert await find_newest_dream(kit.store, "reverie") is not None
-        hits = await kit.store.newest_entries(100, match=SECRET)
-        assert {one.kind for one in hits} == {"direct", "turn_ended", "noted"}, (
-            "no dream is in the search index"
+    await kit.write_entry(at(said), SECRET, f"about {SECRET}")
+    await kit.remember(at(said), f"to remember: {SECRET}")
+    with kit.journal.open("a") as journal:
+        journal.write(f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n")
+    told = await ambient(kit, at(asked), SECRET)
+    if asked in (said, OWNER):
+        assert told.count(SECRET) >= 3, "it is not lost either"
+    else:
+        assert told == ""
+    with without_the_filter():
+        assert (await ambient(kit, at(asked), SECRET)).count(SECRET) >= 3, (
+            "it is the filter that kept it"
         )
+
+
+async def test_a_place_that_nobody_knows_is_private(kit: Papers) -> None:
+    await kit.store.append(
+        [turn(ANN.conversation, upto=1, text=SECRET)]
+    )  # no message tells what kind it is
+    for asked in (ROOM, OWN, BOB, STAFF):
+        assert SECRET not in await gather(kit, asked)
+    assert SECRET in await gather(kit, OWNER)
+
+
+async def test_memory_is_in_nobodys_prompt_but_the_owners(tmp_path: Path, kit: Papers) -> None:
+    await confide(kit, ANN)
+    root = tmp_path / "everybody's"
+    root.mkdir()
+    (root / "IDENTITY.md").write_text("I am")
+    cache = WorkspaceCache(kit.clock)
+    public = await cache.get(root, scope="public", family="x", own=kit.directory)
+    private = await cache.get(root, scope="private", family="x", own=kit.directory)
+    assert (public.identity, public.private) == ("# IDENTITY.md\n\nI am", "")
+    assert private.identity == public.identity
+    assert SECRET in private.private
+
+
+async def test_the_journal_says_of_each_entry_whose_it_is(kit: Papers) -> None:
+    for place in PLACES:
+        await kit.remember(at(place), f"{SECRET} of {place.conversation}")
+    for entry in parse_journal(kit.journal.read_text()):
+        whence = Address.parse(entry.text.removeprefix(f"{SECRET} of "))
+        assert entry.scope == (whence.conversation if whence in PRIVATE else PUBLIC)
+
+
+async def test_what_a_dream_made_of_secrets_is_found_by_nobody_else(kit: Papers) -> None:
+    await confide(kit, ANN)
+    assert await find_newest_dream(kit.store, "reverie") is not None
+    hits = await kit.store.newest_entries(100, match=SECRET)
+    assert {one.kind for one in hits} == {"direct", "turn_ended", "noted"}, (
+        "no dream is in the search index"
+    )
 
 
 scopes = st.sampled_from([PUBLIC, *(place.conversation for place in PRIVATE)])
