@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.store import Store
+from reverie.testing.servers.model_api import ModelApi
 from tests.kits.store import opened
 from tests.servers.real_postgresql import PostgresServer, missing_part
 
@@ -16,6 +17,13 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """An empty store in `s.db`, with a clock that stands still."""
     async with await opened(tmp_path / "s.db") as made:
         yield made
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[ModelApi]:
+    """The API of a model provider, on a port of its own."""
+    async with ModelApi() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

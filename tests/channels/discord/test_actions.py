@@ -240,8 +240,8 @@ async def test_private_threads_are_read_by_who_was_added_to_them() -> None:
         assert await reads(private["id"])
 
 
-async def test_nobody_is_a_member_while_discord_cannot_be_asked() -> None:
-    async with DiscordApi() as api, running(api) as run:
+async def test_nobody_is_a_member_while_discord_cannot_be_asked(api: DiscordApi) -> None:
+    async with running(api) as run:
         at, ann = place(api.world.room), SenderId(api.world.ann)
         assert await run.channel.membership(at, ann) is None, "not connected"
         await run.up()

@@ -116,28 +116,27 @@ async def test_a_link_without_acknowledgements_is_given_up_and_resumed(
 
 @pytest.mark.parametrize("again", ["killed", "ended"])
 async def test_who_writes_for_the_first_time_while_no_process_runs_is_heard_by_the_next(
-    again: str,
+    again: str, api: DiscordApi
 ) -> None:
     """Discord lists no direct chats, so only the session knows of them."""
-    async with DiscordApi() as api:
-        async with running(api) as it:
-            await it.up()
-            hello(api, "before")
-            await it.heard("before")
-            cursor = it.cursor
-            if again == "killed":
-                api.connections[0].cut()
-        direct = api.world.dm(api.ann)
-        api.says(direct, api.ann, "are you there?")
-        hello(api, "away")
-        async with running(api, cursor) as it:
-            await it.until(lambda: {"away", "are you there?"} <= set(it.said))
-            (said,) = (message for message in it.messages if message.text == "are you there?")
-            assert (said.kind, said.at.room) == ("direct", direct)
-            assert (len(api.resumes), len(api.identifies)) == (1, 2)
-            hello(api, "after")
-            await it.until(lambda: "after" in it.said)
-            assert len(it.said) == len(set(it.said))
+    async with running(api) as it:
+        await it.up()
+        hello(api, "before")
+        await it.heard("before")
+        cursor = it.cursor
+        if again == "killed":
+            api.connections[0].cut()
+    direct = api.world.dm(api.ann)
+    api.says(direct, api.ann, "are you there?")
+    hello(api, "away")
+    async with running(api, cursor) as it:
+        await it.until(lambda: {"away", "are you there?"} <= set(it.said))
+        (said,) = (message for message in it.messages if message.text == "are you there?")
+        assert (said.kind, said.at.room) == ("direct", direct)
+        assert (len(api.resumes), len(api.identifies)) == (1, 2)
+        hello(api, "after")
+        await it.until(lambda: "after" in it.said)
+        assert len(it.said) == len(set(it.said))
 
 
 def _fail_resumes(api: DiscordApi, how: str) -> None:
@@ -162,78 +161,77 @@ async def _heard_once(api: DiscordApi, **changes: Any) -> str:
 
 
 @pytest.mark.parametrize("how", ["closed", "cut", "cut in the replay"])
-async def test_a_session_that_cannot_be_resumed_for_a_moment_is_not_given_up(how: str) -> None:
-    async with DiscordApi() as api:
-        cursor = await _heard_once(api)
-        people = [api.world.add_user(f"user {number}") for number in range(6)]
-        for number, user in enumerate(people):
-            api.says(api.world.dm(user), user, f"first line {number}")
-        _fail_resumes(api, how)
-        async with running(api, cursor) as it:
-            await it.until(lambda: {f"first line {number}" for number in range(6)} <= set(it.said))
-            assert len(api.resumes) == 3
-            assert len(it.said) == len(set(it.said))
+async def test_a_session_that_cannot_be_resumed_for_a_moment_is_not_given_up(
+    how: str, api: DiscordApi
+) -> None:
+    cursor = await _heard_once(api)
+    people = [api.world.add_user(f"user {number}") for number in range(6)]
+    for number, user in enumerate(people):
+        api.says(api.world.dm(user), user, f"first line {number}")
+    _fail_resumes(api, how)
+    async with running(api, cursor) as it:
+        await it.until(lambda: {f"first line {number}" for number in range(6)} <= set(it.said))
+        assert len(api.resumes) == 3
+        assert len(it.said) == len(set(it.said))
 
 
 @pytest.mark.parametrize("failures", [0, 1])
 async def test_what_was_first_written_into_a_lost_session_is_read_when_its_author_writes_again(
-    failures: int,
+    failures: int, api: DiscordApi
 ) -> None:
-    async with DiscordApi() as api:
-        ann, ben = api.world.dm(api.ann), api.world.dm(api.ben)
-        api.says(
-            ben, api.ben, "long before", ago_s=86400
-        )  # before the bot was there for the first time
-        cursor = await _heard_once(api)
-        api.says(ann, api.ann, "are you there?")
-        api.says(ann, api.ann, "please answer")
-        api.forget()
-        async with running(api, cursor) as it:
-            await it.up()
-            hello(api, "in the room")
-            await it.until(lambda: "in the room" in it.said)
-            cursor = it.cursor or ""
-        async with running(api, cursor, history_age=60) as it:  # a loss outlives another restart
-            await it.up()
-            api.faults.add(rf"GET /channels/{ann}/messages", "500 before", times=failures)
-            api.says(ann, api.ann, "hello?")
-            api.says(ben, api.ben, "a new start")
-            await it.until(lambda: {"hello?", "a new start"} <= set(it.said))
-            said = ["are you there?", "please answer", "hello?"]
-            if failures:  # then with the next message
-                api.says(ann, api.ann, "well?")
-                said = ["hello?", "are you there?", "please answer", "well?"]
-            await it.until(lambda: set(said) <= set(it.said))
-            assert [message.text for message in it.messages if message.text in said] == said
-            assert {message.kind for message in it.messages if message.text in said} == {"direct"}
-            assert "long before" not in it.said
-            asked = len(api.made(rf"GET /channels/{ann}/messages"))
-            api.says(ann, api.ann, "thanks")
-            await it.until(lambda: "thanks" in it.said)
-            assert len(api.made(rf"GET /channels/{ann}/messages")) == asked  # the chat is known now
+    ann, ben = api.world.dm(api.ann), api.world.dm(api.ben)
+    api.says(
+        ben, api.ben, "long before", ago_s=86400
+    )  # before the bot was there for the first time
+    cursor = await _heard_once(api)
+    api.says(ann, api.ann, "are you there?")
+    api.says(ann, api.ann, "please answer")
+    api.forget()
+    async with running(api, cursor) as it:
+        await it.up()
+        hello(api, "in the room")
+        await it.until(lambda: "in the room" in it.said)
+        cursor = it.cursor or ""
+    async with running(api, cursor, history_age=60) as it:  # a loss outlives another restart
+        await it.up()
+        api.faults.add(rf"GET /channels/{ann}/messages", "500 before", times=failures)
+        api.says(ann, api.ann, "hello?")
+        api.says(ben, api.ben, "a new start")
+        await it.until(lambda: {"hello?", "a new start"} <= set(it.said))
+        said = ["are you there?", "please answer", "hello?"]
+        if failures:  # then with the next message
+            api.says(ann, api.ann, "well?")
+            said = ["hello?", "are you there?", "please answer", "well?"]
+        await it.until(lambda: set(said) <= set(it.said))
+        assert [message.text for message in it.messages if message.text in said] == said
+        assert {message.kind for message in it.messages if message.text in said} == {"direct"}
+        assert "long before" not in it.said
+        asked = len(api.made(rf"GET /channels/{ann}/messages"))
+        api.says(ann, api.ann, "thanks")
+        await it.until(lambda: "thanks" in it.said)
+        assert len(api.made(rf"GET /channels/{ann}/messages")) == asked  # the chat is known now
 
 
-async def test_what_is_too_old_is_not_told_as_new() -> None:
-    async with DiscordApi() as api:
-        async with running(api, history_age=3600) as it:
-            await it.up()
-            hello(api, "before")
-            await it.heard("before")
-            cursor = json.loads(it.cursor or "")
-        aged = json.dumps(cursor | {"mark": 1 << 22})
-        hello(api, "old", ago_s=4000)
-        hello(api, "young", ago_s=3000)
-        async with running(api, aged, history_age=3600) as it:
-            await it.until(lambda: "young" in it.said)
-            hello(api, "after")
-            await it.until(lambda: "after" in it.said)
-            assert "old" not in it.said
+async def test_what_is_too_old_is_not_told_as_new(api: DiscordApi) -> None:
+    async with running(api, history_age=3600) as it:
+        await it.up()
+        hello(api, "before")
+        await it.heard("before")
+        cursor = json.loads(it.cursor or "")
+    aged = json.dumps(cursor | {"mark": 1 << 22})
+    hello(api, "old", ago_s=4000)
+    hello(api, "young", ago_s=3000)
+    async with running(api, aged, history_age=3600) as it:
+        await it.until(lambda: "young" in it.said)
+        hello(api, "after")
+        await it.until(lambda: "after" in it.said)
+        assert "old" not in it.said
 
 
 @pytest.mark.parametrize("fault", ["after ready", "invalid", "silent"])
-async def test_a_storm_ends_in_back_off(fault: str) -> None:
+async def test_a_storm_ends_in_back_off(fault: str, api: DiscordApi) -> None:
     clock = Hurried(40)
-    async with DiscordApi() as api, running(api, clock=clock) as it:
+    async with running(api, clock=clock) as it:
         await it.up()
         match fault:
             case "after ready":
@@ -257,24 +255,23 @@ HISTORY = r"GET /channels/\d+/messages"
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-async def test_what_was_said_in_a_guild_that_is_told_late_is_found() -> None:
-    async with DiscordApi() as api:
-        async with running(api, rooms=[api.guild]) as it:
-            await it.up()
-            hello(api, "before")
-            await it.heard("before")
-        api.faults.late_guilds = True
-        hello(api, "one")
-        async with running(api, it.cursor, rooms=[api.guild]) as again:
-            await again.up()
-            # An outage: nobody is told of this one.
-            api.world.add_message(api.room, api.ann, f"<@{api.bot}> two")
-            api.tell_guilds()
-            await again.heard("before", "one", "two")
-            first = json.loads(it.cursor or "")["mark"]
-            hello(api, "three")
-            await again.heard("before", "one", "two", "three")
-            assert json.loads(again.cursor or "")["mark"] > first
+async def test_what_was_said_in_a_guild_that_is_told_late_is_found(api: DiscordApi) -> None:
+    async with running(api, rooms=[api.guild]) as it:
+        await it.up()
+        hello(api, "before")
+        await it.heard("before")
+    api.faults.late_guilds = True
+    hello(api, "one")
+    async with running(api, it.cursor, rooms=[api.guild]) as again:
+        await again.up()
+        # An outage: nobody is told of this one.
+        api.world.add_message(api.room, api.ann, f"<@{api.bot}> two")
+        api.tell_guilds()
+        await again.heard("before", "one", "two")
+        first = json.loads(it.cursor or "")["mark"]
+        hello(api, "three")
+        await again.heard("before", "one", "two", "three")
+        assert json.loads(again.cursor or "")["mark"] > first
 
 
 async def test_a_guild_that_was_unavailable_is_caught_up_with(
@@ -304,8 +301,8 @@ async def test_a_session_that_is_not_given_back_is_replaced(
     assert (len(api.resumes), len(api.identifies)) == (resumes, 2)
 
 
-async def test_what_was_told_before_a_resuming_was_cut_is_not_told_again() -> None:
-    async with DiscordApi() as api, running(api, clock=Hurried(200)) as it:
+async def test_what_was_told_before_a_resuming_was_cut_is_not_told_again(api: DiscordApi) -> None:
+    async with running(api, clock=Hurried(200)) as it:
         await it.up()
         said = hello(api, "before")
         await it.heard("before")
@@ -322,8 +319,10 @@ async def test_what_was_told_before_a_resuming_was_cut_is_not_told_again() -> No
         assert (len(api.resumes), len(api.identifies)) == (4, 1)
 
 
-async def test_a_history_that_fails_holds_nobody_up_and_is_asked_again_soon() -> None:
-    async with DiscordApi() as api, running(api, clock=SystemClock()) as it:
+async def test_a_history_that_fails_holds_nobody_up_and_is_asked_again_soon(
+    api: DiscordApi,
+) -> None:
+    async with running(api, clock=SystemClock()) as it:
         await it.up()
         hello(api, "before")
         await it.heard("before")
@@ -414,14 +413,15 @@ async def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("steps", range(13))
-async def test_an_end_in_any_moment_of_the_greeting_says_goodbye(steps: int) -> None:
-    async with DiscordApi() as api:
-        async with running(api):
-            await api.until(lambda: bool(api.connections))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-        await api.until(lambda: api.connections[0].close_code is not None)
-        assert api.connections[0].close_code in {1000, 4000}
+async def test_an_end_in_any_moment_of_the_greeting_says_goodbye(
+    steps: int, api: DiscordApi
+) -> None:
+    async with running(api):
+        await api.until(lambda: bool(api.connections))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+    await api.until(lambda: api.connections[0].close_code is not None)
+    assert api.connections[0].close_code in {1000, 4000}
 
 
 @pytest.mark.parametrize(
@@ -450,17 +450,16 @@ async def test_the_last_sessions_of_the_day_are_left_to_the_operator() -> None:
         assert not it.task.done()
 
 
-async def test_a_shard_is_a_channel_and_hears_its_guilds_only() -> None:
-    async with DiscordApi() as api:
-        by_shard: dict[int, str] = {}
-        while len(by_shard) < 2:  # by the time at which a guild was made
-            guild = api.world.add_guild("another")
-            by_shard[(int(guild) >> 22) % 2] = guild
-        rooms = [api.world.add_channel("general", guild=by_shard[shard]) for shard in (0, 1)]
-        async with running(api, shard=[1, 2]) as it:
-            await it.up()
-            assert api.identifies[0][1]["shard"] == [1, 2]
-            for room in (*rooms, rooms[1]):
-                hello(api, f"in {room}", room=room)
-            await it.until(lambda: len(it.messages) == 2)
-            assert {message.at.room for message in it.messages} == {rooms[1]}
+async def test_a_shard_is_a_channel_and_hears_its_guilds_only(api: DiscordApi) -> None:
+    by_shard: dict[int, str] = {}
+    while len(by_shard) < 2:  # by the time at which a guild was made
+        guild = api.world.add_guild("another")
+        by_shard[(int(guild) >> 22) % 2] = guild
+    rooms = [api.world.add_channel("general", guild=by_shard[shard]) for shard in (0, 1)]
+    async with running(api, shard=[1, 2]) as it:
+        await it.up()
+        assert api.identifies[0][1]["shard"] == [1, 2]
+        for room in (*rooms, rooms[1]):
+            hello(api, f"in {room}", room=room)
+        await it.until(lambda: len(it.messages) == 2)
+        assert {message.at.room for message in it.messages} == {rooms[1]}

@@ -65,24 +65,23 @@ async def test_a_thread_nobody_told_us_of_is_asked_for(api: DiscordApi, run: Run
     assert run.channel.space(RoomId(api.room)) == api.guild
 
 
-async def test_a_guild_opens_all_its_rooms_and_no_other() -> None:
-    async with DiscordApi() as api:
-        elsewhere = api.world.add_channel("far", guild=api.world.add_guild("away"))
-        async with running(api, rooms=[api.guild]) as run:
-            await run.up()
-            thread = api.threads(api.room, api.ann, "aside", "one")
-            api.says(elsewhere, api.ann, "two")
-            api.says(api.other, api.ann, "three")
-            await run.message(3)
-            policy = PlayedPolicy(
-                dm_policy="disabled",
-                roles={},
-                open_rooms={NAME: frozenset({RoomId(api.guild)})},
-                spaces=lambda at: run.channel.space(at.room),
-            )
-            heard = {message.text: decide(policy, message).allowed for message in run.messages}
-            assert heard == {"one": True, "two": False, "three": True}
-            assert run.messages[0].at == place(api.room, thread)
+async def test_a_guild_opens_all_its_rooms_and_no_other(api: DiscordApi) -> None:
+    elsewhere = api.world.add_channel("far", guild=api.world.add_guild("away"))
+    async with running(api, rooms=[api.guild]) as run:
+        await run.up()
+        thread = api.threads(api.room, api.ann, "aside", "one")
+        api.says(elsewhere, api.ann, "two")
+        api.says(api.other, api.ann, "three")
+        await run.message(3)
+        policy = PlayedPolicy(
+            dm_policy="disabled",
+            roles={},
+            open_rooms={NAME: frozenset({RoomId(api.guild)})},
+            spaces=lambda at: run.channel.space(at.room),
+        )
+        heard = {message.text: decide(policy, message).allowed for message in run.messages}
+        assert heard == {"one": True, "two": False, "three": True}
+        assert run.messages[0].at == place(api.room, thread)
 
 
 async def test_attachments_stickers_and_polls_are_told(api: DiscordApi, run: Running) -> None:
@@ -105,29 +104,28 @@ async def test_attachments_stickers_and_polls_are_told(api: DiscordApi, run: Run
     assert data == b"png"
 
 
-async def test_a_position_is_kept_only_with_what_it_covers() -> None:
-    async with DiscordApi() as api:
-        async with running(api) as run:
-            await run.up()
-            api.says(api.room, api.ann, "one")
-            await run.message()
-        assert run.cursor is not None
-        api.says(api.room, api.ann, "two")
-        api.says(api.other, api.ben, "three")
-        async with running(api, cursor=run.cursor) as again:
-            await again.message(3)
-            assert sorted(again.texts) == [
-                "one",
-                "three",
-                "two",
-            ]  # the margin repeats one: the store knows it
-            calls = [call for call in api.calls if call.line.startswith("GET /channels/")]
-            assert len(calls) == 2
-        async with running(api, cursor="not ours") as fresh:
-            await fresh.up()
-            api.says(api.room, api.ann, "four")
-            await fresh.message()
-            assert fresh.texts == ["four"]
+async def test_a_position_is_kept_only_with_what_it_covers(api: DiscordApi) -> None:
+    async with running(api) as run:
+        await run.up()
+        api.says(api.room, api.ann, "one")
+        await run.message()
+    assert run.cursor is not None
+    api.says(api.room, api.ann, "two")
+    api.says(api.other, api.ben, "three")
+    async with running(api, cursor=run.cursor) as again:
+        await again.message(3)
+        assert sorted(again.texts) == [
+            "one",
+            "three",
+            "two",
+        ]  # the margin repeats one: the store knows it
+        calls = [call for call in api.calls if call.line.startswith("GET /channels/")]
+        assert len(calls) == 2
+    async with running(api, cursor="not ours") as fresh:
+        await fresh.up()
+        api.says(api.room, api.ann, "four")
+        await fresh.message()
+        assert fresh.texts == ["four"]
 
 
 ME, OWNER, ROOM, GUILD, ADMINS = "10", "20", "30", "40", "50"

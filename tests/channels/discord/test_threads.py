@@ -80,8 +80,10 @@ async def test_what_is_no_question_opens_no_thread(text: str, kind: str) -> None
         assert (message.at, message.kind, message.opens_thread) == (place(api.room), kind, False)
 
 
-async def test_only_configured_rooms_open_threads_and_no_reply_to_what_the_bot_said() -> None:
-    async with DiscordApi() as api, running(api, threads=[api.other]) as run:
+async def test_only_configured_rooms_open_threads_and_no_reply_to_what_the_bot_said(
+    api: DiscordApi,
+) -> None:
+    async with running(api, threads=[api.other]) as run:
         await run.up()
         assert (await asked(api, run)).at == place(api.room)
         api.says(api.other, api.ann, f"<@{api.bot}> hello")
@@ -117,50 +119,50 @@ async def test_the_title_is_the_models_or_the_first_words_bounded_and_without_me
 
 
 @pytest.mark.parametrize("fault", ["reset after", "reset before"])
-async def test_a_bot_that_dies_between_thread_and_answer_says_it_once_there(fault: Any) -> None:
-    async with DiscordApi() as api:
-        async with running(api, threads=["*"]) as run:
-            await run.up()
-            message = await asked(api, run)
-            api.faults.add(MAKES, fault, times=10)
-            with pytest.raises(Unreachable):  # surely not sent: it is handed over again
-                await answer(run, message)
-        api.faults.rest.clear()
-        async with running(api, threads=["*"], cursor=run.cursor) as run:
-            await run.up()
+async def test_a_bot_that_dies_between_thread_and_answer_says_it_once_there(
+    fault: Any, api: DiscordApi
+) -> None:
+    async with running(api, threads=["*"]) as run:
+        await run.up()
+        message = await asked(api, run)
+        api.faults.add(MAKES, fault, times=10)
+        with pytest.raises(Unreachable):  # surely not sent: it is handed over again
             await answer(run, message)
-            await answer(run, message)  # the same part once more
-        assert (api.texts(message.id), api.texts(api.room)) == (["so"], [])
+    api.faults.rest.clear()
+    async with running(api, threads=["*"], cursor=run.cursor) as run:
+        await run.up()
+        await answer(run, message)
+        await answer(run, message)  # the same part once more
+    assert (api.texts(message.id), api.texts(api.room)) == (["so"], [])
 
 
-async def test_a_thread_of_an_earlier_process_is_gone_on_in_also_if_it_is_archived() -> None:
-    async with DiscordApi() as api:
-        async with running(api, threads=["*"]) as run:
-            await run.up()
-            message = await asked(api, run)
-            await answer(run, message)
-        api.world.channels[message.id]["thread_metadata"]["archived"] = True
-        scratch = api.threads(api.room, api.ben, "from scratch")
-        api.world.channels[scratch]["thread_metadata"]["archived"] = True
-        async with running(api, threads=["*"], cursor=run.cursor) as run:
-            await run.up()
-            await answer(run, message, "more", key="b#0")
-            await run.channel.send(part("here", api.room, thread=scratch, key="c#0"))
-            assert (api.texts(message.id), api.texts(scratch), api.texts(api.room)) == (
-                ["so", "more"],
-                ["here"],
-                [],
-            )
-            api.says(message.id, api.ann, "thanks, and then?")
-            await run.until(
-                lambda: bool(run.messages) and run.messages[-1].text == "thanks, and then?"
-            )
-            assert (run.messages[-1].at, run.messages[-1].kind) == (message.at, "reply")
-            again = {one.id for one in run.messages if one.at == message.at}
-            assert again <= {
-                message.id,
-                run.messages[-1].id,
-            }  # what it is made of does not come twice
+async def test_a_thread_of_an_earlier_process_is_gone_on_in_also_if_it_is_archived(
+    api: DiscordApi,
+) -> None:
+    async with running(api, threads=["*"]) as run:
+        await run.up()
+        message = await asked(api, run)
+        await answer(run, message)
+    api.world.channels[message.id]["thread_metadata"]["archived"] = True
+    scratch = api.threads(api.room, api.ben, "from scratch")
+    api.world.channels[scratch]["thread_metadata"]["archived"] = True
+    async with running(api, threads=["*"], cursor=run.cursor) as run:
+        await run.up()
+        await answer(run, message, "more", key="b#0")
+        await run.channel.send(part("here", api.room, thread=scratch, key="c#0"))
+        assert (api.texts(message.id), api.texts(scratch), api.texts(api.room)) == (
+            ["so", "more"],
+            ["here"],
+            [],
+        )
+        api.says(message.id, api.ann, "thanks, and then?")
+        await run.until(lambda: bool(run.messages) and run.messages[-1].text == "thanks, and then?")
+        assert (run.messages[-1].at, run.messages[-1].kind) == (message.at, "reply")
+        again = {one.id for one in run.messages if one.at == message.at}
+        assert again <= {
+            message.id,
+            run.messages[-1].id,
+        }  # what it is made of does not come twice
 
 
 async def test_a_refused_thread_is_answered_in_the_channel_and_told_the_operator_once(

@@ -36,8 +36,8 @@ def reactions(api: BotApi, chat: Chat) -> list[str]:
     return [one["emoji"] for one in api.shown(chat)[-1].reaction]
 
 
-async def test_all_that_telegram_takes_is_put_on_and_taken_off() -> None:
-    async with BotApi() as api, running(api) as run:
+async def test_all_that_telegram_takes_is_put_on_and_taken_off(api: BotApi) -> None:
+    async with running(api) as run:
         chat, ann = api.group(), api.person("Ann")
         number = MessageId(str(api.group_says(chat, ann, "look")))
         await run.up()
@@ -72,8 +72,8 @@ async def test_a_reaction_that_is_not_taken_is_rejected_with_some_that_are(
             await run.channel.react(at(chat), MessageId(odd), "🔥", add=True)
 
 
-async def test_a_group_is_described_and_a_topic_named() -> None:
-    async with BotApi() as api, running(api) as run:
+async def test_a_group_is_described_and_a_topic_named(api: BotApi) -> None:
+    async with running(api) as run:
         chat, forum, ann = api.group(), api.group("forum", forum=True), api.person("Ann")
         thread = api.topic(forum, "old")
         api.private_says(ann, "hi")
@@ -98,8 +98,8 @@ async def test_a_group_is_described_and_a_topic_named() -> None:
                 await run.channel.set_topic(where, "more")
 
 
-async def test_being_told_to_wait_with_signs_delays_no_message() -> None:
-    async with BotApi() as api, running(api, preview="all") as run:
+async def test_being_told_to_wait_with_signs_delays_no_message(api: BotApi) -> None:
+    async with running(api, preview="all") as run:
         await run.up()
         ann, lounge = api.person("Ann"), api.group("lounge")
         api.private_says(ann, "hi")
@@ -153,8 +153,8 @@ def test_the_menu_is_within_what_telegram_takes() -> None:
     assert {len(row.description) for row in rows} == {len("c0"), 256}
 
 
-async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> None:
-    async with BotApi() as api, running(api, commands=TABLE.specs()) as run:
+async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long(api: BotApi) -> None:
+    async with running(api, commands=TABLE.specs()) as run:
         await run.up()
         assert isinstance(run.channel, CanSetCommandMenus)
         ann, ben = api.person("Ann"), api.person("Ben")
@@ -184,9 +184,9 @@ async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long() -> No
         assert len(api.asked("deleteMyCommands")) == 2 * (1 + len(languages()))
 
 
-async def test_who_is_a_member_is_asked_once_and_again_after_each_change() -> None:
+async def test_who_is_a_member_is_asked_once_and_again_after_each_change(api: BotApi) -> None:
     clock = ManualClock()
-    async with BotApi() as api, running(api, clock) as run:
+    async with running(api, clock) as run:
         ann, group, other = api.person("Ann"), api.group("team"), api.group("other")
         group.history_visible = True
 
@@ -241,9 +241,11 @@ async def test_who_is_a_member_is_asked_once_and_again_after_each_change() -> No
         assert await reads() is None, "Telegram does not tell"
 
 
-async def test_nobody_is_a_member_while_telegram_fails_or_their_membership_changes() -> None:
+async def test_nobody_is_a_member_while_telegram_fails_or_their_membership_changes(
+    api: BotApi,
+) -> None:
     clock = ManualClock()
-    async with BotApi() as api, running(api, clock) as run:
+    async with running(api, clock) as run:
         await run.up()
         ann, group = api.person("Ann"), api.group("team")
         group.history_visible = True

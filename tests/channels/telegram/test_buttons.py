@@ -21,8 +21,8 @@ KEYBOARD = {
 }
 
 
-async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
-    async with BotApi() as api, running(api) as run:
+async def test_buttons_stand_under_the_message_until_it_is_replaced(api: BotApi) -> None:
+    async with running(api) as run:
         await run.up()
         lounge = api.group("lounge")
         (number,) = await run.tell("May I?", at(lounge), buttons=BUTTONS)
@@ -39,8 +39,10 @@ async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(("style", "alert"), [("notice", False), ("message", True)])
-async def test_a_tap_is_a_command_and_is_answered_to_who_tapped(style: str, alert: bool) -> None:
-    async with BotApi() as api, running(api) as run:
+async def test_a_tap_is_a_command_and_is_answered_to_who_tapped(
+    style: str, alert: bool, api: BotApi
+) -> None:
+    async with running(api) as run:
         await run.up()
         lounge, ben = api.group("lounge"), api.person("Ben")
         (number,) = await run.tell("May I?", at(lounge), buttons=BUTTONS)
@@ -70,8 +72,8 @@ async def test_a_tap_is_a_command_and_is_answered_to_who_tapped(style: str, aler
             await run.tell("Again.", command.at, reply_to=MessageId(command.id))
 
 
-async def test_a_tap_is_answered_while_the_chat_waits_for_its_flood_limit() -> None:
-    async with BotApi() as api, running(api, flood={"per_chat_s": 3600}) as run:
+async def test_a_tap_is_answered_while_the_chat_waits_for_its_flood_limit(api: BotApi) -> None:
+    async with running(api, flood={"per_chat_s": 3600}) as run:
         await run.up()
         ann = api.person("Ann")
         api.private_says(ann, "hi")

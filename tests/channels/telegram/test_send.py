@@ -49,31 +49,30 @@ from tests.channels.telegram.channel_kit import Running, at, running
 from tests.channels.telegram.test_receive import NEAR_NO_TIME, POLLS, Break
 
 
-async def test_an_answer_in_a_private_chat_quotes_its_question_only_if_more_was_said_since() -> (
-    None
-):
-    async with BotApi() as api:
-        ann, ben = api.person("Ann"), api.person("Ben")
-        async with running(api) as run:
-            await run.up()
-            first = api.private_says(ann, "one?")
-            await run.message()
-            await run.tell("1", at(ann), reply_to=str(first))
-            second, third = api.private_says(ann, "two?"), api.private_says(ann, "three?")
-            api.private_says(ben, "elsewhere")
-            said = await run.some(Message, 4)
-            await run.tell("2", at(ann), reply_to=str(second))
-            await run.tell("3", at(ann), reply_to=str(third))
-        async with running(api, cursor=run.cursor) as again:  # what the log has is told to it
-            for one in said:
-                again.channel.learn(one.at, one.id, one.sent, own=False)
-            await again.up()
-            await again.tell("3", at(ann), reply_to=str(third))
-        quoted = [
-            (call.parameters.get("reply_parameters") or {}).get("message_id")
-            for call in api.asked("sendMessage")
-        ]
-        assert quoted == [None, second, None, None]
+async def test_an_answer_in_a_private_chat_quotes_its_question_only_if_more_was_said_since(
+    api: BotApi,
+) -> None:
+    ann, ben = api.person("Ann"), api.person("Ben")
+    async with running(api) as run:
+        await run.up()
+        first = api.private_says(ann, "one?")
+        await run.message()
+        await run.tell("1", at(ann), reply_to=str(first))
+        second, third = api.private_says(ann, "two?"), api.private_says(ann, "three?")
+        api.private_says(ben, "elsewhere")
+        said = await run.some(Message, 4)
+        await run.tell("2", at(ann), reply_to=str(second))
+        await run.tell("3", at(ann), reply_to=str(third))
+    async with running(api, cursor=run.cursor) as again:  # what the log has is told to it
+        for one in said:
+            again.channel.learn(one.at, one.id, one.sent, own=False)
+        await again.up()
+        await again.tell("3", at(ann), reply_to=str(third))
+    quoted = [
+        (call.parameters.get("reply_parameters") or {}).get("message_id")
+        for call in api.asked("sendMessage")
+    ]
+    assert quoted == [None, second, None, None]
 
 
 async def test_a_message_looks_as_it_was_meant(api: BotApi, run: Running) -> None:
@@ -150,8 +149,8 @@ async def test_what_telegram_dislikes_about_a_message_is_given_up_and_the_words_
     assert went == [1]
 
 
-async def test_telegrams_own_limits_are_kept() -> None:
-    async with BotApi() as api, running(api, flood={}) as run:
+async def test_telegrams_own_limits_are_kept(api: BotApi) -> None:
+    async with running(api, flood={}) as run:
         api.methods.flood = Limits()
         await run.up()
         people = [api.person(f"P{number}") for number in range(45)]
@@ -251,8 +250,8 @@ async def test_a_growing_answer_is_a_draft_in_private_and_gone_with_the_message(
         await run.channel.preview(at(lounge), "x", None)
 
 
-async def test_a_growing_answer_in_a_group_is_edited_and_taken_away() -> None:
-    async with BotApi() as api, running(api, preview="all", flood={"group_per_min": 8}) as run:
+async def test_a_growing_answer_in_a_group_is_edited_and_taken_away(api: BotApi) -> None:
+    async with running(api, preview="all", flood={"group_per_min": 8}) as run:
         await run.up()
         lounge = api.group("lounge")
         api.mentions(lounge, api.person("Ann"), "well?")
@@ -271,10 +270,10 @@ async def test_a_growing_answer_in_a_group_is_edited_and_taken_away() -> None:
         assert api.said(lounge) == ["one two three four"]
 
 
-async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_may_be_repeated() -> (
-    None
-):
-    async with BotApi() as api, running(api, Hasty(100), preview="all") as run:
+async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_may_be_repeated(
+    api: BotApi,
+) -> None:
+    async with running(api, Hasty(100), preview="all") as run:
         await run.up()
         lounge, ann = api.group("lounge"), api.person("Ann")
         api.mentions(lounge, ann, "well?")
@@ -298,14 +297,14 @@ async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_ma
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("end", ["answer", "nothing"])
 async def test_a_preview_whose_answer_got_lost_is_found_and_becomes_the_answer_or_goes(
-    after: bool, end: str
+    after: bool, end: str, api: BotApi
 ) -> None:
     announced = list[MessageId]()
 
     async def announce(provisional: MessageId) -> None:
         announced.append(provisional)
 
-    async with BotApi() as api, running(api, Hasty(100), preview="all") as run:
+    async with running(api, Hasty(100), preview="all") as run:
         await run.up()
         lounge = api.group("lounge")
         api.mentions(lounge, api.person("Ann"), "well?")
@@ -366,8 +365,8 @@ def parts(run: Running, text: str, to: Address, file: OutgoingFile) -> list[Post
     ]
 
 
-async def test_a_file_is_a_document_with_a_caption() -> None:
-    async with BotApi() as api, running(api) as run:
+async def test_a_file_is_a_document_with_a_caption(api: BotApi) -> None:
+    async with running(api) as run:
         forum, ann = api.group(forum=True), api.person("Ann")
         thread = api.topic(forum, "files")
         asked = api.group_says(forum, ann, "the file?", thread=thread)
@@ -519,9 +518,9 @@ SENDS: dict[str, tuple[Break, type[SendError] | None, int]] = {
 
 
 @pytest.mark.parametrize("what", SENDS)
-async def test_what_went_wrong_with_a_message_is_told_as_what_it_is(what: str) -> None:
+async def test_what_went_wrong_with_a_message_is_told_as_what_it_is(what: str, api: BotApi) -> None:
     fault, expected, shown = SENDS[what]
-    async with BotApi() as api, running(api, Hasty(100), **NEAR_NO_TIME) as run:
+    async with running(api, Hasty(100), **NEAR_NO_TIME) as run:
         await run.up()
         ann = api.person("Ann")
         api.private_says(ann, "hi")
@@ -555,11 +554,11 @@ async def test_what_went_wrong_with_a_message_is_told_as_what_it_is(what: str) -
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("group", [False, True])
 async def test_what_a_failing_server_did_is_found_out_amid_others_and_said_once(
-    after: bool, group: bool
+    after: bool, group: bool, api: BotApi
 ) -> None:
     """Before and after it others speak, there and elsewhere; and the server stays away for a
     while."""
-    async with BotApi() as api, running(api, Hasty(100), rooms=["*"], preview="off") as run:
+    async with running(api, Hasty(100), rooms=["*"], preview="off") as run:
         await run.up()
         ann, ben = api.person("Ann"), api.person("Ben")
         room: Chat | Person = api.group("Team") if group else ann
@@ -597,11 +596,11 @@ async def test_what_a_failing_server_did_is_found_out_amid_others_and_said_once(
 
 @pytest.mark.parametrize("after", [False, True])
 async def test_many_messages_whose_answers_got_lost_at_once_are_each_there_once(
-    after: bool,
+    after: bool, api: BotApi
 ) -> None:
     """All private chats share one sequence of ids, so each of these lies somewhere among the
     others."""
-    async with BotApi() as api, running(api, Hasty(100), rooms=["*"]) as run:
+    async with running(api, Hasty(100), rooms=["*"]) as run:
         await run.up()
         people = [api.person(f"p{number}") for number in range(25)]
         for person in people:
@@ -623,67 +622,67 @@ async def test_many_messages_whose_answers_got_lost_at_once_are_each_there_once(
 @pytest.mark.parametrize("group", [False, True])
 @pytest.mark.parametrize("sent", [False, True])
 async def test_what_the_end_of_a_process_cut_off_is_looked_for_by_the_next(
-    sent: bool, group: bool
+    sent: bool, group: bool, api: BotApi
 ) -> None:
-    async with BotApi() as api:
-        ann = api.person("Ann")
-        room: Chat | Person = api.group("Team") if group else ann
-        async with running(api, rooms=["*"]) as run:
-            await run.up()
-            if group:
-                api.mentions(room, ann, "hi")
-            else:
-                api.private_says(ann, "hi")
-            await run.message()
-            position = run.channel.position(at(room))
-            (part,) = run.parts("hello", at(room))
-            if sent:
-                await run.channel.send(part)
-        api.private_says(api.person("Ben"), "meanwhile")
+    ann = api.person("Ann")
+    room: Chat | Person = api.group("Team") if group else ann
+    async with running(api, rooms=["*"]) as run:
+        await run.up()
         if group:
-            api.mentions(room, ann, "are you there?")
+            api.mentions(room, ann, "hi")
         else:
-            api.private_says(ann, "are you there?")
-        async with running(api, Hasty(100), rooms=["*"]) as run:
-            await run.up()
-            receipt = await run.channel.send(replace(part, maybe_sent_after=position))
-        assert receipt.ids == tuple(str(shown.id) for shown in api.shown(room) if shown.by_bot)
-        assert api.said(room) == ["hello"]
+            api.private_says(ann, "hi")
+        await run.message()
+        position = run.channel.position(at(room))
+        (part,) = run.parts("hello", at(room))
+        if sent:
+            await run.channel.send(part)
+    api.private_says(api.person("Ben"), "meanwhile")
+    if group:
+        api.mentions(room, ann, "are you there?")
+    else:
+        api.private_says(ann, "are you there?")
+    async with running(api, Hasty(100), rooms=["*"]) as run:
+        await run.up()
+        receipt = await run.channel.send(replace(part, maybe_sent_after=position))
+    assert receipt.ids == tuple(str(shown.id) for shown in api.shown(room) if shown.by_bot)
+    assert api.said(room) == ["hello"]
 
 
 @pytest.mark.parametrize("bot", ["same", "another"])
-async def test_a_new_process_knows_the_positions_that_stand_in_the_log(bot: str) -> None:
+async def test_a_new_process_knows_the_positions_that_stand_in_the_log(
+    bot: str, api: BotApi
+) -> None:
     """Of all private chats together and of each supergroup; one where a message may be unknown is
     not known."""
-    async with BotApi() as api:
-        cursor = json.dumps({"bot": api.token.partition(":")[0] if bot == "same" else "77"})
-        async with running(api, cursor=cursor, preview="off") as run:
-            await run.up()
-            channel, group, now = run.channel, "-1000000000009", datetime.now(UTC)
-            for place, number, own in (
-                ("1", "30", False),
-                (group, "7", True),
-                ("2", "41", True),
-                ("1", "k1", True),
-            ):
-                channel.learn(at(place), MessageId(number), now, own=own)
-            channel.learn(at("1"), MessageId("button:5"), now, own=False)
-            places = ("1", "2", "3", group, "-1000000000010")
-            positions = [channel.position(at(place)) for place in places]
-            known = ["0:41", "0:41", "0:41", f"{group}:7", ""]
-            assert positions == (known if bot == "same" else [""] * 5)
-            channel.learn(at("1"), None, now, own=True)
-            assert channel.position(at("1")) == ""
-            channel.learn(at("2"), MessageId("45"), now + timedelta(hours=1), own=False)
-            assert channel.position(at("1")) == ("0:45" if bot == "same" else "")
+    cursor = json.dumps({"bot": api.token.partition(":")[0] if bot == "same" else "77"})
+    async with running(api, cursor=cursor, preview="off") as run:
+        await run.up()
+        channel, group, now = run.channel, "-1000000000009", datetime.now(UTC)
+        for place, number, own in (
+            ("1", "30", False),
+            (group, "7", True),
+            ("2", "41", True),
+            ("1", "k1", True),
+        ):
+            channel.learn(at(place), MessageId(number), now, own=own)
+        channel.learn(at("1"), MessageId("button:5"), now, own=False)
+        places = ("1", "2", "3", group, "-1000000000010")
+        positions = [channel.position(at(place)) for place in places]
+        known = ["0:41", "0:41", "0:41", f"{group}:7", ""]
+        assert positions == (known if bot == "same" else [""] * 5)
+        channel.learn(at("1"), None, now, own=True)
+        assert channel.position(at("1")) == ""
+        channel.learn(at("2"), MessageId("45"), now + timedelta(hours=1), own=False)
+        assert channel.position(at("1")) == ("0:45" if bot == "same" else "")
 
 
 LOST = {"the position is not known": "", "the room counts anew": "-1009:3", "no position": "x"}
 
 
 @pytest.mark.parametrize("position", LOST.values(), ids=LOST)
-async def test_what_cannot_be_found_is_uncertain(position: str) -> None:
-    async with BotApi() as api, running(api, Hasty(100), rooms=["*"]) as run:
+async def test_what_cannot_be_found_is_uncertain(position: str, api: BotApi) -> None:
+    async with running(api, Hasty(100), rooms=["*"]) as run:
         await run.up()
         chat = api.group("Team")
         (part,) = run.parts("**hello**", at(chat))
@@ -693,8 +692,8 @@ async def test_what_cannot_be_found_is_uncertain(position: str) -> None:
         assert api.said(chat) == []
 
 
-async def test_a_look_that_is_asked_to_wait_or_meets_failures_goes_on() -> None:
-    async with BotApi() as api, running(api, Hasty(100)) as run:
+async def test_a_look_that_is_asked_to_wait_or_meets_failures_goes_on(api: BotApi) -> None:
+    async with running(api, Hasty(100)) as run:
         await run.up()
         ann = api.person("Ann")
         api.private_says(ann, "hi")
@@ -707,61 +706,59 @@ async def test_a_look_that_is_asked_to_wait_or_meets_failures_goes_on() -> None:
         assert api.said(ann) == ["hello"]
 
 
-async def test_a_chat_that_must_be_quiet_delays_no_other() -> None:
-    async with BotApi() as api:
-        clock = ManualClock()
-        ann, ben = api.person("Ann"), api.person("Ben")
-        api.private_says(ann, "hi")
-        api.private_says(ben, "hi")
-        async with running(api, clock) as run:
-            await run.until_advancing(clock, lambda: len(run.all(Message)) == 2)
-            api.faults.fail(
-                "sendMessage", 429, retry_after=3600, where=lambda call: call["chat_id"] == ann.id
-            )
-            for _ in range(2):
-                with pytest.raises(RateLimited) as told:
-                    await run.tell("hello", at(ann))
-                assert told.value.retry_after_s == 3600
-            assert len(api.asked("sendMessage")) == 1
-            before_s = clock.monotonic()
-            await run.tell("hello", at(ben))
-            assert clock.monotonic() == before_s
-            assert (api.said(ann), api.said(ben)) == ([], ["hello"])
+async def test_a_chat_that_must_be_quiet_delays_no_other(api: BotApi) -> None:
+    clock = ManualClock()
+    ann, ben = api.person("Ann"), api.person("Ben")
+    api.private_says(ann, "hi")
+    api.private_says(ben, "hi")
+    async with running(api, clock) as run:
+        await run.until_advancing(clock, lambda: len(run.all(Message)) == 2)
+        api.faults.fail(
+            "sendMessage", 429, retry_after=3600, where=lambda call: call["chat_id"] == ann.id
+        )
+        for _ in range(2):
+            with pytest.raises(RateLimited) as told:
+                await run.tell("hello", at(ann))
+            assert told.value.retry_after_s == 3600
+        assert len(api.asked("sendMessage")) == 1
+        before_s = clock.monotonic()
+        await run.tell("hello", at(ben))
+        assert clock.monotonic() == before_s
+        assert (api.said(ann), api.said(ben)) == ([], ["hello"])
 
 
-async def test_the_token_is_in_no_log_line_and_no_reason(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_token_is_in_no_log_line_and_no_reason(
+    caplog: pytest.LogCaptureFixture, api: BotApi
+) -> None:
     for name in ("", "httpx", "httpcore", "telegram", "reverie", "asyncio", "aiohttp"):
         caplog.set_level(logging.DEBUG, logger=name or None)
-    async with BotApi() as api:
-        clock, ann = ManualClock(), api.person("Ann")
-        api.private_says(ann, "hi")
-        for name in (
-            "502 as a page",
-            "no JSON",
-            "dropped before",
-            "409",
-            "429",
-            "who we are, dropped",
-        ):
-            POLLS[name](api)
-        async with running(api, clock) as run:
-            await run.until_advancing(clock, lambda: bool(run.all(Message)))
-            for fault, _, _ in (SENDS[name] for name in ("400", "401", "429")):
-                fault(api)
-                with pytest.raises(SendError) as told:
-                    await run.tell("hello", at(ann))
-                clock.advance(10)
-                assert api.token not in told.value.reason
-            await api.stop()
-            await run.until_advancing(clock, lambda: run.links[-1] is False)
-            await api.start()
-            reasons = [link.reason for link in run.all(ConnectionChanged)]
-        secret = api.token.partition(":")[2]
-        assert caplog.records
-        assert not [
-            record for record in caplog.records if secret in logging.Formatter().format(record)
-        ]
-        assert not [reason for reason in reasons if secret in reason]
+    clock, ann = ManualClock(), api.person("Ann")
+    api.private_says(ann, "hi")
+    for name in (
+        "502 as a page",
+        "no JSON",
+        "dropped before",
+        "409",
+        "429",
+        "who we are, dropped",
+    ):
+        POLLS[name](api)
+    async with running(api, clock) as run:
+        await run.until_advancing(clock, lambda: bool(run.all(Message)))
+        for fault, _, _ in (SENDS[name] for name in ("400", "401", "429")):
+            fault(api)
+            with pytest.raises(SendError) as told:
+                await run.tell("hello", at(ann))
+            clock.advance(10)
+            assert api.token not in told.value.reason
+        await api.stop()
+        await run.until_advancing(clock, lambda: run.links[-1] is False)
+        await api.start()
+        reasons = [link.reason for link in run.all(ConnectionChanged)]
+    secret = api.token.partition(":")[2]
+    assert caplog.records
+    assert not [record for record in caplog.records if secret in logging.Formatter().format(record)]
+    assert not [reason for reason in reasons if secret in reason]
 
 
 WHY = (CommandSpec(name="why", summary="Say why"),)
@@ -796,20 +793,19 @@ ODD = {
 
 
 @pytest.mark.parametrize("what", ODD)
-async def test_an_odd_answer_costs_one_call(what: str) -> None:
+async def test_an_odd_answer_costs_one_call(what: str, api: BotApi) -> None:
     method, status, answer = ODD[what]
-    async with BotApi() as api:
-        clock, ann = ManualClock(), api.person("Ann")
-        if method == "getWebhookInfo":
-            api.faults.fail(
-                "getUpdates", 409, "Conflict: can't use getUpdates method while webhook is active"
-            )
-        for one in ("getMe", "setMyCommands", "getUpdates") if method == "*" else (method,):
-            api.faults.say(one, answer, status=status)
-        api.private_says(ann, "hi")
-        async with running(api, clock, commands=WHY) as run:
-            await run.until_advancing(clock, lambda: bool(run.all(Message)) or run.task.done())
-            assert not run.task.done() or run.task.result()
+    clock, ann = ManualClock(), api.person("Ann")
+    if method == "getWebhookInfo":
+        api.faults.fail(
+            "getUpdates", 409, "Conflict: can't use getUpdates method while webhook is active"
+        )
+    for one in ("getMe", "setMyCommands", "getUpdates") if method == "*" else (method,):
+        api.faults.say(one, answer, status=status)
+    api.private_says(ann, "hi")
+    async with running(api, clock, commands=WHY) as run:
+        await run.until_advancing(clock, lambda: bool(run.all(Message)) or run.task.done())
+        assert not run.task.done() or run.task.result()
 
 
 REFUSED: dict[str, tuple[int, bytes, type[SendError]]] = {
@@ -841,9 +837,9 @@ REFUSED: dict[str, tuple[int, bytes, type[SendError]]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_an_odd_answer_to_a_message_means_what_it_can(what: str) -> None:
+async def test_an_odd_answer_to_a_message_means_what_it_can(what: str, api: BotApi) -> None:
     status, answer, error = REFUSED[what]
-    async with BotApi() as api, running(api, Hasty(100)) as run:
+    async with running(api, Hasty(100)) as run:
         await run.up()
         ann = api.person("Ann")
         api.private_says(ann, "hi")

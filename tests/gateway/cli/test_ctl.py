@@ -237,13 +237,12 @@ def test_what_is_no_command_or_needs_a_gateway_is_told(
     assert "there is no command frobnicate" in capsys.readouterr().err
 
 
-def test_a_store_that_a_gateway_without_a_socket_holds_is_told(folder: Path, ctl: Ctl) -> None:
-    async def held() -> None:
-        async with await opened(folder / "s.db"):
-            (line,) = await asyncio.to_thread(ctl, "dmn", "off", code=2)
-            assert "is in use by process" in line
-
-    run(held())
+async def test_a_store_that_a_gateway_without_a_socket_holds_is_told(
+    folder: Path, ctl: Ctl
+) -> None:
+    async with await opened(folder / "s.db"):
+        (line,) = await asyncio.to_thread(ctl, "dmn", "off", code=2)
+        assert "is in use by process" in line
 
 
 def test_a_store_beside_which_no_socket_fits_can_still_be_told(folder: Path, ctl: Ctl) -> None:
@@ -253,30 +252,29 @@ def test_a_store_beside_which_no_socket_fits_can_still_be_told(folder: Path, ctl
     assert ctl("dmn", "pause", "--agent", "bob")[0] == "bob is paused."
 
 
-def test_what_the_gateway_answers_is_shown_safely(folder: Path, ctl: Ctl) -> None:
+async def test_what_the_gateway_answers_is_shown_safely(folder: Path, ctl: Ctl) -> None:
     async def refuses(order: CommandRequest) -> ControlResponse:
         return ControlResponse(
             ok=False, lines=(f"no\x1b[2J {' '.join(order.words)} {order.place}",)
         )
 
-    async def asked() -> None:
-        path = socket_path(folder / "s.db")
-        control = asyncio.create_task(ControlServer(path, refuses, state).run())
-        while not path.exists():
-            await asyncio.sleep(0)
-        found = await asyncio.to_thread(ctl, "rewind", "2", "--in", "c/ann", code=1)
-        assert found == ["no\\x1b[2J rewind 2 c/ann"]
-        control.cancel()
-        await asyncio.gather(control, return_exceptions=True)
-
-    run(asked())
+    path = socket_path(folder / "s.db")
+    control = asyncio.create_task(ControlServer(path, refuses, state).run())
+    while not path.exists():
+        await asyncio.sleep(0)
+    found = await asyncio.to_thread(ctl, "rewind", "2", "--in", "c/ann", code=1)
+    assert found == ["no\\x1b[2J rewind 2 c/ann"]
+    control.cancel()
+    await asyncio.gather(control, return_exceptions=True)
 
 
 def state() -> GatewaySnapshot:
     return GatewaySnapshot(started=datetime.now(UTC), channels=())
 
 
-def test_one_process_of_several_carries_it_out_or_the_named_one(folder: Path, ctl: Ctl) -> None:
+async def test_one_process_of_several_carries_it_out_or_the_named_one(
+    folder: Path, ctl: Ctl
+) -> None:
     store = folder / "s.db"
 
     def serve(name: str, path: Path) -> ControlServer:
@@ -287,29 +285,26 @@ def test_one_process_of_several_carries_it_out_or_the_named_one(folder: Path, ct
 
         return ControlServer(socket_path(path), answers, state)
 
-    async def asked() -> None:
-        with contextlib.ExitStack() as held:
-            paths = {
-                name: held.enter_context(hold_process_files(store, name, datetime.now(UTC)))
-                for name in "abc"
-            }
-            socket_path(paths["c"]).touch()  # as one that was killed
-            tasks = [asyncio.create_task(serve(name, paths[name]).run()) for name in "ab"]
-            while not all(socket_path(paths[name]).is_socket() for name in "ab"):
-                await asyncio.sleep(0)
-            assert await asyncio.to_thread(ctl, "version", "--name", "b") == ["b did"]
-            assert await asyncio.to_thread(ctl, "version") in (["a did"], ["b did"])
-            assert sorted(await asyncio.to_thread(ctl, "reload", code=1)) == [
-                "a: a did",
-                "b: b did",
-            ]
-            (told,) = await asyncio.to_thread(ctl, "version", "--name", "d", code=2)
-            assert "no process named d runs on this host" in told
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    run(asked())
+    with contextlib.ExitStack() as held:
+        paths = {
+            name: held.enter_context(hold_process_files(store, name, datetime.now(UTC)))
+            for name in "abc"
+        }
+        socket_path(paths["c"]).touch()  # as one that was killed
+        tasks = [asyncio.create_task(serve(name, paths[name]).run()) for name in "ab"]
+        while not all(socket_path(paths[name]).is_socket() for name in "ab"):
+            await asyncio.sleep(0)
+        assert await asyncio.to_thread(ctl, "version", "--name", "b") == ["b did"]
+        assert await asyncio.to_thread(ctl, "version") in (["a did"], ["b did"])
+        assert sorted(await asyncio.to_thread(ctl, "reload", code=1)) == [
+            "a: a did",
+            "b: b did",
+        ]
+        (told,) = await asyncio.to_thread(ctl, "version", "--name", "d", code=2)
+        assert "no process named d runs on this host" in told
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 TALK = Script(

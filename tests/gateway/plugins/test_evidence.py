@@ -173,6 +173,12 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         yield made
 
 
+@pytest.fixture
+async def kit(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with desk(tmp_path) as made:
+        yield made
+
+
 def _spoken(place: Address) -> Message:
     sender = Sender(id=SenderId("u"), name="Ulla")
     return Message(id=MessageId("m0"), at=place, sender=sender, text="hi", sent=NOW, kind="mention")
@@ -240,14 +246,12 @@ async def test_results_of_turns_are_exact_after_folds_and_a_restart(tmp_path: Pa
             await kit.refused(wrong)
 
 
-@story
-async def test_what_the_agent_said_opens_too_where_it_may_be_told(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        said, silent = await kit.turned(text=ODD), await kit.turned(text="")
-        secret = await kit.turned(text="between us", place=ANN)
-        assert await kit.whole(f"m{said}") == ODD
-        await kit.refused(f"m{silent}")
-        await kit.refused(f"m{secret}")
+async def test_what_the_agent_said_opens_too_where_it_may_be_told(kit: Desk) -> None:
+    said, silent = await kit.turned(text=ODD), await kit.turned(text="")
+    secret = await kit.turned(text="between us", place=ANN)
+    assert await kit.whole(f"m{said}") == ODD
+    await kit.refused(f"m{silent}")
+    await kit.refused(f"m{secret}")
 
 
 @story
@@ -306,109 +310,97 @@ async def test_turns_that_left_are_told_word_for_word_behind_what_stood_in_front
         )
 
 
-@story
-async def test_what_has_left_the_log_is_said_to_have_left(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        first = await kit.turned(step("a result"), heard="[x] Ulla (guest): the first")
-        await kit.turned(heard="[x] Ulla (guest): the second")
-        later = Now(kit.clock.now() + timedelta(days=100))
-        assert await move_old_months(kit.store, 60 * 86_400.0, later) == 3
-        last = await kit.turned(heard="[x] Ulla (guest): the third")
-        told = await kit.whole(f"v{first}-{last + 1}")
-        assert told.startswith("[older turns have left the log, and are missing here]\n\n== ")
-        assert "the third" in told
-        assert "missing" not in await kit.whole(f"v{last}-{last + 1}")
-        for handle in (f"t{first}.1", f"m{first}", f"v{first}-{first + 2}"):
-            with pytest.raises(ToolCallRefused, match="so old that it has left the log"):
-                await kit.evidences.find(handle, *sight_of(at(ROOM)))
-        await kit.refused(f"t{last + 100}.1")
+async def test_what_has_left_the_log_is_said_to_have_left(kit: Desk) -> None:
+    first = await kit.turned(step("a result"), heard="[x] Ulla (guest): the first")
+    await kit.turned(heard="[x] Ulla (guest): the second")
+    later = Now(kit.clock.now() + timedelta(days=100))
+    assert await move_old_months(kit.store, 60 * 86_400.0, later) == 3
+    last = await kit.turned(heard="[x] Ulla (guest): the third")
+    told = await kit.whole(f"v{first}-{last + 1}")
+    assert told.startswith("[older turns have left the log, and are missing here]\n\n== ")
+    assert "the third" in told
+    assert "missing" not in await kit.whole(f"v{last}-{last + 1}")
+    for handle in (f"t{first}.1", f"m{first}", f"v{first}-{first + 2}"):
+        with pytest.raises(ToolCallRefused, match="so old that it has left the log"):
+            await kit.evidences.find(handle, *sight_of(at(ROOM)))
+    await kit.refused(f"t{last + 100}.1")
 
 
-@story
-async def test_messages_read_as_they_do_now(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        seq = await kit.say(ODD)
-        assert await kit.whole(f"m{seq}") == ODD
-        sender = Sender(id=SenderId("u"), name="Ulla")
-        for number, text in enumerate(["better", "best"]):
-            await kit.write(
-                MessageEdited(
-                    id=EventId(f"e{number}"),
-                    at=ROOM,
-                    sender=sender,
-                    message=MessageId("m1"),
-                    text=text,
-                    sent=NOW,
-                )
-            )
-        assert await kit.whole(f"m{seq}") == "best"
-        other = Sender(id=SenderId("m"), name="Ulla")
+async def test_messages_read_as_they_do_now(kit: Desk) -> None:
+    seq = await kit.say(ODD)
+    assert await kit.whole(f"m{seq}") == ODD
+    sender = Sender(id=SenderId("u"), name="Ulla")
+    for number, text in enumerate(["better", "best"]):
         await kit.write(
             MessageEdited(
-                id=EventId("e9"),
-                at=ROOM,
-                sender=other,
-                message=MessageId("m1"),
-                text="worst",
-                sent=NOW,
-            )
-        )
-        refused = await kit.write(
-            MessageEdited(
-                id=EventId("e8"),
+                id=EventId(f"e{number}"),
                 at=ROOM,
                 sender=sender,
                 message=MessageId("m1"),
-                text="refused",
+                text=text,
                 sent=NOW,
             )
         )
-        judged = Judgement(type="x", urgency=0, fate="refused", rule="r", role="blocked")
-        await kit.store.append(
-            [NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=refused)]
+    assert await kit.whole(f"m{seq}") == "best"
+    other = Sender(id=SenderId("m"), name="Ulla")
+    await kit.write(
+        MessageEdited(
+            id=EventId("e9"),
+            at=ROOM,
+            sender=other,
+            message=MessageId("m1"),
+            text="worst",
+            sent=NOW,
         )
-        assert await kit.whole(f"m{seq}") == "best"
-        await kit.write(MessageDeleted(id=EventId("d"), at=ROOM, message=MessageId("m1"), sent=NOW))
-        await kit.refused(f"m{seq}")
-        untold = await kit.write(_spoken(STAFF), STAFF)  # nobody judged it
-        await kit.refused(f"m{untold}", OWNER)
+    )
+    refused = await kit.write(
+        MessageEdited(
+            id=EventId("e8"),
+            at=ROOM,
+            sender=sender,
+            message=MessageId("m1"),
+            text="refused",
+            sent=NOW,
+        )
+    )
+    judged = Judgement(type="x", urgency=0, fate="refused", rule="r", role="blocked")
+    await kit.store.append(
+        [NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=refused)]
+    )
+    assert await kit.whole(f"m{seq}") == "best"
+    await kit.write(MessageDeleted(id=EventId("d"), at=ROOM, message=MessageId("m1"), sent=NOW))
+    await kit.refused(f"m{seq}")
+    untold = await kit.write(_spoken(STAFF), STAFF)  # nobody judged it
+    await kit.refused(f"m{untold}", OWNER)
 
 
 @pytest.mark.parametrize("fate", ["refused", "noted"])
-async def test_what_the_model_was_never_to_hear_is_not_found(tmp_path: Path, fate: str) -> None:
-    async with desk(tmp_path) as kit:
-        await kit.refused(f"m{await kit.say('secret', fate=fate)}")
+async def test_what_the_model_was_never_to_hear_is_not_found(fate: str, kit: Desk) -> None:
+    await kit.refused(f"m{await kit.say('secret', fate=fate)}")
 
 
-@story
-async def test_private_places_are_private(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        for place in (ANN, STAFF):
-            handles = [(await kit.keep("secret", place)).handle]
-            seq = await kit.turned(step("secret"), heard="secret", place=place)
-            handles += [f"t{seq}.1", f"m{await kit.say('secret', place)}"]
-            for handle in handles:
-                assert (await kit.evidences.find(handle, *sight_of(at(place)))).text == "secret"
-                assert (await kit.evidences.find(handle, *sight_of(at(OWNER)))).text == "secret"
-                for other in (ROOM, BOB, OWN):
-                    await kit.refused(handle, other)
-            assert (
-                "secret"
-                in (await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(at(place)))).text
-            )
-            for other in (ROOM, BOB, OWN, OWNER):
-                await kit.refused(f"v{seq}-{seq + 1}", other)
+async def test_private_places_are_private(kit: Desk) -> None:
+    for place in (ANN, STAFF):
+        handles = [(await kit.keep("secret", place)).handle]
+        seq = await kit.turned(step("secret"), heard="secret", place=place)
+        handles += [f"t{seq}.1", f"m{await kit.say('secret', place)}"]
+        for handle in handles:
+            assert (await kit.evidences.find(handle, *sight_of(at(place)))).text == "secret"
+            assert (await kit.evidences.find(handle, *sight_of(at(OWNER)))).text == "secret"
+            for other in (ROOM, BOB, OWN):
+                await kit.refused(handle, other)
+        assert (
+            "secret" in (await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(at(place)))).text
+        )
+        for other in (ROOM, BOB, OWN, OWNER):
+            await kit.refused(f"v{seq}-{seq + 1}", other)
 
 
-@story
-async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only(
-    tmp_path: Path,
-) -> None:
-    async with desk(tmp_path) as kit:
-        seq = await kit.turned(place=STAFF)
-        where = replace(at(STAFF), visibility=Visibility(scope=PUBLIC))
-        with pytest.raises(ToolCallRefused):
-            await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(where))
+async def test_turns_of_a_private_place_are_not_told_to_who_sees_the_public_only(kit: Desk) -> None:
+    seq = await kit.turned(place=STAFF)
+    where = replace(at(STAFF), visibility=Visibility(scope=PUBLIC))
+    with pytest.raises(ToolCallRefused):
+        await kit.evidences.find(f"v{seq}-{seq + 1}", *sight_of(where))
 
 
 @settings(max_examples=examples(80), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -428,12 +420,10 @@ async def test_junk_is_refused_and_nothing_else_happens(
                 await kit.refused(handle)
 
 
-@story
-async def test_handles_may_be_written_as_people_write_them(tmp_path: Path) -> None:
-    async with desk(tmp_path) as kit:
-        handle = (await kit.keep("text")).handle
-        for written in (f" {handle} ", f'"{handle}"', f"[{handle}]", handle.upper(), f"`{handle}`"):
-            assert (await kit.evidences.find(written, *sight_of(at(ROOM)))).text == "text"
+async def test_handles_may_be_written_as_people_write_them(kit: Desk) -> None:
+    handle = (await kit.keep("text")).handle
+    for written in (f" {handle} ", f'"{handle}"', f"[{handle}]", handle.upper(), f"`{handle}`"):
+        assert (await kit.evidences.find(written, *sight_of(at(ROOM)))).text == "text"
 
 
 @story

@@ -238,16 +238,15 @@ async def test_what_counts_or_waits_stays_and_leaves_when_it_is_over(tmp_path: P
     assert await rebuild(located(path)) == []
 
 
-async def test_what_was_overheard_and_has_left_is_counted(tmp_path: Path) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        await store.append([entry for number in range(300) for entry in _line(number)])
-        await store.append(_line(999, at=LATER, urgency=3))
-        assert await moved(store) == 600
-        unread = await store.unread_entries(A, most=50)
-        assert (len(unread.messages), unread.omitted) == (1, 300)
-        await store.activate(A)
-        await store.append([turn(A, upto=unread.upto)])
-        assert (await store.unread_entries(A, most=50)).messages == ()
+async def test_what_was_overheard_and_has_left_is_counted(store: Store) -> None:
+    await store.append([entry for number in range(300) for entry in _line(number)])
+    await store.append(_line(999, at=LATER, urgency=3))
+    assert await moved(store) == 600
+    unread = await store.unread_entries(A, most=50)
+    assert (len(unread.messages), unread.omitted) == (1, 300)
+    await store.activate(A)
+    await store.append([turn(A, upto=unread.upto)])
+    assert (await store.unread_entries(A, most=50)).messages == ()
 
 
 KILLED = """
@@ -357,19 +356,18 @@ async def test_without_the_files_of_old_months_the_tables_are_not_compared(tmp_p
         assert (await store.append(_line(3)))[0].is_new is False
 
 
-async def test_months_leave_again_and_again_while_messages_are_taken_in(tmp_path: Path) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        await talked(store, 1_000)
-        live = live_settings(store=StoreConfig(keep=KEEP_DAYS * 86_400.0))
-        gateway = handle_of(store, Now(LATER), live=live)
-        running = asyncio.create_task(Retention(parts_of(gateway=gateway)).upkeep())
-        for number in (5_000, 6_000):
-            await talked(store, 50, first=number)
-            while await store.entries(kinds=["room"]):
-                assert not running.done()
-                assert (await store.append([replace(turn(B), at=LATER)]))[0].is_new
-        running.cancel()
-        await asyncio.wait([running])
+async def test_months_leave_again_and_again_while_messages_are_taken_in(store: Store) -> None:
+    await talked(store, 1_000)
+    live = live_settings(store=StoreConfig(keep=KEEP_DAYS * 86_400.0))
+    gateway = handle_of(store, Now(LATER), live=live)
+    running = asyncio.create_task(Retention(parts_of(gateway=gateway)).upkeep())
+    for number in (5_000, 6_000):
+        await talked(store, 50, first=number)
+        while await store.entries(kinds=["room"]):
+            assert not running.done()
+            assert (await store.append([replace(turn(B), at=LATER)]))[0].is_new
+    running.cancel()
+    await asyncio.wait([running])
 
 
 @pytest.mark.sqlite
@@ -407,36 +405,35 @@ def test_old_months_are_in_a_backup_and_printed_as_the_log_is(
 
 
 async def test_the_growth_of_the_last_days_tells_the_day_on_which_the_disk_is_full(
-    tmp_path: Path,
+    store: Store,
 ) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        young = await store.growth(LATER)
-        assert (young.bytes_per_day, young.full_on(LATER, 0)) == (None, None)
-        assert "known after a day" in young.describe(LATER, 0)
-        for day in range(60):
-            at = LATER - timedelta(days=60 - day, hours=-1)
-            await store.append(
-                [one for number in range(50) for one in _line(day * 100 + number, at=at)]
-            )
-        growth = await store.growth(LATER)
-        assert growth.bytes_per_day is not None
-        used = growth.size_bytes - growth.unused_bytes
-        assert growth.bytes_per_day == pytest.approx(used / 60, rel=0.01)
-        days = 100
-        free = int(growth.bytes_per_day * days) - growth.unused_bytes
-        assert growth.full_on(LATER, free) in {
-            (LATER + timedelta(days=n)).date() for n in (days - 1, days)
-        }
-        assert "its disk is full on 2027-" in growth.describe(LATER, free)
-        assert growth.full_on(LATER, 10**15) is None
-        await store.append([turn(A, upto=10_000)])
-        before = growth.bytes_per_day
-        assert await moved(store, 31.0) > 0
-        later = await store.growth(LATER)
-        assert later.bytes_per_day is not None
-        assert later.unused_bytes > 0 or ENGINE.server is not None, (
-            "PostgreSQL does not tell what is free"
+    young = await store.growth(LATER)
+    assert (young.bytes_per_day, young.full_on(LATER, 0)) == (None, None)
+    assert "known after a day" in young.describe(LATER, 0)
+    for day in range(60):
+        at = LATER - timedelta(days=60 - day, hours=-1)
+        await store.append(
+            [one for number in range(50) for one in _line(day * 100 + number, at=at)]
         )
-        assert 0.3 * before < later.bytes_per_day < 3 * before
-        quiet = await store.growth(LATER + timedelta(days=40))
-        assert quiet.full_on(LATER, 0) is None, "nothing came lately"
+    growth = await store.growth(LATER)
+    assert growth.bytes_per_day is not None
+    used = growth.size_bytes - growth.unused_bytes
+    assert growth.bytes_per_day == pytest.approx(used / 60, rel=0.01)
+    days = 100
+    free = int(growth.bytes_per_day * days) - growth.unused_bytes
+    assert growth.full_on(LATER, free) in {
+        (LATER + timedelta(days=n)).date() for n in (days - 1, days)
+    }
+    assert "its disk is full on 2027-" in growth.describe(LATER, free)
+    assert growth.full_on(LATER, 10**15) is None
+    await store.append([turn(A, upto=10_000)])
+    before = growth.bytes_per_day
+    assert await moved(store, 31.0) > 0
+    later = await store.growth(LATER)
+    assert later.bytes_per_day is not None
+    assert later.unused_bytes > 0 or ENGINE.server is not None, (
+        "PostgreSQL does not tell what is free"
+    )
+    assert 0.3 * before < later.bytes_per_day < 3 * before
+    quiet = await store.growth(LATER + timedelta(days=40))
+    assert quiet.full_on(LATER, 0) is None, "nothing came lately"

@@ -334,19 +334,17 @@ def gate(store: Store, *asked: Asked, **tools: Any) -> PermissionGate:
 CALL = ToolCall(id="c", name="bash", arguments="{}")
 
 
-@story
-async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(tmp_path: Path) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked()
-        said = await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, MIA))
-        assert said == (
-            "Refused: bash is for the role admin and above; nobody who asks here has more than the "
-            "role member. Nothing was done."
-        )
-        (entry,) = await store.entries(kinds=["tool_refused"])
-        assert isinstance(entry.fact, ToolRefused)
-        assert (entry.fact.tool, entry.fact.role, entry.conversation) == ("bash", "member", GATE_AT)
-        assert asked.wanted == []
+async def test_what_is_refused_by_right_is_written_down_and_nobody_is_asked(store: Store) -> None:
+    asked = Asked()
+    said = await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(GUS, MIA))
+    assert said == (
+        "Refused: bash is for the role admin and above; nobody who asks here has more than the "
+        "role member. Nothing was done."
+    )
+    (entry,) = await store.entries(kinds=["tool_refused"])
+    assert isinstance(entry.fact, ToolRefused)
+    assert (entry.fact.tool, entry.fact.role, entry.conversation) == ("bash", "member", GATE_AT)
+    assert asked.wanted == []
 
 
 ADMINS, MEMBERS = gated_hand(ALLOW_ADMINS), gated_hand(ALLOW_MEMBERS)
@@ -368,36 +366,29 @@ RULED = {"rules": [{"tool": "ba*", "role": "guest", "scope": "private"}]}
     ],
 )
 async def test_who_asks_and_the_operators_rules_decide(
-    tmp_path: Path, tool: Tool, turn: ToolContext, tools: dict[str, Any], why: str
+    tool: Tool, turn: ToolContext, tools: dict[str, Any], why: str, store: Store
 ) -> None:
 
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked("no")
-        said = await gate(store, asked, **tools).authorize(tool, CALL, turn)
-        assert (why in said, bool(said)) == (True, bool(why))
-        assert len(await store.entries()) == bool(why)
-        assert asked.wanted == []
+    asked = Asked("no")
+    said = await gate(store, asked, **tools).authorize(tool, CALL, turn)
+    assert (why in said, bool(said)) == (True, bool(why))
+    assert len(await store.entries()) == bool(why)
+    assert asked.wanted == []
 
 
 @pytest.mark.parametrize("says", ["", "Not done, because somebody said so."])
-async def test_a_guests_words_with_an_admins_are_asked_about(tmp_path: Path, says: str) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked(says)
-        assert (
-            await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS))
-            == says
-        )
-        ((called, turn, decision),) = asked.wanted
-        rule = (
-            "bash is for the role admin and above, and somebody with the role guest asks here, too"
-        )
-        assert (called, turn, decision.needs) == (CALL, where(ROOT, GUS), "admin")
-        assert (decision.role, decision.rule, decision.label.integrity) == ("guest", rule, "guest")
+async def test_a_guests_words_with_an_admins_are_asked_about(says: str, store: Store) -> None:
+    asked = Asked(says)
+    assert (
+        await gate(store, asked).authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, GUS)) == says
+    )
+    ((called, turn, decision),) = asked.wanted
+    rule = "bash is for the role admin and above, and somebody with the role guest asks here, too"
+    assert (called, turn, decision.needs) == (CALL, where(ROOT, GUS), "admin")
+    assert (decision.role, decision.rule, decision.label.integrity) == ("guest", rule, "guest")
 
 
-async def test_without_a_plugin_that_asks_a_call_is_refused_and_written_down(
-    tmp_path: Path,
-) -> None:
+async def test_without_a_plugin_that_asks_a_call_is_refused_and_written_down(store: Store) -> None:
     class Silent(Asked):
         name = "silent"
 
@@ -412,57 +403,48 @@ async def test_without_a_plugin_that_asks_a_call_is_refused_and_written_down(
         async def approve(self) -> str:  # type: ignore[override] # it needs nothing to fail
             raise ValueError
 
-    async with await opened(tmp_path / "s.db") as store:
-        for asked in ((), (Silent(), Broken())):
-            said = await gate(store, *asked).authorize(ADMINS, CALL, where(ROOT, GUS))
-            assert "no plugin that asks for approvals" in said
-        refused = [one.fact for one in await store.entries(kinds=["tool_refused"])]
-        assert [one.tool for one in refused if isinstance(one, ToolRefused)] == ["bash", "bash"]
+    for asked in ((), (Silent(), Broken())):
+        said = await gate(store, *asked).authorize(ADMINS, CALL, where(ROOT, GUS))
+        assert "no plugin that asks for approvals" in said
+    refused = [one.fact for one in await store.entries(kinds=["tool_refused"])]
+    assert [one.tool for one in refused if isinstance(one, ToolRefused)] == ["bash", "bash"]
 
 
-@story
-async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(
-    tmp_path: Path,
-) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked("Not done, because somebody said so.")
-        fetch, run = (
-            gated_hand(ALLOW_MEMBERS, "web_fetch"),
-            gated_hand(ToolPermit(role="admin", approval="untrusted")),
-        )
-        hands, root = dispatcher([fetch, run], gate(store, asked)), where(ROOT)
-        assert not (await hands.call(CALL, root)).is_error
-        await hands.call(replace(CALL, name="web_fetch"), root)
-        root.request.label |= Label("outside", source="web_fetch")
-        refused = await hands.call(CALL, root)
-        assert (refused.is_error, refused.text) == (True, "Not done, because somebody said so.")
-        assert "text from outside is in view, in web_fetch" in asked.wanted[-1][2].rule
+async def test_text_from_outside_makes_the_next_call_one_that_is_asked_about(store: Store) -> None:
+    asked = Asked("Not done, because somebody said so.")
+    fetch, run = (
+        gated_hand(ALLOW_MEMBERS, "web_fetch"),
+        gated_hand(ToolPermit(role="admin", approval="untrusted")),
+    )
+    hands, root = dispatcher([fetch, run], gate(store, asked)), where(ROOT)
+    assert not (await hands.call(CALL, root)).is_error
+    await hands.call(replace(CALL, name="web_fetch"), root)
+    root.request.label |= Label("outside", source="web_fetch")
+    refused = await hands.call(CALL, root)
+    assert (refused.is_error, refused.text) == (True, "Not done, because somebody said so.")
+    assert "text from outside is in view, in web_fetch" in asked.wanted[-1][2].rule
 
 
 @pytest.mark.parametrize(
     ("reminded", "role"), [("admin", ""), ("guest", "guest"), ("member", "member")]
 )
-@story
 async def test_a_reminder_lends_nobody_what_the_agent_may_do_by_itself(
-    tmp_path: Path, reminded: Integrity, role: str
+    reminded: Integrity, role: str, store: Store
 ) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        asked = Asked("no")
-        door = gate(store, asked, unasked_role="admin")
-        said = await door.authorize(
-            gated_hand(ALLOW_ADMINS),
-            CALL,
-            replace(where(label=Label(reminded)), unasked_role=reminded),
-        )
-        by_itself = (
-            "bash is for the role admin and above; nobody asked, and by yourself you have the role"
-        )
-        assert said == (f"Refused: {by_itself} {role}. Nothing was done." if role else "")
-        assert asked.wanted == []
-        said = await door.authorize(
-            gated_hand(ALLOW_ADMINS), CALL, where(ROOT, label=Label(reminded))
-        )
-        assert said == ("no" if role else "")  # beside what an admin asks for it is as if overheard
+    asked = Asked("no")
+    door = gate(store, asked, unasked_role="admin")
+    said = await door.authorize(
+        gated_hand(ALLOW_ADMINS),
+        CALL,
+        replace(where(label=Label(reminded)), unasked_role=reminded),
+    )
+    by_itself = (
+        "bash is for the role admin and above; nobody asked, and by yourself you have the role"
+    )
+    assert said == (f"Refused: {by_itself} {role}. Nothing was done." if role else "")
+    assert asked.wanted == []
+    said = await door.authorize(gated_hand(ALLOW_ADMINS), CALL, where(ROOT, label=Label(reminded)))
+    assert said == ("no" if role else "")  # beside what an admin asks for it is as if overheard
 
 
 def acting(name: str = "bash", **said: Any) -> Tool:
@@ -508,13 +490,11 @@ async def test_what_was_begun_before_a_crash_is_not_done_again_unawares(tmp_path
         )
 
 
-@story
-async def test_what_ended_may_be_done_again(tmp_path: Path) -> None:
-    async with await opened(tmp_path / "s.db") as store:
-        there = gate(store, Asked())
-        assert await there.authorize(acting(), CALL, where(ROOT)) == ""
-        await store.append([ended("t")])
-        assert await there.authorize(acting(), CALL, replace(where(ROOT), turn=TurnId("u"))) == ""
+async def test_what_ended_may_be_done_again(store: Store) -> None:
+    there = gate(store, Asked())
+    assert await there.authorize(acting(), CALL, where(ROOT)) == ""
+    await store.append([ended("t")])
+    assert await there.authorize(acting(), CALL, replace(where(ROOT), turn=TurnId("u"))) == ""
 
 
 def test_only_what_changes_something_is_written_down_before() -> None:

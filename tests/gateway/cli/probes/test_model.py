@@ -103,13 +103,14 @@ async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own
         (Answer(status=200, cut_after=0), "model.busy", "warning"),
     ],
 )
-async def test_why_a_model_does_not_answer(answer: Answer, code: str, level: str) -> None:
-    async with ModelApi() as api:
-        api.then(answer)
-        seen = await probe(provider(api.url))
-        assert levels(seen).get(code) == level, seen
-        assert "model.answer" not in levels(seen)
-        sound(seen, KEY)
+async def test_why_a_model_does_not_answer(
+    answer: Answer, code: str, level: str, api: ModelApi
+) -> None:
+    api.then(answer)
+    seen = await probe(provider(api.url))
+    assert levels(seen).get(code) == level, seen
+    assert "model.answer" not in levels(seen)
+    sound(seen, KEY)
 
 
 async def test_what_gemini_says_is_known_from_its_details() -> None:
@@ -141,24 +142,24 @@ async def test_a_server_that_is_not_there_is_told_as_that() -> None:
     assert levels(offered.findings) == {"net.name": "bad"}
 
 
-async def test_a_reasoning_model_for_which_one_token_is_not_enough_is_fine() -> None:
-    async with ModelApi() as api:
-        said = (
-            b'{"error": {"message": "Could not finish: max_tokens or model output limit was '
-            b'reached. Try more."}}'
-        )
-        api.then(Answer(status=400, body=said))
-        seen = await probe(provider(api.url, "openai"), "gpt-6-sol")
-        assert levels(seen)["model.answer"] == "ok"
+async def test_a_reasoning_model_for_which_one_token_is_not_enough_is_fine(api: ModelApi) -> None:
+    said = (
+        b'{"error": {"message": "Could not finish: max_tokens or model output limit was '
+        b'reached. Try more."}}'
+    )
+    api.then(Answer(status=400, body=said))
+    seen = await probe(provider(api.url, "openai"), "gpt-6-sol")
+    assert levels(seen)["model.answer"] == "ok"
 
 
-async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_of() -> None:
-    async with ModelApi() as api:
-        api.models = [{"id": "qwen", "max_model_len": 32_768}]
-        seen = await probe(provider(api.url, "openai"), "qwen")
-        found = levels(seen)
-        assert (found["model.context"], found["model.price"]) == ("warning", "warning")
-        assert "32768" in fixes(seen, "model.context")
+async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_of(
+    api: ModelApi,
+) -> None:
+    api.models = [{"id": "qwen", "max_model_len": 32_768}]
+    seen = await probe(provider(api.url, "openai"), "qwen")
+    found = levels(seen)
+    assert (found["model.context"], found["model.price"]) == ("warning", "warning")
+    assert "32768" in fixes(seen, "model.context")
 
 
 @pytest.mark.parametrize(
@@ -171,14 +172,13 @@ async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_
     ],
 )
 async def test_a_model_whose_calls_are_not_read_from_text_needs_a_server_that_parses_them(
-    name: str, warned: bool, what: str
+    name: str, warned: bool, what: str, api: ModelApi
 ) -> None:
-    async with ModelApi() as api:
-        api.models = [{"id": name}]
-        seen = await probe(provider(api.url, "openai"), name)
-        assert (levels(seen).get("model.calls") == "warning") == warned
-        assert ("--tool-call-parser" in fixes(seen, "model.calls")) == warned
-        assert [what in one.what for one in seen if one.code == "model.calls"] == [True]
+    api.models = [{"id": name}]
+    seen = await probe(provider(api.url, "openai"), name)
+    assert (levels(seen).get("model.calls") == "warning") == warned
+    assert ("--tool-call-parser" in fixes(seen, "model.calls")) == warned
+    assert [what in one.what for one in seen if one.code == "model.calls"] == [True]
 
 
 async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:

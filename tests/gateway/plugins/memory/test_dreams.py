@@ -93,6 +93,12 @@ async def noted(tmp: Path, *texts: str) -> AsyncIterator[Papers]:
         yield kit
 
 
+@pytest.fixture
+async def noted_once(kit: Papers) -> Papers:
+    await kit.write_entry(at(ROOM), "", "x")
+    return kit
+
+
 def told(request: ModelRequest) -> str:
     return "\n".join(
         part.text
@@ -138,31 +144,27 @@ async def test_what_was_written_down_goes_into_memory_by_one_request(kit: Papers
     assert kit.material_tokens == 0
 
 
-@story
-async def test_the_prefix_is_that_of_every_turn(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        thinks = model("- x")
-        await take_turn(replace(BRIEF, input_text="hello"), thinks, Hands(), key="reverie")
-        await dream(kit, thinks)
-        turn, dreams = thinks.requests
-        assert (turn.tools, turn.blocks, turn.shared_key, turn.conversation_id) == (
-            dreams.tools,
-            dreams.blocks,
-            dreams.shared_key,
-            dreams.conversation_id,
-        )
-        assert turn.now == dreams.now == ""
+async def test_the_prefix_is_that_of_every_turn(noted_once: Papers) -> None:
+    thinks = model("- x")
+    await take_turn(replace(BRIEF, input_text="hello"), thinks, Hands(), key="reverie")
+    await dream(noted_once, thinks)
+    turn, dreams = thinks.requests
+    assert (turn.tools, turn.blocks, turn.shared_key, turn.conversation_id) == (
+        dreams.tools,
+        dreams.blocks,
+        dreams.shared_key,
+        dreams.conversation_id,
+    )
+    assert turn.now == dreams.now == ""
 
 
-@story
-async def test_without_anything_new_nothing_is_asked(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        thinks = model("- x")
-        await dream(kit, thinks)
-        assert (await dream(kit, thinks)).outcome == "unchanged"
-        await kit.remember(at(ROOM, agent="echo"), "hers")
-        assert (await dream(kit, thinks)).outcome == "unchanged"
-        assert len(thinks.requests) == 1
+async def test_without_anything_new_nothing_is_asked(noted_once: Papers) -> None:
+    thinks = model("- x")
+    await dream(noted_once, thinks)
+    assert (await dream(noted_once, thinks)).outcome == "unchanged"
+    await noted_once.remember(at(ROOM, agent="echo"), "hers")
+    assert (await dream(noted_once, thinks)).outcome == "unchanged"
+    assert len(thinks.requests) == 1
 
 
 @story
@@ -213,28 +215,29 @@ async def test_what_is_too_long_is_asked_for_once_more(
     ],
 )
 async def test_a_dream_that_fails_changes_nothing(
-    tmp_path: Path, thinks: ScriptedModel, reason: str
+    thinks: ScriptedModel, reason: str, noted_once: Papers
 ) -> None:
-    async with noted(tmp_path, "x") as kit:
-        file(kit).write_text("mine")
-        before = kit.material_tokens
-        came = await dream(kit, thinks)
-        assert came.outcome == "failed"
-        assert reason in came.reason
-        assert file(kit).read_text() == "mine"
-        assert await dreamed(kit) == []
-        assert kit.material_tokens == before > 0
+    file(noted_once).write_text("mine")
+    before = noted_once.material_tokens
+    came = await dream(noted_once, thinks)
+    assert came.outcome == "failed"
+    assert reason in came.reason
+    assert file(noted_once).read_text() == "mine"
+    assert await dreamed(noted_once) == []
+    assert noted_once.material_tokens == before > 0
 
 
-@story
-async def test_no_tool_is_carried_out(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        calls = (("journal", '{"title":"t","text":"x"}'),)
-        script = Script(
-            rules=(ScriptRule(match="no tools", reply="- x"), ScriptRule(match="", calls=calls))
-        )
-        came = await dream(kit, ScriptedModel(script, clock=ManualClock()))
-        assert (came.outcome, came.done.requests, file(kit).read_text()) == ("dreamt", 2, "- x\n")
+async def test_no_tool_is_carried_out(noted_once: Papers) -> None:
+    calls = (("journal", '{"title":"t","text":"x"}'),)
+    script = Script(
+        rules=(ScriptRule(match="no tools", reply="- x"), ScriptRule(match="", calls=calls))
+    )
+    came = await dream(noted_once, ScriptedModel(script, clock=ManualClock()))
+    assert (came.outcome, came.done.requests, file(noted_once).read_text()) == (
+        "dreamt",
+        2,
+        "- x\n",
+    )
 
 
 class Broke(DreamHost):
@@ -242,16 +245,14 @@ class Broke(DreamHost):
         return False
 
 
-@story
-async def test_a_dream_that_cannot_be_paid_is_not_dreamt(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        thinks = model("- x")
-        came = await kit.memory.dreamer.dream(BRIEF, Broke(context(kit, thinks)))
-        assert (came.outcome, came.reason, len(thinks.requests)) == (
-            "failed",
-            "dmn.daily_cost_usd",
-            0,
-        )
+async def test_a_dream_that_cannot_be_paid_is_not_dreamt(noted_once: Papers) -> None:
+    thinks = model("- x")
+    came = await noted_once.memory.dreamer.dream(BRIEF, Broke(context(noted_once, thinks)))
+    assert (came.outcome, came.reason, len(thinks.requests)) == (
+        "failed",
+        "dmn.daily_cost_usd",
+        0,
+    )
 
 
 async def test_notes_are_quoted_so_that_none_looks_like_another(kit: Papers) -> None:
@@ -270,16 +271,14 @@ async def test_notes_are_quoted_so_that_none_looks_like_another(kit: Papers) -> 
     assert lines.count("Written down since, the oldest first:") == 1
 
 
-@story
-async def test_hand_edits_are_what_the_next_dream_begins_with(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        await dream(kit, model("- x"))
-        file(kit).write_bytes(b"- by hand\r\n")
-        await kit.remember(at(OWNER), "y")
-        thinks = model("- both")
-        await dream(kit, thinks)
-        assert "\n  - by hand\n" in told(thinks.requests[0])
-        assert (await dreamed(kit))[-1].before == "- by hand\r\n"
+async def test_hand_edits_are_what_the_next_dream_begins_with(noted_once: Papers) -> None:
+    await dream(noted_once, model("- x"))
+    file(noted_once).write_bytes(b"- by hand\r\n")
+    await noted_once.remember(at(OWNER), "y")
+    thinks = model("- both")
+    await dream(noted_once, thinks)
+    assert "\n  - by hand\n" in told(thinks.requests[0])
+    assert (await dreamed(noted_once))[-1].before == "- by hand\r\n"
 
 
 @pytest.mark.parametrize("reached", ["log", "file", "mark"])
@@ -305,15 +304,13 @@ async def test_a_crash_between_log_and_file_is_mended_at_the_next_start(
         )
 
 
-@story
-async def test_nothing_of_a_dream_is_found_where_others_look(tmp_path: Path) -> None:
-    async with noted(tmp_path, "x") as kit:
-        await dream(kit, model("- xylophone"))
-        assert await kit.store.newest_entries(10, match="xylophone") == []
-        assert "xylophone" not in await kit.recall(at(ROOM), "xylophone")
-        assert "xylophone" in await kit.recall(at(OWNER), "xylophone")
-        (entry,) = await kit.store.newest_entries(1, kinds=["dreamed"])
-        assert entry.conversation == inner_conversation("reverie")
+async def test_nothing_of_a_dream_is_found_where_others_look(noted_once: Papers) -> None:
+    await dream(noted_once, model("- xylophone"))
+    assert await noted_once.store.newest_entries(10, match="xylophone") == []
+    assert "xylophone" not in await noted_once.recall(at(ROOM), "xylophone")
+    assert "xylophone" in await noted_once.recall(at(OWNER), "xylophone")
+    (entry,) = await noted_once.store.newest_entries(1, kinds=["dreamed"])
+    assert entry.conversation == inner_conversation("reverie")
 
 
 @given(st.text(alphabet="ab\n", max_size=60), st.integers(1, 50))

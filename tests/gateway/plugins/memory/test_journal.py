@@ -68,19 +68,14 @@ async def test_a_note_is_in_the_log_and_in_the_file_before_the_model_hears_of_it
     ("title", "text"),
     [("", " \n\x00\t"), ("", "x" * (MAX_TEXT_CHARS + 1)), ("t" * (MAX_TITLE_CHARS + 1), "x")],
 )
-def test_what_is_blank_or_too_long_is_refused_in_words(
-    tmp_path: Path, title: str, text: str
+async def test_what_is_blank_or_too_long_is_refused_in_words(
+    title: str, text: str, kit: Papers
 ) -> None:
-    @story
-    async def refused() -> None:
-        async with papers(tmp_path) as kit:
-            with pytest.raises(ToolCallRefused):
-                await kit.write_entry(at(ROOM), title, text)
-            assert await kit.noted() == []
-            assert not kit.journal.exists()
-            assert not kit.material_tokens
-
-    refused()
+    with pytest.raises(ToolCallRefused):
+        await kit.write_entry(at(ROOM), title, text)
+    assert await kit.noted() == []
+    assert not kit.journal.exists()
+    assert not kit.material_tokens
 
 
 async def test_a_turn_that_is_interrupted_leaves_a_whole_note_or_none(kit: Papers) -> None:
@@ -106,22 +101,18 @@ def crash(kit: Papers, keep: bytes, mark: bytes | None) -> None:
 
 @pytest.mark.parametrize("with_mark", [True, False])
 @pytest.mark.parametrize("cut", [0, 10_000])
-def test_a_start_writes_what_a_crash_kept_from_the_file_once(
+async def test_a_start_writes_what_a_crash_kept_from_the_file_once(
     tmp_path: Path, cut: int, with_mark: bool
 ) -> None:
-    @story
-    async def run() -> None:
+    async with papers(tmp_path) as kit:
+        await kit.write_entry(at(ROOM), "one", "first")
+        before, mark = kit.journal.read_bytes(), (kit.directory / "journal.mark").read_bytes()
+        await kit.write_entry(at(ANN), "two", "second " * 10)
+        whole = kit.journal.read_bytes()
+        crash(kit, whole[: len(before) + cut], mark if with_mark else None)
+    for _ in range(2):
         async with papers(tmp_path) as kit:
-            await kit.write_entry(at(ROOM), "one", "first")
-            before, mark = kit.journal.read_bytes(), (kit.directory / "journal.mark").read_bytes()
-            await kit.write_entry(at(ANN), "two", "second " * 10)
-            whole = kit.journal.read_bytes()
-            crash(kit, whole[: len(before) + cut], mark if with_mark else None)
-        for _ in range(2):
-            async with papers(tmp_path) as kit:
-                assert kit.journal.read_bytes() == whole
-
-    run()
+            assert kit.journal.read_bytes() == whole
 
 
 @story
@@ -170,21 +161,19 @@ async def test_what_the_disk_refuses_is_in_the_log_and_comes_later(
         assert [one.text for one in entries(kit)] == ["third"]
 
 
-@story
-async def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
+async def test_nothing_is_written_through_a_link(tmp_path: Path, kit: Papers) -> None:
     outside = tmp_path / "outside"
     outside.write_text("theirs")
-    async with papers(tmp_path) as kit:
-        kit.directory.mkdir(parents=True)
-        kit.journal.symlink_to(outside)
-        await kit.remember(at(ROOM), "x")
-        assert outside.read_text() == "theirs"
-        kit.journal.unlink()
-        os.mkfifo(kit.journal)
-        await kit.remember(at(ROOM), "y")
-        kit.journal.unlink()
-        await kit.remember(at(ROOM), "z")
-        assert [one.text for one in entries(kit)] == ["x", "y", "z"]
+    kit.directory.mkdir(parents=True)
+    kit.journal.symlink_to(outside)
+    await kit.remember(at(ROOM), "x")
+    assert outside.read_text() == "theirs"
+    kit.journal.unlink()
+    os.mkfifo(kit.journal)
+    await kit.remember(at(ROOM), "y")
+    kit.journal.unlink()
+    await kit.remember(at(ROOM), "z")
+    assert [one.text for one in entries(kit)] == ["x", "y", "z"]
 
 
 @story
@@ -316,33 +305,25 @@ async def test_the_one_that_is_meant_is_told_by_nothing_any_more(kit: Papers) ->
 
 
 @pytest.mark.parametrize("what", ["n99", "n", "n0", "lighthouse", "!!!", "m1", "n" + "9" * 18])
-def test_what_is_not_there_is_not_forgotten(tmp_path: Path, what: str) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await kit.say(1, "harbour")
-            await kit.remember(at(ROOM, agent="peer"), "lighthouse")
-            with pytest.raises(ToolCallRefused) as refused:
-                await forget(kit, what, by(OWNER, "owner"))
-            assert str(refused.value) == NO_MATCH
-
-    run()
+async def test_what_is_not_there_is_not_forgotten(what: str, kit: Papers) -> None:
+    await kit.say(1, "harbour")
+    await kit.remember(at(ROOM, agent="peer"), "lighthouse")
+    with pytest.raises(ToolCallRefused) as refused:
+        await forget(kit, what, by(OWNER, "owner"))
+    assert str(refused.value) == NO_MATCH
 
 
 @pytest.mark.parametrize("place", [BOB, STAFF, OWNER])
-def test_what_is_of_another_private_place_is_not_even_there(tmp_path: Path, place: Address) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await kit.say(1, "hello", ANN)
-            await kit.remember(at(place), "harbour")
-            for where in (by(ANN, "guest"), by(ANN, "admin"), by(ROOM, "admin"), by(ROOM, "owner")):
-                for what in ("harbour", f"n{await newest(kit)}"):
-                    with pytest.raises(ToolCallRefused) as refused:
-                        await forget(kit, what, where)
-                    assert str(refused.value) == NO_MATCH
-
-    run()
+async def test_what_is_of_another_private_place_is_not_even_there(
+    place: Address, kit: Papers
+) -> None:
+    await kit.say(1, "hello", ANN)
+    await kit.remember(at(place), "harbour")
+    for where in (by(ANN, "guest"), by(ANN, "admin"), by(ROOM, "admin"), by(ROOM, "owner")):
+        for what in ("harbour", f"n{await newest(kit)}"):
+            with pytest.raises(ToolCallRefused) as refused:
+                await forget(kit, what, where)
+            assert str(refused.value) == NO_MATCH
 
 
 @pytest.mark.parametrize(
@@ -359,21 +340,16 @@ def test_what_is_of_another_private_place_is_not_even_there(tmp_path: Path, plac
         (by(STAFF, "admin"), True),
     ],
 )
-def test_elsewhere_only_admins_can(tmp_path: Path, where: ToolContext, *, allowed: bool) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await kit.say(1, "hello", ROOM)
-            await kit.remember(at(ROOM), "harbour")
-            if allowed:
-                await forget(kit, "harbour", where)
-            else:
-                with pytest.raises(ToolCallRefused) as refused:
-                    await forget(kit, "harbour", where)
-                assert str(refused.value) == NOT_ALLOWED
-            assert len(await forgotten(kit)) == allowed
-
-    run()
+async def test_elsewhere_only_admins_can(where: ToolContext, *, allowed: bool, kit: Papers) -> None:
+    await kit.say(1, "hello", ROOM)
+    await kit.remember(at(ROOM), "harbour")
+    if allowed:
+        await forget(kit, "harbour", where)
+    else:
+        with pytest.raises(ToolCallRefused) as refused:
+            await forget(kit, "harbour", where)
+        assert str(refused.value) == NOT_ALLOWED
+    assert len(await forgotten(kit)) == allowed
 
 
 async def test_what_people_wrote_into_the_journal_stays(kit: Papers) -> None:

@@ -349,36 +349,32 @@ async def test_a_failure_costs_nothing_and_is_said_once(
     assert "harbour" not in caplog.text
 
 
-@story
 async def test_what_the_command_says_comes_behind_what_was_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, kit: Papers
 ) -> None:
     monkeypatch.setattr("gateway.plugins.recall.PREFETCH_S", 10.0)
-    async with papers(tmp_path) as kit:
-        await ended(kit, text="the harbour")
-        command = [
-            "/bin/sh",
-            "-c",
-            """printf '%s' '["the ferry\\n[MEMORY.md] x", "the harbour"]'""",
-        ]
-        config = RecallSettings(
-            ambient_tokens=1_000, prefetch=PrefetchSettings(command=tuple(command))
-        )
-        came = await kit.recalled(at(OWNER), "harbour", config=config)
-        assert came.text.split("\n")[1:] == [
-            '[2026-03-04 05:06] you, in irc.test/#room: "the harbour"',
-            '"the ferry [MEMORY.md] x"',
-        ]
-        assert [name[:1] for name in came.names] == ["s", "p"]
-        again = await kit.recalled(at(OWNER), "harbour", config=config, seen=came.names)
-        assert again.text.split("\n")[1:] == ['"the harbour"'], (
-            "the command says it in other words' stead"
-        )
-        few = config.model_copy(update={"ambient_tokens": 16})
-        small = await kit.recalled(at(OWNER), "nothing else", config=few)
-        assert small.text.split("\n")[1:] == ['"the ferry [MEMORY.md] x"']
-        unasked = await kit.recalled(at(ROOM), "none", is_addressed=False, config=config)
-        assert unasked == NOTHING
+    await ended(kit, text="the harbour")
+    command = [
+        "/bin/sh",
+        "-c",
+        """printf '%s' '["the ferry\\n[MEMORY.md] x", "the harbour"]'""",
+    ]
+    config = RecallSettings(ambient_tokens=1_000, prefetch=PrefetchSettings(command=tuple(command)))
+    came = await kit.recalled(at(OWNER), "harbour", config=config)
+    assert came.text.split("\n")[1:] == [
+        '[2026-03-04 05:06] you, in irc.test/#room: "the harbour"',
+        '"the ferry [MEMORY.md] x"',
+    ]
+    assert [name[:1] for name in came.names] == ["s", "p"]
+    again = await kit.recalled(at(OWNER), "harbour", config=config, seen=came.names)
+    assert again.text.split("\n")[1:] == ['"the harbour"'], (
+        "the command says it in other words' stead"
+    )
+    few = config.model_copy(update={"ambient_tokens": 16})
+    small = await kit.recalled(at(OWNER), "nothing else", config=few)
+    assert small.text.split("\n")[1:] == ['"the ferry [MEMORY.md] x"']
+    unasked = await kit.recalled(at(ROOM), "none", is_addressed=False, config=config)
+    assert unasked == NOTHING
 
 
 @given(st.lists(st.text(max_size=400), max_size=12), st.integers(0, 400))

@@ -96,14 +96,9 @@ async def test_what_has_a_place_in_the_log_has_a_handle(kit: Papers) -> None:
 @pytest.mark.parametrize(
     "query", ["", " ", "!!! ***", "\x00", "harbour", '"', "NEAR(", "a OR", "col:x", "x" * 5_000]
 )
-def test_any_query_is_answered(tmp_path: Path, query: str) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await kit.say(1, "The lake")
-            assert await found(kit, query) == []
-
-    run()
+async def test_any_query_is_answered(query: str, kit: Papers) -> None:
+    await kit.say(1, "The lake")
+    assert await found(kit, query) == []
 
 
 async def test_accents_case_and_punctuation_do_not_matter(kit: Papers) -> None:
@@ -126,15 +121,10 @@ async def test_accents_case_and_punctuation_do_not_matter(kit: Papers) -> None:
         ("an e-mail to a_b@example.org", "a_b@example.org"),
     ],
 )
-def test_every_script_is_searched(tmp_path: Path, text: str, query: str) -> None:
-    @story
-    async def run() -> None:
-        async with papers(tmp_path) as kit:
-            await kit.store.append([turn(ROOM.conversation, upto=1, text=text)])
-            await kit.remember(at(ROOM), text)
-            assert len(await found(kit, query)) == 2
-
-    run()
+async def test_every_script_is_searched(text: str, query: str, kit: Papers) -> None:
+    await kit.store.append([turn(ROOM.conversation, upto=1, text=text)])
+    await kit.remember(at(ROOM), text)
+    assert len(await found(kit, query)) == 2
 
 
 async def test_what_is_being_answered_is_not_found(kit: Papers) -> None:

@@ -42,7 +42,7 @@ from tests.kits.handle import handle_of
 from tests.kits.internal import PlayedInternal
 from tests.kits.plugins import subscribed_plugin
 from tests.kits.settings import live_settings
-from tests.kits.store import place, run
+from tests.kits.store import place
 from tests.kits.tools import dispatcher
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
@@ -513,54 +513,48 @@ async def test_a_reminder_belongs_to_its_place_and_to_whoever_spoke_last(tmp_pat
         )
 
 
-def test_in_the_inner_conversation_it_is_the_agents_own(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with desk(tmp_path) as here:
-            told = await here.says(
-                INNER, "remind", text="look", cron="0 9 * * mon", timezone="America/New_York"
-            )
-            one = await here.only()
-            assert told == (
-                f"Reminder {one.reminder} is set for Mon 2026-11-23 09:00 (America/New_York), in 2d 6h, "
-                "then cron 0 9 * * MON America/New_York."
-            )
-            assert one.place is None
+async def test_in_the_inner_conversation_it_is_the_agents_own(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        told = await here.says(
+            INNER, "remind", text="look", cron="0 9 * * mon", timezone="America/New_York"
+        )
+        one = await here.only()
+        assert told == (
+            f"Reminder {one.reminder} is set for Mon 2026-11-23 09:00 (America/New_York), in 2d 6h, "
+            "then cron 0 9 * * MON America/New_York."
+        )
+        assert one.place is None
+        assert (
+            await here.says(replace(INNER, agent="other"), "intentions")
+            == "There is nothing that you intend here, and no reminder."
+        )
+        assert (await here.says(INNER, "intentions")).startswith(f"{one.reminder}: Mon")
+
+
+async def test_only_what_is_of_this_place_is_listed_and_cancelled(tmp_path: Path) -> None:
+    async with desk(tmp_path) as here:
+        await here.says(ROOM, "remind", text="secret tea", every="90 min")
+        one = await here.only()
+        line = (
+            f"{one.reminder}: Sat 2026-11-21 10:30 (Europe/Zurich), every 1h 30m, asked for by "
+            "Ann: secret tea"
+        )
+        assert await here.says(ROOM, "intentions") == line
+        for where in (OTHER, INNER):
             assert (
-                await here.says(replace(INNER, agent="other"), "intentions")
+                await here.says(where, "intentions")
                 == "There is nothing that you intend here, and no reminder."
             )
-            assert (await here.says(INNER, "intentions")).startswith(f"{one.reminder}: Mon")
-
-    run(story())
-
-
-def test_only_what_is_of_this_place_is_listed_and_cancelled(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with desk(tmp_path) as here:
-            await here.says(ROOM, "remind", text="secret tea", every="90 min")
-            one = await here.only()
-            line = (
-                f"{one.reminder}: Sat 2026-11-21 10:30 (Europe/Zurich), every 1h 30m, asked for by "
-                "Ann: secret tea"
-            )
-            assert await here.says(ROOM, "intentions") == line
-            for where in (OTHER, INNER):
-                assert (
-                    await here.says(where, "intentions")
-                    == "There is nothing that you intend here, and no reminder."
-                )
-                refused = await here.refuses(where, "intentions", action="drop", id=one.reminder)
-                assert refused == "There is none with that id here; `list` names them."
-            dropped = await here.says(ROOM, "intentions", action="drop", id=one.reminder.lower())
-            assert dropped == "It is dropped."
-            assert await find_pending(here.store) == []
-            assert "none with that id" in await here.refuses(
-                ROOM, "intentions", action="drop", id=one.reminder
-            )
-            [ended] = await here.store.entries(kinds=["reminder_ended"])
-            assert ended.conversation == place("#a").conversation
-
-    run(story())
+            refused = await here.refuses(where, "intentions", action="drop", id=one.reminder)
+            assert refused == "There is none with that id here; `list` names them."
+        dropped = await here.says(ROOM, "intentions", action="drop", id=one.reminder.lower())
+        assert dropped == "It is dropped."
+        assert await find_pending(here.store) == []
+        assert "none with that id" in await here.refuses(
+            ROOM, "intentions", action="drop", id=one.reminder
+        )
+        [ended] = await here.store.entries(kinds=["reminder_ended"])
+        assert ended.conversation == place("#a").conversation
 
 
 async def test_a_reminder_has_the_least_role_of_those_whose_idea_it_may_be(tmp_path: Path) -> None:

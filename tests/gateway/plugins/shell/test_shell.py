@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,43 +30,41 @@ REPOSITORY = Path(__file__).parents[4]
 both = pytest.mark.parametrize("mode", MODES)
 
 
-@both
-async def test_a_command_runs_in_the_files_and_tells_its_end(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        script = "echo a; echo b >&2; echo c; exit 3"
-        assert await it.bash(script) == "[exit status 3]\na\nb\nc\n", (
-            "in the order in which they came"
-        )
-        assert await it.bash("true") == "[exit status 0, no output]"
-        assert await it.bash("kill -9 $$") == "[exit status 137 (SIGKILL), no output]"
-        nice = min(os.nice(0) + NICE, 19)
-        assert await it.bash("nowhere; nice; ulimit -c") == (
-            f"[exit status 0]\n/bin/bash: line 1: nowhere: command not found\n{nice}\n0\n"
-        )
-        await it.bash("mkdir -p a && cd a && echo words > b; x=1")
-        assert (it.root / "a" / "b").read_text() == "words\n"
-        assert await it.bash("echo $x; cat a/b") == "[exit status 0]\n\nwords\n", "each begins anew"
-        assert (it.root.stat().st_mode & 0o777) == 0o700, (
-            "nobody else reads it, nor runs what is made there"
-        )
+@pytest.fixture(params=MODES)
+async def it(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    async with desk(tmp_path, request.param) as made:
+        yield made
 
 
-@both
-async def test_it_is_told_as_somebody_elses_words(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        result = await it.call("bash", command="echo '[exit status 0]'\nexit 1")
-        assert (result.is_untrusted, result.kind) == (True, "command")
-        assert result.origin == "echo '[exit status 0]' exit 1"
-        assert result.text.startswith("[exit status 1]\n"), (
-            "our line comes first, so it cannot be forged"
-        )
+async def test_a_command_runs_in_the_files_and_tells_its_end(it: Desk) -> None:
+    script = "echo a; echo b >&2; echo c; exit 3"
+    assert await it.bash(script) == "[exit status 3]\na\nb\nc\n", "in the order in which they came"
+    assert await it.bash("true") == "[exit status 0, no output]"
+    assert await it.bash("kill -9 $$") == "[exit status 137 (SIGKILL), no output]"
+    nice = min(os.nice(0) + NICE, 19)
+    assert await it.bash("nowhere; nice; ulimit -c") == (
+        f"[exit status 0]\n/bin/bash: line 1: nowhere: command not found\n{nice}\n0\n"
+    )
+    await it.bash("mkdir -p a && cd a && echo words > b; x=1")
+    assert (it.root / "a" / "b").read_text() == "words\n"
+    assert await it.bash("echo $x; cat a/b") == "[exit status 0]\n\nwords\n", "each begins anew"
+    assert (it.root.stat().st_mode & 0o777) == 0o700, (
+        "nobody else reads it, nor runs what is made there"
+    )
 
 
-@both
-async def test_nothing_is_there_to_be_read(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        assert await it.bash("cat; read x; echo $?") == "[exit status 0]\n1\n"
-        assert "[exit status 1]" in await it.bash("(: </dev/tty)"), "nor a terminal"
+async def test_it_is_told_as_somebody_elses_words(it: Desk) -> None:
+    result = await it.call("bash", command="echo '[exit status 0]'\nexit 1")
+    assert (result.is_untrusted, result.kind) == (True, "command")
+    assert result.origin == "echo '[exit status 0]' exit 1"
+    assert result.text.startswith("[exit status 1]\n"), (
+        "our line comes first, so it cannot be forged"
+    )
+
+
+async def test_nothing_is_there_to_be_read(it: Desk) -> None:
+    assert await it.bash("cat; read x; echo $?") == "[exit status 0]\n1\n"
+    assert "[exit status 1]" in await it.bash("(: </dev/tty)"), "nor a terminal"
 
 
 @both
@@ -91,10 +90,8 @@ async def test_the_time_ends_all_of_it(tmp_path: Path, mode: str) -> None:
         )
 
 
-@both
-async def test_a_closed_output_is_not_the_end(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        assert await it.bash("exec >&- 2>&-; sleep 0.5; exit 4") == "[exit status 4, no output]"
+async def test_a_closed_output_is_not_the_end(it: Desk) -> None:
+    assert await it.bash("exec >&- 2>&-; sleep 0.5; exit 4") == "[exit status 4, no output]"
 
 
 BOMBS = {
@@ -146,33 +143,27 @@ async def test_filling_the_disk_with_many_files_is_ended(tmp_path: Path, mode: s
         assert "the disk lost" in told
 
 
-@both
-async def test_a_command_whose_turn_is_cut_off_ends(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
+async def test_a_command_whose_turn_is_cut_off_ends(it: Desk) -> None:
+    turn = asyncio.create_task(it.bash("setsid sleep 600 & sleep 600"))
+    while len(inside(it.root)) < 3:
+        await asyncio.sleep(0.01)
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    await it.empty()
+
+
+async def test_a_command_whose_turn_is_cut_off_while_it_starts_ends(it: Desk) -> None:
+    await it.bash("true")
+    for steps in range(1, 16):
         turn = asyncio.create_task(it.bash("setsid sleep 600 & sleep 600"))
-        while len(inside(it.root)) < 3:
-            await asyncio.sleep(0.01)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        time.sleep(0.1)
         turn.cancel()
         with pytest.raises(asyncio.CancelledError):
             await turn
         await it.empty()
-
-
-@both
-async def test_a_command_whose_turn_is_cut_off_while_it_starts_ends(
-    tmp_path: Path, mode: str
-) -> None:
-    async with desk(tmp_path, mode) as it:
-        await it.bash("true")
-        for steps in range(1, 16):
-            turn = asyncio.create_task(it.bash("setsid sleep 600 & sleep 600"))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            time.sleep(0.1)
-            turn.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await turn
-            await it.empty()
 
 
 GATEWAY = """
@@ -204,28 +195,22 @@ def descriptors() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
 
 
-@both
-async def test_many_commands_leave_no_descriptor_open(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        await it.bash("true")
-        before = descriptors()
-        for _ in range(5):
-            await it.bash("sleep 600 & echo x")
-        assert descriptors() <= before
+async def test_many_commands_leave_no_descriptor_open(it: Desk) -> None:
+    await it.bash("true")
+    before = descriptors()
+    for _ in range(5):
+        await it.bash("sleep 600 & echo x")
+    assert descriptors() <= before
 
 
-@both
-async def test_what_cannot_be_run_is_refused_with_the_reason(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        assert "too long" in await it.refuses("bash", command="\u20ac" * 50_000)
-        assert "NUL" in await it.refuses("bash", command="a\0b")
-        assert "command" in await it.refuses("bash", command="")
-        assert "Invalid JSON" in await it.refuses("bash", command="\ud800")
-        it.tree.write_text("")
-        assert "cannot be reached" in await it.refuses("bash", command="true")
-        assert "role admin" in await it.refuses(
-            "bash", replace(ROOM, requesters=()), command="true"
-        )
+async def test_what_cannot_be_run_is_refused_with_the_reason(it: Desk) -> None:
+    assert "too long" in await it.refuses("bash", command="\u20ac" * 50_000)
+    assert "NUL" in await it.refuses("bash", command="a\0b")
+    assert "command" in await it.refuses("bash", command="")
+    assert "Invalid JSON" in await it.refuses("bash", command="\ud800")
+    it.tree.write_text("")
+    assert "cannot be reached" in await it.refuses("bash", command="true")
+    assert "role admin" in await it.refuses("bash", replace(ROOM, requesters=()), command="true")
 
 
 async def reported(it: Desk, count: int) -> None:
@@ -234,43 +219,37 @@ async def reported(it: Desk, count: int) -> None:
             await asyncio.sleep(0.01)
 
 
-@both
-async def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(
-    tmp_path: Path, mode: str
-) -> None:
-    async with desk(tmp_path, mode) as it:
-        told = await it.bash(
-            "echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True
-        )
-        assert told.startswith("Job j1 runs, for 600 s at most.")
-        async with asyncio.timeout(120):
-            while "one" not in (text := await it.says("job_output", job="j1")):
-                await asyncio.sleep(0.01)
-        assert text == "[running]\none\n"
-        assert (await it.says("jobs")).startswith("j1: running: echo one; until [ -e go ]")
-        (it.root / "go").touch()
-        await reported(it, 1)
-        agent, at, line, ok = it.reports[0]
-        assert (agent, at, ok) == ("reverie", ROOM.at, False)
-        assert line.startswith("Background job j1: exit status 3")
-        result = await it.call("job_output", job="j1")
-        assert (result.is_untrusted, result.kind) == (True, "command")
-        assert result.text.endswith("]\none\ntwo\n")
-        assert (await it.says("job_output", job=" j1 ", tail=1)).endswith("]\ntwo")
-        assert "had ended already: exit status 3" in await it.says("job_kill", job="j1")
-
-
-@both
-async def test_a_job_ends_when_it_is_killed_and_nobody_is_told(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        await it.bash("setsid sleep 600 & sleep 600", background=True)
-        while len(inside(it.root)) < 3:
+async def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(it: Desk) -> None:
+    told = await it.bash(
+        "echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 3", background=True
+    )
+    assert told.startswith("Job j1 runs, for 600 s at most.")
+    async with asyncio.timeout(120):
+        while "one" not in (text := await it.says("job_output", job="j1")):
             await asyncio.sleep(0.01)
-        assert await it.says("job_kill", job="j1") == "j1 is ended."
-        await it.empty()
-        assert (await it.says("jobs")).startswith("j1: killed: ")
-        assert await it.says("job_output", job="j1") == "[killed, no output]"
-        assert not it.reports
+    assert text == "[running]\none\n"
+    assert (await it.says("jobs")).startswith("j1: running: echo one; until [ -e go ]")
+    (it.root / "go").touch()
+    await reported(it, 1)
+    agent, at, line, ok = it.reports[0]
+    assert (agent, at, ok) == ("reverie", ROOM.at, False)
+    assert line.startswith("Background job j1: exit status 3")
+    result = await it.call("job_output", job="j1")
+    assert (result.is_untrusted, result.kind) == (True, "command")
+    assert result.text.endswith("]\none\ntwo\n")
+    assert (await it.says("job_output", job=" j1 ", tail=1)).endswith("]\ntwo")
+    assert "had ended already: exit status 3" in await it.says("job_kill", job="j1")
+
+
+async def test_a_job_ends_when_it_is_killed_and_nobody_is_told(it: Desk) -> None:
+    await it.bash("setsid sleep 600 & sleep 600", background=True)
+    while len(inside(it.root)) < 3:
+        await asyncio.sleep(0.01)
+    assert await it.says("job_kill", job="j1") == "j1 is ended."
+    await it.empty()
+    assert (await it.says("jobs")).startswith("j1: killed: ")
+    assert await it.says("job_output", job="j1") == "[killed, no output]"
+    assert not it.reports
 
 
 @both
@@ -282,20 +261,18 @@ async def test_a_job_lives_no_longer_than_the_operator_allows(tmp_path: Path, mo
         await it.empty()
 
 
-@both
-async def test_jobs_end_with_the_shell_and_no_more_begin(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        for _ in range(3):
-            await it.bash("setsid sleep 600 & sleep 600", background=True)
-        while len(inside(it.root)) < 9:
-            await asyncio.sleep(0.01)
-        await it.shell.stop()
-        await it.empty()
-        assert not it.reports
-        assert "Nothing can run in the background" in await it.refuses(
-            "bash", command="true", background=True
-        )
-        assert await it.bash("echo x") == "[exit status 0]\nx\n"
+async def test_jobs_end_with_the_shell_and_no_more_begin(it: Desk) -> None:
+    for _ in range(3):
+        await it.bash("setsid sleep 600 & sleep 600", background=True)
+    while len(inside(it.root)) < 9:
+        await asyncio.sleep(0.01)
+    await it.shell.stop()
+    await it.empty()
+    assert not it.reports
+    assert "Nothing can run in the background" in await it.refuses(
+        "bash", command="true", background=True
+    )
+    assert await it.bash("echo x") == "[exit status 0]\nx\n"
 
 
 @story
@@ -451,14 +428,12 @@ async def test_a_job_is_shown_to_those_who_may_read_all_that_it_could_read(tmp_p
         assert "no such job" in await it.refuses("job_output", unproven, job="j1")
 
 
-@both
-async def test_commands_of_several_places_run_at_once(tmp_path: Path, mode: str) -> None:
-    async with desk(tmp_path, mode) as it:
-        here = asyncio.create_task(it.bash("touch begun; until [ -e go ]; do sleep 0.01; done; ls"))
-        await until((it.root / "begun").exists)
-        assert "secret.txt" in await it.says("bash", CLOSED, command="touch secret.txt; ls")
-        (it.root / "go").touch()
-        assert await here == "[exit status 0]\nbegun\ngo\n"
+async def test_commands_of_several_places_run_at_once(it: Desk) -> None:
+    here = asyncio.create_task(it.bash("touch begun; until [ -e go ]; do sleep 0.01; done; ls"))
+    await until((it.root / "begun").exists)
+    assert "secret.txt" in await it.says("bash", CLOSED, command="touch secret.txt; ls")
+    (it.root / "go").touch()
+    assert await here == "[exit status 0]\nbegun\ngo\n"
 
 
 @pytest.mark.parametrize(

@@ -85,26 +85,20 @@ async def program(folder: Path) -> AsyncIterator[Program]:
                 await it.process.wait()
 
 
-def test_a_hangup_has_it_read_again_and_ends_nothing(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with program(tmp_path) as it:
-            assert it.process is not None
-            for times in (1, 2):
-                it.process.send_signal(signal.SIGHUP)
-                await it.says("nothing has changed", times)
-
-    asyncio.run(story())
+async def test_a_hangup_has_it_read_again_and_ends_nothing(tmp_path: Path) -> None:
+    async with program(tmp_path) as it:
+        assert it.process is not None
+        for times in (1, 2):
+            it.process.send_signal(signal.SIGHUP)
+            await it.says("nothing has changed", times)
 
 
-def test_what_is_written_counts_and_what_is_broken_does_not(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with program(tmp_path) as it:
-            it.write(prefix="+")
-            await it.says("in force now: commands.prefix")
-            it.write(prefix="wrong")
-            await it.says("the configuration has errors; the present settings stay")
-            assert "reverie.yaml:8: commands.prefix" in it.log
-            it.write(prefix="+", ops=9)
-            await it.says("all changes wait for a restart, for: ops.port")
-
-    asyncio.run(story())
+async def test_what_is_written_counts_and_what_is_broken_does_not(tmp_path: Path) -> None:
+    async with program(tmp_path) as it:
+        it.write(prefix="+")
+        await it.says("in force now: commands.prefix")
+        it.write(prefix="wrong")
+        await it.says("the configuration has errors; the present settings stay")
+        assert "reverie.yaml:8: commands.prefix" in it.log
+        it.write(prefix="+", ops=9)
+        await it.says("all changes wait for a restart, for: ops.port")

@@ -105,92 +105,78 @@ async def town(folder: Path) -> AsyncIterator[Town]:
     assert api.violations == []
 
 
-def test_a_role_that_is_taken_away_is_gone_at_the_next_message(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as it:
-            await it.ask("hello", sender="bob", room=None)
-            it.said["access"]["roles"]["member"] = []
-            assert (await it.reload()).applied == ("access.roles.member",)
-            await it.unheard("hello?", sender="bob", room=None)
-            it.said["access"]["roles"]["member"] = ["irc.libera:bob"]
-            await it.reload()
-            await it.ask("and now?", sender="bob", room=None)
-
-    asyncio.run(story())
+async def test_a_role_that_is_taken_away_is_gone_at_the_next_message(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        await it.ask("hello", sender="bob", room=None)
+        it.said["access"]["roles"]["member"] = []
+        assert (await it.reload()).applied == ("access.roles.member",)
+        await it.unheard("hello?", sender="bob", room=None)
+        it.said["access"]["roles"]["member"] = ["irc.libera:bob"]
+        await it.reload()
+        await it.ask("and now?", sender="bob", room=None)
 
 
-def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(
+async def test_a_room_that_is_taken_away_or_bound_otherwise_is_so_at_the_next_message(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as it:
-            await it.ask("reverie, hello")
-            assert "Edition one." in json.dumps(it.last["system"])
-            it.said["agents"][0]["bindings"][0]["prompt"] = "Edition two."
-            assert (await it.reload()).applied == ("agents.ana.bindings",)
-            await it.ask("reverie, hello")
-            assert "Edition two." in json.dumps(it.last["system"])
-            it.said["agents"][0]["bindings"].insert(
-                0, {"match": {"room": "#lobby"}, "listen": "off"}
+    async with town(tmp_path) as it:
+        await it.ask("reverie, hello")
+        assert "Edition one." in json.dumps(it.last["system"])
+        it.said["agents"][0]["bindings"][0]["prompt"] = "Edition two."
+        assert (await it.reload()).applied == ("agents.ana.bindings",)
+        await it.ask("reverie, hello")
+        assert "Edition two." in json.dumps(it.last["system"])
+        it.said["agents"][0]["bindings"].insert(0, {"match": {"room": "#lobby"}, "listen": "off"})
+        await it.reload()
+        await it.unheard("reverie, hello", sender="ann", room="#lobby")
+
+
+async def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        reloading: list[asyncio.Task[ReloadResult]] = []
+
+        def first(_: Json) -> Answer:
+            it.api.default = lambda _: Answer(text="done")
+            it.said["llm"]["providers"]["p"]["api_key"] = "second-api-key-of-ours"
+            it.said["agents"][0] |= {"model": "other", "bindings": [{"prompt": "Edition two."}]}
+            it.said["tools"]["max_rounds"] = 0
+            reloading.append(asyncio.create_task(it.reload()))
+            return Answer(calls=(("c1", "intentions", "{}"),), delay_s=0.5)
+
+        it.api.default = first
+        await it.ask("reverie, what is to come?")
+        (came,) = [await one for one in reloading]
+        assert came.applied == (
+            "agents.ana.bindings",
+            "agents.ana.model",
+            "llm.providers.p.api_key",
+            "tools.max_rounds",
+        )
+        await it.ask("reverie, and now?")
+        seen = [
+            (
+                one.headers["x-api-key"],
+                one.body["model"],
+                one.body["max_tokens"],
+                "Edition two." in str(one.body),
             )
+            for one in it.api.seen
+        ]
+        before = ("first-api-key-of-ours", "claude-sonnet-5-5", 1_001, False)
+        assert seen == [
+            before,
+            before,
+            ("second-api-key-of-ours", "claude-haiku-4-5", 1_002, True),
+        ]
+
+
+async def test_a_new_secret_is_known_before_it_is_used_and_an_old_one_stays_so(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path) as it:
+        for key in ("second-api-key-of-ours", "third-api-key-of-ours"):
+            it.said["llm"]["providers"]["p"]["api_key"] = key
             await it.reload()
-            await it.unheard("reverie, hello", sender="ann", room="#lobby")
-
-    asyncio.run(story())
-
-
-def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as it:
-            reloading: list[asyncio.Task[ReloadResult]] = []
-
-            def first(_: Json) -> Answer:
-                it.api.default = lambda _: Answer(text="done")
-                it.said["llm"]["providers"]["p"]["api_key"] = "second-api-key-of-ours"
-                it.said["agents"][0] |= {"model": "other", "bindings": [{"prompt": "Edition two."}]}
-                it.said["tools"]["max_rounds"] = 0
-                reloading.append(asyncio.create_task(it.reload()))
-                return Answer(calls=(("c1", "intentions", "{}"),), delay_s=0.5)
-
-            it.api.default = first
-            await it.ask("reverie, what is to come?")
-            (came,) = [await one for one in reloading]
-            assert came.applied == (
-                "agents.ana.bindings",
-                "agents.ana.model",
-                "llm.providers.p.api_key",
-                "tools.max_rounds",
-            )
-            await it.ask("reverie, and now?")
-            seen = [
-                (
-                    one.headers["x-api-key"],
-                    one.body["model"],
-                    one.body["max_tokens"],
-                    "Edition two." in str(one.body),
-                )
-                for one in it.api.seen
-            ]
-            before = ("first-api-key-of-ours", "claude-sonnet-5-5", 1_001, False)
-            assert seen == [
-                before,
-                before,
-                ("second-api-key-of-ours", "claude-haiku-4-5", 1_002, True),
-            ]
-
-    asyncio.run(story())
-
-
-def test_a_new_secret_is_known_before_it_is_used_and_an_old_one_stays_so(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with town(tmp_path) as it:
-            for key in ("second-api-key-of-ours", "third-api-key-of-ours"):
-                it.said["llm"]["providers"]["p"]["api_key"] = key
-                await it.reload()
-            await it.ask(
-                "reverie, first-api-key-of-ours second-api-key-of-ours third-api-key-of-ours"
-            )
-            assert it.api.seen[-1].headers["x-api-key"] == "third-api-key-of-ours"
-            assert "-api-key-of-ours" not in json.dumps(it.last)
-
-    asyncio.run(story())
+        await it.ask("reverie, first-api-key-of-ours second-api-key-of-ours third-api-key-of-ours")
+        assert it.api.seen[-1].headers["x-api-key"] == "third-api-key-of-ours"
+        assert "-api-key-of-ours" not in json.dumps(it.last)
