@@ -8,6 +8,7 @@ answers in order.
 """
 
 import hashlib
+import itertools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -21,7 +22,7 @@ from channels.irc.connection import IrcConnection
 from channels.irc.inbound import IrcEvent, IrcLineContext, sent_at, to_notifications
 from channels.irc.outgoing import IrcOutgoing
 from channels.irc.state import Batch, Changes
-from channels.irc.wire import IrcLine, format_line, is_from_bouncer
+from channels.irc.wire import NO_TAGS, IrcLine, format_line, is_from_bouncer
 from channels.text import get_datetime
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
@@ -203,6 +204,7 @@ class IrcEmitter:
         self._skew = timedelta()
         """Time by which the server's clock is ahead of ours."""
         self._begun = clock.now()
+        self._made_ids = map(f"{_ID_PREFIX}{new_id(self._begun)}-{{}}".format, itertools.count())
         self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
         """Number of equal messages without an id on this connection, by generated name."""
         self._is_given_up = False
@@ -220,7 +222,7 @@ class IrcEmitter:
         sent = sent_at(line, now)
         is_old = "time" in line.tags and sent - self._skew < self._begun - _LIVE_WINDOW
         read_at = now if is_old else sent  # lines arrive in order, so people are as they were then
-        fresh_id = partial(self._event_id, line, now, is_old=is_old)
+        fresh_id = partial(self._event_id, line, is_old=is_old)
         for notification in to_notifications(told, self._context, read_at, fresh_id):
             # Membership events must not wait: access depends on who is in a room.
             if not isinstance(notification, Message):
@@ -252,14 +254,14 @@ class IrcEmitter:
             now = self._clock.now()
             self._skew = sent_at(line, now) - now
 
-    def _event_id(self, line: IrcLine, now: datetime, *, is_old: bool) -> str:
+    def _event_id(self, line: IrcLine, *, is_old: bool) -> str:
         """Return an id for a line without one: equal for every playback of it, and for no other
         line.
 
         Equal words at an equal time are two messages, unless they are played back.
         """
         if line.command != "PRIVMSG" or "time" not in line.tags:
-            return _ID_PREFIX + new_id(now)
+            return next(self._made_ids)
         words = "\0".join((line.tags["time"], line.source, *line.params))
         name = hashlib.sha256(words.encode("utf-8", "replace")).hexdigest()[:26]
         count = 1 if is_old else self._id_counts.get(name, 0) + 1
@@ -334,7 +336,7 @@ class IrcEmitter:
             is_ours = since is not None and sent >= since and not is_emitted
             if is_ours and not is_from_bouncer(line):
                 told = self._context.state.read_past(line, place)
-                fresh_id = partial(self._event_id, line, now, is_old=True)
+                fresh_id = partial(self._event_id, line, is_old=True)
                 for event in to_notifications(told, self._context, now, fresh_id, is_past=True):
                     self._emit(event, now)
 
@@ -380,7 +382,7 @@ class IrcEmitter:
 
     def _reference(self, lines: Sequence[IrcLine]) -> str:
         """Return a reference to the last line; empty: there is none."""
-        tags = next((line.tags for line in reversed(lines) if "time" in line.tags), {})
+        tags = next((line.tags for line in reversed(lines) if "time" in line.tags), NO_TAGS)
         msgid, time = tags.get("msgid", ""), tags.get("time", "")
         if self._isupport.history_by_id and msgid and " " not in msgid:
             return f"msgid={msgid}"

@@ -95,8 +95,8 @@ class IrcLineContext:
     state: IrcState
     own_message_ids: Container[str] = ()
     """The server's ids of our own messages."""
-    rooms: Mapping[str, str] = field(default_factory=dict)
-    """Folded name -> the operator's spelling, for the configured rooms."""
+    rooms: Mapping[str, Address] = field(default_factory=dict)
+    """Folded name -> the room in the operator's spelling, for the configured rooms."""
     bridges: Collection[str] = ()
     """Folded accounts, or nicks where the server tells no accounts, of bots that pass on what
     others say."""
@@ -104,7 +104,9 @@ class IrcLineContext:
     def follow(self, config: IrcConfig) -> None:
         """Take over names of the configuration, also when the server's case mapping is known."""
         fold = self.state.isupport.fold
-        self.rooms = {fold(room): room for room in config.rooms}
+        self.rooms = {
+            fold(room): Address(channel=self.channel, room=RoomId(room)) for room in config.rooms
+        }
         self.bridges = frozenset(map(fold, config.bridges))
 
 
@@ -285,7 +287,7 @@ def _parse_memberships(
 
 
 def _room_address(room: str, context: IrcLineContext) -> Address:
-    return Address(channel=context.channel, room=RoomId(context.rooms.get(room, room)))
+    return context.rooms.get(room) or Address(channel=context.channel, room=RoomId(room))
 
 
 def _read_sender(
@@ -296,7 +298,7 @@ def _read_sender(
     """
     line, caps = told.line, context.state.caps
     nick, is_bot = str(line.source.nick), not _BOT_TAGS.isdisjoint(line.tags)
-    if tag := next((tag for tag in _RELAY_TAGS if tag in line.tags), None):
+    if tag := next(iter(_RELAY_TAGS.intersection(line.tags)), None):
         # The server identifies the bridge at most; the nick is unverified.
         return Sender(id=SenderId(f"relay:{line.tags[tag]}:{nick}"), name=nick, is_bot=is_bot)
     account = told.account if is_present else None
@@ -310,14 +312,16 @@ def _read_sender(
             # Whatever its people manage to have it say, it has no role: a line that `split_relayed`
             # cannot read is theirs, too.
             return Sender(id=SenderId(f"{BRIDGE_PREFIX}{bridge}:"), name=nick, is_bot=is_bot)
-    modes = told.rooms.get(room, ()) if room and is_present else ()
+    modes = told.rooms.get(room) if room and is_present else None
     return Sender(
         id=build_sender_id(line.source, account),
         name=nick,
         account=account or None,
         is_bot=is_bot,
         verified=bool(account),
-        ranks=tuple(name for letter, name in RANK_NAMES.items() if letter in modes),
+        ranks=tuple(name for letter, name in RANK_NAMES.items() if letter in modes)
+        if modes
+        else (),
     )
 
 
@@ -336,4 +340,6 @@ def sent_at(line: IrcLine, now: datetime) -> datetime:
     """Return the server's time of the line (https://ircv3.net/specs/extensions/server-time), else
     `now`.
     """
+    if "time" not in line.tags:
+        return now
     return get_datetime(line.tags, "time", needs_zone=True) or now

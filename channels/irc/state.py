@@ -17,11 +17,11 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
 
 from channels.irc.wire import IrcLine, Isupport, format_line
 from gateway.core.events import RoomId, Sender, SenderId
-from gateway.core.frozen import frozen
 from gateway.core.ratelimit import LruDict
 
 ACCOUNT_PREFIX: Final = "account:"
@@ -79,8 +79,7 @@ class NickOwner:
     """Time until which the answer counts; 0: it is not complete yet."""
 
 
-@frozen(kw_only=False)
-class Changes:
+class Changes(NamedTuple):
     """A line, and what it changed."""
 
     line: IrcLine
@@ -91,7 +90,7 @@ class Changes:
     is_mine: bool = False
     account: str | None = None
     """The sender's services account before the line (after a JOIN), as far as known."""
-    rooms: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    rooms: Mapping[str, frozenset[str]] = MappingProxyType({})
     """Rooms of ours in which the sender was before the line (after a JOIN), with the letters of the
     modes that are their ranks there."""
     entered: str = ""

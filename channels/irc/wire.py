@@ -13,16 +13,14 @@ import contextlib
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from irc.client import NickMask
 from irc.features import FeatureSet
 from irc.message import Tag
 
 from channels.base import RateLimited, Rejected, SendError
-from gateway.core.frozen import frozen
 
 _MAX_TOPIC_BYTES = 16_384
 _MAX_MONITORS = 100
@@ -151,17 +149,17 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
 _TRAILING_BREAKS = re.compile(r"[\r\n]+")
 _MIDDLE_BREAKS = re.compile(r"[\r\n\0]+")
 _NOBODY: Final = NickMask("")
+NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-@frozen(kw_only=False)
-class IrcLine:
+class IrcLine(NamedTuple):
     """One parsed line. `command` is upper case; numerics are three digits."""
 
     command: str
     params: tuple[str, ...] = ()
     source: NickMask = _NOBODY
     """Sender; `user` and `host` are None if the server left them out."""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = NO_TAGS
 
     def param(self, index: int) -> str:
         """Return the parameter, or an empty text if the server left it out."""
@@ -171,8 +169,7 @@ class IrcLine:
 def parse_line(raw: str) -> IrcLine | None:
     """Parse one line without its CR LF. None if there is no command in it."""
     rest = raw.strip("\r\n").replace("\x00", "")
-    tags: dict[str, str] = {}
-    source = _NOBODY
+    tags, source = NO_TAGS, _NOBODY
     if rest.startswith("@"):
         head, _, rest = rest[1:].partition(" ")
         tags = _parse_tags(head)

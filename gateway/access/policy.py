@@ -8,7 +8,7 @@ sender is.
 """
 
 from collections.abc import Set as AbstractSet
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from agent.signals import ArrivalPolicy
 from gateway.core.events import (
@@ -37,8 +37,7 @@ from gateway.core.identity import (
 )
 
 
-@frozen
-class AccessDecision:
+class AccessDecision(NamedTuple):
     """Result of the access check: allowed or not, and why."""
 
     allowed: bool
@@ -212,8 +211,7 @@ UNBOUND: Final = ConversationBinding(listen="off")
 """Where no pattern applies."""
 
 
-@frozen
-class Routed:
+class Routed(NamedTuple):
     """An event, its place, and its sender."""
 
     event: Notification
@@ -245,7 +243,8 @@ def route(policy: AccessPolicy, binding: ConversationBinding, event: Notificatio
     sender: Sender | None = getattr(event, "sender", None)
     who = None
     if at is not None and sender is not None:
-        who, person = identify(policy, at, sender), person_key(at.channel, sender.id)
+        person = person_key(at.channel, sender.id)
+        who = identify(policy, at, sender, person)
         if sender.verified:
             linked = frozenset(policy.roster_state().links.get(person, ()))
     access = decide(policy, event, who)

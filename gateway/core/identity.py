@@ -188,14 +188,17 @@ def _bridge_of(person: str) -> str:
     return ":".join([*person.split(":", 3)[:3], ""])
 
 
-def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
+def identify(policy: AccessPolicy, at: Address, sender: Sender, person: str = "") -> Identity:
     """Return the role of a sender in a place. Administration only where the platform vouches for
     the id.
+
+    `person`: the sender's `person_key`, where that is known.
     """
     if at.channel == policy.operator_channel:
         role: Role = "owner" if sender.id == OPERATOR else "admin"  # one of `ops.tokens`
         return Identity(role, "the operator's own channel", role)
-    found = list(_find_roles(policy, at, sender, person_key(at.channel, sender.id)))
+    person = person or person_key(at.channel, sender.id)
+    found = list(_find_roles(policy, at, sender, person))
     for role, rule, _ in found:
         if role == "blocked":
             return Identity(role, rule, role)

@@ -42,8 +42,7 @@ class NewEntry:
     earlier entry is in the log already, this one is not written either."""
 
 
-@frozen(kw_only=False)
-class AppendResult:
+class AppendResult(NamedTuple):
     """Result of appending one entry."""
 
     seq: Seq
@@ -53,8 +52,7 @@ class AppendResult:
     """True if it was written now."""
 
 
-@frozen
-class LogEntry:
+class LogEntry(NamedTuple):
     """An entry read from the log."""
 
     seq: Seq

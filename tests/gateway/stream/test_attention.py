@@ -335,7 +335,7 @@ def test_a_role_fits_who_has_it_or_more_and_never_what_nobody_did() -> None:
     policy = AttentionPolicy(rules=(ruled("*", 3, role="member"),), thresholds={})
     roles: list[Role] = ["guest", "member", "admin", "owner"]
     found = [
-        assess(policy, said("room"), replace(YES, role=role), "ambient").urgency for role in roles
+        assess(policy, said("room"), YES._replace(role=role), "ambient").urgency for role in roles
     ]
     assert found == [0, 3, 3, 3]
     anybody = AttentionPolicy(rules=(ruled("*", 3, role="guest"),), thresholds={})

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -75,7 +74,7 @@ def hear(made: PresenceTracker, message: Message, role: Role = "owner", seq: int
         cause=None,
         fact=message,
     )
-    made.on_judged([entry, replace(entry, fact=judged, cause=entry.seq)])
+    made.on_judged([entry, entry._replace(fact=judged, cause=entry.seq)])
 
 
 def test_what_is_ordered_holds_until_it_is_taken_back() -> None:

@@ -138,13 +138,13 @@ def test_an_answer_in_other_words_is_duplicated() -> None:
 
 def test_a_line_that_two_turns_cover_is_duplicated() -> None:
     evidence = told()
-    again = [replace(e, seq=Seq(99)) for e in evidence.entries if e.kind == "turn_ended"]
+    again = [e._replace(seq=Seq(99)) for e in evidence.entries if e.kind == "turn_ended"]
     assert judge(replace(evidence, entries=[*evidence.entries, *again])).duplicated == 3
 
 
 def test_a_line_accepted_twice_is_duplicated() -> None:
     evidence = told()
-    again = replace(evidence.entries[0], seq=Seq(99))
+    again = evidence.entries[0]._replace(seq=Seq(99))
     assert judge(replace(evidence, entries=[*evidence.entries, again])).duplicated == 2
 
 
