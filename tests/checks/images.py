@@ -84,12 +84,12 @@ def take(gateway: House) -> None:
 def prepare(page: Page, view: str) -> None:
     """Return once a view is as the picture shows it."""
     if view == "conversations":
-        page.locator("#places a[data-id='irc.libera/#build']").click()
-        expect(page.locator("#opened .bill")).to_be_visible()
+        page.locator("#conversations .line", has_text="#build").click()
+        expect(page.locator(".last-prompt .bill")).to_be_visible()
     elif view == "waiting":
         expect(page.locator("#waiting .card")).to_be_visible()
     elif view == "live":
-        expect(page.locator("#stream .window .line")).not_to_have_count(0)
+        expect(page.locator("#live .rows .line")).not_to_have_count(0)
 
 
 def main() -> None:

@@ -1,94 +1,98 @@
-/** Acts: buttons that have the gateway do something, and tell the result where they stand. */
+/** Acts: what the gateway is told to do, the buttons for it, the questions before it, and its result. */
 
 import { may, post } from "./api.js";
 import { h, show } from "./dom.js";
 import { markdown } from "./markdown.js";
 
-/** Results by the key of the act. A panel that is drawn again shows them again. */
-const results = new Map();
-
-/** Keys of acts under way: a panel that is drawn again has other buttons for them. */
-const running = new Set();
-
-/** Forget the results, as another view is opened. */
-export const forgetResults = () => results.clear();
-
 /** Carry out a command of the command table. `about`: `{place, agent}`. Return `{ok, text}`; it never throws. */
 export const order = (words, about = {}) => send("/api/orders", { words, ...about });
 
-/** Post a body and return `{ok, text}`; it never throws. */
+/** Post a body and return `{ok, text, answer}`; it never throws. */
 export async function send(path, body) {
   try {
     const answer = await post(path, body);
-    const text = answer.lines?.join("\n") ?? answer.message ?? "";
-    return { ok: answer.ok !== false, text: text || "Done.", answer };
+    return { ok: answer.ok !== false, text: answer.lines?.join("\n") || answer.message || "Done.", answer };
   } catch (error) {
-    return { ok: false, text: error.message, status: error.status };
+    return { ok: false, text: error.message };
   }
 }
 
-/** Return the place of a result, empty as long as there is none. */
-export function resultOf(key) {
-  const place = h("div", { class: "result", "data-result": key });
-  paint(place, results.get(key));
-  return place;
+/** Return a result as nodes. */
+export const resultOf = ({ ok, text }) => h("div.result", { class: ok ? "good" : "bad" }, markdown(text));
+
+/** Show a result above the page; a screen reader says it. It stays until another one, or another view. */
+export function tell(result) {
+  const close = h("button.plain.close", { type: "button", "aria-label": "Close the result", onclick: forgetResult }, "✕");
+  show(document.getElementById("told"), h("div.toast", resultOf(result), close));
 }
 
-function paint(place, result) {
-  place.className = result ? `result ${result.ok ? "good" : "bad"}` : "result";
-  show(place, result ? markdown(result.text) : []);
-}
+export const forgetResult = () => show(document.getElementById("told"));
 
-/** Show a result in all its places, and have a screen reader say it. */
-export function tell(key, result) {
-  results.set(key, result);
-  for (const one of document.querySelectorAll(".result")) if (one.dataset.result === key) paint(one, result);
-  document.getElementById("spoken").textContent = `${result.ok ? "" : "Not done: "}${result.text}`;
-}
-
-/** Ask a question with two buttons, above `more`. Return whether the answer is yes. */
-export function ask(question, yes = "Yes", more = null) {
-  const dialog = document.getElementById("ask");
-  document.getElementById("ask-h").textContent = question;
-  document.getElementById("ask-yes").textContent = yes;
-  show(document.getElementById("ask-more"), more);
-  dialog.returnValue = "";
-  dialog.showModal();
-  return new Promise((answer) =>
-    dialog.addEventListener("close", () => answer(dialog.returnValue === "yes"), { once: true }),
+/**
+ * Ask a question with two buttons, below `more`. Return the values of the fields in `more` by name, or null if the
+ * answer is no.
+ */
+export function ask(question, yes = "Yes", ...more) {
+  const form = h(
+    "form",
+    { method: "dialog" },
+    h("h2", question),
+    more,
+    h("div.acts", h("button", { value: "no", autofocus: true }, "Back"), h("button.strong", { value: "yes" }, yes)),
   );
+  const dialog = h("dialog.ask", { "aria-label": question, closedby: "any" }, form);
+  document.body.append(dialog);
+  dialog.showModal();
+  return new Promise((answer) => {
+    dialog.onclose = () => {
+      dialog.remove();
+      answer(dialog.returnValue === "yes" ? Object.fromEntries(new FormData(form)) : null);
+    };
+  });
+}
+
+/** Have the fields of a body changed, and post it, until it is accepted. Return the result, or null. */
+async function edit(label, path, body, fields) {
+  let result = null;
+  do {
+    const field = ([name, text]) => h("label", name, h("textarea", { name, autofocus: true, rows: 6 }, String(text)));
+    fields = await ask(label, "Save", result && resultOf(result), Object.entries(fields).map(field));
+    result = fields && (await send(path, { ...body, ...fields }));
+  } while (result && !result.ok);
+  return result;
 }
 
 /**
- * Return a button for an act; null if the role may not. `run`: does it, and returns `{ok, text}`; else `words`, a
- * command, with `about`; else `path` and `body`. `confirm`: a question to ask first. `done`: called after it.
+ * Return a button for an act; null if the role may not. `run(button)`: does it, and returns `{ok, text}`; else `words`,
+ * a command, with `about`; else `path` and `body`, whose fields in `fields` are edited first. `confirm`: a question to
+ * ask first. `done(result)`: called after it.
  */
-export function button({ label, key, run, words, about, path, body, confirm, style = "", role = "operate", done, title }) {
+export function act({ label, run, words, about, path, body, fields, confirm, style, role = "operate", title, done }) {
   if (!may(role)) return null;
-  const mine = key ?? JSON.stringify([words ?? path, about ?? body]);
-  const press = async () => {
-    if (running.has(mine) || (confirm && !(await ask(confirm, label)))) return;
-    running.add(mine);
-    made.ariaBusy = "true";
-    const result = await (run ?? (() => (words ? order(words, about) : send(path, body))))();
-    running.delete(mine);
-    made.ariaBusy = "false";
-    tell(mine, result);
+  const press = async ({ currentTarget: button }) => {
+    if (button.ariaBusy === "true" || (confirm && !(await ask(confirm, label)))) return;
+    button.ariaBusy = "true";
+    const doing = run?.(button) ?? (words ? order(words, about) : fields ? edit(label, path, body, fields) : send(path, body));
+    const result = await doing;
+    button.ariaBusy = "false";
+    if (!result) return;
+    tell(result);
     done?.(result);
   };
-  const made = h("button", { type: "button", class: style, title, "data-key": mine + label, "data-group": mine, on: { click: press } }, label);
-  return made;
+  const key = JSON.stringify([label, words ?? path, about ?? body]);
+  return h("button", { type: "button", key, class: style, title, onclick: press }, label);
 }
 
-/** Return buttons, and `more`, with one place for their results. `acts`: as for `button`, with a common `key`. */
-export function buttons(key, acts, more = null) {
-  const made = acts.map((one) => button({ key, ...one })).filter(Boolean);
-  return made.length ? h("div.acts", made, more ?? [], resultOf(key)) : null;
+/** Return buttons in a row; null if the role may press none. `acts`: as for `act`, or nodes. */
+export function acts(...all) {
+  const made = all.map((one) => (one && !(one instanceof Node) ? act(one) : one)).filter(Boolean);
+  return made.length ? h("div.acts", made) : null;
 }
 
-/** Return a choice of a name with a button. `run(name)`: as of `button`; `used`: the name that is chosen now. */
-export function choice({ label, names, used, act, key, run, done }) {
+/** Return a choice of a name with a button. `words`: the command, without the name; `used`: the name chosen now. */
+export function choice({ label, names, used, press, words, about, done }) {
+  if (!may("operate") || !names.length) return null;
   const option = (name) => h("option", { value: name, selected: name === used }, name);
-  const pick = h("select", { "aria-label": label, "data-key": label }, names.map(option));
-  return h("span.pair", pick, button({ label: act, key, run: () => run(pick.value), done }));
+  const run = (button) => order([...words, button.previousSibling.value], about);
+  return h("span.pair", { key: label }, h("select", { "aria-label": label }, names.map(option)), act({ label: press, run, about, done }));
 }

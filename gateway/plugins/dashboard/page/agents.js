@@ -1,10 +1,10 @@
 /** State of each agent's DMN: now, over a day, what runs, and buttons that direct it. */
 
-import { button, buttons, choice, order, resultOf } from "./acts.js";
-import { get, may } from "./api.js";
-import { empty, h, placed, put, s, said } from "./dom.js";
-import { day, dollars, hour, now as clock, plural, since, span, time } from "./format.js";
-import { timeTicks } from "./plot.js";
+import { acts, choice } from "./acts.js";
+import { get } from "./api.js";
+import { chip, empty, h, placed, put, quiet, said } from "./dom.js";
+import { day, dollars, hour, now as clock, since, span } from "./format.js";
+import { facts } from "./tables.js";
 
 /** Modes, and what they mean. */
 const MODES = {
@@ -17,12 +17,12 @@ const MODES = {
   paused: "does nothing unless asked",
   off: "never acts on its own",
 };
-const HOURS = 24;
+const DAY_MS = 86_400_000;
+const TICK_MS = DAY_MS / 6;
 const KEPT_CHARS = 400;
-const MOST_STATES = 2_000;
 
 /** Merge states `[{at, mode}]`, oldest first, into periods of one mode. */
-export function stretches(states, from, to) {
+function periods(states, from, to) {
   const found = [];
   for (const { at, mode } of states) {
     const begin = Math.max(from, Math.min(to, Date.parse(at)));
@@ -35,13 +35,8 @@ export function stretches(states, from, to) {
 }
 
 export class Agents {
-  constructor(root, running) {
-    Object.assign(this, { root, running, seen: new Map(), states: new Map(), turns: new Map(), models: [], read_ms: 0, width: 0 });
-    new ResizeObserver(([entry]) => {
-      if (Math.round(entry.contentRect.width) === this.width) return;
-      this.width = Math.round(entry.contentRect.width);
-      requestAnimationFrame(() => this.paint());
-    }).observe(root);
+  constructor() {
+    Object.assign(this, { root: h("div.panel"), running: h("div"), seen: new Map(), states: [], turns: new Map(), models: [], read_ms: 0, timer: null });
   }
 
   /** Update from `/api/status`. */
@@ -53,30 +48,17 @@ export class Agents {
     this.paint();
   }
 
-  async history() {
-    const { items: states } = await get("/api/dmn/history", { hours: HOURS });
-    this.states = new Map();
-    for (const one of states) this.remember(one);
+  /** Load the modes of the day, and the models that can be chosen. */
+  async load() {
+    const [history, models] = await Promise.all([get("/api/dmn/history", { hours: 24 }), get("/api/models")]);
+    Object.assign(this, { states: history.items, models: models.items });
     this.paint();
-  }
-
-  /** Load the models that can be chosen. */
-  async loadModels() {
-    this.models = (await get("/api/models")).items;
-    this.paint();
-  }
-
-  remember({ agent, at, mode }) {
-    const list = this.states.get(agent) ?? [];
-    if (list.at(-1)?.mode !== mode) list.push({ at, mode });
-    if (list.length > MOST_STATES) list.splice(0, MOST_STATES / 2);
-    this.states.set(agent, list);
   }
 
   /** Handle an event about agents or turns. */
   take(type, body) {
     if (type === "dmn") {
-      this.remember(body);
+      this.states.push(body);
       this.seen.set(body.agent, body);
       this.read_ms = clock();
     } else if (type === "turn" && body.state === "ended") this.turns.delete(body.turn);
@@ -94,129 +76,106 @@ export class Agents {
 
   paint() {
     this.timer = null;
-    const turns = [...this.turns.values()];
-    put(this.running, turns.length ? h("ul.running", turns.map((turn) => this.turn(turn))) : empty("No turn runs."));
-    const now = clock();
-    if (this.root.contains(document.activeElement) && document.activeElement.matches("select, input")) return this.tick();
-    put(this.root, this.seen.size ? [...this.seen.values()].map((one) => this.agent(one, now)) : empty("No agent is configured."));
-    this.tick();
+    const [turns, agents] = [[...this.turns.values()], [...this.seen.values()]];
+    put(this.running, turns.length ? h("ul.running", turns.map(turn)) : empty("No turn runs."));
+    put(this.root, agents.length ? agents.map((one) => this.agent(one)) : empty("No agent is configured."));
   }
 
-  turn(turn) {
-    return h("li", h("span", { class: "spin", "aria-hidden": "true" }),
-      placed(turn.conversation),
-      h("span", { class: "quiet", "data-since": turn.at }, since(turn.at)),
-      turn.tool ? h("span.chip.open", said(turn.tool)) : null,
-      h("span.spring"),
-      buttons(`stop ${turn.turn}`, [{ label: "Stop", words: ["stop"], about: { place: turn.conversation } }]),
-      turn.tail ? h("p.tail", said(turn.tail)) : null,
-    );
-  }
-
-  agent(one, now) {
-    const until = one.stored_until ?? one.quiet_until;
-    const limits = [
-      ["turns on its own today", `${one.turns_today} of ${one.daily_turns}`, one.turns_today / (one.daily_turns || Infinity)],
-      ["spent on them", `${dollars(one.spent_today_usd)} of ${dollars(one.daily_cost_usd)}`, one.spent_today_usd / (one.daily_cost_usd || Infinity)],
-      ["in a row", `${one.in_a_row} of ${one.max_in_a_row}`, one.in_a_row / (one.max_in_a_row || Infinity)],
-    ].map(([what, value, part]) =>
-      h(
-        "div",
-        { class: part >= 1 ? "limit full" : "limit" },
-        h("span.what", what),
-        h("span.value", value),
-        h("span", { class: "meter", style: { "--part": Math.min(1, part) } }),
-      ),
-    );
-    const pair = (name, ...value) => [h("dt", name), h("dd", value)];
-    const each = (places, words) => places.map((place) => h("div", words(place)));
+  agent(one) {
+    const each = (all, words) => (all.length ? h("div", all.map((item) => h("div", words(item)))) : null);
     return h(
-      "article",
-      { class: "agent", "data-agent": one.agent, "aria-label": one.agent },
-      h("h3", said(one.agent),
-        h("span", { class: `mode m-${one.mode}`, title: MODES[one.mode] ?? "" }, one.mode),
-        one.quiet ? h("span.chip.open", "quiet") : null,
-        h("span.quiet", MODES[one.mode] ?? ""),
+      "article.agent",
+      { key: one.agent, "aria-label": one.agent },
+      h(
+        "h3",
+        said(one.agent),
+        h("span.mode", { class: one.mode }, one.mode),
+        one.quiet ? chip("quiet", "open") : null,
+        quiet(MODES[one.mode]),
         h("span.spring"),
-        h("span", { class: "quiet next", "data-next": one.next_tick_s === null ? null : this.read_ms + one.next_tick_s * 1000 }),
+        quiet(this.nextTick(one)),
       ),
       this.acts(one),
-      this.band(one.agent, now),
-      h("div.limits", limits),
-      h(
-        "dl.facts",
-        pair("on its own", one.held.length ? each(one.held, (why) => h("span.held", said(why))) : "it may start a turn"),
-        one.wanted.length ? pair("would look at", each(one.wanted, (wish) => [placed(wish.conversation), ` (${wish.why})`])) : null,
-        one.waiting.length ? pair("waits for a turn", each(one.waiting, (place) => placed(place))) : null,
-        until ? pair(one.mode === "stored" ? "asleep until" : "quiet until", time(until)) : null,
-        one.wake_on.length ? pair("wakes on", said(one.wake_on.join(", "))) : null,
-        one.errors ? pair("failed in a row", h("b.warn", String(one.errors))) : null,
-        pair("people are", one.presence),
-      ),
+      this.band(one.agent),
+      facts({
+        "turns on its own today": `${one.turns_today} of ${one.daily_turns}`,
+        "spent on them": `${dollars(one.spent_today_usd)} of ${dollars(one.daily_cost_usd)}`,
+        "in a row": `${one.in_a_row} of ${one.max_in_a_row}`,
+        "on its own": each(one.held, (why) => h("span.held", said(why))) ?? "it may start a turn",
+        "would look at": each(one.wanted, (wish) => [placed(wish.conversation), ` (${wish.why})`]),
+        "waits for a turn": each(one.waiting, (place) => placed(place)),
+        [one.mode === "stored" ? "asleep until" : "quiet until"]: one.stored_until ?? one.quiet_until,
+        "wakes on": one.wake_on,
+        "failed in a row": one.errors || null,
+        "people are": one.presence,
+      }),
     );
+  }
+
+  nextTick({ next_tick_s }) {
+    if (next_tick_s === null) return "no check is planned";
+    const left_s = next_tick_s - (clock() - this.read_ms) / 1000;
+    return left_s > 0 ? `checks again in ${span(left_s)}` : "checks again now";
   }
 
   /** Buttons that direct an agent. */
-  acts(one) {
-    if (!may("operate")) return null;
-    const [key, about] = [`dmn ${one.agent}`, { agent: one.agent }];
-    const act = (label, words, more) => button({ label, key, words: ["dmn", ...words], about, ...more });
-    const rests = one.quiet || ["paused", "stored"].includes(one.mode);
-    return h(
-      "div.acts",
-      rests ? act("Wake up", ["wake"], { style: "strong", title: "Continue after a pause, a rest or quiet" }) : null,
-      one.mode === "paused" ? null : act("Pause", ["pause"], { title: "Do nothing without being asked, until it is woken" }),
-      one.quiet ? null : act("Quiet for an hour", ["quiet"], { title: "Say nothing without being asked, for an hour" }),
-      act("Turn off", ["off"], { title: "Never act without being asked, also after a restart", confirm: `Turn off what ${one.agent} does on its own, also after a restart?` }),
-      this.model(one.agent, key),
-      resultOf(key),
+  acts({ agent, mode, quiet: isQuiet }) {
+    const dmn = (label, word, more) => ({ label, words: ["dmn", word], about: { agent }, ...more });
+    const rests = isQuiet || mode === "paused" || mode === "stored";
+    return acts(
+      rests && dmn("Wake up", "wake", { style: "strong", title: "Continue after a pause, a rest or quiet" }),
+      mode !== "paused" && dmn("Pause", "pause", { title: "Do nothing without being asked, until it is woken" }),
+      !isQuiet && dmn("Quiet for an hour", "quiet", { title: "Say nothing without being asked, for an hour" }),
+      dmn("Turn off", "off", { confirm: `Turn off what ${agent} does on its own, also after a restart?` }),
+      choice({
+        label: `Model of ${agent}`,
+        names: this.models.map((one) => one.name),
+        used: this.models.find((one) => one.agents.includes(agent))?.name,
+        press: "Use this model",
+        words: ["model", "switch"],
+        about: { agent },
+        done: () => this.load(),
+      }),
     );
   }
 
-  /** A choice of the agent's model. */
-  model(agent, key) {
-    if (!this.models.length) return null;
-    const used = this.models.find((one) => one.agents.includes(agent))?.name;
-    const names = this.models.map((one) => one.name);
-    const run = (name) => order(["model", "switch", name], { agent });
-    return choice({ label: `Model of ${agent}`, names, used, act: "Use this model", key, run, done: () => this.loadModels() });
-  }
-
-  band(agent, now) {
-    const from = now - HOURS * 3_600_000;
-    const parts = stretches(this.states.get(agent) ?? [], from, now);
-    if (!parts.length) return empty("Its states over the day will appear here.");
-    const wide = Math.max(120, this.width - 32);
-    const x = (ms) => ((ms - from) / (now - from)) * wide;
-    const total = new Map();
-    for (const one of parts) total.set(one.mode, (total.get(one.mode) ?? 0) + one.to - one.from);
-    const rects = parts.map((one) =>
-      s(
-        "rect",
-        { class: `m-${one.mode}`, x: x(one.from), width: Math.max(0.75, x(one.to) - x(one.from)), y: 0, height: 22 },
-        s("title", {}, `${one.mode}: ${day(one.from)} ${hour(one.from)} to ${hour(one.to)}, ${span((one.to - one.from) / 1000)}`),
-      ),
-    );
-    const ticks = timeTicks(from, now, Math.max(2, wide / 70))
-      .filter(([at]) => x(at) > 14 && x(at) < wide - 14)
-      .map(([at, words]) => s("text", { x: x(at), y: 36, "text-anchor": "middle" }, words));
-    const told = Object.keys(MODES).filter((mode) => total.has(mode)).map((mode) => [mode, span(total.get(mode) / 1000)]);
-    const label = `${agent} in the last ${plural(HOURS, "hour")}: ${told.map((one) => one.join(" ")).join(", ")}`;
+  /** The modes of the last 24 hours as a band, with their sums. */
+  band(agent) {
+    const to = clock();
+    const from = to - DAY_MS;
+    const parts = periods(this.states.filter((one) => one.agent === agent), from, to);
+    if (!parts.length) return h("p.quiet", "Its states over the day will appear here.");
+    const total = (mode) => span(parts.reduce((sum, one) => sum + (one.mode === mode ? one.to - one.from : 0), 0) / 1000);
+    const sums = Object.keys(MODES).filter((mode) => parts.some((one) => one.mode === mode)).map((mode) => [mode, total(mode)]);
+    const part = (one) =>
+      h(`i.${one.mode}`, {
+        style: { "flex-grow": one.to - one.from },
+        title: `${one.mode}: ${day(one.from)} ${hour(one.from)} to ${hour(one.to)}, ${span((one.to - one.from) / 1000)}`,
+      });
+    const ticks = [0, 1, 2, 3, 4, 5].map((index) => from + index * TICK_MS);
     return h(
       "div.band",
-      s("svg", { width: wide, height: 40, viewBox: `0 0 ${wide} 40`, role: "img", "aria-label": label }, rects, ticks),
-      h("ul.modes", told.map(([mode, took]) => h("li", { title: MODES[mode] }, h("i", { class: `swatch m-${mode}` }), mode, h("b", took)))),
+      h(
+        "div.periods",
+        { role: "img", "aria-label": `${agent} in the last 24 hours: ${sums.flat().join(" ")}` },
+        h("i", { style: { "flex-grow": parts[0].from - from } }),
+        parts.map(part),
+      ),
+      h("div.ticks.quiet", { "aria-hidden": "true" }, ticks.map((at) => h("span", hour(at)))),
+      h("ul.key3", sums.map(([mode, took]) => h("li", { title: MODES[mode] }, h("i", { class: mode }), ` ${mode} `, h("b", took)))),
     );
   }
-
-  /** Update the countdowns, once a second. */
-  tick() {
-    const now = clock();
-    for (const one of this.root.querySelectorAll(".next")) {
-      const left = (Number(one.dataset.next) - now) / 1000;
-      const words = !one.dataset.next ? "no check is planned" : left > 0 ? `checks again in ${span(left)}` : "checks again now";
-      if (one.textContent !== words) one.textContent = words;
-    }
-    for (const one of document.querySelectorAll("[data-since]")) one.textContent = since(one.dataset.since);
-  }
 }
+
+const turn = (one) =>
+  h(
+    "li",
+    { key: one.turn },
+    h("span.spin", { "aria-hidden": "true" }),
+    placed(one.conversation),
+    quiet(since(one.at)),
+    one.tool ? chip(said(one.tool), "open") : null,
+    h("span.spring"),
+    acts({ label: "Stop", words: ["stop"], about: { place: one.conversation } }),
+    one.tail ? h("p.tail", said(one.tail)) : null,
+  );

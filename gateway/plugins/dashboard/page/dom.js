@@ -1,144 +1,137 @@
 /**
- * Building of DOM nodes. Text becomes text nodes, and nothing on this page parses markup, so foreign text is never more
- * than text.
+ * Building and updating of DOM nodes. Text becomes text nodes, and nothing on this page parses markup, so foreign text
+ * is never more than text.
  */
 
 const SVG = "http://www.w3.org/2000/svg";
+/** Names of all listeners in use, for `put`. */
+const listeners = new Set();
+/** Attributes that change as the page is used: what is drawn again does not set them back. */
+const OWN = ["open", "aria-busy", "style"];
+
+const present = (nodes) => nodes.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
 
 /**
- * Return an element. `name`: its tag, and its classes behind dots. `properties` may be left out: `class`, `on`
- * (listeners by name), `style` (custom properties), and attributes. `children`: nodes, texts, or arrays of them.
- * Properties and children that are null or false are left out.
+ * Return an element. `name`: its tag (`svg:` before those of SVG), and its classes behind dots. `properties` may be left
+ * out: attributes, listeners (`onclick`), `style` (properties by name), `key` (its identity for `put`), and `kept` (what
+ * is in it stays when `put` draws again). Properties and children that are null or false are left out.
  */
 export function h(name, ...rest) {
   const [tag, ...classes] = name.split(".");
-  const element = document.createElement(tag);
-  if (classes.length) element.className = classes.join(" ");
-  return fill(element, rest[0]?.constructor === Object ? rest.shift() : {}, rest);
-}
-
-/** Return an SVG element; see `h`. */
-export const s = (tag, properties, ...children) => fill(document.createElementNS(SVG, tag), properties, children);
-
-const there = (children) => children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
-
-function fill(element, properties, children) {
-  for (const [name, value] of Object.entries(properties)) {
+  const element = tag.startsWith("svg:") ? document.createElementNS(SVG, tag.slice(4)) : document.createElement(tag);
+  const { class: more, ...properties } = rest[0]?.constructor === Object ? rest.shift() : {};
+  classes.push(...(more || "").split(" "));
+  if (classes.some(Boolean)) element.setAttribute("class", classes.filter(Boolean).join(" "));
+  for (const [key, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
-    if (name === "on") for (const [event, listener] of Object.entries(value)) element.addEventListener(event, listener);
-    else if (name === "style") for (const [key, one] of Object.entries(value)) element.style.setProperty(key, one);
-    else element.setAttribute(name, value === true ? "" : value);
+    if (key.startsWith("on")) listeners.add(key);
+    if (key.startsWith("on") || key === "key" || key === "kept") element[key] = value;
+    else if (key === "style") for (const [one, to] of Object.entries(value)) element.style.setProperty(one, to);
+    else element.setAttribute(key, value === true ? "" : value);
   }
-  element.append(...there(children));
+  element.append(...present(rest));
   return element;
 }
 
 /** Replace all children. */
-export const show = (element, ...children) => element.replaceChildren(...there(children));
+export const show = (element, ...children) => element.replaceChildren(...present(children));
+
 /**
- * Replace all children of a panel; its scroll position and focus stay. Nothing is done while something is written in
- * it.
+ * Draw the children of an element again. Elements that are there already are changed in place, so they keep the focus,
+ * what is typed, and how far they are scrolled; those with a key are known by it, others by their position.
  */
 export function put(root, ...children) {
-  if (root.querySelector("form.editing")) return;
-  const [top, focused] = [root.scrollTop, root.contains(document.activeElement) ? document.activeElement : null];
-  show(root, ...children);
-  root.scrollTop = top;
-  if (!focused || root.contains(focused)) return;
-  const keyed = [...root.querySelectorAll("[data-key]")];
-  const { key, group } = focused.dataset;
-  const again = keyed.find((one) => one.dataset.key === key) ?? keyed.find((one) => group && one.dataset.group === group);
-  (again ?? root.closest(".view")?.querySelector("h2"))?.focus({ preventScroll: true });
+  const focused = document.activeElement;
+  const fresh = document.createElement("div");
+  fresh.append(...present(children));
+  patch(root, fresh);
+  if (!focused.isConnected) document.querySelector(".view:not([hidden]) h2")?.focus({ preventScroll: true });
 }
 
-/** Return the paragraph for an empty panel, which says what will appear there and when. */
-export const empty = (...words) => h("p.empty", ...words);
+function patch(old, fresh) {
+  const wanted = new Set(Array.from(fresh.children, (one) => one.key));
+  for (const one of [...old.children]) if (one.key && !wanted.has(one.key)) one.remove();
+  const known = new Map(Array.from(old.children, (one) => [one.key, one]));
+  let at = old.firstChild;
+  for (const next of [...fresh.childNodes]) {
+    const found = next.key ? known.get(next.key) : at;
+    if (found?.nodeName !== next.nodeName || found.key !== next.key) {
+      old.insertBefore(next, at);
+      continue;
+    }
+    if (found === at) at = at.nextSibling;
+    else old.insertBefore(found, at);
+    if (found.nodeType === Node.ELEMENT_NODE) update(found, next);
+    else if (found.data !== next.data) found.data = next.data;
+  }
+  while (at) {
+    const gone = at;
+    at = at.nextSibling;
+    gone.remove();
+  }
+}
+
+function update(old, next) {
+  if (next.kept) return;
+  for (const { name } of [...old.attributes])
+    if (!next.hasAttribute(name) && !OWN.includes(name)) old.removeAttribute(name);
+  for (const { name, value } of next.attributes)
+    if (old.getAttribute(name) !== value && !OWN.includes(name)) old.setAttribute(name, value);
+  if (old.style.cssText !== next.style.cssText) old.style.cssText = next.style.cssText;
+  for (const name of listeners) old[name] = next[name];
+  patch(old, next);
+}
 
 // Control and format characters, default ignorables, private use and lone surrogates; not line feeds and tabs.
 // Exceptions: selectors and joiners within emoji, joiners between letters (Indic and Arabic scripts need them).
 const HIDDEN =
   /(?![\n\t])(?!(?<=\p{Emoji})\u{FE0F})(?!(?<=[\p{Extended_Pictographic}\u{FE0F}\p{EMod}])\u200D(?=\p{Extended_Pictographic}))(?!(?<=[\p{L}\p{M}])[\u200C\u200D](?=\p{L}))([\p{Cc}\p{Cf}\p{DI}\p{Co}\p{Cs}\u2028\u2029])\1*/gu;
 
-const code = (char) => `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-
 /** Return foreign text as nodes. Characters that are invisible or change the direction are replaced by their names. */
 export function visible(text) {
   const nodes = [];
   let from = 0;
-  for (const found of text.matchAll(HIDDEN)) {
-    if (found.index > from) nodes.push(text.slice(from, found.index));
-    const many = found[0].length / found[1].length;
-    const words = code(found[1]) + (many > 1 ? `×${many}` : "");
-    nodes.push(h("span", { class: "hidden-char", title: "an invisible character" }, words));
-    from = found.index + found[0].length;
+  for (const { 0: found, 1: char, index } of text.matchAll(HIDDEN)) {
+    const many = found.length / char.length;
+    const name = `U+${char.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}${many > 1 ? `×${many}` : ""}`;
+    nodes.push(text.slice(from, index), h("span.hidden-char", { title: "an invisible character" }, name));
+    from = index + found.length;
   }
-  if (from < text.length || !nodes.length) nodes.push(text.slice(from));
-  return nodes;
+  return [...nodes, text.slice(from)];
 }
 
 /** As above, isolated in its direction, so that it cannot move what stands beside it. */
-export const said = (text, properties = {}) => h("bdi", properties, ...visible(String(text ?? "")));
+export const said = (text, properties = {}) => h("bdi", properties, visible(String(text ?? "")));
+
+/** Return the paragraph for an empty panel, which says what will appear there and when. */
+export const empty = (...words) => h("p.empty", words);
+export const quiet = (...words) => h("span.quiet", words);
+/** Return a label. `tone`: `done`, `open`, `held`, `bad`, or `calm`. */
+export const chip = (words, tone = "calm", title = null) => h(`span.chip.${tone}`, { title }, words);
+
+/** Return a part of a view. `more`: nodes of its header. */
+export const panel = (title, body, more = null) =>
+  h("section.panel", { "aria-label": title }, h("header", h("h3", title), more), body);
+
+/** Return a field to search in. */
+export const find = (label) => h("input", { type: "search", "aria-label": label, placeholder: label, autocomplete: "off" });
+/** Return a choice. `options`: values by their words. */
+export const select = (label, options = {}) =>
+  h("select", { "aria-label": label }, Object.entries(options).map(([words, value]) => h("option", { value }, words)));
 
 const titles = new Map();
 
-/** Remember the display titles of conversations from an answer or event. */
+/** Remember the display titles of conversations from an answer or event, and return it. */
 export function learn(told) {
-  if (Array.isArray(told)) for (const one of told) learn(one);
-  else if (told && typeof told === "object") {
-    const id = told.conversation ?? told.to ?? told.place;
-    if (told.title && typeof id === "string") titles.set(id, told.title);
-    for (const one of Object.values(told)) if (one && typeof one === "object") learn(one);
-  }
+  const id = told?.conversation ?? told?.to ?? told?.place;
+  if (told?.title && typeof id === "string") titles.set(id, told.title);
+  if (told && typeof told === "object") for (const one of Object.values(told)) if (typeof one === "object") learn(one);
   return told;
 }
 
 /** Return the display title of a conversation. */
 export const titleOf = (id) => titles.get(id) ?? id;
-
-/** Return an element with the title of a conversation; its id is the tooltip. */
-export const placed = (id, properties = {}) => said(titleOf(id), { ...properties, title: id });
-
 /** Return title and id of a conversation. */
 export const placedWhole = (id) => (titleOf(id) === id ? id : `${titleOf(id)} (${id})`);
-
-/** Make a list one stop for Tab, with arrow keys, Home, End, Page Up and Page Down inside. `items`: a selector. */
-export function roving(list, items) {
-  const all = () =>
-    [...list.querySelectorAll(items)].filter((one) => one.offsetParent !== null || one === document.activeElement);
-  const stop = (next) => {
-    for (const one of list.querySelectorAll(`${items}[tabindex="0"]`)) if (one !== next) one.tabIndex = -1;
-    next.tabIndex = 0;
-  };
-  list.addEventListener("focusin", (event) => {
-    const item = event.target.closest(items);
-    if (item && list.contains(item)) stop(item);
-  });
-  list.addEventListener("keydown", (event) => {
-    const item = event.target.closest(items);
-    if (!item || event.altKey || event.ctrlKey || event.metaKey) return;
-    const found = all();
-    const at = found.indexOf(item);
-    const to = {
-      ArrowDown: at + 1,
-      ArrowUp: at - 1,
-      j: at + 1,
-      k: at - 1,
-      Home: 0,
-      End: found.length - 1,
-      PageDown: at + 10,
-      PageUp: at - 10,
-    }[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    found[Math.max(0, Math.min(found.length - 1, to))]?.focus();
-  });
-  return {
-    /** Make sure that Tab finds an item after the list has changed. */
-    settle() {
-      if (!list.querySelector(`${items}[tabindex="0"]`)) {
-        const first = list.querySelector(items);
-        if (first) first.tabIndex = 0;
-      }
-    },
-  };
-}
+/** Return an element with the title of a conversation; its id is the tooltip. */
+export const placed = (id, properties = {}) => said(titleOf(id), { ...properties, title: id });

@@ -7,47 +7,25 @@ import { open } from "./api.js";
 
 const FIRST_S = 0.5;
 const LONGEST_S = 15;
-/** Milliseconds of silence after which the connection is dead; the gateway sends something every 15 s. */
-const SILENT_S = 40;
+/** Silence after which the connection is dead; the gateway sends something every 15 s. */
+const SILENT_MS = 40_000;
 
-/** Parses bytes to events `{type, data, id}`. Lines may be split anywhere. */
-export class Parser {
-  constructor() {
-    this.rest = "";
-    this.clear();
-  }
-
-  clear() {
-    this.type = "";
-    this.data = [];
-  }
-
-  /** Yield the events that `text` completes. */
-  *feed(text) {
-    const lines = (this.rest + text).split(/\r\n|\n|\r(?!$)/);
-    this.rest = lines.pop();
-    for (const line of lines) {
-      if (line === "") {
-        if (this.data.length) yield { type: this.type || "message", data: this.data.join("\n"), id: this.id };
-        this.clear();
-        continue;
-      }
-      const at = line.indexOf(":");
-      const field = at < 0 ? line : line.slice(0, at);
-      const value = at < 0 ? "" : line.slice(at + 1).replace(/^ /, "");
-      if (field === "event") this.type = value;
-      else if (field === "data") this.data.push(value);
-      else if (field === "id") this.id = value;
-    }
-  }
+/**
+ * Return the events `{event, data, id}` of a text, and its rest, which continues. The gateway ends lines with LF, and
+ * writes the data of an event on one line.
+ */
+export function parse(text) {
+  const blocks = text.split("\n\n");
+  const rest = blocks.pop();
+  const fields = (block) => Object.fromEntries(block.split("\n").map((line) => line.split(/: ?(.*)/, 2)));
+  return { events: blocks.map(fields).filter((one) => one.data), rest };
 }
 
 /** Connection to the event stream; reconnects while the page is open. */
 export class Events {
   /**
-   * `heard(type, body)`: called for each event. `state(name, retry_s)`: called with `connecting`, `live`, `waiting`
-   * (next try in `retry_s` seconds), `resting` (the tab is hidden) or `refused` (no further try). `refused(error)`:
-   * called after 401 or 403.
+   * `heard(type, body)`: called for each event. `state(name)`: called with `connecting`, `live`, `waiting` (for the next
+   * try), `resting` (the tab is hidden) or `refused` (no further try). `refused(error)`: called after 401 or 403.
    */
   constructor({ heard, state, refused }) {
     Object.assign(this, { heard, state, refused, after: null, tries: 0, running: null });
@@ -57,9 +35,8 @@ export class Events {
   start(after = null) {
     this.stop();
     if (after !== null) this.after = String(after);
-    const mine = new AbortController();
-    this.running = mine;
-    this.loop(mine);
+    this.running = new AbortController();
+    this.loop(this.running.signal);
   }
 
   stop(state = null) {
@@ -68,64 +45,53 @@ export class Events {
     if (state) this.state(state);
   }
 
-  async loop(mine) {
-    while (this.running === mine) {
+  async loop(stopped) {
+    while (!stopped.aborted) {
       this.state("connecting");
       try {
-        await this.read(mine);
+        await this.read(stopped);
       } catch (error) {
-        if (this.running !== mine) return;
+        if (stopped.aborted) return;
         if (error.status === 401 || error.status === 403) {
           this.stop("refused");
-          this.refused(error);
-          return;
+          return this.refused(error);
         }
       }
-      if (this.running !== mine) return;
+      if (stopped.aborted) return;
       const wait_s = Math.min(LONGEST_S, FIRST_S * 2 ** this.tries) * (0.8 + 0.4 * Math.random());
       this.tries += 1;
-      this.state("waiting", wait_s);
-      await new Promise((done) => {
-        const timer = setTimeout(done, wait_s * 1000);
-        mine.signal.addEventListener("abort", () => (clearTimeout(timer), done()), { once: true });
-      });
+      this.state("waiting");
+      await new Promise((done) => setTimeout(done, wait_s * 1000));
     }
   }
 
-  async read(mine) {
-    const line = new AbortController();
-    const end = () => line.abort();
-    mine.signal.addEventListener("abort", end, { once: true });
-    let timer = setTimeout(end, SILENT_S * 1000);
+  async read(stopped) {
+    const silent = new AbortController();
+    let timer = null;
+    const alive = () => {
+      clearTimeout(timer);
+      timer = setTimeout(() => silent.abort(), SILENT_MS);
+    };
+    alive();
     try {
       const headers = this.after === null ? {} : { "Last-Event-ID": this.after };
-      const response = await open("/api/events", { signal: line.signal, headers });
+      const response = await open("/api/events", { signal: AbortSignal.any([stopped, silent.signal]), headers });
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-      const parser = new Parser();
       this.state("live");
-      for (;;) {
+      for (let text = ""; ; ) {
         const { done, value } = await reader.read();
         if (done) return;
         this.tries = 0;
-        clearTimeout(timer);
-        timer = setTimeout(end, SILENT_S * 1000);
-        for (const event of parser.feed(value)) this.take(event);
+        alive();
+        const { events, rest } = parse(text + value);
+        text = rest;
+        for (const { event, data, id } of events) {
+          this.after = id ?? this.after;
+          this.heard(event, JSON.parse(data));
+        }
       }
     } finally {
       clearTimeout(timer);
-      mine.signal.removeEventListener("abort", end);
-      line.abort();
     }
-  }
-
-  take({ type, data, id }) {
-    if (id) this.after = id;
-    let body;
-    try {
-      body = JSON.parse(data);
-    } catch {
-      return; // not an event of ours
-    }
-    this.heard(type, body);
   }
 }

@@ -1,6 +1,6 @@
-/** What the words of the page mean: fates of notifications, urgencies, states. */
+/** What the words of the page mean: fates of notifications, urgencies. */
 
-import { h } from "./dom.js";
+import { chip, h } from "./dom.js";
 
 /** Fates: `[tone, what it means]`. */
 const FATES = {
@@ -21,6 +21,7 @@ const FATES = {
   context: ["calm", "Shown to a turn that was about something else."],
   counted: ["calm", "Too many came; a turn saw only their number."],
 };
+/** By their value, 0 to 3. */
 const URGENCIES = [
   ["ambient", "background: never starts a turn"],
   ["low", "looked at when the agent has time"],
@@ -28,13 +29,11 @@ const URGENCIES = [
   ["urgent", "addressed to the agent: starts a turn at once"],
 ];
 
-/** Style of a fate: `done`, `open`, `bad`, `held` or `calm`. */
-export const tone = (fate) => FATES[fate]?.[0] ?? "calm";
-export const chip = (fate) => h("span", { class: `chip ${tone(fate)}`, title: FATES[fate]?.[1] ?? "" }, fate || "…");
+export const fateChip = (fate) => chip(fate || "…", ...(FATES[fate] ?? []));
 
 export function urgency(value) {
-  const [name, what] = URGENCIES[value] ?? [String(value ?? ""), ""];
-  return h("span", { class: `urgency u-${name}`, title: what }, name);
+  const [name, title] = URGENCIES[value] ?? [];
+  return h("span.urgency", { class: name, title }, name);
 }
 
 /** Return the legend of the live stream. */
@@ -43,7 +42,7 @@ export const legend = () =>
     "details.words-legend",
     h("summary", "What the words mean"),
     h("h3", "Fate: what became of a message"),
-    h("dl", Object.entries(FATES).map(([name, [, what]]) => h("div", h("dt", chip(name)), h("dd", what)))),
+    h("dl", Object.entries(FATES).map(([name, [, what]]) => h("div", h("dt", fateChip(name)), h("dd", what)))),
     h("h3", "Urgency: how soon the agent looks"),
     h("dl", URGENCIES.map(([, what], value) => h("div", h("dt", urgency(value)), h("dd", what)))),
   );

@@ -1,100 +1,77 @@
 /** The page: sign-in, views, and when each part is loaded again. */
 
-import { button, forgetResults, resultOf } from "./acts.js";
+import { act, forgetResult } from "./acts.js";
 import { Agents } from "./agents.js";
-import { ApiError, forgetToken, get, loadMe, may, sendable, setToken, takeToken, token } from "./api.js";
-import { alert, Channels, Outbox, processes, standing } from "./channels.js";
+import { ApiError, forgetToken, get, loadRole, may, Refresh, setToken, takeToken, token } from "./api.js";
+import { Channels } from "./channels.js";
 import { Config } from "./config.js";
-import { learn, said, show } from "./dom.js";
+import { Costs } from "./costs.js";
+import { chip, h, learn, panel, put, said, show } from "./dom.js";
 import { Events } from "./events.js";
 import { plural, setClock, since } from "./format.js";
-import { keys } from "./keys.js";
-import { legend } from "./legend.js";
-import { Live } from "./live.js";
-import { Palette } from "./palette.js";
+import { audit, Live, Search, turns, warnings } from "./lists.js";
 import { Places } from "./places.js";
-import { Plugins } from "./plugins.js";
-import { Refresh } from "./refresh.js";
-import { Search } from "./search.js";
-import { Audit, Turns, Warnings } from "./tables.js";
+import { showPlugins } from "./plugins.js";
 import { OPERATOR, Talk } from "./talk.js";
-import { today, Usage } from "./usage.js";
 import { address, Views } from "./views.js";
-import { Waiting } from "./waiting.js";
+import { today, waiting } from "./waiting.js";
 
+const THEMES = { system: "◐", light: "○", dark: "●" };
+/** Time after which a tab in the background rests: a browser opens six connections per host. */
+const HIDDEN_MS = 60_000;
 const $ = (id) => document.getElementById(id);
-const body = (id) => $(id).querySelector(".body");
 
-const live = new Live({
-  list: $("stream"),
-  count: $("live-count"),
-  pause: $("pause"),
-  channel: $("f-channel"),
-  conversation: $("f-conversation"),
-  fate: $("f-fate"),
-  text: $("f-text"),
+const agents = new Agents();
+const talking = { running: agents.turnIn, models: () => agents.models.map((one) => one.name) };
+const talk = new Talk(talking);
+const places = new Places(new Talk(talking));
+const [live, search, turnLog, auditLog, warningLog] = [new Live(), new Search(), turns(), audit(), warnings()];
+const costs = new Costs();
+const channels = new Channels($("ready"), $("alerts"));
+const config = new Config();
+const [cards, figures, reload, ownPanels, otherPanels] = ["cards", "figures", "reload", "panels", "panels"].map((name) => h(`div.${name}`));
+
+const views = new Views({ nav: $("nav"), menu: $("menu"), main: $("main") }, shown, {
+  "": [
+    { name: "waiting", title: "Waiting", heading: "Waiting for you", body: [cards, panel("Running now", agents.running), figures] },
+    { name: "talk", title: "Talk", hint: "Your own conversation with the agent.", tall: true, body: talk.root },
+    { name: "conversations", title: "Conversations", tools: places.tools, tall: true, body: places.body },
+    { name: "live", title: "Live stream", tools: live.tools, tall: true, body: live.body },
+    { name: "search", title: "Search", tools: search.tools, tall: true, body: search.body },
+  ],
+  Agent: [
+    { name: "agent", title: "Agent and memory", hint: "What it does on its own, and what it keeps.", body: [agents.root, ownPanels] },
+    { name: "turns", title: "Turns", hint: "Each time that a model was used.", tall: true, body: turnLog.body },
+    { name: "costs", title: "Costs", tools: costs.tools, body: costs.body },
+  ],
+  Gateway: [
+    { name: "channels", title: "Channels", body: channels.body },
+    { name: "audit", title: "Audit", hint: "Who did what with the gateway.", tall: true, body: auditLog.body },
+    { name: "warnings", title: "Warnings", hint: "Since this page was opened.", tall: true, body: warningLog.body },
+    { name: "config", title: "Configuration", tools: reload, tall: true, body: config.root },
+    { name: "plugins", title: "Plugins", body: otherPanels },
+  ],
 });
-const agents = new Agents($("agents"), $("running"));
-const running = (id) => agents.turnIn(id);
-const models = () => agents.models.map((one) => one.name);
-const places = new Places({
-  view: $("conversations"),
-  list: $("places"),
-  opened: $("opened"),
-  count: $("conversations-count"),
-  filter: $("f-place"),
-  running,
-  models,
-});
-const talk = new Talk($("talk").querySelector(".opened"), { running, models });
-const channels = new Channels($("health"));
-const usage = new Usage({ share: $("share"), cost: $("cost"), sums: $("sums"), hours: $("hours"), by: $("by") });
-const turns = new Turns(body("turns"));
-const outbox = new Outbox($("outbox"), $("outbox-count"));
-const audit = new Audit(body("audit"));
-const warnings = new Warnings(body("warnings"));
-const plugins = new Plugins(body("plugins"), $("agent"), $("plugins"));
-const config = new Config(body("config"));
-const search = new Search({ form: $("search-form"), text: $("search-text"), list: $("found"), count: $("search-count") });
-const waiting = new Waiting(body("waiting"), (number) => views.count("waiting", number, "wait for you"));
-show($("legend"), legend());
 
 const refresh = {
-  status: new Refresh(status, failed, 3_000, null, 15_000),
-  waiting: new Refresh(() => waiting.refresh(), failed, 2_000, null, 20_000),
-  channels: new Refresh(() => channels.refresh().then(alerts), failed, 5_000),
-  outbox: new Refresh(() => outbox.refresh().then(alerts), failed, 3_000),
-  places: new Refresh(() => places.refresh(), failed, 3_000, ["conversations"]),
-  opened: new Refresh(() => places.load(), failed, 1_000, ["conversations"], Infinity),
-  talk: new Refresh(() => talk.load(), failed, 1_000, ["talk"], Infinity),
-  usage: new Refresh(() => usage.refresh(), failed, 10_000, ["costs"]),
-  turns: new Refresh(() => turns.refresh(), failed, 3_000, ["turns"]),
-  outcomes: new Refresh(() => live.outcomes(), failed, 1_000, ["live"]),
-  plugins: new Refresh(() => plugins.refresh(), failed, 5_000, ["agent", "plugins"]),
-  audit: new Refresh(() => audit.refresh(), failed, 3_000, ["audit"]),
-  history: new Refresh(() => agents.history(), failed, 30_000, ["agent"], 300_000),
-  models: new Refresh(() => agents.loadModels(), failed, 10_000, ["agent", "conversations"], 300_000),
-  config: new Refresh(() => config.refresh(), failed, 5_000, ["config"], Infinity),
+  status: new Refresh(status, failed),
+  waiting: new Refresh(loadWaiting, failed),
+  channels: new Refresh(() => channels.refresh(), failed),
+  outbox: new Refresh(() => channels.loadOutbox(), failed),
+  places: new Refresh(() => places.refresh(), failed, "conversations"),
+  opened: new Refresh(() => places.talk.load(), failed, "conversations"),
+  talk: new Refresh(() => talk.load(), failed, "talk"),
+  live: new Refresh(() => live.refresh(), failed, "live"),
+  turns: new Refresh(() => turnLog.refresh(), failed, "turns"),
+  costs: new Refresh(() => costs.refresh(), failed, "costs"),
+  audit: new Refresh(() => auditLog.refresh(), failed, "audit"),
+  plugins: new Refresh(() => showPlugins(ownPanels, otherPanels), failed, "agent", "plugins"),
+  agents: new Refresh(() => agents.load(), failed, "agent", "conversations"),
+  config: new Refresh(() => config.refresh(), failed, "config"),
 };
+const all = Object.values(refresh);
 const soon = (...names) => names.forEach((name) => refresh[name].soon());
-
-const views = new Views($("nav"), $("menu"), (view, part, changed) => {
-  if (changed) {
-    forgetResults();
-    waiting.forget();
-    live.rows.paint();
-  }
-  if (view === "conversations") places.follow(part, !changed).catch(failed);
-  if (view === "talk" && changed) talk.open(OPERATOR).catch(failed);
-  if (token() && changed) for (const one of Object.values(refresh)) if (one.views?.includes(view)) one.now();
-});
-const palette = new Palette($("palette"), {
-  go: (view) => (location.hash = address(view)),
-  views: () => views.names.map((name) => [name, views.link(name).firstChild.data.trim()]),
-  places: () => places.known.map((one) => one.conversation),
-});
-
-let ready = null;
+const loadAll = () => all.forEach((one) => one.soon());
 
 async function status() {
   const told = await get("/api/status");
@@ -102,20 +79,27 @@ async function status() {
   show($("version"), `Reverie ${told.version}`);
   $("version").title = `running for ${since(told.started)}, since ${new Date(told.started).toLocaleString()}`;
   show($("model"), said(told.model));
-  ready = told.ready;
   agents.status(told);
-  processes($("processes"), told.processes);
-  today($("today"), told);
-  alerts();
+  channels.status(told);
+  put(figures, today(told));
 }
 
-/** Update readiness and alerts. */
-function alerts() {
-  if (ready !== null) standing($("ready"), ready, channels.all);
-  alert($("alerts"), channels.all, outbox.uncertain);
+async function loadWaiting() {
+  const { items } = await get("/api/waiting");
+  views.count(items.length);
+  put(cards, waiting(items, () => soon("waiting")));
 }
 
-/** Show again what a change in a conversation concerns. */
+/** Load what a view shows, as it is opened. */
+function shown(view, part, changed) {
+  if (view === "conversations") places.follow(part, !changed).catch(failed);
+  if (!changed) return;
+  forgetResult();
+  if (view === "talk") talk.open(OPERATOR).catch(failed);
+  if (token()) for (const one of all) if (one.views.includes(view)) one.now();
+}
+
+/** Load again what a change in a conversation concerns. */
 function changed(conversation) {
   soon("places");
   if (conversation === places.chosen) soon("opened");
@@ -128,131 +112,131 @@ function heard(type, event) {
     live.take(event);
     changed(event.conversation);
     soon("waiting");
-    if (event.kind === "command") soon("audit", "outcomes");
-  } else if (type === "dmn" || type === "text" || type === "tool" || type === "turn") {
+    if (event.kind === "command") soon("audit", "live");
+  } else if (["dmn", "text", "tool", "turn"].includes(type)) {
     agents.take(type, event);
     for (const one of [talk, places.talk]) if (one.id === event.conversation) one.live();
-    if (type === "turn") {
-      changed(event.conversation);
-      soon("status", "waiting");
-      if (event.state === "ended") soon("turns", "usage", "outcomes", "plugins");
-    }
     if (type === "tool") soon("waiting");
+    if (type !== "turn") return;
+    changed(event.conversation);
+    soon("status", "waiting");
+    if (event.state === "ended") soon("turns", "costs", "live", "plugins");
   } else if (type === "post" || type === "delivery") {
     changed(event.conversation);
     soon("outbox");
   } else if (type === "channel") {
     channels.take(event);
     soon("status");
-    alerts();
-  } else if (type === "log") warnings.take(event);
+  } else if (type === "log") warn(event.level, event.message, event.logger, event.at);
   else if (type === "reloaded") {
-    for (const one of event.problems) warnings.take({ at: event.at, level: "error", logger: "reload", message: one });
-    for (const one of event.later)
-      warnings.take({ at: event.at, level: "warning", logger: "reload", message: `${one} takes effect at the next start` });
+    for (const one of event.problems) warn("error", one, "reload");
+    for (const one of event.later) warn("warning", `${one} takes effect at the next start`, "reload");
     soon("status", "channels", "config");
   } else if (type === "lost") {
-    told("warning", `${plural(event.count, "event was", "events were")} dropped because there were too many; the page reads the log again`);
-    live.load().catch(failed);
-    soon(...Object.keys(refresh));
+    warn("warning", `${plural(event.count, "event was", "events were")} dropped because there were too many; the page reads the log again`);
+    loadAll();
   }
 }
 
-let retry = null;
-let line = "";
+/** Number of warnings. */
+let count = 0;
+
+/** Show a warning; without more, one of the page itself. */
+function warn(level, message, logger = "this page", at = new Date().toISOString()) {
+  count += 1;
+  warningLog.take({ at, level, logger, message, seq: count });
+}
+
+/** Words for the states of the connection, and their colours. */
+const STATES = {
+  connecting: ["connecting", "open"],
+  live: ["live", "done"],
+  waiting: ["reconnecting", "open"],
+  resting: ["resting", "open"],
+  refused: ["no access", "bad"],
+};
+let wasLive = false;
 const events = new Events({
   heard,
-  state(name, retry_s) {
-    clearInterval(retry);
-    const words = { connecting: "connecting", live: "live", resting: "resting", refused: "no access" };
-    const chip = $("connection");
-    chip.className = `chip ${name === "live" ? "done" : name === "refused" ? "bad" : "open"}`;
-    chip.title = name === "resting" ? "This tab is in the background: updates continue when you open it" : "The connection for live events";
-    if (name === "waiting") {
-      const until = Date.now() + retry_s * 1000;
-      const tell = () => (chip.textContent = `reconnecting in ${Math.max(0, Math.ceil((until - Date.now()) / 1000))} s`);
-      tell();
-      retry = setInterval(tell, 1000);
-    } else if (name !== "connecting" || line !== "waiting") chip.textContent = words[name];
-    if (name === "live" && line) soon(...Object.keys(refresh)); // the connection was lost meanwhile
-    if (name === "live" || name === "waiting") line = name;
+  refused: failed,
+  state(name) {
+    const [words, tone] = STATES[name];
+    const lost = wasLive && name === "connecting"; // it is told already
+    if (!lost) put($("connection"), chip(words, tone, "The connection for live events"));
+    if (name === "live" && wasLive) loadAll(); // what happened meanwhile
+    wasLive ||= name === "live";
   },
-  refused: (error) => failed(error),
 });
 
 function failed(error) {
   if (error.status === 401) {
     if (error.asker !== token()) return; // the answer to an older token
     forgetToken();
-    ask("The gateway refuses this token.");
-  } else if (error.status) told("error", `the gateway answered ${error.status}: ${error.message}`);
+    logIn("The gateway refuses this token.");
+  } else if (error.status) warn("error", `the gateway answered ${error.status}: ${error.message}`);
   else if (!(error instanceof ApiError) && error.name !== "TimeoutError") console.error(error);
 }
 
-/** Messages of the page itself. */
-const told = (level, message) => warnings.take({ at: new Date().toISOString(), level, logger: "this page", message });
+const showFrame = (there) => ["frame", "menu"].forEach((id) => ($(id).hidden = !there));
 
-/** Show the sign-in form instead of the views. */
-function ask(why) {
+/** Show the form to log in, instead of the views. */
+function logIn(why) {
   events.stop();
-  $("frame").hidden = $("menu").hidden = $("command").hidden = true;
+  showFrame(false);
   $("entry").hidden = false;
   $("entry-why").textContent = why;
-  $("connection").textContent = "";
-  $("connection").className = "chip";
+  show($("connection"));
   $("token").value = "";
   $("token").focus();
 }
 
-$("entry").addEventListener("submit", (event) => {
+$("entry").onsubmit = (event) => {
   event.preventDefault();
   const words = $("token").value.trim();
-  if (!sendable(words)) {
-    $("entry-why").textContent = "A token consists of letters, digits and signs, without spaces.";
-    return;
+  if (/[^\x21-\x7e]/.test(words)) $("entry-why").textContent = "A token consists of letters, digits and signs, without spaces.";
+  else {
+    setToken(words);
+    begin();
   }
-  setToken(words);
-  begin();
-});
+};
 
 async function begin() {
-  if (!token()) return ask("");
+  if (!token()) return logIn("");
   $("entry").hidden = true;
-  $("main").setAttribute("aria-busy", "true");
-  let after = null;
+  $("main").ariaBusy = "true";
   try {
-    await loadMe();
-    after = await live.load();
+    await loadRole();
+    await live.refresh();
   } catch (error) {
-    if (error.status === 403) return ask(error.message);
+    if (error.status === 403) return logIn(error.message);
     failed(error);
     if (error.status) return;
   }
-  $("frame").hidden = $("menu").hidden = $("command").hidden = false;
+  showFrame(true);
   views.offer("config", may("own"));
-  show($("reload"), button({ label: "Read the files again", key: "reload", words: ["reload"] }), resultOf("reload"));
-  events.start(after ?? 0);
+  put(reload, act({ label: "Read the files again", words: ["reload"] }));
+  events.start(live.newest);
   Refresh.view = "";
   views.follow(false);
-  await Promise.all(Object.values(refresh).map((one) => one.now()));
+  await Promise.all(all.map((one) => one.now()));
   performance.mark("reverie-shown");
-  $("main").setAttribute("aria-busy", "false");
+  $("main").ariaBusy = "false";
 }
 
+let resting = null;
 document.addEventListener("visibilitychange", () => {
-  clearTimeout(document.resting);
-  if (!document.hidden) {
-    if (token() && !events.running && $("entry").hidden) {
-      events.start();
-      soon(...Object.keys(refresh));
-    }
-  } else document.resting = setTimeout(() => events.running && events.stop("resting"), 60_000); // a browser opens six connections per host
+  clearTimeout(resting);
+  if (document.hidden) resting = setTimeout(() => events.running && events.stop("resting"), HIDDEN_MS);
+  else if (token() && !events.running && $("entry").hidden) {
+    events.start();
+    loadAll();
+  }
 });
 
 setInterval(() => {
   if (document.hidden || !events.running) return;
-  agents.tick();
-  for (const one of Object.values(refresh)) one.tick();
+  agents.paint();
+  for (const one of all) one.tick();
 }, 1000);
 
 window.addEventListener("hashchange", () => {
@@ -260,18 +244,42 @@ window.addEventListener("hashchange", () => {
     takeToken();
     begin();
   } else if (location.hash === "#main") {
-    history.replaceState(null, "", address(Refresh.view, places.chosen && Refresh.view === "conversations" ? places.chosen : ""));
+    history.replaceState(null, "", address(Refresh.view, (Refresh.view === "conversations" && places.chosen) || ""));
     $("main").focus();
   } else views.follow(true);
 });
 
-const command = () => !$("frame").hidden && palette.open(Refresh.view === "conversations" ? places.chosen : "");
-$("command").addEventListener("click", command);
-keys({
-  live,
-  command,
-  search: () => document.querySelector(`#${Refresh.view} input[type=search]`),
-  go: (index) => !$("frame").hidden && views.names[index] && (location.hash = address(views.names[index])),
+const go = (view) => view && !$("frame").hidden && (location.hash = address(view));
+const help = () => $("help").showModal();
+
+/** Show the theme; `by`: 1: take the next one. */
+function theme(by = 1) {
+  const names = Object.keys(THEMES);
+  const next = names[(names.indexOf(document.documentElement.dataset.theme) + by) % names.length];
+  document.documentElement.dataset.theme = next;
+  if (by) localStorage.setItem("reverie.theme", next);
+  show($("theme"), h("span", { "aria-hidden": "true" }, THEMES[next]), h("span.word", ` ${next}`));
+  $("theme").ariaLabel = `Theme: ${next}`;
+}
+
+const KEYS = {
+  "?": help,
+  ":": () => document.querySelector(`#${Refresh.view} .reply textarea`)?.focus(),
+  t: () => theme(),
+  p: () => live.hold(!live.paused),
+  "/": () => document.querySelector(`#${Refresh.view} input[type=search]`)?.focus(),
+};
+document.addEventListener("keydown", (event) => {
+  if (document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+  const act = KEYS[event.key] ?? (/^[1-9]$/.test(event.key) && (() => go(views.names[event.key - 1])));
+  if (!act) return;
+  event.preventDefault();
+  act();
 });
+$("help-button").onclick = help;
+$("theme").onclick = () => theme();
+
+theme(0);
 takeToken();
 begin();

@@ -1,173 +1,210 @@
-/**
- * A list of any length. Only the rows in sight are in the document: all have the height that the style sheet gives as
- * `--row`, besides the one that is opened.
- */
+/** Lists of any length, and lists of the log. */
 
-import { empty, h, show } from "./dom.js";
+import { get } from "./api.js";
+import { empty, h, put, show } from "./dom.js";
 
+/** Rows beyond those in sight. */
 const SPARE = 8;
 const JUMPS = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
+const PAGE = 200;
+/** Most entries of a list that are kept as new ones come in. */
+export const MOST = 10_000;
+/** Milliseconds between two updates of the DOM. */
+const EVERY_MS = 100;
 
+/**
+ * A list of any length. Only the rows in sight are in the document: all have the height that the style sheet gives as
+ * `--row`. The focus stays on the list; its active row is told by `aria-activedescendant`.
+ */
 export class Rows {
   /**
-   * `columns`: `[heading, class, cell of an item]`. `details`: returns the nodes of an opened item. `none`: words for
-   * an empty list. `more`: loads further items when the end comes in sight; returns false if there are none.
+   * `columns`: `[heading, class, cell of an item]`. `details(item)`: nodes that are shown below the list when a row is
+   * opened, or `open(item)`: called in place of that. `none`: words for an empty list. `more`: loads further items when
+   * the end comes in sight.
    */
-  constructor(root, { label, columns, details, none, more = null }) {
-    Object.assign(this, { root, columns, details, none, more, items: [], places: new Map(), drawn: new Map() });
-    Object.assign(this, { opened: null, active: 0, extra: 0, loading: false });
-    this.list = h("ol", { class: "window", "aria-label": label });
+  constructor({ label, columns, details, open, none, more }) {
+    Object.assign(this, { columns, details, none, more, items: [], active: null, opened: null, loading: false });
+    this.open = open ?? ((item) => this.unfold(item));
+    this.window = h("div.window", { role: "presentation" });
+    const listeners = { onkeydown: (event) => this.key(event), onclick: (event) => this.click(event), onfocus: () => this.focused() };
+    this.list = h("div.rows.scroll", { role: "listbox", tabindex: 0, "aria-label": label, ...listeners }, this.window);
+    this.list.addEventListener("scroll", () => this.paint(), { passive: true });
     this.blank = h("div");
-    const heads = columns.map(([name, kind]) => h("span", { class: kind }, name));
-    show(root, h("div", { class: "heads line", "aria-hidden": "true" }, heads), this.blank, this.list);
-    root.classList.add("rows", "scroll");
-    root.addEventListener("scroll", () => this.paint(), { passive: true });
-    this.list.addEventListener("keydown", (event) => this.key(event));
-    this.list.addEventListener("focusin", (event) => {
-      const at = this.places.get(event.target.closest("li")?.row);
-      if (at !== undefined) this.active = at;
-    });
-    this.sized = new ResizeObserver(() => this.measure());
-    this.sized.observe(root);
+    this.below = h("div.below");
+    const heads = details && h("div.line.heads", { "aria-hidden": "true" }, columns.map(([name, kind]) => h("span", { class: kind }, name)));
+    this.root = h("div.panel.list", heads, this.blank, this.list, this.below);
+    new ResizeObserver(() => this.paint()).observe(this.list);
+  }
+
+  index = (seq) => this.items.findIndex((one) => one.seq === seq);
+
+  get row() {
+    return parseFloat(getComputedStyle(this.list).getPropertyValue("--row"));
   }
 
   /** Show these items, the first on top. Each has a `seq` of its own. What is in sight stays where it is. */
   set(items, none = this.none) {
-    const top = this.root.scrollTop;
-    const first = top > this.row ? this.items[Math.floor(top / this.row)]?.seq : undefined;
-    const active = this.items[this.active]?.seq;
-    const before = this.places.get(first);
+    const [top, row] = [this.list.scrollTop, this.row];
+    const first = top > row ? Math.floor(top / row) : null;
+    const seq = this.items[first]?.seq;
     this.items = items;
-    this.places = new Map(items.map((one, index) => [one.seq, index]));
-    if (!this.places.has(this.opened)) this.opened = null;
-    this.active = this.places.get(active) ?? 0;
-    show(this.blank, items.length ? [] : empty(none));
+    show(this.blank, items.length ? null : empty(none));
     this.list.hidden = !items.length;
-    const after = this.places.get(first);
-    this.list.style.height = `${this.height}px`;
-    if (after !== undefined && after !== before) this.root.scrollTop = top + (after - before) * this.row;
+    this.window.style.setProperty("--count", items.length);
+    const after = first === null ? -1 : this.index(seq);
+    if (after >= 0 && after !== first) this.list.scrollTop = top + (after - first) * row;
+    if (this.opened !== null && this.index(this.opened) < 0) this.fold();
     this.paint();
   }
-
-  get height() {
-    return this.items.length * this.row + (this.opened === null ? 0 : this.extra);
-  }
-
-  measure() {
-    const row = parseFloat(getComputedStyle(this.root).getPropertyValue("--row"));
-    this.extra = this.list.querySelector(".unfolded")?.offsetHeight ?? 0;
-    if (row !== this.row) for (const one of this.drawn.values()) one.remove();
-    if (row !== this.row) this.drawn.clear();
-    this.row = row;
-    this.list.style.height = `${this.height}px`;
-    this.paint();
-  }
-
-  /** Return where a row stands, in px. */
-  top = (index) => index * this.row + (this.places.get(this.opened) < index ? this.extra : 0);
 
   paint() {
-    if (!this.row || !this.root.clientHeight) return;
-    const from = this.root.scrollTop;
-    const extra = this.opened === null ? 0 : this.extra;
-    const first = Math.max(0, Math.floor((from - extra) / this.row) - SPARE);
-    const last = Math.min(this.items.length, Math.ceil((from + this.root.clientHeight) / this.row) + SPARE);
-    const wanted = new Map();
-    for (let index = first; index < last; index += 1) wanted.set(this.items[index], index);
-    const focused = this.list.contains(document.activeElement);
-    if (focused && this.items[this.active]) wanted.set(this.items[this.active], this.active);
-    for (const [item, element] of this.drawn)
-      if (!wanted.has(item)) {
-        const again = [...wanted.keys()].find((one) => one.seq === item.seq);
-        const had = again && element.contains(document.activeElement);
-        element.remove();
-        this.drawn.delete(item);
-        if (had) this.draw(again, wanted.get(again)).querySelector(".line").focus({ preventScroll: true });
-      }
-    for (const [item, index] of wanted) {
-      const element = this.drawn.get(item) ?? this.draw(item, index);
-      element.style.top = `${this.top(index)}px`;
-      element.setAttribute("aria-posinset", String(index + 1));
-      element.setAttribute("aria-setsize", String(this.items.length));
-      element.firstChild.tabIndex = index === this.active ? 0 : -1;
-    }
-    if (this.items[this.active] && !wanted.has(this.items[this.active]) && wanted.size) {
-      this.active = first; // Tab finds a row that is in sight
-      this.drawn.get(this.items[first]).firstChild.tabIndex = 0;
-    }
-    if (last === this.items.length && this.items.length) this.load();
+    const [from, height, row] = [this.list.scrollTop, this.list.clientHeight, this.row];
+    if (!height) return;
+    const first = Math.max(0, Math.floor(from / row) - SPARE);
+    const last = Math.ceil((from + height) / row) + SPARE;
+    this.window.style.setProperty("--first", first);
+    put(this.window, this.items.slice(first, last).map((item, index) => this.line(item, first + index)));
+    this.list.ariaActiveDescendantElement = this.window.querySelector("[aria-selected=true]");
+    if (last >= this.items.length && this.items.length) this.load();
   }
 
-  draw(item, index) {
-    const open = item.seq === this.opened;
-    const line = h(
-      "div",
-      { class: "line", role: "button", tabindex: -1, "aria-expanded": String(open), on: { click: () => this.toggle(item) } },
-      this.columns.map(([name, kind, cell]) => h("span", { class: kind, "data-name": name }, cell(item))),
+  line = (item, index) =>
+    h(
+      "div.line",
+      {
+        key: item.seq,
+        class: item.tone,
+        role: "option",
+        "aria-selected": String(item.seq === this.active),
+        "aria-posinset": index + 1,
+        "aria-setsize": this.items.length,
+      },
+      this.columns.map(([, kind, cell]) => h("span", { class: kind }, cell(item))),
     );
-    const element = h("li", { class: item.tone ?? null }, line, open ? this.unfold(item) : null);
-    element.row = item.seq;
-    this.drawn.set(item, element);
-    const next = this.items.slice(index + 1, index + 80).find((one) => this.drawn.has(one));
-    this.list.insertBefore(element, this.drawn.get(next) ?? null);
-    return element;
+
+  focused() {
+    if (this.index(this.active) < 0) this.active = this.items[Math.ceil(this.list.scrollTop / this.row)]?.seq ?? null;
+    this.paint();
   }
 
-  unfold(item) {
-    const body = h("div.unfolded", this.details(item));
-    this.sized.observe(body);
-    return body;
-  }
-
-  toggle(item) {
-    if (getSelection().toString() && this.opened === item.seq) return; // text is being copied
-    for (const one of [this.items[this.places.get(this.opened)], item]) this.drawn.get(one)?.querySelector(".unfolded")?.remove();
-    const before = this.items[this.places.get(this.opened)];
-    this.drawn.get(before)?.firstChild.setAttribute("aria-expanded", "false");
-    this.opened = this.opened === item.seq ? null : item.seq;
-    if (this.opened !== null) {
-      const element = this.drawn.get(item);
-      element.firstChild.setAttribute("aria-expanded", "true");
-      element.append(this.unfold(item));
-    }
-    this.measure();
+  click(event) {
+    const item = this.items[this.index(event.target.closest(".line")?.key)];
+    if (!item || event.target.closest("a, button")) return;
+    this.active = item.seq;
+    this.paint();
+    this.open(item);
   }
 
   key(event) {
-    const at = event.target.classList.contains("line") ? this.active : null;
-    if (event.altKey || event.ctrlKey || event.metaKey) return;
-    if (event.key === "Escape" && this.opened !== null) {
+    if (event.altKey || event.ctrlKey || event.metaKey || event.target !== this.list) return;
+    const at = this.index(this.active);
+    if (event.key in JUMPS) this.go(at + JUMPS[event.key]);
+    else if ((event.key === "Enter" || event.key === " ") && at >= 0) this.open(this.items[at]);
+    else if (event.key === "Escape" && this.opened !== null) {
       event.stopPropagation();
-      const item = this.items[this.places.get(this.opened)];
-      this.toggle(item);
-      return this.go(this.places.get(item.seq));
-    }
-    if (at === null) return;
-    const item = this.items[at];
-    if (event.key === "Enter" || event.key === " ") this.toggle(item);
-    else if (event.key in JUMPS) this.go(at + JUMPS[event.key]);
-    else return;
+      this.fold();
+    } else return;
     event.preventDefault();
   }
 
-  /** Move the focus to a row. */
+  /** Make a row the active one. Details that are open follow. */
   go(index) {
-    const to = Math.max(0, Math.min(this.items.length - 1, index));
-    const [top, shown] = [this.top(to), this.root.clientHeight - 2 * this.row];
-    if (top < this.root.scrollTop) this.root.scrollTop = top;
-    else if (top > this.root.scrollTop + shown) this.root.scrollTop = top - shown;
-    this.active = to;
+    const item = this.items[Math.max(0, Math.min(this.items.length - 1, index))];
+    if (!item) return;
+    this.active = item.seq;
+    this.reveal();
+    if (this.opened !== null) this.unfold(item, true);
+  }
+
+  /** Scroll as little as needed to have the active row in sight. */
+  reveal() {
+    const top = this.index(this.active) * this.row;
+    this.list.scrollTop = Math.min(top, Math.max(this.list.scrollTop, top + this.row - this.list.clientHeight));
     this.paint();
-    this.active = to;
-    (this.drawn.get(this.items[to]) ?? this.draw(this.items[to], to)).firstChild.focus({ preventScroll: true });
-    this.paint();
+  }
+
+  /** Show the details of an item below the list; close them if they are shown. */
+  unfold(item, stay = false) {
+    if (this.opened === item.seq && !stay) return this.fold();
+    this.opened = item.seq;
+    const close = h("button.plain.close", { type: "button", "aria-label": "Close the details", title: "Close (Esc)", onclick: () => this.fold() }, "✕");
+    show(this.below, h("section.unfolded.scroll", { tabindex: 0, "aria-label": "Details" }, close, this.details(item)));
+    this.reveal();
+  }
+
+  fold() {
+    this.opened = null;
+    if (this.below.contains(document.activeElement)) this.list.focus();
+    show(this.below);
   }
 
   async load() {
     if (!this.more || this.loading) return;
     this.loading = true;
-    const further = await this.more().catch(() => false);
+    await this.more().catch(() => {});
     this.loading = false;
-    if (further) this.paint();
+  }
+}
+
+/** A list of the log, the newest on top, which goes back as far as it is scrolled. */
+export class Log {
+  /** `path`: of the API, with `query`; null: there are only entries that are taken. */
+  constructor(path, options) {
+    Object.assign(this, { path, query: {}, entries: new Map(), next: null, timer: null, none: options.none });
+    this.rows = new Rows({ ...options, more: () => this.older() });
+    this.body = this.rows.root;
+  }
+
+  /** Load the newest entries, also to learn what became of them. Entries that came in meanwhile stay. */
+  async refresh() {
+    const query = this.query;
+    const { items, next } = await get(this.path, { ...query, limit: PAGE });
+    if (query !== this.query) return; // another question was asked meanwhile
+    if (!items.some((one) => this.entries.has(one.seq))) {
+      const oldest = items.at(-1)?.seq ?? 0;
+      for (const seq of this.entries.keys()) if (seq < oldest) this.entries.delete(seq); // there is a gap between
+      this.next = next;
+    }
+    this.add(items);
+  }
+
+  async older() {
+    if (this.next === null) return;
+    const query = this.query;
+    const { items, next } = await get(this.path, { ...query, limit: PAGE, before: this.next });
+    if (query !== this.query) return;
+    this.next = next;
+    this.add(items);
+  }
+
+  add(items) {
+    for (const one of items) this.entries.set(one.seq, one);
+    this.draw();
+  }
+
+  /** Add an entry that is new. It is shown within `EVERY_MS`. */
+  take(entry) {
+    this.entries.set(entry.seq, entry);
+    if (this.entries.size > MOST) {
+      this.entries.delete(Math.min(...this.entries.keys()));
+      this.next = null; // what is older would be dropped again
+    }
+    this.timer ??= setTimeout(() => this.draw(), EVERY_MS);
+  }
+
+  /** All entries, the newest first. */
+  get sorted() {
+    return [...this.entries.values()].sort((a, b) => b.seq - a.seq);
+  }
+
+  /** Position of the newest entry; 0: there is none. */
+  get newest() {
+    return Math.max(0, ...this.entries.keys());
+  }
+
+  draw() {
+    clearTimeout(this.timer);
+    this.timer = null;
+    this.rows.set(this.sorted, this.none);
   }
 }

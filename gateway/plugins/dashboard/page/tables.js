@@ -1,154 +1,85 @@
-/** Tables, and the lists of turns, acts of administrators, and warnings. */
+/** Records as people read them: tables, and lists of facts. The names of fields say how their values are shown. */
 
-import { get } from "./api.js";
-import { h, placed, placedWhole, said } from "./dom.js";
-import { dollars, input, span, time, tokens } from "./format.js";
-import { Rows } from "./rows.js";
+import { acts } from "./acts.js";
+import { may } from "./api.js";
+import { chip, h, placedWhole, said } from "./dom.js";
+import { dollars, number, share, time, tokens, took } from "./format.js";
+import { markdown } from "./markdown.js";
+import { address } from "./views.js";
 
-const MOST_WARNINGS = 1_000;
-const PAGE = 200;
+const ISO = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
+const MARKUP = /\n|[*`#|]/;
+/** Colours of words that tell a state. */
+const TONES = {
+  done: ["up", "running", "sent", "replied", "done"],
+  open: ["connecting", "starting", "stopping", "waiting", "sending", "interrupted", "warning"],
+  bad: ["down", "refused", "cut off", "uncertain", "failed", "not done", "error", "critical", "nobody"],
+};
+/** Return the colour of a state, or undefined. */
+export const toneOf = (state) => Object.keys(TONES).find((tone) => TONES[tone].includes(state));
+/** Return a state as a label. */
+export const state = (word) => chip(word, toneOf(word));
 
-/** `columns`: `[heading, class, cell of a row]`. The classes fold a row to two lines on narrow screens. */
-export function table(label, columns, rows) {
-  const heads = columns.map(([name, kind]) => h("th", { scope: "col", class: kind }, name));
-  const row = (one) =>
-    h("tr", { class: one.tone ?? null }, columns.map(([name, kind, cell]) => h("td", { class: kind, "data-name": name }, cell(one))));
-  return h("table", { "aria-label": label }, h("thead", h("tr", heads)), h("tbody", rows.map(row)));
+/** Return a value as a node. */
+function show(name, value) {
+  if (value instanceof Node) return value;
+  if ((value ?? "") === "") return "–";
+  if (Array.isArray(value)) return said(value.join(", ") || "–");
+  if (typeof value === "boolean") return value ? "yes" : "no";
+  if (name.endsWith("_usd")) return dollars(value);
+  if (name.endsWith("_s")) return took(value);
+  if (name.endsWith("_tokens")) return tokens(value);
+  if (name.endsWith("_share")) return share(value);
+  if (typeof value === "number") return number(value);
+  if (name === "conversation") return h("a", { href: address("conversations", value) }, said(placedWhole(value)));
+  if (ISO.test(value)) return time(value);
+  return toneOf(value) ? state(value) : said(value);
 }
 
-/** Return a description list of `[name, value]`; those without a value are left out. */
-export const facts = (pairs) =>
+const title = (name) => name.replace(/_(usd|s|tokens|share)$/, "").replaceAll("_", " ");
+
+/** Return the description list of a record; fields without a value are left out. */
+export const facts = (record) =>
   h(
     "dl.facts",
-    pairs
-      .filter(([, value]) => (value ?? "") !== "")
-      .map(([name, value]) => [h("dt", name), h("dd", value instanceof Node ? value : said(value))]),
+    Object.entries(record)
+      .filter(([, value]) => value !== false && value?.length !== 0 && (value ?? null) !== null)
+      .map(([name, value]) => [h("dt", title(name)), h("dd", show(name, value))]),
   );
 
-const both = (iso) => time(iso, new Date(iso).toLocaleString());
-
-/** A list of the log, the newest on top, which goes back as far as it is scrolled. */
-class Log {
-  constructor(path, root, options) {
-    Object.assign(this, { path, items: [], next: null });
-    this.rows = new Rows(root, { ...options, more: () => this.older() });
-  }
-
-  async refresh() {
-    const { items, next } = await get(this.path, { limit: PAGE });
-    const oldest = items.at(-1)?.seq ?? 0;
-    const kept = this.items.filter((one) => one.seq < oldest);
-    if (!kept.length) this.next = next;
-    const known = new Map(this.items.map((one) => [one.seq, one]));
-    this.items = [...items.map((one) => known.get(one.seq) ?? one), ...kept];
-    this.rows.set(this.items);
-  }
-
-  async older() {
-    if (!this.next) return false;
-    const { items, next } = await get(this.path, { limit: PAGE, before: this.next });
-    Object.assign(this, { items: [...this.items, ...items], next });
-    this.rows.set(this.items);
-    return items.length > 0;
-  }
+/** Return all that an entry of the log says. */
+export function details({ text, result, message, title: _, seq, ...more }) {
+  const words = text ?? result ?? message;
+  return [words === undefined ? null : h("pre", said(words)), facts({ ...more, entry: seq })];
 }
 
-const OUTCOMES = { replied: "done", failed: "bad", interrupted: "open" };
-const took = ({ seconds: s }) => (s === null ? "–" : s < 10 ? `${s.toFixed(1)} s` : span(s));
-
-export class Turns extends Log {
-  constructor(root) {
-    super("/api/turns", root, {
-      label: "Turns, newest first",
-      none: "There were no turns yet. Each turn appears here with its cause, outcome and cost.",
-      columns: [
-        ["at", "at", (one) => time(one.at)],
-        ["outcome", "state", (one) => h("span", { class: `chip ${OUTCOMES[one.outcome] ?? "calm"}` }, one.outcome)],
-        ["conversation", "place", (one) => placed(one.conversation)],
-        ["cause", "who cause", (one) => one.cause],
-        ["tools", "text", (one) => said(folded(one.tools) || "–")],
-        ["input", "num", (one) => tokens(input(one))],
-        ["output", "num", (one) => tokens(one.output_tokens)],
-        ["cost", "num", (one) => dollars(one.cost_usd)],
-        ["took", "num", took],
-      ],
-      details: (one) =>
-        facts([
-          ["ended", both(one.at)],
-          ["conversation", placedWhole(one.conversation)],
-          ["agent", one.agent],
-          ["cause", one.autonomous ? `${one.cause} (on its own)` : one.cause],
-          ["tools", folded(one.tools)],
-          ["model", one.model],
-          ["requests", one.requests],
-          ["input", `${input(one)} tokens: ${one.read_tokens} read from the cache, ${one.written_tokens} written to it`],
-          ["output", `${one.output_tokens} tokens`],
-          ["cost", dollars(one.cost_usd)],
-          ["entry", one.seq],
-        ]),
-    });
-  }
+/**
+ * Return a table of records with the same fields. `_tone` of a record is the class of its row, and `_actions` are
+ * buttons: see `gateway.core.route`. `again()`: called after one of them has changed something.
+ */
+export function table(label, records, again) {
+  const names = Object.keys(records[0]).filter((name) => !name.startsWith("_"));
+  const kind = (name) => (records.every((one) => typeof one[name] === "number") ? "num" : null);
+  const cell = (one) => (name) =>
+    h("td", { class: kind(name), "data-name": title(name) }, MARKUP.test(one[name]) && typeof one[name] === "string" ? h("div.words", markdown(one[name])) : show(name, one[name]));
+  const acting = may("operate") && records.some((one) => one._actions?.length);
+  const row = (one) => h("tr", { class: one._tone }, names.map(cell(one)), acting ? h("td.does", does(one._actions ?? [], again)) : null);
+  return h(
+    "table",
+    { "aria-label": label },
+    h("thead", h("tr", names.map((name) => h("th", { scope: "col", class: kind(name) }, said(title(name)))), acting ? h("th", h("span.unseen", "acts")) : null)),
+    h("tbody", records.map(row)),
+  );
 }
 
-/** Format as `bash ×3, remind`. */
-function folded(names) {
-  const counts = new Map();
-  for (const name of names) counts.set(name, (counts.get(name) ?? 0) + 1);
-  return [...counts].map(([name, count]) => (count > 1 ? `${name} ×${count}` : name)).join(", ");
-}
-
-export class Audit extends Log {
-  constructor(root) {
-    super("/api/audit", root, {
-      label: "Acts of administrators, newest first",
-      none: "Nobody has used an administrative command yet. Such commands appear here with the person and the result.",
-      columns: [
-        ["at", "at", (one) => time(one.at)],
-        ["who", "who", (one) => said(one.actor)],
-        ["command", "mono place", (one) => said(`${one.command} ${one.arguments}`.trim())],
-        ["done", "state", (one) => h("span", { class: one.ok ? "chip done" : "chip bad" }, one.ok ? "done" : "not done")],
-        ["result", "text", (one) => said(one.result || "–")],
-      ],
-      details: (one) => [
-        h("pre", said(one.result)),
-        facts([
-          ["at", both(one.at)],
-          ["who", one.actor],
-          ["command", one.command],
-          ["arguments", one.arguments],
-          ["where", one.place ? placedWhole(one.place) : "command line or API"],
-          ["entry", one.seq],
-        ]),
-      ],
-    });
-  }
-}
-
-export class Warnings {
-  constructor(root) {
-    Object.assign(this, { all: [], seq: 0, timer: null });
-    const tone = (level) => (/error|critical/i.test(level) ? "bad" : "open");
-    this.rows = new Rows(root, {
-      label: "Warnings, newest first",
-      none: "No warning since this page was opened. New warnings appear here.",
-      columns: [
-        ["at", "at", (one) => time(one.at)],
-        ["level", "state", (one) => h("span", { class: `chip ${tone(one.level)}` }, String(one.level).toLowerCase())],
-        ["from", "mono place", (one) => said(one.logger)],
-        ["message", "text", (one) => said(one.message)],
-      ],
-      details: (one) => h("pre", said(one.message)),
-    });
-    this.rows.set([]);
-  }
-
-  /** Add a warning `{at, level, logger, message}`. */
-  take(one) {
-    this.all.unshift({ ...one, seq: (this.seq += 1) });
-    this.all.length = Math.min(this.all.length, MOST_WARNINGS);
-    this.timer ??= setTimeout(() => {
-      this.timer = null;
-      this.rows.set([...this.all]);
-    }, 300);
-  }
+function does(actions, again) {
+  const made = actions.map(({ edit, confirm, place, agent, ...one }) => ({
+    ...one,
+    about: { place, agent },
+    fields: edit,
+    confirm: confirm === true ? `${one.label}? This cannot be undone.` : confirm,
+    style: confirm ? "danger" : "",
+    done: (result) => result.ok && again?.(),
+  }));
+  return acts(...made);
 }

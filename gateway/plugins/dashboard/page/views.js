@@ -1,34 +1,33 @@
 /** Views: one section of the page is shown at a time, by the hash of the address: `#NAME` or `#NAME/PART`. */
 
-import { Refresh } from "./refresh.js";
+import { Refresh } from "./api.js";
+import { h, quiet } from "./dom.js";
 
 /** Return the address of a view, with the id of what it opens. */
 export const address = (view, part = "") => `#${view}${part && `/${encodeURIComponent(part)}`}`;
 
 export class Views {
-  /** `shown(name, part)`: called when a view is shown, and when its part changes. */
-  constructor(nav, menu, shown) {
-    Object.assign(this, { nav, menu, shown, links: [...nav.querySelectorAll("a")] });
-    menu.addEventListener("click", () => this.unfold(menu.getAttribute("aria-expanded") !== "true"));
-    nav.addEventListener("click", (event) => event.target.closest("a") && this.unfold(false));
-    nav.addEventListener("keydown", (event) => this.key(event));
-    document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && menu.getAttribute("aria-expanded") === "true") {
-        this.unfold(false);
-        menu.focus();
-      }
-    });
-    document.addEventListener("click", (event) => {
-      if (!nav.contains(event.target) && !menu.contains(event.target)) this.unfold(false);
-    });
+  /**
+   * `groups`: views by the heading of their group. A view is `{name, title, heading, hint, tools, tall, body}`: `tools` are nodes beside
+   * its heading, and a `tall` one has the height of the screen. `shown(name, part, changed)`: called when a view is
+   * shown, and when its part changes.
+   */
+  constructor({ nav, menu, main }, shown, groups) {
+    Object.assign(this, { nav, menu, shown, total: 0 });
+    const link = ({ name, title }) => h("a", { href: `#${name}` }, title, name === "waiting" ? h("span.count", { role: "img" }) : null);
+    nav.prepend(...Object.entries(groups).flatMap(([heading, all]) => [heading && h("h2", heading), ...all.map(link)]));
+    main.append(...Object.values(groups).flat().map(section));
+    this.links = [...nav.querySelectorAll("a")];
+    nav.addEventListener("click", (event) => event.target.closest("a") && nav.matches(":popover-open") && nav.hidePopover());
   }
 
-  /** Names of the views that this gateway and role have, in order. */
+  /** Names of the views that this role has, in order. */
   get names() {
     return this.links.filter((one) => !one.hidden).map((one) => one.hash.slice(1));
   }
 
   link = (name) => this.links.find((one) => one.hash === `#${name}`);
+  title = (name) => this.link(name)?.firstChild.data ?? "";
 
   /** Show or hide a view in the navigation. */
   offer(name, there) {
@@ -36,35 +35,19 @@ export class Views {
     if (!there && Refresh.view === name) location.replace("#waiting");
   }
 
-  /** Set the number beside a view's name. `words`: what is counted. */
-  count(name, number, words) {
-    const badge = this.link(name).querySelector(".count");
-    badge.textContent = number ? String(number) : "";
-    badge.setAttribute("aria-label", number ? `${number} ${words}` : "");
-    this.menu.dataset.count = number || "";
-    this.menu.setAttribute("aria-label", number ? `Menu, ${number} ${words}` : "Menu");
+  /** Tell the number of what waits. */
+  count(number) {
+    const badge = this.nav.querySelector(".count");
+    badge.textContent = number || "";
+    badge.ariaLabel = `${number} wait for you`;
+    if (number) this.menu.dataset.count = number;
+    else delete this.menu.dataset.count;
     this.total = number;
     this.entitle();
   }
 
   entitle() {
-    const name = this.link(Refresh.view)?.firstChild.data.trim() ?? "";
-    document.title = `${this.total ? `(${this.total}) ` : ""}${name} · Reverie`;
-  }
-
-  unfold(open) {
-    this.menu.setAttribute("aria-expanded", String(open));
-    this.nav.classList.toggle("unfolded", open);
-    if (open) this.link(Refresh.view)?.focus();
-  }
-
-  key(event) {
-    const shown = this.links.filter((one) => one.checkVisibility());
-    const at = shown.indexOf(document.activeElement);
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: shown.length - 1 }[event.key];
-    if (to === undefined || !shown[to]) return;
-    event.preventDefault();
-    shown[to].focus();
+    document.title = `${this.total ? `(${this.total}) ` : ""}${this.title(Refresh.view)} · Reverie`;
   }
 
   /** Show what the address says. `focus`: move the focus to the heading, as a new page would. */
@@ -74,9 +57,7 @@ export class Views {
     const changed = view !== Refresh.view;
     Refresh.view = view;
     for (const one of document.querySelectorAll("main > .view")) one.hidden = one.id !== view;
-    for (const one of this.links)
-      if (one.hash === `#${view}`) one.setAttribute("aria-current", "page");
-      else one.removeAttribute("aria-current");
+    for (const one of this.links) one.ariaCurrent = one.hash === `#${view}` ? "page" : null;
     this.entitle();
     let part = "";
     try {
@@ -89,3 +70,11 @@ export class Views {
     this.shown(view, part, changed);
   }
 }
+
+const section = ({ name, title, heading = title, hint, tools, tall, body }) =>
+  h(
+    "section.view",
+    { id: name, class: tall ? "tall" : "", "aria-labelledby": `${name}-h`, hidden: true },
+    h("header", h("h2", { id: `${name}-h`, tabindex: -1 }, heading), hint ? quiet(hint) : null, tools),
+    body,
+  );

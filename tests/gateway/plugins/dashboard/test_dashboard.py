@@ -25,6 +25,7 @@ HOSTILE = (
 TURNED = (
     "\u202egnp.exe\u202c \u2066left\u2069 \u200b\u200b\u200b\u200b \u0007bell \U000e0041\U000e0042"
 )
+OPENED = "#conversations .opened"
 LONG = "a very long word" + "w" * 9_984
 RESTORED_MS = 30_000
 
@@ -48,13 +49,15 @@ def browser(gateway: House) -> Iterator[Browser]:
 
 
 def row(page: Page, text: str) -> Locator:
-    return page.locator("#stream .window > li").filter(
-        has=page.locator(".line .text", has_text=re.compile(re.escape(text)))
+    return page.locator("#live .rows .line").filter(
+        has=page.locator(".text", has_text=re.compile(re.escape(text)))
     )
 
 
 def place(page: Page, conversation: str) -> Locator:
-    return page.locator(f"#places a[data-id='{conversation}']")
+    return page.locator("#conversations .rows .line").filter(
+        has=page.locator(f"[title='{conversation}']")
+    )
 
 
 def width(page: Page) -> tuple[int, int]:
@@ -132,22 +135,20 @@ def test_what_comes_in_is_seen_with_its_fate(gateway: House, browser: Browser) -
         expect(mine.locator(".state .chip")).to_have_text(
             re.compile("answered|silent|yielded|failed")
         )
-        assert (
-            page.locator("#stream .window > li").first.locator(".text").inner_text()
-            == "hello over there"
-        )
-        mine.locator(".line").click()
-        expect(mine.locator(".unfolded")).to_contain_text("telegram.main.direct")
+        assert page.locator("#live .rows .text").first.inner_text() == "hello over there"
+        mine.click()
+        opened = page.locator("#live .unfolded")
+        expect(opened).to_contain_text("telegram.main.direct")
         told = gateway.ask("/api/notifications", limit=1)["items"][0]
-        expect(mine.locator(".unfolded")).to_contain_text(told["rule"])
+        expect(opened).to_contain_text(told["rule"])
         local = mine.locator("time").first
         assert re.fullmatch(r"\d\d:\d\d:\d\d", local.inner_text())
         assert (local.get_attribute("title") or "").endswith("UTC")
-        mine.locator(".unfolded a").click()
-        expect(page.locator("#opened h3")).to_have_text("zoe")
-        expect(page.locator("#places a").first.locator(".place")).to_have_text("zoe")
+        opened.locator("a").click()
+        expect(page.locator(OPENED).locator("h3")).to_have_text("zoe")
+        expect(page.locator("#conversations .rows .place").first).to_have_text("zoe")
         it.show("turns")
-        expect(page.locator("#turns li").first).to_contain_text("zoe")
+        expect(page.locator("#turns .rows .line").first).to_contain_text("zoe")
 
 
 def test_hostile_texts_are_texts(gateway: House, browser: Browser) -> None:
@@ -156,24 +157,22 @@ def test_hostile_texts_are_texts(gateway: House, browser: Browser) -> None:
         for text in (HOSTILE, TURNED, LONG):
             gateway.say(text, sender="<b>mallory</b>", room="#one")
         expect(row(page, "w" * 100)).to_be_visible()
-        first = page.locator("#stream .window > li").filter(has_text="window.owned").first
+        first = page.locator("#live .rows .line").filter(has_text="window.owned").first
         assert first.locator(".text").evaluate("one => one.textContent") == HOSTILE
-        turned = (
-            page.locator("#stream .window > li").filter(has_text="U+202E").first.locator(".text")
-        )
+        turned = page.locator("#live .rows .text").filter(has_text="U+202E").first
         assert "U+202E" in turned.inner_text()
         assert "U+200B×4" in turned.inner_text()
         assert not re.search(
             "[\u202a-\u202e\u2066-\u2069\u200b\U000e0041]",
             turned.evaluate("one => one.textContent"),
         )
-        page.locator("#stream .window .line").first.click()
+        page.locator("#live .rows .line").first.click()
         told = gateway.ask("/api/notifications", limit=1)["items"][0]["text"]
         assert told == LONG  # an event tells its beginning only; what is folded out is the whole
         expect(page.locator(".unfolded pre")).to_have_text(LONG)
         it.show("conversations")
         place(page, "telegram.main/#one").click()
-        expect(page.locator("#opened .talk .words", has_text="w" * 100)).to_be_visible()
+        expect(page.locator(f"{OPENED} .words", has_text="w" * 100)).to_be_visible()
         assert page.evaluate("window.owned") is None
         assert page.locator("main img, main script, main iframe, main b:has(b)").count() == 0
         wide, screen = width(page)
@@ -187,25 +186,26 @@ def test_the_stream_is_filtered_and_paused(gateway: House, browser: Browser) -> 
         gateway.say("hay", channel=DISCORD, sender="ben", room="#one")
         expect(row(page, "hay")).to_be_visible()
         page.keyboard.press("/")
-        expect(page.locator("#f-text")).to_be_focused()
         page.keyboard.type("NEEDLE")
         expect(row(page, "hay")).to_be_hidden()
         expect(row(page, "a needle")).to_be_visible()
-        expect(page.locator("#live-count")).to_contain_text(" of ")
-        page.keyboard.press("Escape")
+        heading = page.locator("#live > header")
+        expect(heading).to_contain_text(" of ")
+        words = page.locator("#live input")
+        words.fill("")
         expect(row(page, "hay")).to_be_visible()
-        page.locator("#f-channel").select_option("discord.main")
+        page.get_by_label("Channel", exact=True).select_option("discord.main")
         expect(row(page, "a needle")).to_be_hidden()
-        page.locator("#f-conversation").select_option("irc.libera/#one")
-        expect(page.locator("#stream .empty")).to_contain_text("Nothing matches the filter")
-        page.locator("#f-channel").select_option("")
+        words.fill("irc.libera/#one")
+        expect(page.locator("#live .empty")).to_contain_text("Nothing matches the filter")
+        page.get_by_label("Channel", exact=True).select_option("")
         expect(row(page, "a needle")).to_be_visible()
-        page.locator("#f-conversation").select_option("")
+        words.fill("")
         page.locator("h1").click()
         page.keyboard.press("p")
-        expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
+        expect(heading.get_by_role("button")).to_have_attribute("aria-pressed", "true")
         gateway.say("while it was held", channel=IRC, sender="ann", room="#one")
-        expect(page.locator("#live-count")).to_contain_text("paused, 1 new")
+        expect(heading).to_contain_text("paused, 1 new")
         assert row(page, "while it was held").count() == 0
         page.keyboard.press("p")
         expect(row(page, "while it was held")).to_be_visible()
@@ -224,43 +224,48 @@ def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None
         expect(page.locator("#help")).to_be_hidden()
         page.keyboard.press("3")
         expect(page.locator("#conversations-h")).to_be_focused()
-        expect(page.locator("#opened h3")).to_be_visible()  # the newest one
+        expect(page.locator("#conversations .rows .line").first).to_be_visible()
         for _ in range(2):
             page.keyboard.press("Tab")
-        names = page.locator("#places a").evaluate_all("all => all.map((one) => one.dataset.id)")
+        places = page.locator("#conversations .rows")
+        expect(places).to_be_focused()
         page.keyboard.press("ArrowDown")
-        assert page.evaluate("document.activeElement.dataset.id") == names[1]
+        second = places.locator("[aria-selected=true]")
+        expect(second).to_have_attribute("aria-posinset", "2")
+        name = second.locator(".place").inner_text()
         page.keyboard.press("Enter")
-        expect(page.locator("#opened h3")).to_have_text(names[1].partition("/")[2])
-        expect(page.locator("#opened h3")).to_be_focused()
-        page.keyboard.press("Escape")
-        expect(page.locator("#opened")).to_contain_text("Choose a conversation")
-        assert page.evaluate("document.activeElement.dataset.id") == names[1]
+        expect(page.locator(OPENED).locator("h3")).to_have_text(name)
+        expect(page.locator(OPENED).locator("h3")).to_be_focused()
         page.keyboard.press(":")
-        page.keyboard.type("live str")
-        page.keyboard.press("ArrowDown")
-        page.keyboard.press("Enter")
+        expect(page.locator(OPENED).locator("textarea")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.locator(OPENED)).to_contain_text("Choose a conversation")
+        expect(places).to_be_focused()
+        expect(second.locator(".place")).to_have_text(name)
+        page.keyboard.press("4")
         expect(page.locator("#live-h")).to_be_focused()
-        while page.evaluate("!document.activeElement.matches('#stream .line')"):
+        while page.evaluate("!document.activeElement.matches('#live .rows')"):
             page.keyboard.press("Tab")
             assert page.evaluate(OUTLINED), page.evaluate("document.activeElement.outerHTML")
         page.keyboard.press("End")
         page.keyboard.press("ArrowUp")
         page.keyboard.press("Enter")
-        expect(page.locator("#stream .unfolded")).to_be_in_viewport()
+        active = page.locator("#live [aria-selected=true]")
+        expect(active).to_be_in_viewport()
+        expect(page.locator("#live .unfolded pre")).to_have_text(
+            active.locator(".text").inner_text()
+        )
         page.keyboard.press("Escape")
-        expect(page.locator("#stream .unfolded")).to_have_count(0)
-        assert page.evaluate("document.activeElement.matches('#stream .line')")
+        expect(page.locator("#live .unfolded")).to_have_count(0)
+        assert page.evaluate("document.activeElement.matches('#live .rows')")
         page.keyboard.press("8")
-        plot = page.locator("#share .plot")
-        plot.focus()
+        slider = page.get_by_label("Read from the cache: time")
+        slider.focus()
         page.keyboard.press("ArrowLeft")
-        expect(page.locator("#share .tip")).to_be_visible()
-        if "nothing was asked" in (
-            plot.get_attribute("aria-label") or ""
-        ):  # an hour has just begun
-            page.keyboard.press("ArrowLeft")
-        expect(plot).to_have_attribute("aria-label", re.compile(r"\d\d:\d\d–\d\d:\d\d: .*%"))
+        page.keyboard.press("ArrowRight")
+        expect(slider).to_have_attribute("aria-valuetext", re.compile(r"\d\d:\d\d–\d\d:\d\d: "))
+        page.keyboard.press("Home")
+        expect(page.locator("#costs .told").first).to_be_visible()
 
 
 OUTLINED = """(() => {
@@ -269,14 +274,13 @@ OUTLINED = """(() => {
 })()"""
 ADDED = """async () => {
   const { Rows } = await import("/page/rows.js");
-  const root = document.createElement("div");
-  Object.assign(root.style, { height: "600px", flex: "none" });
-  document.querySelector("#plugins").append(root);
-  const rows = new Rows(root, { label: "Many", columns: [["n", "text", (one) => `row ${one.seq}`]], details: () => "more", none: "" });
+  const rows = new Rows({ label: "Many", columns: [["n", "text", (one) => `row ${one.seq}`]], details: () => "more" });
+  Object.assign(rows.root.style, { height: "600px", flex: "none" });
+  rows.root.id = "many";
+  document.querySelector("#plugins").append(rows.root);
   window.many = Array.from({ length: 10_000 }, (_, index) => ({ seq: 10_000 - index }));
   rows.set(window.many);
   window.rows = rows;
-  root.id = "many";
 }"""
 
 
@@ -286,18 +290,19 @@ def test_a_long_list_has_only_what_is_in_sight_in_the_document(
     with tab(browser) as it:
         page = it.open(gateway.address, "plugins")
         page.evaluate(ADDED)
-        many = page.locator("#many")
-        expect(many.locator(".window .line").first).to_have_text("row 10000")
-        many.locator(".window .line").first.focus()
+        many = page.locator("#many .rows")
+        expect(many.locator(".line").first).to_have_text("row 10000")
+        many.focus()
         page.keyboard.press("End")
-        expect(many.locator(":focus")).to_have_text("row 1")
-        assert many.locator("li").count() < 60
-        assert many.locator(":focus").evaluate("one => one.parentElement.ariaPosInSet") == "10000"
+        active = many.locator("[aria-selected=true]")
+        expect(active).to_have_text("row 1")
+        assert many.locator(".line").count() < 60
+        expect(active).to_have_attribute("aria-posinset", "10000")
         page.keyboard.press("PageUp")
-        expect(many.locator(":focus")).to_have_text("row 11")
+        expect(active).to_have_text("row 11")
         page.evaluate("rows.set([{ seq: 10_001 }, ...many])")
-        expect(many.locator(":focus")).to_have_text("row 11")
-        expect(many.locator(":focus")).to_be_in_viewport()
+        expect(active).to_have_text("row 11")
+        expect(active).to_be_in_viewport()
 
 
 AXE = Path(__file__).parents[4] / ".venv/npm/node_modules/axe-core/axe.min.js"
@@ -353,9 +358,10 @@ def test_each_view_is_accessible(gateway: House, browser: Browser, scheme: str) 
         for view in VIEWS:
             it.show(view)
             if view in ("live", "turns"):
-                page.locator(f"#{view} .window .line").first.click()
+                page.locator(f"#{view} .rows .line").first.click()
             elif view == "conversations":
-                expect(page.locator("#opened .talk .bubble").first).to_be_visible()
+                page.locator("#conversations .rows .line").first.click()
+                expect(page.locator(f"{OPENED} .bubble").first).to_be_visible()
             check_accessible(page)
 
 
@@ -387,12 +393,13 @@ def test_a_narrow_screen_has_all_of_it(gateway: House, browser: Browser) -> None
             assert page.evaluate(BEYOND) == [], view
             assert page.evaluate(SMALL) == [], view
         it.show("conversations")
-        page.locator("#places a").first.click()
-        expect(page.locator("#opened .talk")).to_be_visible()
-        expect(page.locator("#places")).to_be_hidden()
+        places = page.locator("#conversations .rows")
+        places.locator(".line").first.click()
+        expect(page.locator(f"{OPENED} .talk")).to_be_visible()
+        expect(places).to_be_hidden()
         assert page.evaluate(BEYOND) == []
         page.get_by_label("Close this conversation").click()
-        expect(page.locator("#places")).to_be_visible()
+        expect(places).to_be_visible()
 
 
 def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
@@ -404,13 +411,13 @@ def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
         conversation = "telegram.main/#three"
         it.show("conversations")
         place(page, conversation).click()
-        expect(page.locator("#opened .talk .bubble").first).to_be_visible()
-        expect(page.locator("#opened .blocks")).to_be_visible()
-        expect(page.locator("#opened .bill")).to_be_visible()
-        expect(page.locator("#opened .talk .words")).to_have_count(2)  # the line and its answer
+        expect(page.locator(f"{OPENED} .bubble").first).to_be_visible()
+        expect(page.locator(f"{OPENED} .blocks")).to_be_visible()
+        expect(page.locator(f"{OPENED} .bill")).to_be_visible()
+        expect(page.locator(f"{OPENED} .words")).to_have_count(2)  # the line and its answer
         told: dict[str, Any] = gateway.ask("/api/conversation", id=conversation)
         blocks = told["prompt"]["blocks"]
-        shown = page.locator("#opened .blocks details")
+        shown = page.locator(f"{OPENED} .blocks details")
         assert shown.count() == len(blocks)
         for index, block in enumerate(blocks):
             one = shown.nth(index)
@@ -422,16 +429,18 @@ def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
             assert ("◆" in one.locator("summary").inner_text()) == block["marked"]
         assert any("this <white>  space" in block["text"] for block in blocks)
         assert (
-            page.locator(".last-prompt h4").inner_text().count(f"{told['prompt']['marks']} mark")
+            page.locator(".last-prompt p")
+            .first.inner_text()
+            .count(f"{told['prompt']['marks']} mark")
             == 1
         )
-        said = page.locator("#opened .talk .words").all_text_contents()
+        said = page.locator(f"{OPENED} .words").all_text_contents()
         assert said == [one["text"] for one in told["messages"]]
-        opened = page.locator("#opened .blocks details[open]").count()
+        opened = page.locator(f"{OPENED} .blocks details[open]").count()
         gateway.say("and more", room="#three")
-        expect(page.locator("#opened .talk .words").filter(has_text="and more")).to_have_count(1)
+        expect(page.locator(f"{OPENED} .words").filter(has_text="and more")).to_have_count(1)
         assert (
-            page.locator("#opened .blocks details[open]").count() == opened
+            page.locator(f"{OPENED} .blocks details[open]").count() == opened
         )  # nothing folds up under the reader
 
 
@@ -442,17 +451,22 @@ def test_the_operator_answers_in_a_conversation_and_talks_with_the_agent(
         page = it.open(f"{gateway.address}")
         gateway.say("just talk", channel=IRC, sender="ann", room="#two")
         page.goto(f"{gateway.url}#conversations/{IRC}%2F%23two")
-        expect(page.locator("#opened h3")).to_have_text("#two")
-        page.locator("#opened textarea").fill("I am here <b>now</b>")
+        expect(page.locator(f"{OPENED} h3")).to_have_text("#two")
+        page.locator(f"{OPENED} textarea").fill("I am here <b>now</b>")
         page.keyboard.press("Enter")
-        expect(page.locator("#opened .result.good").last).to_contain_text("#two")
-        expect(page.locator("#opened .ours .words").last).to_have_text("I am here <b>now</b>")
+        expect(page.locator("#told .good")).to_contain_text("#two")
+        expect(page.locator(f"{OPENED} .ours .words").last).to_have_text("I am here <b>now</b>")
         assert [one.body for one in gateway.shown if one.to.room == "#two"][-1].startswith("I am")
         page.get_by_role("button", name="Start over").click()
-        expect(page.locator("#ask")).to_be_visible()
+        expect(page.locator("dialog.ask")).to_be_visible()
         expect(page.get_by_role("button", name="Back")).to_be_focused()
         page.keyboard.press("Enter")
         assert "new" not in {one["command"] for one in gateway.ask("/api/audit")["items"]}
+        page.locator(f"{OPENED} textarea").fill("/why")
+        page.keyboard.press("Enter")
+        expect(page.locator("#told .good")).not_to_be_empty()
+        it.show("audit")
+        expect(page.locator("#audit .rows .line").first).to_contain_text("why")
         it.show("talk")
         page.locator("#talk textarea").fill("are you there?")
         page.keyboard.press("Enter")
@@ -474,12 +488,13 @@ def test_a_stranger_is_let_in_by_a_button(tmp_path: Path, browser: Browser) -> N
         expect(card.locator("blockquote")).to_have_text("<i>may I ask you something?</i>")
         expect(page.locator("#nav .count")).to_have_text("1")
         card.get_by_role("button").first.click()
-        expect(card.locator(".result.good")).to_contain_text("nuffe")
+        expect(page.locator("#told .good")).to_contain_text("nuffe")
+        expect(card).to_have_count(0)
         expect(page.locator("#nav .count")).to_be_hidden()
         made.say("so?", sender="nuffe")
         it.show("conversations")
         place(page, "telegram.main/nuffe").click()
-        expect(page.locator("#opened .bubble", has_text="so?")).to_contain_text("answered")
+        expect(page.locator(f"{OPENED} .bubble", has_text="so?")).to_contain_text("answered")
 
 
 COMMAND = "echo *all* **is** _kept_ # shown"
@@ -512,7 +527,7 @@ def test_a_call_waits_as_it_is_written_and_memory_is_changed(
         expect(card.locator("blockquote pre")).to_have_text(json.dumps({"text": COMMAND}))
         check_accessible(page)
         card.get_by_role("button", name="Approve").click()
-        expect(card.locator(".result.good")).to_be_visible()
+        expect(page.locator("#told .good")).to_be_visible()
         expect(page.locator("#nav .count")).to_be_hidden()
         it.show("agent")
         rows = page.locator(
@@ -520,18 +535,18 @@ def test_a_call_waits_as_it_is_written_and_memory_is_changed(
         ).locator("tbody tr")
         expect(rows).to_have_count(2)
         rows.first.get_by_role("button", name="Edit").click()
-        text = rows.first.locator("textarea")
+        text = page.locator("dialog textarea")
         expect(text).to_be_focused()
         expect(text).to_have_value("- Ann likes *tea*")
         check_accessible(page)
         page.keyboard.press("Escape")
         expect(rows.first.get_by_role("button", name="Edit")).to_be_focused()
         page.keyboard.press("Enter")
-        rows.first.locator("textarea").fill("- Ann likes mate")
-        rows.first.get_by_role("button", name="Save").click()
+        text.fill("- Ann likes mate")
+        page.get_by_role("button", name="Save").click()
         expect(rows.first).to_contain_text("Ann likes mate")
         rows.nth(1).get_by_role("button", name="Forget").click()
-        page.locator("#ask-yes").click()
+        page.locator("dialog .strong").click()
         expect(rows).to_have_count(1)
         assert file.read_text(encoding="utf-8") == "- Ann likes mate\n"
 
@@ -557,15 +572,15 @@ def test_the_whole_log_is_searched(gateway: House, browser: Browser) -> None:
         page.keyboard.press("/")
         page.keyboard.type("lighthouse")
         page.keyboard.press("Enter")
-        found = page.locator("#found .window .line")
+        found = page.locator("#search .rows .line")
         expect(found).to_have_count(1)
         found.click()
-        page.locator("#found .unfolded a").click()
-        expect(page.locator("#opened h3")).to_have_text("#two")
+        page.locator("#search .unfolded a").click()
+        expect(page.locator(f"{OPENED} h3")).to_have_text("#two")
         it.show("search")
-        page.locator("#search-text").fill("nobodysaidthis")
+        page.locator("#search input").fill("nobodysaidthis")
         page.keyboard.press("Enter")
-        expect(page.locator("#found .empty")).to_contain_text("Nothing was found")
+        expect(page.locator("#search .empty")).to_contain_text("Nothing was found")
 
 
 WRITTEN = """\
@@ -604,39 +619,27 @@ def test_the_configuration_is_checked_beside_its_lines_and_saved(
             expect(page.locator("#config .problems")).to_contain_text("access.dm")
             expect(page.locator("#config .numbers .bad")).to_have_text("11")
             review.click()
-            expect(page.locator("#config .result.bad")).not_to_be_empty()
+            expect(page.locator("#told .bad")).not_to_be_empty()
             text.fill(shown.replace("dm: open", "dm: pairing"))
             expect(page.locator("#config .problems .good")).to_be_visible()
             review.click()
-            expect(page.locator("#ask .ins")).to_contain_text("dm: pairing")
-            page.locator("#ask-yes").click()
-            expect(page.locator("#config .result.good")).to_be_visible()
+            expect(page.locator("dialog .ins")).to_contain_text("dm: pairing")
+            page.locator("dialog .strong").click()
+            expect(page.locator("#told .good")).to_be_visible()
         expected = made.written.replace("dm: open", "dm: pairing")
         assert (tmp_path / "reverie.yaml").read_text(encoding="utf-8") == expected
     finally:
         made.close()
 
 
-def test_commands_are_given_in_the_command_box_and_by_buttons(
-    gateway: House, browser: Browser
-) -> None:
+def test_an_agent_is_directed_by_buttons(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         page = it.open(gateway.address, "agent")
         page.get_by_role("button", name="Pause", exact=True).click()
-        expect(page.locator("#agents .mode")).to_have_text("paused")
-        expect(page.locator("#agents .result.good")).to_contain_text("paused")
+        expect(page.locator("#agent .mode")).to_have_text("paused")
+        expect(page.locator("#told .good")).to_contain_text("paused")
         page.get_by_role("button", name="Wake up").click()
-        expect(page.locator("#agents .mode")).not_to_have_text("paused")
-        page.keyboard.press("Control+k")
-        page.keyboard.type("no such thing")
-        page.keyboard.press("Enter")
-        expect(page.locator("#palette .result.bad")).not_to_be_empty()
-        page.locator("#palette input").fill("dmn status")
-        page.keyboard.press("Enter")
-        expect(page.locator("#palette .result.good")).to_contain_text("reverie")
-        page.keyboard.press("Escape")
-        it.show("audit")
-        expect(page.locator("#audit .window .line").first).to_contain_text("dmn status")
+        expect(page.locator("#agent .mode")).not_to_have_text("paused")
 
 
 def test_a_token_that_may_only_read_is_shown_no_acts(gateway: House, browser: Browser) -> None:
@@ -648,7 +651,7 @@ def test_a_token_that_may_only_read_is_shown_no_acts(gateway: House, browser: Br
             expect(page.locator(f"#{view} h2").first).to_be_visible()
         it.show("conversations")
         place(page, "telegram.main/#one").click()
-        expect(page.locator("#opened .bubble").first).to_be_visible()
+        expect(page.locator(f"{OPENED} .bubble").first).to_be_visible()
         expect(page.locator("main .acts button, main .reply")).to_have_count(0)
 
 
@@ -663,7 +666,7 @@ def test_a_list_that_comes_late_does_not_change_the_view(gateway: House, browser
         with page.expect_response("**/api/conversations*"):
             held[0].continue_()
         page.evaluate("new Promise((done) => setTimeout(done, 0))")
-        expect(page.locator("#places a").first).to_be_attached()
+        expect(page.locator("#conversations > header .quiet")).not_to_be_empty()
         expect(page.locator("#live")).to_be_visible()
 
 
@@ -674,11 +677,11 @@ def test_a_conversation_whose_load_failed_is_loaded_again(gateway: House, browse
         page = it.open(gateway.address)
         it.show("conversations")
         place(page, "telegram.main/#four").click()
-        expect(page.locator("#opened .talk .words")).to_have_count(1)
+        expect(page.locator(f"{OPENED} .words")).to_have_count(1)
         page.route("**/api/conversation?*", lambda route: route.abort(), times=1)
         with page.expect_event("requestfailed"):
             gateway.say("just talk", room="#four")
-        expect(page.locator("#opened .talk .words").filter(has_text="just talk")).to_have_count(1)
+        expect(page.locator(f"{OPENED} .words").filter(has_text="just talk")).to_have_count(1)
 
 
 @pytest.mark.system
@@ -696,24 +699,24 @@ def test_what_nobody_knows_the_end_of_stands_out(gateway: House, browser: Browse
         finally:
             gateway.show = lambda _: None
         it.show("channels")
-        first = page.locator("#outbox tbody tr").first
-        expect(first).to_have_class("alarming")
+        first = page.get_by_role("table", name="Deliveries").locator("tbody tr").first
+        expect(first).to_have_class("bad")
         expect(first).to_contain_text("uma")
         expect(first).to_contain_text("cut")
         it.show("waiting")
         page.locator("#alerts a", has_text="uncertain").click()
-        expect(page.locator("#outbox")).to_be_in_viewport()
+        expect(page.get_by_role("table", name="Deliveries")).to_be_visible()
 
 
 @pytest.mark.system
 def test_a_channel_that_breaks_is_seen_at_once(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         page = it.open(gateway.address, "channels")
-        mine = page.locator("#channels [data-channel='discord.main']")
+        mine = page.locator("#channels tr", has_text="discord.main")
         expect(mine.locator(".chip")).to_have_text("up")
         gateway.run(gateway.towns[DISCORD].link(up=False, reason="closed: \u202e<b>4004</b>"))
         expect(mine.locator(".chip")).to_have_text("down")
-        expect(mine.locator(".reason")).to_have_text("closed: U+202E<b>4004</b>")
+        expect(mine).to_contain_text("closed: U+202E<b>4004</b>")
         expect(page.locator("#ready")).to_have_text("not ready")
         expect(page.locator("#alerts")).to_contain_text("discord.main")
         gateway.run(gateway.towns[DISCORD].link(up=True))
@@ -769,10 +772,7 @@ def test_a_token_that_is_changed_brings_the_form_back(gateway: House, browser: B
             gateway.begin()
 
 
-EVENTS = (
-    b'retry: 2000\n\n: nothing\n\nid: 7\nevent: fate\ndata: {"a":\ndata: '
-    b'"\xc3\xa4"}\n\nevent: x\n\ndata:last\r\n\r\n'
-)
+EVENTS = 'retry: 2000\n\n: nothing\n\nid: 7\nevent: fate\ndata: {"a": "ä: b"}\n\ndata: last\n\n'
 
 
 CASES = {
@@ -787,10 +787,14 @@ CASES = {
     "": "",
 }
 READ = """async ([text, size]) => {
-  const { Parser } = await import("/page/events.js");
-  const parser = new Parser();
+  const { parse } = await import("/page/events.js");
   const found = [];
-  for (let at = 0; at < text.length; at += size) found.push(...parser.feed(text.slice(at, at + size)));
+  let rest = "";
+  for (let at = 0; at < text.length; at += size) {
+    const parsed = parse(rest + text.slice(at, at + size));
+    found.push(...parsed.events);
+    rest = parsed.rest;
+  }
   return found;
 }"""
 SAID = """async (codes) => {
@@ -800,29 +804,27 @@ SAID = """async (codes) => {
 
 
 LOADED = """async () => {
-  const { Live } = await import("/page/live.js");
-  const fields = { list: "ul", count: "p", pause: "button", channel: "select", conversation: "select", fate: "select" };
-  for (const [name, kind] of Object.entries(fields)) fields[name] = document.createElement(kind);
-  const live = new Live({ ...fields, text: document.createElement("input") });
+  const { Live } = await import("/page/lists.js");
+  const live = new Live();
   const note = (seq) => ({ seq, at: "2026-03-04T05:06:07Z", type: "t", kind: "room", conversation: "a/b", who: "ann",
     text: `line ${seq}`, urgency: 1, fate: "unread", rule: "r" });
   let answer;
   window.fetch = () => new Promise((done) => (answer = done));
-  const loading = live.load();
+  const loading = live.refresh();
   live.take(note(9));
   answer(new Response(JSON.stringify({ items: [note(5)], next: null })));
   await loading;
-  const again = live.outcomes();
+  const again = live.refresh();
   answer(new Response(JSON.stringify({ items: [{ ...note(5), fate: "answered" }], next: null })));
   await again;
-  return [...live.notes.values()].map((note) => [note.seq, note.fate]);
+  return live.sorted.map((note) => [note.seq, note.fate]);
 }"""
 
 
 def test_what_comes_while_the_log_is_read_is_kept(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         it.page.goto(gateway.url)
-        assert it.page.evaluate(LOADED) == [[5, "answered"], [9, "unread"]]
+        assert it.page.evaluate(LOADED) == [[9, "unread"], [5, "answered"]]
 
 
 def test_events_are_read_however_they_are_cut_and_what_nobody_sees_is_named(
@@ -831,10 +833,10 @@ def test_events_are_read_however_they_are_cut_and_what_nobody_sees_is_named(
     with tab(browser) as it:
         it.page.goto(gateway.url)
         for size in (1, 2, 3, 7, 1_000):
-            found = it.page.evaluate(READ, [EVENTS.decode(), size])
-            assert [(one["type"], one["data"], one["id"]) for one in found] == [
-                ("fate", '{"a":\n"ä"}', "7"),
-                ("message", "last", "7"),
+            found = it.page.evaluate(READ, [EVENTS, size])
+            assert found == [
+                {"id": "7", "event": "fate", "data": '{"a": "ä: b"}'},
+                {"data": "last"},
             ]
         for text, shown in CASES.items():
             assert (
