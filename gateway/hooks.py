@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
     Coroutine,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -162,19 +162,14 @@ class Plugins:
         for hook in self.hooks["parts"]:
             if hook.plugin.parts_for == "owner" and not turn.context.visibility.sees_everything:
                 continue
-            async with self._limited(hook):
-                parts = [*await hook(turn=turn)]
-                for one in parts:
-                    _check_part(one)
-                found += parts
+            found += await self._ask(hook, _check_parts, [], turn=turn)
         return found
 
     async def plans(self, agent: str, place: ConversationId) -> list[Plan]:
         """Return what an agent means to do in a conversation. Raises StoreError."""
         found = list[Plan]()
         for hook in self.hooks["plans"]:
-            async with self._limited(hook):
-                found += await hook(agent=agent, place=place)
+            found += await self._ask(hook, list, [], agent=agent, place=place)
         return found
 
     async def skills(self, agent: str, tools: frozenset[str]) -> str:
@@ -184,9 +179,8 @@ class Plugins:
             now_s, asked = hook.plugin.context.gateway.clock.monotonic(), (hook, agent, tools)
             until_s, text = self._skills.get(asked, (now_s, ""))
             if now_s >= until_s:
-                async with self._limited(hook):
-                    text = (await hook(agent=agent, tools=tools)).strip()
-                    self._skills[asked] = now_s + SKILLS_SHOWN_S, text
+                text = await self._ask(hook, str.strip, text, agent=agent, tools=tools)
+                self._skills[asked] = now_s + SKILLS_SHOWN_S, text
             found.append(text)
         return "\n\n".join(filter(None, found))
 
@@ -198,9 +192,10 @@ class Plugins:
         """
         strictest: Ask | Refuse | None = None
         for hook in self.hooks["before_call"]:
-            answer: Ask | Refuse | None = Refuse(f"the plugin {hook.plugin.name} has failed")
-            async with self._limited(hook):
-                answer = await hook(turn=turn, call=call, tool=tool)
+            failed = Refuse(f"the plugin {hook.plugin.name} has failed")
+            answer: Ask | Refuse | None = await self._ask(
+                hook, _as_it_is, failed, turn=turn, call=call, tool=tool
+            )
             if isinstance(answer, Refuse):
                 return answer
             strictest = strictest or answer
@@ -288,16 +283,15 @@ class Plugins:
         """
         named = "before_post"
         for hook in self.hooks[named] if channel is None else self._hooks_at(named, channel):
-            async with self._limited(hook):
-                post = await hook(turn=turn, post=post) or post
+            changed: Post | None = await self._ask(hook, _as_it_is, None, turn=turn, post=post)
+            post = changed or post
         return post
 
     async def after_turn(self, turn: TurnRecord) -> list[Fact]:
         """Return facts to append with the record of a turn. Raises StoreError."""
         found = list[Fact]()
         for hook in self.hooks["after_turn"]:
-            async with self._limited(hook):
-                found += await hook(turn=turn)
+            found += await self._ask(hook, list, [], turn=turn)
         return found
 
     async def notify(self, notice: Notice) -> None:
@@ -343,21 +337,26 @@ class Plugins:
             await work()
 
     async def _judge(self, hook: Hook, routed: Routed, so_far: Decision) -> Decision | None:
-        decided: list[Decision | None] = [None]
-        async with self._limited(hook):
-            decided.append(await hook(routed=routed, so_far=so_far))
-        return decided[-1]
+        return await self._ask(hook, _as_it_is, None, routed=routed, so_far=so_far)
 
     def take_facts(self, hook: Hook, entries: Sequence[LogEntry]) -> None:
         """Call an `on_facts`."""
         with self.guard(hook.plugin.name, hook.name):
             hook(entries=entries)
 
-    @contextlib.asynccontextmanager
-    async def _limited(self, hook: Hook) -> AsyncIterator[None]:
-        with self.guard(hook.plugin.name, hook.name):
+    async def _ask(
+        self, hook: Hook, read: Callable[[Any], ResultT], otherwise: ResultT, **values: object
+    ) -> ResultT:
+        """Return what `read` makes of what a hook returns; `otherwise` if either fails, or takes
+        too long.
+        """
+        try:
             async with asyncio.timeout(HOOK_LIMIT_S):
-                yield
+                return read(await hook(**values))
+        except Exception as error:
+            if not self._is_told(hook.plugin.name, hook.name, error):
+                raise
+            return otherwise
 
     @contextlib.contextmanager
     def guard(self, plugin: str, hook: str) -> Iterator[None]:
@@ -367,10 +366,16 @@ class Plugins:
         try:
             yield
         except Exception as error:
-            if isinstance(error, StoreError) and not isinstance(error.__cause__, StatementRefused):
+            if not self._is_told(plugin, hook, error):
                 raise
-            logger.exception("plugin %s has failed in %s", plugin, hook)
-            self.record_failure(plugin, hook, error)
+
+    def _is_told(self, plugin: str, hook: str, error: Exception) -> bool:
+        """Log and count an exception. False: it is the store's, and goes through."""
+        if isinstance(error, StoreError) and not isinstance(error.__cause__, StatementRefused):
+            return False
+        logger.error("plugin %s has failed in %s", plugin, hook, exc_info=error)
+        self.record_failure(plugin, hook, error)
+        return True
 
     def record_failure(self, plugin: str, hook: str, error: Exception) -> None:
         """Count a failure that was logged, and tell it."""
@@ -380,12 +385,20 @@ class Plugins:
         self.on_problem(self.problems[plugin])
 
 
-def _check_part(part: object) -> None:
+def _as_it_is(found: Any) -> Any:  # noqa: ANN401 - as the hook returns
+    return found
+
+
+def _check_parts(found: Iterable[object]) -> list[Part]:
     """Raise TypeError or ValueError for what is no part of a prompt: nothing of it is used."""
-    if not isinstance(part, Part) or not isinstance(part.label, Label):
-        raise TypeError(f"parts returns {type(part).__name__}, or one without a label")
-    if not part.text.strip():
-        raise ValueError("parts returns a part without words")
+    parts = list[Part]()
+    for part in found:
+        if not isinstance(part, Part) or not isinstance(part.label, Label):
+            raise TypeError(f"parts returns {type(part).__name__}, or one without a label")
+        if not part.text.strip():
+            raise ValueError("parts returns a part without words")
+        parts.append(part)
+    return parts
 
 
 class _HookManager(pluggy.PluginManager):

@@ -315,7 +315,7 @@ class Recall(Plugin):
         )
         weighed = score_candidates(uses, weights, self._notes)
         from_log = await self._search_log(query, weighed, _PAGE)
-        more = any(len(seqs) == _MAX_USES for seqs in uses.values())
+        more = any(len(uses[term]) == _MAX_USES for term in weights.terms)
         if (
             more and weighed and not from_log
         ):  # hidden or visible-anyway hits must not hide older ones
@@ -377,7 +377,9 @@ class Recall(Plugin):
     async def _search_log(
         self, query: "_RecallQuery", weighed: Mapping[int, float], size: int
     ) -> "list[_RecallCandidate]":
-        best = sorted(weighed, key=lambda seq: (weighed[seq], seq), reverse=True)[: size * _PAGES]
+        new = {one.seq for one in query.turn.lines}
+        best = sorted(weighed.keys() - new, key=lambda seq: (weighed[seq], seq), reverse=True)
+        del best[size * _PAGES :]
         now, found = self._clock.now(), list[_RecallCandidate]()
         for first in range(0, len(best), size):
             page = [
