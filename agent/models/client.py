@@ -14,7 +14,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -97,29 +97,32 @@ class RequestLimit:
         """Requests that may be under way now."""
         return int(self._allowed)
 
-    @asynccontextmanager
-    async def holding(self, conversation: ConversationId) -> AsyncIterator[None]:
-        """Wait until one more request may be made, and count it until the end of the block, which
-        raises ModelBusy if it was refused. The next one is of the room with the fewest under way.
+    async def acquire(self, room: str) -> None:
+        """Wait until one more request may be made, which counts until `release`; cut off, none
+        does. The next one is of the room with the fewest under way.
         """
-        room = room_of(conversation)
         turn = asyncio.get_running_loop().create_future()
         self._waiting.append((room, turn))
         self._admit()
         try:
             await turn
-            yield
-            self._allowed = min(self._most, self._allowed + 1 / self._allowed)
-        except ModelBusy as error:
-            if error.status is not None:
-                self._allowed = max(1.0, min(self._allowed, self._running.total() - 1.0))
-            raise
-        finally:
+        except asyncio.CancelledError as error:
             if (room, turn) in self._waiting:
                 self._waiting.remove((room, turn))
             else:
-                self._running -= Counter([room])
-            self._admit()
+                self.release(room, error)
+            raise
+
+    def release(self, room: str, error: BaseException | None) -> None:
+        """Count a request no more, which was answered (None) or ended with this error."""
+        if error is None:
+            self._allowed = min(self._most, self._allowed + 1 / self._allowed)
+        elif isinstance(error, ModelBusy) and error.status is not None:
+            self._allowed = max(1.0, min(self._allowed, self._running.total() - 1.0))
+        self._running[room] -= 1
+        if not self._running[room]:
+            del self._running[room]
+        self._admit()
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
@@ -132,7 +135,7 @@ class RequestLimit:
             self._admit()
 
     def _admit(self) -> None:
-        while not self._pauses and self._running.total() < self.allowed:
+        while self._waiting and not self._pauses and self._running.total() < self.allowed:
             waiting = [one for one in self._waiting if not one[1].done()]
             if not waiting:
                 return
@@ -410,21 +413,26 @@ class _Attempt:
         timer, cache = None, self._candidate.cache
         if until_s < math.inf:
             timer = asyncio.create_task(self._watch(clock, until_s, request.max_output_tokens))
+        room, ended = room_of(ConversationId(request.conversation_id)), None
         try:
-            async with AsyncExitStack() as turn:
-                holding = limit.holding(ConversationId(request.conversation_id))
-                await self.wait_for(turn.enter_async_context(holding))
-                if self.missed:
-                    label, waited_s = self._candidate.model.label, self._candidate.first_token_s
-                    busy = _NoTurn(f"{label} took no further request within {waited_s:g} s")
-                    busy.status = HTTPStatus.TOO_MANY_REQUESTS  # as others were answered
-                    raise busy
+            await self.wait_for(limit.acquire(room))
+            if self.missed:
+                label, waited_s = self._candidate.model.label, self._candidate.first_token_s
+                busy = _NoTurn(f"{label} took no further request within {waited_s:g} s")
+                busy.status = HTTPStatus.TOO_MANY_REQUESTS  # as others were answered
+                raise busy
+            try:
                 if cache is None:
                     yield request
                 else:
                     async with cache.sending(request, until_s) as planned:
                         self._sent = cache, planned
                         yield planned.request
+            except BaseException as error:
+                ended = error
+                raise
+            finally:
+                limit.release(room, ended)
         finally:
             if timer is not None:
                 timer.cancel()

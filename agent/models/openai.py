@@ -214,6 +214,12 @@ def _encode_tools(tools: tuple[ToolSpec, ...]) -> bytes:
     )
 
 
+@lru_cache(maxsize=16)
+def _name_form(model: str, dialect: OpenAIDialect) -> str:
+    """Return how `ModelMessage.wire` names what is written for them."""
+    return f"{model} {dialect}"
+
+
 def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) -> bytes:
     """Return the messages as JSON. That of a message which looks the same in every later request
     is kept with it.
@@ -231,11 +237,10 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
     if head and dialect.identity_in == "system":
         pieces.append(encode_json({"role": "system", "content": _to_content(head, dialect)}))
         head = []
-    conversation, form = append_suffix(request), f"{model} {dialect}"
+    conversation, form = append_suffix(request), _name_form(model, dialect)
     loop = find_tool_loop_start(conversation)
     for index, message in enumerate(conversation):
-        lifetime = marks.get(("said", index)) if marks else None
-        is_fixed = not head and lifetime is None and index < loop
+        is_fixed = not head and index < loop and not (marks and ("said", index) in marks)
         written = message.wire.get(form) if is_fixed else None
         if written is None:
             if (  # the most frequent case, which all dialects but these write alike
@@ -252,6 +257,7 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
             else:
                 is_said = index < len(request.conversation)
                 stable = len(request.conversation[index].parts) if is_said else 0
+                lifetime = marks.get(("said", index))
                 rendered = _user_messages(message, stable, lifetime, head, dialect)
                 head = head if not rendered or rendered[-1]["role"] != "user" else []
             written = b",".join([encode_json(one) for one in rendered])

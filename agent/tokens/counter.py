@@ -156,6 +156,8 @@ class OfflineCounter:
         self._load_after_s = load_after_s
         self._encoding: Encoding | None = None
         self._counts: dict[int, int] = {}
+        self._count_exactly: CountText = self._count
+        """Always the same object: sizes are kept by it."""
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -166,7 +168,7 @@ class OfflineCounter:
         if self._thread is None:
             self._thread = threading.Thread(target=self._load, name="tokens", daemon=True)
             self._thread.start()
-        return count_heuristically if self._encoding is None else self._count
+        return count_heuristically if self._encoding is None else self._count_exactly
 
     def wait_loaded(self, timeout_s: float | None = None) -> None:
         """Wait until loading has ended, if it has begun. For tools and tests that need the better

@@ -67,6 +67,7 @@ _LABELLED: Final = re.compile(r"\(([^\s()]+/\S+)\)$")
 _QUOTED_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
 """An address in code that has no title before or after it."""
 _NUMERIC_ID: Final = re.compile(r"-?\d+")
+_NAMES: Final = [one.name for one in fields(PlaceNames)]
 _NO_NAMES: Final = PlaceNames()
 _OPERATOR_CONSOLE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR))
 """Place in which the operator writes over the API."""
@@ -228,7 +229,7 @@ class PlaceTitles:
             room = self._known.get(replace(at, thread=None).conversation)
             known = replace(room.names if room is not None else _NO_NAMES, thread=None)
         names = _merge_names(known or _NO_NAMES, self._names_now(at))
-        values = {one.name: getattr(names, one.name) for one in fields(names)}
+        values = {one: getattr(names, one) for one in _NAMES}
         return PlaceNames(**{key: value and self._redactor(value) for key, value in values.items()})
 
     def title(self, conversation: ConversationId | str) -> str:
@@ -374,7 +375,7 @@ class PlaceTitles:
         if last is not None and last[0] == raw:
             return last[1]
         limits = {"topic": MAX_TOPIC_CHARS}
-        values = {one.name: getattr(raw, one.name) for one in fields(raw)}
+        values = {one: getattr(raw, one) for one in _NAMES}
         cleaned = PlaceNames(
             **{
                 key: value and self._clean_text(value, limits.get(key, MAX_TITLE_CHARS))
@@ -403,10 +404,8 @@ def _chosen_names(names: PlaceNames) -> tuple[str | None, ...]:
 
 def _merge_names(before: PlaceNames, newer: PlaceNames) -> PlaceNames:
     both = {
-        one.name: getattr(before, one.name)
-        if getattr(newer, one.name) is None
-        else getattr(newer, one.name)
-        for one in fields(newer)
+        one: getattr(before, one) if getattr(newer, one) is None else getattr(newer, one)
+        for one in _NAMES
     }
     first = both.pop("thread_created_as")
     return PlaceNames(**{**both, "thread": both["thread"] or first or None})

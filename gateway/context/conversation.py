@@ -881,7 +881,8 @@ async def _find_impersonations(
     before = await store.newest_senders(
         message.at.conversation, before=first, most=COMPARED_MESSAGES
     )
-    others = tuple(dict.fromkeys([*before, *(one.sender for _, one, _ in messages)]))
+    senders = [*before, *[one.sender for _, one, _ in messages]]
+    others = {(one.id, one.name, one.verified): one for one in senders}.values()
     found = dict[MessageId, NameWarning]()
     for _seq, message, role in messages:
         doubted = check_name(message.sender, others)

@@ -63,7 +63,7 @@ Offer = Literal["described", "named", "unnamed"]
 use: a prompt for one place, the result of another tool."""
 
 
-@frozen
+@frozen(eq=False)  # compared by identity, which costs nothing: requests share one tuple of them
 class ToolSpec:
     """Specification of a tool for the model."""
 

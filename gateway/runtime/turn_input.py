@@ -103,7 +103,7 @@ class AgentContext:
     async def render_skills(self, plugins: Plugins) -> str:
         """Return the block of skills, see `gateway.plugin.Hooks.skills`."""
         specs = self.tools.specs if self.model.model.takes_tools else ()
-        return await plugins.skills(self.agent.id, frozenset(one.name for one in specs))
+        return await plugins.skills(self.agent.id, frozenset([one.name for one in specs]))
 
     @property
     def specs_tokens(self) -> int:
