@@ -413,7 +413,7 @@ class _Attempt:
         timer, cache = None, self._candidate.cache
         if until_s < math.inf:
             timer = asyncio.create_task(self._watch(clock, until_s, request.max_output_tokens))
-        room, ended = room_of(ConversationId(request.conversation_id)), None
+        room = room_of(ConversationId(request.conversation_id))
         try:
             await self.wait_for(limit.acquire(room))
             if self.missed:
@@ -429,10 +429,9 @@ class _Attempt:
                         self._sent = cache, planned
                         yield planned.request
             except BaseException as error:
-                ended = error
+                limit.release(room, error)
                 raise
-            finally:
-                limit.release(room, ended)
+            limit.release(room, None)
         finally:
             if timer is not None:
                 timer.cancel()
