@@ -17,11 +17,11 @@ import json
 import logging
 import os
 import re
-import ssl
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
 from pydantic import BaseModel, InstanceOf, SecretStr
 
@@ -40,7 +40,7 @@ from gateway.core.proxy import find_proxy, through
 from gateway.core.text_safety import one_line
 
 if TYPE_CHECKING:
-    import httpx
+    import httpcore
 
 logger = logging.getLogger(__name__)
 
@@ -433,6 +433,10 @@ _BYTES_PER_TOKEN = 1_000
 """Bytes of events for each token of an answer: three times those of an event for each token."""
 _ANSWER_BYTES = 256 * 1024
 """Bytes of an answer apart from its tokens."""
+_KEPT_S = 5.0
+"""Seconds for which a connection is kept for the next request."""
+_SAFE_IN_URL = "/%?:@!$&'()*+,;=~-._"
+"""What is not quoted in the path and query of a URL (RFC 3986)."""
 _ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
@@ -442,9 +446,8 @@ class ModelHttpClient:
     """Posts JSON to one URL and reads server-sent events or JSON. One connection pool, opened at
     the first use.
 
-    httpx is imported then, not with this module: the import takes 200 ms, which a start without
-    remote models saves. Of httpx the transport alone: its client, with redirects, cookies and ways
-    to authenticate, takes as long again for each request.
+    httpcore is imported then, not with this module: a start without remote models saves that. What
+    httpx puts on it, with redirects, cookies and ways to authenticate, takes twice as long.
     """
 
     def __init__(
@@ -468,14 +471,19 @@ class ModelHttpClient:
                 "an api key (or ANTHROPIC_CACHE_BETA) holds characters that cannot be sent in a "
                 "header; copy it again"
             )
-        self._url = url
+        parts = _split_url(url)
+        address = parts.netloc.rpartition("@")[2]
+        address = address if address.isascii() else address.encode("idna").decode()
+        path, query = (quote(one, safe=_SAFE_IN_URL) for one in (parts.path, parts.query))
+        self._url = urlunsplit((parts.scheme, address, path, query, ""))
         self._headers = {
+            "host": address,
             "user-agent": "reverie",
-            "accept-encoding": "gzip, deflate",
+            "accept-encoding": "gzip",
             "content-type": "application/json",
             **headers,
         }
-        if (parts := urlsplit(url)).username is not None:
+        if parts.username is not None:
             login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
             self._headers["authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._secret = secret
@@ -486,41 +494,41 @@ class ModelHttpClient:
         """The proxy, for reasons."""
         self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
         self._timeouts["connect"] = min(CONNECT_TIMEOUT_S, timeout_s)
-        self._transport: httpx.AsyncHTTPTransport | None = None
-        self._target: httpx.URL | None = None
+        self._pool: httpcore.AsyncConnectionPool | None = None
         self._closed = False
         self.host = format_host(url)
         """Host and port, for people."""
 
-    def open(self) -> "httpx.AsyncHTTPTransport":
+    def open(self) -> "httpcore.AsyncConnectionPool":
         """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's
         proxy is no URL.
         """
         if self._closed:
             raise ModelUnusable(f"the client of {self.host} is closed")
-        if self._transport is None:
-            import httpx  # noqa: PLC0415 - imported when first needed: see the class
+        if self._pool is None:
+            import httpcore  # noqa: PLC0415 - imported when first needed: see the class
 
-            # CA certificates take a megabyte and 15 ms, and are needed for TLS only.
-            secure = self._url.lower().startswith("https")
+            from agent.models.connection import AsyncioBackend, create_tls_context  # noqa: PLC0415 - the same
+
             try:
                 proxy = find_proxy(self._proxy_setting, self._url)
             except ValueError as error:
                 raise ModelUnusable(f"{self.host} cannot be asked: {error}") from None
-            self._through = through(proxy)
-            self._transport = httpx.AsyncHTTPTransport(
-                verify=httpx.create_ssl_context()
-                if secure
-                else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-                limits=httpx.Limits(
-                    max_connections=None, max_keepalive_connections=self._max_keepalive
-                ),
-                proxy=proxy or None,
-                # of the environment, `find_proxy` reads the proxies, and the context the
-                # certificates
-                trust_env=False,
+            self._through, by = through(proxy), urlsplit(proxy)
+            login = (unquote(by.username), unquote(by.password or "")) if by.username else None
+            # CA certificates take a megabyte and 15 ms, and are needed for TLS only.
+            is_secure = "https" in (urlsplit(self._url).scheme, by.scheme)
+            context = create_tls_context() if is_secure else None
+            proxy_context = context if by.scheme == "https" else None
+            self._pool = httpcore.AsyncConnectionPool(
+                context,
+                httpcore.Proxy(proxy, login, ssl_context=proxy_context) if proxy else None,
+                max_connections=None,
+                max_keepalive_connections=self._max_keepalive,
+                keepalive_expiry=_KEPT_S,
+                network_backend=AsyncioBackend(),
             )
-        return self._transport
+        return self._pool
 
     async def stream_events(
         self,
@@ -538,8 +546,8 @@ class ModelHttpClient:
         Closing the generator or cancelling its consumer closes the connection.
         """
         parser, size_bytes, count = SseParser(), 0, 0
-        async with self._send("POST", encode_body(body), "text/event-stream") as response:
-            async for data in response.aiter_bytes():
+        async with self._send("POST", encode_body(body), "text/event-stream") as content:
+            async for data in content:
                 size_bytes += len(data)
                 if max_tokens and size_bytes > _ANSWER_BYTES + _BYTES_PER_TOKEN * max_tokens:
                     logger.warning(
@@ -564,8 +572,8 @@ class ModelHttpClient:
         method, content = "GET" if body is None else "POST", body
         if isinstance(content, Mapping):
             content = encode_body(content)
-        async with self._send(method, content, "application/json") as response:
-            answer = await _read_limited(response, _JSON_BYTES)
+        async with self._send(method, content, "application/json") as arriving:
+            answer = await _read_limited(arriving, _JSON_BYTES)
         if len(answer) > _JSON_BYTES:
             raise ModelBusy(f"{self.host} sent more than an answer may hold")
         return answer
@@ -573,39 +581,47 @@ class ModelHttpClient:
     @asynccontextmanager
     async def _send(
         self, method: str, content: bytes | None, media_type: str, *, action: str = ""
-    ) -> AsyncIterator["httpx.Response"]:
-        """Send a request, and yield its response, which is of this type. Raises a ModelError, also
-        for what breaks while the response is read.
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send a request, and yield the content of its response, which is of this type. Raises a
+        ModelError, also for what breaks while the content is read.
 
         `action`: appended to the URL.
         """
-        transport = self.open()
-        import httpx  # noqa: PLC0415 - imported when first needed: see the class
+        pool = self.open()
+        import httpcore  # noqa: PLC0415 - imported when first needed: see the class
 
-        self._target = self._target or httpx.URL(self._url)
-        request = httpx.Request(
+        length = {} if content is None else {"content-length": str(len(content))}
+        request = httpcore.Request(
             method,
-            httpx.URL(self._url + action) if action else self._target,
-            headers=self._headers | {"accept": media_type},
+            self._url + action,
+            headers=[*(self._headers | {"accept": media_type} | length).items()],
             content=content,
             extensions={"timeout": self._timeouts},
         )
         try:
-            async with aclosing(await transport.handle_async_request(request)) as response:
-                kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
-                is_ok = response.status_code == 200  # noqa: PLR2004 - HTTP's own number
-                if is_ok and kind == media_type:
-                    yield response
+            async with aclosing(await pool.handle_async_request(request)) as response:
+                headers = {
+                    name.decode("latin-1").lower(): value.decode("latin-1")
+                    for name, value in response.headers
+                }
+                kind = headers.get("content-type", media_type).partition(";")[0].strip()
+                arriving = response.aiter_stream()
+                if headers.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
+                    arriving = _unpack(arriving)
+                if response.status == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
+                    yield arriving
                     return
-                body = await _read_limited(response, _ERROR_BODY_BYTES)
+                body = await _read_limited(arriving, _ERROR_BODY_BYTES)
         except (
-            httpx.TransportError,
-            httpx.DecodingError,
-            httpx.StreamError,
+            httpcore.NetworkError,
+            httpcore.TimeoutException,
+            httpcore.ProtocolError,
+            httpcore.ProxyError,
+            zlib.error,
             SseEventTooLarge,
         ) as error:
             raise self._to_model_error(error) from None  # the cause may hold request headers
-        told = self.read_error(response.status_code, response.headers, body)
+        told = self.read_error(response.status, headers, body)
         raise told or ModelUnusable(
             f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: "
             "check base_url"
@@ -626,23 +642,23 @@ class ModelHttpClient:
     async def aclose(self) -> None:
         """Close all connections; streams under way end with an error. Safe to call twice."""
         self._closed = True
-        if self._transport is not None:
-            await self._transport.aclose()
+        if self._pool is not None:
+            await self._pool.aclose()
 
     def _to_model_error(self, error: Exception) -> ModelError:
-        import httpx  # noqa: PLC0415 - imported when first needed: see the class
+        import httpcore  # noqa: PLC0415 - imported when first needed: see the class
 
         if self._closed:
             return ModelUnusable(f"the client of {self.host} is closed")
-        if isinstance(error, httpx.ConnectTimeout):
+        if isinstance(error, httpcore.ConnectTimeout):
             return ModelBusy(f"{self.host} does not answer the connection{self._through}")
-        if isinstance(error, httpx.TimeoutException):
+        if isinstance(error, httpcore.TimeoutException):
             return ModelBusy(f"{self.host} was silent for {self._timeout_s:g} s")
-        if isinstance(error, httpx.ConnectError | httpx.ProxyError):
+        if isinstance(error, httpcore.ConnectError | httpcore.ProxyError):
             if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 return ModelUnusable(f"the certificate of {self.host} is not valid")
             return ModelBusy(f"cannot connect to {self.host}{self._through}")
-        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+        if isinstance(error, httpcore.LocalProtocolError):
             return ModelUnusable(
                 f"the request to {self.host} cannot be sent: check base_url and api_key"
             )
@@ -738,9 +754,15 @@ def format_host(url: str) -> str:
     return f"{host}:{parts.port}" if parts.port else host
 
 
-async def _read_limited(response: "httpx.Response", most_bytes: int) -> bytes:
+async def _unpack(arriving: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    async for data in arriving:
+        yield unpacker.decompress(data)
+
+
+async def _read_limited(arriving: AsyncIterator[bytes], most_bytes: int) -> bytes:
     body = bytearray()
-    async for data in response.aiter_bytes():
+    async for data in arriving:
         body += data
         if len(body) > most_bytes:
             break

@@ -30,7 +30,7 @@ SETTLE_S = 1.0
 TURN = "gateway/runtime/turn.py"
 """The turn begins in the first frame of this file."""
 EVENT_LOOP = "asyncio/events.py"
-SEND = ("httpx/_transports/default.py", "handle_async_request")
+SEND = ("httpcore/_async/connection_pool.py", "handle_async_request")
 """File and function of the HTTP library that send a request."""
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 """Parts of the functions that they stand in."""
