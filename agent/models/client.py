@@ -97,11 +97,11 @@ class RequestLimit:
         """Requests that may be under way now."""
         return int(self._allowed)
 
-    async def acquire(self, room: str) -> None:
+    async def acquire(self, conversation: ConversationId) -> None:
         """Wait until one more request may be made, which counts until `release`; cut off, none
         does. The next one is of the room with the fewest under way.
         """
-        turn = asyncio.get_running_loop().create_future()
+        room, turn = room_of(conversation), asyncio.get_running_loop().create_future()
         self._waiting.append((room, turn))
         self._admit()
         try:
@@ -110,15 +110,16 @@ class RequestLimit:
             if (room, turn) in self._waiting:
                 self._waiting.remove((room, turn))
             else:
-                self.release(room, error)
+                self.release(conversation, error)
             raise
 
-    def release(self, room: str, error: BaseException | None) -> None:
+    def release(self, conversation: ConversationId, error: BaseException | None) -> None:
         """Count a request no more, which was answered (None) or ended with this error."""
         if error is None:
             self._allowed = min(self._most, self._allowed + 1 / self._allowed)
         elif isinstance(error, ModelBusy) and error.status is not None:
             self._allowed = max(1.0, min(self._allowed, self._running.total() - 1.0))
+        room = room_of(conversation)
         self._running[room] -= 1
         if not self._running[room]:
             del self._running[room]
@@ -413,9 +414,9 @@ class _Attempt:
         timer, cache = None, self._candidate.cache
         if until_s < math.inf:
             timer = asyncio.create_task(self._watch(clock, until_s, request.max_output_tokens))
-        room = room_of(ConversationId(request.conversation_id))
+        conversation = ConversationId(request.conversation_id)
         try:
-            await self.wait_for(limit.acquire(room))
+            await self.wait_for(limit.acquire(conversation))
             if self.missed:
                 label, waited_s = self._candidate.model.label, self._candidate.first_token_s
                 busy = _NoTurn(f"{label} took no further request within {waited_s:g} s")
@@ -429,9 +430,9 @@ class _Attempt:
                         self._sent = cache, planned
                         yield planned.request
             except BaseException as error:
-                limit.release(room, error)
+                limit.release(conversation, error)
                 raise
-            limit.release(room, None)
+            limit.release(conversation, None)
         finally:
             if timer is not None:
                 timer.cancel()

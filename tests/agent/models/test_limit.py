@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from agent.models.base import ModelBusy
 from agent.models.client import RequestLimit
+from gateway.core.events import ConversationId
 
 
 def refusal() -> ModelBusy:
@@ -42,13 +43,13 @@ class Provider:
 
 @asynccontextmanager
 async def holding(limit: RequestLimit, room: str) -> AsyncIterator[None]:
-    await limit.acquire(room)
+    await limit.acquire(ConversationId(room))
     try:
         yield
     except BaseException as error:
-        limit.release(room, error)
+        limit.release(ConversationId(room), error)
         raise
-    limit.release(room, None)
+    limit.release(ConversationId(room), None)
 
 
 async def ask(limit: RequestLimit, provider: Provider, room: str) -> None:
