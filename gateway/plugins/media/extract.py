@@ -8,6 +8,7 @@ time, and for documents it can open neither files nor sockets. Standard input: o
 starts fast and can be run by its path.
 """
 
+import codecs
 import contextlib
 import encodings
 import importlib
@@ -19,15 +20,14 @@ import resource
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import IO, Final, NamedTuple
 from urllib.parse import parse_qs, urljoin, urlsplit
 from xml.etree import ElementTree as ET
 
-from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
-from resiliparse.parse.html import DocumentNode, ElementNode, HTMLTree
+from turbohtml import Document, Element, Markdown, Node, Text, parse
+from turbohtml.detect import detect
 
 MEMORY_BYTES: Final = 1024**3
 CPU_S: Final = 8
@@ -50,46 +50,36 @@ SEARCH_KIND: Final = "search/duckduckgo"
 MAX_ENTRIES: Final = 200
 """Entries of a feed."""
 MAX_MARKS: Final = 20_000
-"""Links, headings of a level and pieces of code that are marked; more become plain text."""
-HIDDEN_SELECTORS: Final = (
-    *("[hidden]", '[style*="display:none"]', '[style*="display: none"]'),
-    *(
-        '[style*="visibility:hidden"]',
-        '[style*="visibility: hidden"]',
-        "template",
-        "dialog:not([open])",
-    ),
+"""Links and cells of tables that are marked; more become plain text."""
+HIDDEN: Final = (
+    '[hidden], [style*="display:none"], [style*="display: none"], [style*="visibility:hidden"], '
+    '[style*="visibility: hidden"], template, dialog:not([open])'
 )
 """Selectors of invisible elements, where instructions to models are often hidden."""
-BOILERPLATE_SELECTORS: Final = (
-    *(
-        "nav",
-        "footer",
-        "aside",
-        "[role=navigation]",
-        "[role=banner]",
-        "[role=contentinfo]",
-        "[role=search]",
-    ),
-    *(
-        ".nav",
-        ".navbar",
-        ".menu",
-        ".sidebar",
-        ".breadcrumb",
-        ".breadcrumbs",
-        ".cookie-banner",
-        ".skip-link",
-    ),
+WITHOUT_TEXT: Final = (
+    "script, style, noscript, svg, iframe, object, canvas, audio, video, "
+    "textarea, select, button, datalist"
 )
+BOILERPLATE: Final = (
+    "nav, footer, aside, [role=navigation], [role=banner], [role=contentinfo], [role=search], "
+    ".nav, .navbar, .menu, .sidebar, .breadcrumb, .breadcrumbs, .cookie-banner, .skip-link"
+)
+SMALL_CELLS: Final = ":is(td, th):not(:last-child, :has(table, p, div, ul, ol, pre, blockquote))"
+"""Cells that are parted from the next one by a sign. Others, often of tables that only lay out a
+page, become paragraphs."""
 MAIN_SELECTORS: Final = ("main", "[role=main]", "article", "#content", "#main")
-STATEFUL_ENCODINGS: Final = ("utf-16", "iso2022")
-"""Beginnings of the mapped names of encodings whose bytes can look like UTF-8."""
+STATEFUL_LABELS: Final = ("utf-16", "iso-2022", "csiso2022")
+"""Beginnings of the labels of encodings whose bytes can look like UTF-8."""
 _BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
-_OPEN, _CLOSE = "\ufdd0", "\ufdd1"
-"""Marks around a link's text until all is text: noncharacters (Unicode, 23.7), which the page
-cannot have."""
-_OPENED, _CLOSED = re.compile(f"{_OPEN}\\s*"), re.compile(f"\\s*{_CLOSE}")
+_MARKDOWN: Final = Markdown(
+    inline=Markdown.Inline(ignore_emphasis=True),
+    links=Markdown.Links(autolink=False),
+    images=Markdown.Images(mode="alt"),
+    tables=Markdown.Tables(mode="strip"),
+    escaping=Markdown.Escaping(mode="none", asterisks=False, underscores=False),
+)
+_HREF_SIGNS: Final = str.maketrans({sign: f"%{ord(sign):X}" for sign in " ()<>\\"})
+"""What an address in Markdown would need signs of escape for (RFC 3986, 2.1)."""
 _PDF_HEAD_BYTES = 1024
 """A PDF's header may stand anywhere in these (ISO 32000-1, annex H, 3.4.1)."""
 _DOCX_SIGNS: Final = {
@@ -105,7 +95,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _BLANK = re.compile(r"\n\s*\n\s*\n+")
 
 
-def decode_body(body: bytes, charset: str, *, html: bool, cut: bool) -> str:
+def decode_body(body: bytes, charset: str, *, cut: bool) -> str:
     """Decode by the byte order mark, else as UTF-8 if it is valid, else by the label, else by
     detection.
 
@@ -114,34 +104,30 @@ def decode_body(body: bytes, charset: str, *, html: bool, cut: bool) -> str:
     for mark, encoding in _BOMS:
         if body.startswith(mark):
             return body[len(mark) :].decode(encoding, "replace")
-    label = (map_encoding_to_html5(charset, fallback_utf8=False) or "") if charset else ""
-    if not label.lower().startswith(STATEFUL_ENCODINGS):
+    codec = f"whatwg-{charset}"  # of turbohtml: labels mean what they do in browsers
+    try:
+        codecs.lookup(codec)
+    except (LookupError, ValueError):
+        codec = ""
+    if not codec or not charset.lower().startswith(STATEFUL_LABELS):
         try:
             return body.decode("utf-8")
         except UnicodeDecodeError as error:
             if cut and error.start >= len(body) - 3:  # in the middle of a character
                 return body[: error.start].decode("utf-8")
-    encoding = label or detect_encoding(body, from_html_meta=html) or "utf-8"
-    try:
-        return body.decode(encoding, "replace")
-    except LookupError:
-        return body.decode("utf-8", "replace")
+    return body.decode(codec or detect(body).codec or "utf-8", "replace")
 
 
 def extract_html(html: str, url: str) -> tuple[str, str]:
-    """Return the title and text of a page, with its links and headings as Markdown."""
-    tree = HTMLTree.parse(html.replace(_OPEN, "").replace(_CLOSE, ""))
-    document = tree.document
-    if document is None:
-        return "", ""
-    base = document.query_selector("base[href]")
-    described = document.query_selector("meta[name=description]")
-    about = clean_text(_attribute(described, "content"))
-    _insert_markdown(tree, document, _join_url(url, _attribute(base, "href")))
-    text = _main_text(tree, document)
+    """Return the title and text of a page, as Markdown."""
+    document = parse(html).remove(f"{HIDDEN}, {WITHOUT_TEXT}")
+    title, base = document.select_one("title"), document.select_one("base[href]")
+    about = clean_text(_attribute(document.select_one("meta[name=description]"), "content"))
+    _mark_links(document, _join_url(url, _attribute(base, "href")))
+    text = _main_text(document)
     if len(text) < SHORT_TEXT_CHARS and about and about not in text:
         text = f"{about}\n\n{text}".strip()
-    return flatten_title(tree.title or ""), text
+    return flatten_title(title.text if title is not None else ""), text
 
 
 def extract_search_hits(html: str) -> str:
@@ -150,20 +136,18 @@ def extract_search_hits(html: str) -> str:
     Raises Unreadable if it is no page of results. Links to results go through a redirect that names
     them in `uddg`.
     """
-    document = HTMLTree.parse(html).document
-    if document is None or document.query_selector(".result") is None:
+    document = parse(html)
+    if document.select_one(".result") is None:
         raise Unreadable("no page of results")
     hits = list[dict[str, str]]()
-    for one in document.query_selector_all(".result:not(.result--ad)")[:MAX_HITS]:
-        link, about = one.query_selector("a.result__a"), one.query_selector(".result__snippet")
+    for one in document.select(".result:not(.result--ad)")[:MAX_HITS]:
+        link, about = one.select_one("a.result__a"), one.select_one(".result__snippet")
         with contextlib.suppress(ValueError):  # an address that is none
             to = urlsplit(urljoin("https://duckduckgo.com/", _attribute(link, "href")))
             url = parse_qs(to.query).get("uddg", [to.geturl()])[0]
             if link is not None and not f".{urlsplit(url).hostname}".endswith(".duckduckgo.com"):
-                content = flatten_title((about.text if about is not None else "") or "")
-                hits.append(
-                    {"title": flatten_title(link.text or ""), "url": url, "content": content}
-                )
+                content = flatten_title(about.text if about is not None else "")
+                hits.append({"title": flatten_title(link.text), "url": url, "content": content})
     return json.dumps({"results": hits})
 
 
@@ -236,13 +220,13 @@ def extract_document(head: dict[str, str], body: bytes) -> Extracted:
 def _extract_markup(head: dict[str, str], body: bytes) -> tuple[str, str]:
     kind = head["kind"]
     if kind == SEARCH_KIND:
-        return "", extract_search_hits(decode_body(body, head["charset"], html=True, cut=False))
+        return "", extract_search_hits(decode_body(body, head["charset"], cut=False))
     html = kind in ("text/html", "application/xhtml+xml")
     if kind in ("application/xml", "text/xml") or (kind.endswith("+xml") and not html):
         found = extract_feed(body)
         if found is not None:
             return found
-    text = decode_body(body, head["charset"], html=html, cut=head["cut"] == "yes")
+    text = decode_body(body, head["charset"], cut=head["cut"] == "yes")
     start = text[:1000].lstrip().lower()
     if html or (not kind and start.startswith(("<!doctype html", "<html"))):
         return extract_html(text, head["url"])
@@ -382,60 +366,50 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _main_text(tree: HTMLTree, document: DocumentNode) -> str:
+def _main_text(document: Document) -> str:
     """Return the main part of the page if it can be found, else all of its text."""
-    without = BOILERPLATE_SELECTORS + HIDDEN_SELECTORS
-    text = _visible_text(tree, without)
+    everything = _render(document)
+    text = _render(document.remove(BOILERPLATE))
     for selector in MAIN_SELECTORS:
-        found = document.query_selector_all(selector).values()
+        found = document.select(selector)
         if len(found) == 1:
-            inner = _visible_text(HTMLTree.parse(found[0].html), without)
+            inner = _render(found[0])
             if len(inner) >= min(SHORT_TEXT_CHARS, len(text) // 2):
                 return inner
-    if len(text) < SHORT_TEXT_CHARS:
-        everything = _visible_text(tree, HIDDEN_SELECTORS)
-        return everything if len(everything) > 2 * len(text) else text
-    return text
+    return everything if len(text) < SHORT_TEXT_CHARS and len(everything) > 2 * len(text) else text
 
 
-def _insert_markdown(tree: HTMLTree, document: DocumentNode, base_url: str) -> None:
-    """Insert links, headings and code into the text, as Markdown."""
+def _mark_links(document: Document, base_url: str) -> None:
+    """Leave only links that lead to another page, with their whole address, and part cells."""
     page = base_url.partition("#")[0]
-    for link in document.query_selector_all("a[href]").values()[:MAX_MARKS]:
-        href = _join_url(base_url, _attribute(link, "href").strip())
+    for number, link in enumerate(document.select("a[href]")):
+        written = _attribute(link, "href").strip() if number < MAX_MARKS else ""
+        href = _join_url(base_url, written) if written else ""
         leads = (
             href.startswith(("http://", "https://", "mailto:")) and href.partition("#")[0] != page
         )
-        if leads and ((link.text or "").strip() or link.query_selector("img[alt]") is not None):
-            _wrap_children(tree, link, _OPEN, f"{_CLOSE}({href})")
-    for level in range(1, 7):
-        for heading in document.get_elements_by_tag_name(f"h{level}").values()[:MAX_MARKS]:
-            _wrap_children(tree, heading, "#" * level + " ", "")
-    for code in document.get_elements_by_tag_name("pre").values()[:MAX_MARKS]:
-        _wrap_children(tree, code, "```\n", "\n```")
+        if leads and (next(link.stripped_strings, "") or link.select_one("img[alt]") is not None):
+            link.attrs["href"] = href.translate(_HREF_SIGNS)
+            link.attrs.pop("title", None)  # would stand behind the address
+        else:
+            del link.attrs["href"]
+    for cell in document.select(SMALL_CELLS)[:MAX_MARKS]:
+        cell.append(Text(" |"))
 
 
-def _wrap_children(tree: HTMLTree, element: ElementNode, before: str, after: str) -> None:
-    first, last = tree.create_text_node(before), tree.create_text_node(after)
-    if first is not None and last is not None:
-        element.prepend(first)
-        element.append(last)
+def _attribute(element: Element | None, name: str) -> str:
+    return (element.attr(name) or "") if element is not None else ""
 
 
-def _attribute(element: ElementNode | None, name: str) -> str:
-    return (element.getattr(name) or "") if element is not None else ""
-
-
-def _visible_text(tree: HTMLTree, without: Sequence[str]) -> str:
-    text = extract_plain_text(tree, skip_elements=without)
-    return clean_text(_CLOSED.sub("]", _OPENED.sub("[", text)))
+def _render(node: Node) -> str:
+    return clean_text(node.to_markdown(_MARKDOWN))
 
 
 def _join_url(base: str, href: str) -> str:
     if len(href) > MAX_HREF_CHARS:
         return ""
     try:
-        return urljoin(base, href).replace(" ", "%20")
+        return urljoin(base, href)
     except ValueError:
         return ""
 
@@ -450,9 +424,7 @@ def _render_entry(entry: ET.Element) -> str:
     head = " · ".join(
         flatten_title(one) for one in (_child_text(entry, "title"), date, link) if one.strip()
     )
-    return "\n".join(
-        one for one in (head, clean_text(extract_plain_text(summary)) if summary else "") if one
-    )
+    return "\n".join(one for one in (head, _render(parse(summary)) if summary else "") if one)
 
 
 def _child_text(element: ET.Element, *names: str) -> str:
