@@ -43,14 +43,7 @@ from gateway.context.observer import TurnTracker
 from gateway.context.workspace_fs import AgentFiles
 from gateway.core.clock import Clock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.control_socket import (
-    ControlServer,
-    ProcessNameInUse,
-    default_process_name,
-    hold_process_files,
-    process_name,
-    socket_path,
-)
+from gateway.core.control_socket import ControlServer
 from gateway.core.events import ChannelName, Command, ConnectionChanged, Message, PlaceRenamed
 from gateway.core.facts import (
     NOTIFICATION_CLASSES,
@@ -65,6 +58,13 @@ from gateway.core.facts import (
 from gateway.core.i18n import _
 from gateway.core.logging import set_title_lookup
 from gateway.core.metrics import GatewayStats
+from gateway.core.process_files import (
+    ProcessNameInUse,
+    default_process_name,
+    hold_process_files,
+    process_name,
+    socket_path,
+)
 from gateway.core.redaction import Redactor
 from gateway.hooks import PROBLEM_PREFIX, PluginProblem, Plugins
 from gateway.ingest.intake import Intake

@@ -1,9 +1,11 @@
 """Shared parts of the commands: their common options, the configuration, and how answers and
 failures are printed.
+
+Settings and the store are imported where they are used: a command for a running gateway needs
+neither (`gateway.cli.quick`).
 """
 
 import argparse
-import asyncio
 import contextlib
 import getpass
 import json
@@ -11,24 +13,18 @@ import os
 import sys
 from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from gateway.config.loader import ConfigError, is_config_file, locate_problem, read_config
-from gateway.config.models import OpsConfig, Settings
-from gateway.config.secrets import collect_secrets
-from gateway.config.source import ConfigProblem, format_key
-from gateway.config.validation import find_unrunnable
-from gateway.core.control_socket import check_process_name
+from gateway.config.source import ConfigProblem, format_key, is_config_file
+from gateway.core.process_files import (
+    check_process_name,
+)
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
-from gateway.store import (
-    Store,
-    StoreError,
-    StoreLocation,
-    StoreReader,
-    StoreUnavailable,
-    store_location,
-)
+
+if TYPE_CHECKING:
+    from gateway.config.models import OpsConfig, Settings
+    from gateway.store import StoreLocation, StoreReader
 
 BAD_USAGE = 2
 """Exit code: bad usage or configuration; nothing was done."""
@@ -134,12 +130,15 @@ def add_process_name(parser: argparse.ArgumentParser, text: str) -> None:
     parser.add_argument("--name", type=check, default="", metavar="NAME", help=text)
 
 
-def load_settings(directory: Path, needs: Collection[str] | None = ("store",)) -> Settings:
+def load_settings(directory: Path, needs: Collection[str] | None = ("store",)) -> "Settings":
     """Load the settings. Exits after all problems were printed to standard error.
 
     `needs`: the sections whose secrets the command needs. None: all, and everything that `reverie
     run` needs.
     """
+    from gateway.config.loader import ConfigError, locate_problem, read_config  # noqa: PLC0415 - see above
+    from gateway.config.validation import find_unrunnable  # noqa: PLC0415 - as above
+
     try:
         loaded = read_config(directory, os.environ, needs=needs)
         unrunnable = find_unrunnable(loaded.settings) if needs is None else ()
@@ -162,14 +161,19 @@ def build_redactor(directory: Path | None) -> Redactor:
 
     None: only those that everybody knows.
     """
+    from gateway.config.loader import read_config  # noqa: PLC0415 - see above
+    from gateway.config.secrets import collect_secrets  # noqa: PLC0415 - as above
+
     if directory is None:
         return Redactor()
     loaded = read_config(directory, os.environ, needs=())
     return Redactor(collect_secrets(loaded.settings, loaded.resolved_values))
 
 
-def resolve_store(args: argparse.Namespace) -> StoreLocation:
+def resolve_store(args: argparse.Namespace) -> "StoreLocation":
     """Return where the store is. Exits if the configuration cannot be used."""
+    from gateway.store import store_location  # noqa: PLC0415 - see above
+
     path: Path | None = args.store
     return store_location(load_settings(args.config).store) if path is None else path
 
@@ -180,11 +184,16 @@ def print_json(value: object) -> None:
 
 
 def run_with_reader(
-    command: str, args: argparse.Namespace, run: Callable[[StoreReader], Coroutine[Any, Any, None]]
+    command: str,
+    args: argparse.Namespace,
+    run: "Callable[[StoreReader], Coroutine[Any, Any, None]]",
 ) -> int:
     """Run a command with a reader of the store. Return 0, or 2 after printing the reason to
     stderr.
     """
+    import asyncio  # noqa: PLC0415 - see above
+
+    from gateway.store import Store, StoreError  # noqa: PLC0415 - as above
 
     async def opened() -> None:
         async with await Store.open_readonly(resolve_store(args)) as reader:
@@ -209,6 +218,8 @@ def report_failure(command: str, error: Exception) -> int:
     """Print why nothing could be done; return exit code 2, or 1 if a disk or the like failed on the
     way.
     """
+    from gateway.store.types import StoreUnavailable  # noqa: PLC0415 - see above
+
     sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
     has_failed = isinstance(error, StoreUnavailable) or (
         isinstance(error, OSError) and not isinstance(error, _USAGE)
@@ -227,7 +238,7 @@ def current_user() -> str:
 WILDCARD_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - such a listener is reached here
 
 
-def dashboard_url(ops: OpsConfig) -> str:
+def dashboard_url(ops: "OpsConfig") -> str:
     """Return the URL of the page, without the token. Raises ValueError if there is none, or its
     port is not known.
     """

@@ -12,42 +12,27 @@ import argparse
 import asyncio
 import contextlib
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.command_line import (
-    add_config,
-    add_process_name,
-    current_user,
-    find_config,
-    load_settings,
-    print_json,
-    report_failure,
-)
+from gateway.cli.quick import build_parser, print_answer
+from gateway.command_line import current_user, find_config, load_settings, report_failure
 from gateway.commands.definition import CommandDefinition
 from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.control_socket import (
+from gateway.core.control_socket import send_control_request
+from gateway.core.process_files import (
     ControlError,
     GatewayNotRunning,
     list_process_paths,
     process_name,
     process_path,
-    send_control_request,
     socket_path,
 )
-from gateway.core.text_safety import escape_unprintable
 from gateway.store import StoreError, store_location
 from gateway.store.schema import check_current_schema
-
-HELP: Final = (
-    "run a command of the chat, also without `ctl`: `pair list`, `why 17`, `audit`; `ctl help` "
-    "lists them"
-)
 
 
 def operator_commands() -> Mapping[str, CommandDefinition]:
@@ -60,28 +45,7 @@ def operator_commands() -> Mapping[str, CommandDefinition]:
 
 def run_ctl(argv: Sequence[str]) -> int:
     """Run the command line after `reverie ctl`. argparse exits by itself with 2 on bad usage."""
-    parser = argparse.ArgumentParser(prog="reverie ctl", description=HELP, allow_abbrev=False)
-    parser.add_argument(
-        "words",
-        nargs="+",
-        metavar="WORD",
-        help="name, subcommand, arguments (also as --NAME VALUE)",
-    )
-    parser.add_argument(
-        "--in", dest="place", default="", metavar="CONVERSATION", help="e.g. irc.libera/#python"
-    )
-    parser.add_argument(
-        "--agent", default="", metavar="ID", help="the agent (default: that of the conversation)"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object: the answer, and its data"
-    )
-    add_config(parser)
-    add_process_name(
-        parser,
-        "the process that carries it out (default: any on this host; all of them for `reload`)",
-    )
-    args = _parse_options(parser, argv)
+    args = _parse_options(argv)
     settings = load_settings(find_config(args.config))
     try:
         order = CommandRequest(
@@ -95,13 +59,14 @@ def run_ctl(argv: Sequence[str]) -> int:
         return report_failure("ctl", ValueError("that is too long"))
     except (ControlError, StoreError, OSError, ValueError) as error:
         return report_failure("ctl", error)
-    return _print_answer(answer, as_json=args.json)
+    return print_answer(answer.model_dump(mode="json"), as_json=args.json)
 
 
-def _parse_options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+def _parse_options(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the line; arguments of the command that are given by their names take their places
     among its words.
     """
+    parser = build_parser()
     args, unknown = parser.parse_known_intermixed_args(argv)
     if not unknown:
         return args
@@ -179,14 +144,3 @@ def _join_answers(answers: Mapping[str, ControlResponse]) -> ControlResponse:
     lines = [f"{name}: {line}" for name, answer in answers.items() for line in answer.lines]
     worst = min(answers.values(), key=lambda one: (one.understood, one.ok))
     return worst.model_copy(update={"lines": tuple(lines)})
-
-
-def _print_answer(answer: ControlResponse, *, as_json: bool) -> int:
-    if as_json:
-        print_json(answer.model_dump(mode="json"))
-    else:
-        out = sys.stdout if answer.ok else sys.stderr
-        out.writelines(f"{escape_unprintable(line)}\n" for line in answer.lines if line != "```")
-    if not answer.understood:
-        return 2
-    return 0 if answer.ok else 1

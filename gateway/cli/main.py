@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from channels.aio import cancel_and_wait
 from gateway import __version__
-from gateway.cli.ctl import HELP as CTL_HELP
 from gateway.cli.ctl import operator_commands, run_ctl
+from gateway.cli.quick import HELP as CTL_HELP
 from gateway.command_line import (
     BAD_USAGE,
     add_command,
@@ -34,9 +34,11 @@ from gateway.command_line import (
 )
 from gateway.config.loader import ConfigError, ConfigFiles, read_config
 from gateway.config.models import BudgetsConfig, Settings
-from gateway.core.control_socket import default_process_name
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
 from gateway.core.name_clash import find_name_clashes
+from gateway.core.process_files import (
+    default_process_name,
+)
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
 from gateway.plugin import Plugin

@@ -15,10 +15,13 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, Member
 from gateway.core import api_models as models
 from gateway.core.clock import Clock
-from gateway.core.control_socket import lock_file, process_path
 from gateway.core.events import ChannelName, ConnectionChanged
 from gateway.core.format import format_duration, format_table
 from gateway.core.metrics import ChannelState, ChannelStats, HealthProblem
+from gateway.core.process_files import (
+    lock_file,
+    process_path,
+)
 from gateway.store import LogEntry, Store
 
 logger = logging.getLogger("reverie.ops")

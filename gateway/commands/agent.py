@@ -47,7 +47,7 @@ from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.supervisor import RestartState
 
 COMPACT_TIMEOUT_S: Final = 8.0
-"""Longest wait of an operator for a result; less than `gateway.core.control_socket.ANSWER_S`."""
+"""Longest wait of an operator for a result; less than `gateway.core.process_files.ANSWER_S`."""
 MAX_CONVERSATIONS: Final = 20
 _PRESENCE_CHOICES: Final[Mapping[str, PresenceLevel | None]] = {
     **{level: level for level in get_args(PresenceLevel)},

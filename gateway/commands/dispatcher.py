@@ -42,7 +42,6 @@ from gateway.core.control_messages import (
     CommandRequest,
     ControlResponse,
 )
-from gateway.core.control_socket import GatewayNotRunning
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -59,6 +58,9 @@ from gateway.core.facts import AMBIENT, LOW, URGENT, AuditRecord, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.i18n import _, current_language
 from gateway.core.identity import ADMIN_ROLES, Role, identify, person_key, stable_source
+from gateway.core.process_files import (
+    GatewayNotRunning,
+)
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
@@ -78,7 +80,7 @@ ANSWER_TIMEOUT_S = 5.0
 meanwhile."""
 OPERATOR_TIMEOUT_S = 9.0
 """Seconds for a handler that the operator waits for; less than
-`gateway.core.control_socket.ANSWER_S`."""
+`gateway.core.process_files.ANSWER_S`."""
 SHELL_PREFIX: Final = "reverie ctl "
 _DATA: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 MAX_LINE_CHARS: Final = 200

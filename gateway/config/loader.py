@@ -32,6 +32,7 @@ from gateway.config.source import (
     Keys,
     Tree,
     format_key,
+    is_config_file,
     merge_sources,
     parse_scalar,
     read_yaml_file,
@@ -368,16 +369,6 @@ def _read_directory(
     for file in files:
         merge_sources(merged, read_yaml_file(file, env, texts.get(file.name)))
     return merged
-
-
-def is_config_file(path: Path) -> bool:
-    """Return whether a file of the directory belongs to the configuration. Raises OSError."""
-    skipped = (
-        path.name.startswith((".", "compose."))
-        or path.stem == "prices"
-        or path.stem.endswith(".example")
-    )
-    return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
 
 def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = None) -> Settings:

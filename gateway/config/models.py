@@ -21,6 +21,7 @@ from pydantic import (
 
 from agent.models.settings import ModelConfig, ProviderSettings
 from channels.base import ChannelConfig
+from gateway.config.source import DEFAULT_STORE
 from gateway.config.tools import ToolsConfig
 from gateway.core.control_messages import OPERATOR
 from gateway.core.events import Address
@@ -252,7 +253,7 @@ def _check_database_url(url: SecretStr) -> SecretStr:
 class StoreConfig(ConfigSection):
     """Location of the log, and how long it keeps entries that nothing needs any more."""
 
-    path: LocalPath = Path("data/reverie.db")
+    path: LocalPath = Path(DEFAULT_STORE)
     """One file, created at the first start; the agents' own files are beside it."""
     url: Annotated[SecretStr, AfterValidator(_check_database_url)] | None = None
     """A PostgreSQL database in place of that file, as `postgresql://user@host:5432/name`

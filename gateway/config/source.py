@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import yaml
 
@@ -20,6 +21,8 @@ from gateway.core.yaml_text import LOADER, MAX_DEPTH, compose_yaml
 
 Keys = tuple[str | int, ...]
 """Path of a value: mapping keys and list positions from the top."""
+DEFAULT_STORE: Final = "data/reverie.db"
+"""The default of `store.path`."""
 Tree = str | int | float | bool | None | list["Tree"] | dict[str, "Tree"]
 
 _MIN_HIDDEN_CHARS = 4
@@ -159,6 +162,16 @@ def _merge_into(
         message = f"also in {first}:{first_line}; keep one of the two"
         whole.problems.append(ConfigProblem(str(second), line, format_key(keys), message))
         whole.damaged_keys.add(keys)
+
+
+def is_config_file(path: Path) -> bool:
+    """Return whether a file of the directory belongs to the configuration. Raises OSError."""
+    skipped = (
+        path.name.startswith((".", "compose."))
+        or path.stem == "prices"
+        or path.stem.endswith(".example")
+    )
+    return path.suffix in {".yaml", ".yml"} and not skipped and path.is_file()
 
 
 class _CoreSchemaLoader(LOADER):  # type: ignore[misc]  # the C loader where it is available

@@ -14,7 +14,7 @@ Vocabulary:
   fields.py            types of configuration values: durations, time zones, guarded regular
                        expressions
   control_messages.py  requests to a running gateway and its responses; control_socket.py carries
-                       them
+                       them; process_files.py: the files beside the store, and what a client needs
 
 Services:
   clock.py             clocks and ULIDs; logging.py: log lines and progress; metrics.py: counters
@@ -27,6 +27,6 @@ Services:
                        people
 
 Deciding code takes the time, ids and settings as arguments; only `clock`, `logging`,
-`private_files`, `process` and `control_socket` do IO. Texts from platforms and models are
-untrusted: redact before showing, escape before printing.
+`private_files`, `process`, `process_files` and `control_socket` do IO. Texts from platforms and
+models are untrusted: redact before showing, escape before printing.
 """

@@ -29,9 +29,10 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from gateway.core.events import Sender
+if TYPE_CHECKING:
+    from gateway.core.events import Sender
 
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
@@ -215,7 +216,7 @@ class NameWarning(NamedTuple):
     """For same: the sender's own id, which tells the two apart."""
 
 
-def check_name(sender: Sender, others: Iterable[Sender]) -> NameWarning | None:
+def check_name(sender: "Sender", others: "Iterable[Sender]") -> NameWarning | None:
     """Check whether this person may be mistaken for one of the others. None: no reason to think so.
 
     `others` may hold the person themselves, and earlier owners of the name.

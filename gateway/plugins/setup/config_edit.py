@@ -19,8 +19,8 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString
 
-from gateway.config.loader import ConfigError, is_config_file, read_config
-from gateway.config.source import Keys, Tree, format_key, parse_scalar, value_at
+from gateway.config.loader import ConfigError, read_config
+from gateway.config.source import Keys, Tree, format_key, is_config_file, parse_scalar, value_at
 from gateway.core.private_files import replace_private
 from gateway.plugins.setup.dialog import replace_texts
 

@@ -19,12 +19,7 @@ from gateway.cli.main import main
 from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.control_socket import (
-    ControlServer,
-    hold_process_files,
-    send_control_request,
-    socket_path,
-)
+from gateway.core.control_socket import ControlServer, send_control_request
 from gateway.core.events import Address
 from gateway.core.facts import (
     AuditRecord,
@@ -34,6 +29,10 @@ from gateway.core.facts import (
     RoleAssigned,
 )
 from gateway.core.metrics import GatewaySnapshot
+from gateway.core.process_files import (
+    hold_process_files,
+    socket_path,
+)
 from gateway.plugins.pairing.codes import issue_code
 from gateway.store import NewEntry, ServerStore, Store, rebuild
 from gateway.store.schema import connect_server, migrate_server, migrations, newest_schema

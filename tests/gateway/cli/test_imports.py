@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gateway.cli.ctl import operator_commands
+from gateway.cli.quick import ASKED
+from gateway.plugins import find_plugins
 from reverie.testing.servers.ircd import Ircd
 
 PROGRAM = """
@@ -29,8 +32,10 @@ NOT_FOR_IDLING = {
 """By a gateway on IRC alone that nobody has written to."""
 
 
-def test_a_gateway_that_idles_has_imported_nothing_for_what_nobody_asked(tmp_path: Path) -> None:
-    async def story() -> set[str]:
+def test_a_gateway_that_idles_and_its_client_import_nothing_for_what_nobody_asked(
+    tmp_path: Path,
+) -> None:
+    async def story() -> tuple[set[str], set[str]]:
         async with asyncio.timeout(60), Ircd() as ircd:
             config = {
                 "channels": {"irc.a": {
@@ -51,14 +56,29 @@ def test_a_gateway_that_idles_has_imported_nothing_for_what_nobody_asked(tmp_pat
             )
             try:
                 await ircd.joined("reverie", "#lobby")
+                asking = await asyncio.create_subprocess_exec(
+                    *(sys.executable, "-c", PROGRAM, "status", "--config", tmp_path),
+                    stdout=asyncio.subprocess.PIPE,
+                )
+                answer, _ = await asking.communicate()
             finally:
                 process.terminate()
                 told, _ = await process.communicate()
-            return set(json.loads(told.splitlines()[-1]))
+            assert b"irc.a" in answer
+            return set(json.loads(told.splitlines()[-1])), set(json.loads(answer.splitlines()[-1]))
 
-    imported = asyncio.run(story())
+    imported, of_client = asyncio.run(story())
     assert "gateway.app" in imported
     assert sorted(imported & NOT_FOR_IDLING) == []
+    assert (
+        sorted(of_client & {"asyncio", "gateway.config.models", "gateway.store", "pydantic"}) == []
+    )
+
+
+def test_the_commands_that_are_asked_without_plugins_are_those_of_the_table() -> None:
+    own = {"help", "log", "new", "reload", "version"}
+    assert {*operator_commands()} == ASKED | own
+    assert not ASKED & {name for one in find_plugins().classes for name in one.subcommands}
 
 
 def test_the_version_is_told_without_the_gateway() -> None:

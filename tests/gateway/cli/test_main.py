@@ -21,7 +21,9 @@ from pydantic import SecretStr
 from gateway.cli.main import main
 from gateway.command_line import dashboard_url
 from gateway.config.models import OpsConfig
-from gateway.core.control_socket import socket_path
+from gateway.core.process_files import (
+    socket_path,
+)
 from gateway.core.removed import find_removed
 from gateway.plugin import Plugin
 from gateway.plugins import use_plugins

@@ -22,13 +22,15 @@ from gateway.core.control_socket import (
     MAX_CONNECTIONS,
     MAX_REQUEST_BYTES,
     ControlServer,
-    GatewayNotAnswering,
-    GatewayNotRunning,
     ask_state,
     send_control_request,
-    socket_path,
 )
 from gateway.core.metrics import GatewaySnapshot, HealthProblem
+from gateway.core.process_files import (
+    GatewayNotAnswering,
+    GatewayNotRunning,
+    socket_path,
+)
 from reverie.testing.waiting import until
 from tests.kits.examples import examples
 from tests.kits.store import run

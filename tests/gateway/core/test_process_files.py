@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.control_socket import (
+from gateway.core.process_files import (
     ProcessNameInUse,
     check_process_name,
     default_process_name,
@@ -28,7 +28,9 @@ HOLDING = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from gateway.core.control_socket import hold_process_files
+from gateway.core.process_files import (
+    hold_process_files,
+)
 with hold_process_files(Path(sys.argv[1]), "killed", datetime.now(UTC)) as path:
     print("held", flush=True)
     sys.stdin.read()

@@ -13,8 +13,12 @@ from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from agent.tools import read_call
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.control_socket import GatewayNotRunning, send_control_request, socket_path
+from gateway.core.control_socket import send_control_request
 from gateway.core.facts import Judgement, NoteWritten, RoomAttended, TurnRecord
+from gateway.core.process_files import (
+    GatewayNotRunning,
+    socket_path,
+)
 from gateway.store import Store
 from reverie.testing.gateway import Gateway, running
 

@@ -16,10 +16,13 @@ from gateway.app import NoChannelsLeft
 from gateway.config.loader import ConfigError, parse_config
 from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest
-from gateway.core.control_socket import send_control_request, socket_path
+from gateway.core.control_socket import send_control_request
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
 from gateway.core.identity import AccessPolicy
+from gateway.core.process_files import (
+    socket_path,
+)
 from gateway.store import Store
 from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import settings

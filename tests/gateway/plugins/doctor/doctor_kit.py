@@ -23,10 +23,12 @@ from unittest import mock
 
 from gateway.config.check_registry import CheckEnvironment
 from gateway.core.clock import SystemClock
-from gateway.core.control_socket import socket_path
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
 from gateway.core.facts import Fact, PostQueued
 from gateway.core.findings import Finding, Severity
+from gateway.core.process_files import (
+    socket_path,
+)
 from gateway.plugins.doctor import examine as doctor
 from gateway.plugins.doctor.examine import DoctorReport, examine
 from gateway.plugins.mcp import check as mcp

@@ -27,9 +27,6 @@ from gateway.core.control_socket import (
     HUNG_REMEDY,
     ControlServer,
     find_gateway_state,
-    hold_process_files,
-    process_path,
-    socket_path,
 )
 from gateway.core.events import (
     ChannelName,
@@ -38,6 +35,11 @@ from gateway.core.events import (
 )
 from gateway.core.format import format_duration
 from gateway.core.metrics import GatewayStats
+from gateway.core.process_files import (
+    hold_process_files,
+    process_path,
+    socket_path,
+)
 from gateway.core.redaction import Redactor
 from gateway.plugins.dashboard.api_views import ASSET_CSP, load_assets
 from gateway.plugins.health import list_routes as list_health_routes
