@@ -60,10 +60,12 @@ _PARAMETERS: Final = {
 }
 """Defaults of a connection (https://www.postgresql.org/docs/current/libpq-connect.html): a server
 that has vanished is noticed within 25 seconds."""
-_UNAVAILABLE: Final = ("08", "53", "55P03", "57", "58")
+_UNAVAILABLE: Final = ("08", "25P03", "25P04", "40", "53", "55P03", "57", "58")
 """SQLSTATE classes and codes of errors that pass
-(https://www.postgresql.org/docs/current/errcodes-appendix.html): lost connection, full disk, no
-memory or connection left, locked, shut down or starting, error of a disk."""
+(https://www.postgresql.org/docs/current/errcodes-appendix.html): lost connection, ended by the
+server while this process hung (`HUNG_MS`) or for a transaction that took too long, rolled back for
+another one, full disk, no memory or connection left, locked, shut down or starting, error of a
+disk."""
 _READ_ONLY: Final = "25006"
 _SERVER_PARAMETERS: Final = {
     "tcp_keepalives_idle": "10",

@@ -14,6 +14,7 @@ from gateway.store import LogEntry, ServerStore, Store, StoreClosed, StoreInUse,
 from gateway.store.postgres_log import PostgresLog
 from gateway.store.schema import migrations
 from gateway.store.shared import SharedStore
+from gateway.store.types import ServerUnavailable
 from reverie.testing.waiting import until
 from tests.gateway.store.test_postgresql import Proxy, behind_proxy, moved
 from tests.kits.store import append_newer, heard, located, look_into, place, turn
@@ -114,6 +115,18 @@ async def test_entries_of_one_append_are_published_together(tmp_path: Path) -> N
         await first.store.append(heard(3))
         await second.store.append(heard(4))
         assert second.groups[:2] == [[1, 2, 3, 4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("code", ["08006", "25P03", "25P04", "40P01", "53100", "57P01"])
+async def test_errors_that_pass_are_waited_out(tmp_path: Path, code: str) -> None:
+    """25P03: the server has ended a transaction of this process, which hung while others waited."""
+
+    async with processes(tmp_path / "s.db", 1):
+        with (
+            closing(connect(located(tmp_path / "s.db"))) as log,
+            pytest.raises(ServerUnavailable, match="it passes"),
+        ):
+            log.fetch(f"DO $$BEGIN RAISE 'it passes' USING ERRCODE = '{code}'; END$$")
 
 
 async def test_processes_that_start_together_on_an_empty_database_wait_for_each_other(
