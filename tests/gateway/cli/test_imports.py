@@ -20,14 +20,13 @@ sys.argv[0] = "reverie"
 sys.exit(main())
 """
 NOT_FOR_IDLING = {
-    "PIL", "agent.models.anthropic", "agent.models.gemini", "aiohttp", "charset_normalizer",
+    "PIL", "agent.models.anthropic", "agent.models.gemini", "aiohttp",
     "channels.discord.channel", "channels.telegram.channel", "cryptography", "discord",
     "gateway.cli.log", "gateway.plugins.backup.create", "gateway.plugins.console.app",
     "gateway.plugins.dashboard.api_views", "gateway.plugins.doctor.examine",
     "gateway.plugins.mcp.connection", "gateway.plugins.media.extract",
     "gateway.plugins.setup.dialog", "gateway.store.postgres_log", "markdown_it", "mcp", "numpy",
-    "psycopg", "pypdf", "rich", "starlette", "textual", "tiktoken", "tokenizers",
-    "uvicorn",
+    "psycopg", "pypdf", "rich", "starlette", "textual", "tokenizers", "uvicorn",
 }  # fmt: skip
 """By a gateway on IRC alone that nobody has written to."""
 
