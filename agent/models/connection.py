@@ -1,161 +1,199 @@
-"""Connections for httpcore straight on asyncio: its own, by way of anyio, take twice the time.
+"""HTTP/1.1 to a server: h11 on the streams of asyncio, through a proxy where there is one.
 
-Imported at the first use, as httpcore is.
+h11 (https://h11.readthedocs.io) is the protocol, RFC 9112, without a socket. A client such as httpx
+takes three times the processor time for each request, and 200 ms for its import.
 """
 
 import asyncio
 import os
 import ssl
-from collections.abc import Iterable
-from typing import Final, cast
+import zlib
+from collections.abc import AsyncGenerator
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
 
 import certifi
-from httpcore import (
-    SOCKET_OPTION,
-    AsyncNetworkBackend,
-    AsyncNetworkStream,
-    ConnectError,
-    ConnectTimeout,
-    ReadError,
-    ReadTimeout,
-    WriteError,
-    WriteTimeout,
-)
+import h11
 
-_MAX_UNREAD_BYTES: Final = 256 * 1024
-"""The system keeps what is more, until it is read."""
-_NEXT_ADDRESS_S: Final = 0.25
-"""Seconds until the next address of a host is tried beside the one before (RFC 8305)."""
+from gateway.core.proxy import ProxyFailed
 
-
-class AsyncioBackend(AsyncNetworkBackend):
-    """Opens connections."""
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's own name
-        local_address: str | None = None,  # noqa: ARG002 - nobody gives one
-        socket_options: Iterable[SOCKET_OPTION] | None = None,  # noqa: ARG002 - the same
-    ) -> AsyncNetworkStream:
-        """Return a connection. Raises ConnectError or ConnectTimeout."""
-        try:
-            async with asyncio.timeout(timeout):
-                _, stream = await asyncio.get_running_loop().create_connection(
-                    _Stream, host, port, happy_eyeballs_delay=_NEXT_ADDRESS_S
-                )
-        except TimeoutError as error:
-            raise ConnectTimeout(str(error)) from error
-        except OSError as error:
-            raise ConnectError(str(error)) from error
-        return stream
+KEEP_S: Final = 5.0
+"""Seconds for which a connection may be used again, as in httpx: many servers close it a little
+later."""
+_HEAD_BYTES: Final = 100 * 1024
+_MOST_AHEAD_BYTES: Final = 256 * 1024
+"""Bytes that come before they are wanted: then nothing more is read."""
+_MOST_UNPACKED_BYTES: Final = 16 * 1024 * 1024
+"""Bytes that a piece of a packed body can become; the rest of it is lost."""
+_PORTS: Final = {"http": 80, "https": 443}
+_HAPPY_EYEBALLS_S: Final = 0.25
+"""Delay before the next address is tried beside the one before (RFC 8305, section 5)."""
 
 
-class _Stream(asyncio.Protocol, AsyncNetworkStream):
-    """A connection. Its user reads or writes, one at a time."""
+class HttpConnection(asyncio.Protocol):
+    """One connection, for one request at a time: `ask`, `read_body`, `release`."""
 
-    _transport: asyncio.Transport
-
-    def __init__(self) -> None:
-        self._unread = bytearray()
-        self._has_ended = self._is_full = False
-        self._error: Exception | None = None
-        """Why the connection was lost."""
-        self._changed: asyncio.Future[None] | None = None
+    def __init__(self, silence_s: float) -> None:
+        """`silence_s`: seconds in which no byte has to come or go before it is closed."""
+        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
+        self._loop, self._silence_s = asyncio.get_running_loop(), silence_s
+        self._transport: asyncio.Transport
+        self._waiting: asyncio.Future[None] | None = None
+        self._moved_s, self._unsent_bytes = 0.0, 0
+        """Time when the last byte came or went, and bytes to be sent then."""
+        self._ahead_bytes = 0
+        """Bytes that came since the last wait for them."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_packed = False
+        """The body of the response is packed by gzip."""
+        self.was_silent = False
+        """It was closed because of that."""
+        self.under: object = None
+        """What it stands on, and would be closed without it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._unread += data
-        if len(self._unread) > _MAX_UNREAD_BYTES:
+        self._moved_s = self._loop.time()
+        self._ahead_bytes += len(data)
+        if self._ahead_bytes > _MOST_AHEAD_BYTES:
             self._transport.pause_reading()
-        self._wake()
+        self._take(data)
 
     def eof_received(self) -> None:
-        self._has_ended = True
-        self._wake()
+        self._take(b"")
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._has_ended, self._error = True, exc
-        self._wake()
+    def connection_lost(self, _: Exception | None) -> None:
+        self._take(b"")
 
-    def pause_writing(self) -> None:
-        self._is_full = True
+    def _take(self, data: bytes) -> None:
+        self._http.receive_data(data)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
-    def resume_writing(self) -> None:
-        self._is_full = False
-        self._wake()
+    async def ask(self, request: h11.Request, content: bytes | None) -> h11.Response:
+        """Send a request, and return the response without its body.
 
-    def _wake(self) -> None:
-        if self._changed is not None and not self._changed.done():
-            self._changed.set_result(None)
+        Raises h11.RemoteProtocolError, and h11.LocalProtocolError if it cannot be sent.
+        """
+        data = self._http.send(request) or b""
+        if content:
+            data += self._http.send(h11.Data(data=content)) or b""
+        self._http.send(h11.EndOfMessage())
+        self._transport.write(data)
+        self._moved_s = self._loop.time()
+        self._timer = self._loop.call_later(self._silence_s, self._check_silence)
+        while not isinstance(event := await self._read_event(), h11.Response):
+            pass  # 1xx
+        return event
 
-    async def _wait(self, timeout_s: float | None) -> None:
-        self._changed = asyncio.get_running_loop().create_future()
-        async with asyncio.timeout(timeout_s):
-            await self._changed
+    async def read_body(self) -> AsyncGenerator[bytes]:
+        """Yield the body of the response as it comes. Raises h11.RemoteProtocolError and
+        zlib.error.
+        """
+        packed = zlib.decompressobj(16 + zlib.MAX_WBITS) if self.is_packed else None
+        while isinstance(event := await self._read_event(), h11.Data):
+            data = bytes(event.data)
+            yield data if packed is None else packed.decompress(data, _MOST_UNPACKED_BYTES)
 
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's own name
-        """Return what has arrived, also where an error followed. Empty: the end."""
-        try:
-            while not self._unread and not self._has_ended:
-                await self._wait(timeout)
-        except TimeoutError as error:
-            raise ReadTimeout(str(error)) from error
-        if self._error is not None and not self._unread:
-            raise ReadError(str(self._error)) from self._error
-        found = bytes(self._unread[:max_bytes])
-        del self._unread[:max_bytes]
-        self._transport.resume_reading()
-        return found
+    async def _read_event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._ahead_bytes = 0
+            self._transport.resume_reading()
+            self._waiting = self._loop.create_future()
+            await self._waiting
+        return event
 
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - the same
-        """Return once more may be written."""
-        self._transport.write(buffer)
-        try:
-            while self._is_full and not self._has_ended:
-                await self._wait(timeout)
-        except TimeoutError as error:
-            raise WriteTimeout(str(error)) from error
-        if self._has_ended:
-            raise WriteError(str(self._error))
+    def _check_silence(self) -> None:
+        unsent_bytes = self._transport.get_write_buffer_size()
+        if unsent_bytes != self._unsent_bytes:
+            self._moved_s, self._unsent_bytes = self._loop.time(), unsent_bytes
+        left_s = self._moved_s + self._silence_s - self._loop.time()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._check_silence)
+        else:
+            self.was_silent = True
+            self.close()
 
-    async def aclose(self) -> None:
-        """Close it at once."""
+    def release(self) -> bool:
+        """End the request. Return whether the connection can be used for another one; else it is
+        closed.
+        """
+        if self._timer is not None:
+            self._timer.cancel()
+        is_whole = self._http.our_state is self._http.their_state is h11.DONE
+        if not is_whole or self._http.trailing_data != (b"", False):
+            self.close()
+            return False
+        self._http.start_next_cycle()
+        self._ahead_bytes, self._moved_s = 0, self._loop.time()
+        return True
+
+    def is_fresh(self) -> bool:
+        """Return whether a kept connection is open still, as far as is known, and empty."""
+        is_quiet = not self._ahead_bytes and not self._transport.is_closing()
+        return is_quiet and self._loop.time() < self._moved_s + KEEP_S
+
+    def close(self) -> None:
+        """Close it at once: a request under way ends with an error. Idempotent."""
         self._transport.abort()
 
-    async def start_tls(
-        self,
-        ssl_context: ssl.SSLContext,
-        server_hostname: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 - the same
-    ) -> AsyncNetworkStream:
-        """Begin TLS. Raises as `AsyncioBackend.connect_tcp`."""
-        try:
-            async with asyncio.timeout(timeout):
-                secured = await asyncio.get_running_loop().start_tls(
-                    self._transport, self, ssl_context, server_hostname=server_hostname
-                )
-        except TimeoutError as error:
-            raise ConnectTimeout(str(error)) from error
-        except OSError as error:
-            raise ConnectError(str(error)) from error
-        assert secured is not None
-        self._transport = secured
-        return self
 
-    def get_extra_info(self, info: str) -> object:
-        if info == "is_readable":  # httpcore asks this of one that is idle: it is of no use then
-            return self._has_ended or bool(self._unread)
-        return self._transport.get_extra_info(info)
+def forwards(server: SplitResult, proxy: str) -> bool:
+    """Return whether the proxy gets the requests themselves, with the whole URL (RFC 9112, section
+    3.2.2).
+    """
+    return server.scheme == "http" and proxy.startswith("http")
+
+
+async def connect(
+    server: SplitResult, proxy: str, silence_s: float, tls: ssl.SSLContext | None
+) -> HttpConnection:
+    """Connect to a server, or through a proxy if that is not empty. `tls`: what checks both.
+
+    Raises OSError.
+    """
+    end = urlsplit(proxy) if proxy and forwards(server, proxy) else server
+    host, port = end.hostname or "", end.port or _PORTS[end.scheme]
+    end_tls = tls if end.scheme == "https" else None
+    if not proxy or end is not server:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: HttpConnection(silence_s),
+            host,
+            port,
+            ssl=end_tls,
+            happy_eyeballs_delay=_HAPPY_EYEBALLS_S,
+        )
+        return connection
+    from python_socks import ProxyError  # noqa: PLC0415 - only where a proxy is used
+    from python_socks.async_.asyncio.v2 import Proxy  # noqa: PLC0415 - the same
+
+    way = Proxy.from_url(
+        proxy.replace("socks5h:", "socks5:").replace("https:", "http:"),
+        rdns=True,
+        proxy_ssl=tls if proxy.startswith("https:") else None,
+    )
+    try:
+        stream = await way.connect(host, port, end_tls)
+    except ProxyError as error:
+        raise ProxyFailed(str(error)) from None
+    connection, transport = HttpConnection(silence_s), stream.writer.transport
+    connection.under = stream
+    connection.connection_made(transport)
+    transport.set_protocol(connection)
+    return connection
 
 
 def create_tls_context() -> ssl.SSLContext:
-    """Return a context that trusts certifi's certificates, or those that SSL_CERT_FILE or
-    SSL_CERT_DIR names (docs.openssl.org, SSL_CTX_set_default_verify_paths).
+    """Return what checks servers by the certificates of certifi, or those that the variable
+    SSL_CERT_FILE or SSL_CERT_DIR names (OpenSSL's own, as in httpx). Raises OSError.
     """
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    file = file or (None if folder else certifi.where())
-    return ssl.create_default_context(cafile=file, capath=None if file else folder)
+    if file or not folder:
+        context = ssl.create_default_context(cafile=file or certifi.where())
+    else:
+        context = ssl.create_default_context(capath=folder)
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -17,9 +17,10 @@ import json
 import logging
 import os
 import re
+import ssl
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
 
@@ -40,7 +41,7 @@ from gateway.core.proxy import find_proxy, through
 from gateway.core.text_safety import one_line
 
 if TYPE_CHECKING:
-    import httpcore
+    from agent.models.connection import HttpConnection
 
 logger = logging.getLogger(__name__)
 
@@ -433,21 +434,18 @@ _BYTES_PER_TOKEN = 1_000
 """Bytes of events for each token of an answer: three times those of an event for each token."""
 _ANSWER_BYTES = 256 * 1024
 """Bytes of an answer apart from its tokens."""
-_KEPT_S = 5.0
-"""Seconds for which a connection is kept for the next request."""
-_SAFE_IN_URL = "/%?:@!$&'()*+,;=~-._"
-"""What is not quoted in the path and query of a URL (RFC 3986)."""
 _ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
+_URL_CHARS = "/%?=&:@!$'()*+,;~"
+"""Characters of a URL that are sent as they are, besides letters, digits and `_.-`."""
 
 
 class ModelHttpClient:
-    """Posts JSON to one URL and reads server-sent events or JSON. One connection pool, opened at
-    the first use.
+    """Posts JSON to one URL and reads server-sent events or JSON. Connections are kept for a moment
+    (`agent.models.connection.KEEP_S`).
 
-    httpcore is imported then, not with this module: a start without remote models saves that. What
-    httpx puts on it, with redirects, cookies and ways to authenticate, takes twice as long.
+    h11 is imported at the first use, which a start without remote models saves.
     """
 
     def __init__(
@@ -471,64 +469,44 @@ class ModelHttpClient:
                 "an api key (or ANTHROPIC_CACHE_BETA) holds characters that cannot be sent in a "
                 "header; copy it again"
             )
-        parts = _split_url(url)
-        address = parts.netloc.rpartition("@")[2]
-        address = address if address.isascii() else address.encode("idna").decode()
-        path, query = (quote(one, safe=_SAFE_IN_URL) for one in (parts.path, parts.query))
-        self._url = urlunsplit((parts.scheme, address, path, query, ""))
+        self._server = urlsplit(url)
+        host = self._server.netloc.rpartition("@")[2]
+        self._target = quote(self._server.path or "/", safe=_URL_CHARS)
+        if self._server.query:
+            self._target += f"?{quote(self._server.query, safe=_URL_CHARS)}"
         self._headers = {
-            "host": address,
+            "host": host if host.isascii() else host.encode("idna").decode(),
             "user-agent": "reverie",
             "accept-encoding": "gzip",
             "content-type": "application/json",
             **headers,
+            **_login_header("authorization", self._server),
         }
-        if parts.username is not None:
-            login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
-            self._headers["authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._secret = secret
         self._timeout_s = timeout_s
-        self._max_keepalive = 8 if reuse else 0
+        self._most_kept = 8 if reuse else 0
         self._proxy_setting = proxy
-        self._through = ""
-        """The proxy, for reasons."""
-        self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
-        self._timeouts["connect"] = min(CONNECT_TIMEOUT_S, timeout_s)
-        self._pool: httpcore.AsyncConnectionPool | None = None
+        self._proxy: str | None = None
+        """None: it was not looked up yet."""
+        self._tls: ssl.SSLContext | None = None
+        self._kept: list[HttpConnection] = []
+        self._busy: set[HttpConnection] = set()
         self._closed = False
         self.host = format_host(url)
         """Host and port, for people."""
 
-    def open(self) -> "httpcore.AsyncConnectionPool":
-        """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's
-        proxy is no URL.
+    def open(self) -> str:
+        """Return the proxy; empty: there is none. Raises ModelUnusable after `aclose`, or if the
+        environment's proxy is no URL.
         """
         if self._closed:
             raise ModelUnusable(f"the client of {self.host} is closed")
-        if self._pool is None:
-            import httpcore  # noqa: PLC0415 - imported when first needed: see the class
-
-            from agent.models.connection import AsyncioBackend, create_tls_context  # noqa: PLC0415 - the same
-
+        if self._proxy is None:
             try:
-                proxy = find_proxy(self._proxy_setting, self._url)
+                self._proxy = find_proxy(self._proxy_setting, self._server.geturl())
             except ValueError as error:
                 raise ModelUnusable(f"{self.host} cannot be asked: {error}") from None
-            self._through, by = through(proxy), urlsplit(proxy)
-            login = (unquote(by.username), unquote(by.password or "")) if by.username else None
-            # CA certificates take a megabyte and 15 ms, and are needed for TLS only.
-            is_secure = "https" in (urlsplit(self._url).scheme, by.scheme)
-            context = create_tls_context() if is_secure else None
-            proxy_context = context if by.scheme == "https" else None
-            self._pool = httpcore.AsyncConnectionPool(
-                context,
-                httpcore.Proxy(proxy, login, ssl_context=proxy_context) if proxy else None,
-                max_connections=None,
-                max_keepalive_connections=self._max_keepalive,
-                keepalive_expiry=_KEPT_S,
-                network_backend=AsyncioBackend(),
-            )
-        return self._pool
+        return self._proxy
 
     async def stream_events(
         self,
@@ -546,8 +524,8 @@ class ModelHttpClient:
         Closing the generator or cancelling its consumer closes the connection.
         """
         parser, size_bytes, count = SseParser(), 0, 0
-        async with self._send("POST", encode_body(body), "text/event-stream") as content:
-            async for data in content:
+        async with self._send("POST", encode_body(body), "text/event-stream") as response:
+            async for data in response.read_body():
                 size_bytes += len(data)
                 if max_tokens and size_bytes > _ANSWER_BYTES + _BYTES_PER_TOKEN * max_tokens:
                     logger.warning(
@@ -572,8 +550,8 @@ class ModelHttpClient:
         method, content = "GET" if body is None else "POST", body
         if isinstance(content, Mapping):
             content = encode_body(content)
-        async with self._send(method, content, "application/json") as arriving:
-            answer = await _read_limited(arriving, _JSON_BYTES)
+        async with self._send(method, content, "application/json") as response:
+            answer = await _read_limited(response, _JSON_BYTES)
         if len(answer) > _JSON_BYTES:
             raise ModelBusy(f"{self.host} sent more than an answer may hold")
         return answer
@@ -581,51 +559,86 @@ class ModelHttpClient:
     @asynccontextmanager
     async def _send(
         self, method: str, content: bytes | None, media_type: str, *, action: str = ""
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send a request, and yield the content of its response, which is of this type. Raises a
-        ModelError, also for what breaks while the content is read.
+    ) -> AsyncIterator["HttpConnection"]:
+        """Send a request, and yield the connection with the body of its response, which is of this
+        type. Raises a ModelError, also for what breaks while the response is read.
 
-        `action`: appended to the URL.
+        `action`: appended to the path.
         """
-        pool = self.open()
-        import httpcore  # noqa: PLC0415 - imported when first needed: see the class
+        proxy = self.open()
+        import h11  # noqa: PLC0415 - imported when first needed: see the class
 
-        length = {} if content is None else {"content-length": str(len(content))}
-        request = httpcore.Request(
-            method,
-            self._url + action,
-            headers=[*(self._headers | {"accept": media_type} | length).items()],
-            content=content,
-            extensions={"timeout": self._timeouts},
-        )
+        from agent.models.connection import forwards  # noqa: PLC0415 - the same
+
+        target, headers = self._target + action, self._headers | {"accept": media_type}
+        if content is not None:
+            headers["content-length"] = str(len(content))
+        if forwards(self._server, proxy):
+            target = f"http://{headers['host']}{target}"
+            headers |= _login_header("proxy-authorization", urlsplit(proxy))
+        connection = self._take_kept() or await self._connect(proxy)
+        self._busy.add(connection)
         try:
-            async with aclosing(await pool.handle_async_request(request)) as response:
-                headers = {
-                    name.decode("latin-1").lower(): value.decode("latin-1")
-                    for name, value in response.headers
-                }
-                kind = headers.get("content-type", media_type).partition(";")[0].strip()
-                arriving = response.aiter_stream()
-                if headers.get("content-encoding", "").lower() in ("gzip", "x-gzip"):
-                    arriving = _unpack(arriving)
-                if response.status == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
-                    yield arriving
-                    return
-                body = await _read_limited(arriving, _ERROR_BODY_BYTES)
-        except (
-            httpcore.NetworkError,
-            httpcore.TimeoutException,
-            httpcore.ProtocolError,
-            httpcore.ProxyError,
-            zlib.error,
-            SseEventTooLarge,
-        ) as error:
-            raise self._to_model_error(error) from None  # the cause may hold request headers
-        told = self.read_error(response.status, headers, body)
+            request = h11.Request(method=method, target=target, headers=[*headers.items()])
+            response = await connection.ask(request, content)
+            found = {name.decode(): value.decode("latin-1") for name, value in response.headers}
+            kind = found.get("content-type", media_type).partition(";")[0].strip()
+            connection.is_packed = found.get("content-encoding", "").endswith("gzip")
+            if response.status_code == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
+                yield connection
+                return
+            body = await _read_limited(connection, _ERROR_BODY_BYTES)
+        except h11.LocalProtocolError:
+            raise ModelUnusable(
+                f"the request to {self.host} cannot be sent: check base_url and api_key"
+            ) from None  # the cause may hold request headers
+        except SseEventTooLarge:
+            raise ModelBusy(f"{self.host} sent more than one event may hold") from None
+        except (h11.RemoteProtocolError, zlib.error):
+            if self._closed:
+                raise ModelUnusable(f"the client of {self.host} is closed") from None
+            if connection.was_silent:
+                raise ModelBusy(f"{self.host} was silent for {self._timeout_s:g} s") from None
+            raise ModelBusy(f"{self.host} cut the connection") from None
+        finally:
+            self._busy.discard(connection)
+            if connection.release() and len(self._kept) < self._most_kept:
+                self._kept.append(connection)
+            else:
+                connection.close()
+        told = self.read_error(response.status_code, found, body)
         raise told or ModelUnusable(
             f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: "
             "check base_url"
         )
+
+    def _take_kept(self) -> "HttpConnection | None":
+        while self._kept:
+            connection = self._kept.pop()
+            if connection.is_fresh():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, proxy: str) -> "HttpConnection":
+        """Raises a ModelError."""
+        from agent.models.connection import connect, create_tls_context  # noqa: PLC0415 - see `_send`
+
+        try:
+            if self._tls is None and "https" in (self._server.scheme, urlsplit(proxy).scheme):
+                self._tls = create_tls_context()  # certificates take a megabyte and 15 ms
+            async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeout_s)):
+                connection = await connect(self._server, proxy, self._timeout_s, self._tls)
+        except TimeoutError:
+            raise ModelBusy(f"{self.host} does not answer the connection{through(proxy)}") from None
+        except ssl.SSLCertVerificationError:
+            raise ModelUnusable(f"the certificate of {self.host} is not valid") from None
+        except (OSError, UnicodeError):
+            raise ModelBusy(f"cannot connect to {self.host}{through(proxy)}") from None
+        if self._closed:
+            connection.close()
+            raise ModelUnusable(f"the client of {self.host} is closed")
+        return connection
 
     def read_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError | None:
         """Return the error in a response of another status than 200, or of another type than was
@@ -642,29 +655,16 @@ class ModelHttpClient:
     async def aclose(self) -> None:
         """Close all connections; streams under way end with an error. Safe to call twice."""
         self._closed = True
-        if self._pool is not None:
-            await self._pool.aclose()
+        for connection in (*self._kept, *self._busy):
+            connection.close()
 
-    def _to_model_error(self, error: Exception) -> ModelError:
-        import httpcore  # noqa: PLC0415 - imported when first needed: see the class
 
-        if self._closed:
-            return ModelUnusable(f"the client of {self.host} is closed")
-        if isinstance(error, httpcore.ConnectTimeout):
-            return ModelBusy(f"{self.host} does not answer the connection{self._through}")
-        if isinstance(error, httpcore.TimeoutException):
-            return ModelBusy(f"{self.host} was silent for {self._timeout_s:g} s")
-        if isinstance(error, httpcore.ConnectError | httpcore.ProxyError):
-            if "CERTIFICATE_VERIFY_FAILED" in str(error):
-                return ModelUnusable(f"the certificate of {self.host} is not valid")
-            return ModelBusy(f"cannot connect to {self.host}{self._through}")
-        if isinstance(error, httpcore.LocalProtocolError):
-            return ModelUnusable(
-                f"the request to {self.host} cannot be sent: check base_url and api_key"
-            )
-        if isinstance(error, SseEventTooLarge):
-            return ModelBusy(f"{self.host} sent more than one event may hold")
-        return ModelBusy(f"{self.host} cut the connection")
+def _login_header(name: str, url: SplitResult) -> dict[str, str]:
+    """Return a header with the user and password of a URL. Empty: it has none."""
+    if url.username is None:
+        return {}
+    login = f"{unquote(url.username)}:{unquote(url.password or '')}".encode()
+    return {name: f"Basic {base64.b64encode(login).decode()}"}
 
 
 class RemoteModel:
@@ -754,15 +754,9 @@ def format_host(url: str) -> str:
     return f"{host}:{parts.port}" if parts.port else host
 
 
-async def _unpack(arriving: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS)
-    async for data in arriving:
-        yield unpacker.decompress(data)
-
-
-async def _read_limited(arriving: AsyncIterator[bytes], most_bytes: int) -> bytes:
+async def _read_limited(response: "HttpConnection", most_bytes: int) -> bytes:
     body = bytearray()
-    async for data in arriving:
+    async for data in response.read_body():
         body += data
         if len(body) > most_bytes:
             break

@@ -12,7 +12,7 @@ import asyncio
 import base64
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
@@ -30,6 +30,9 @@ from agent.models.http import (
 )
 from gateway.core.clock import Clock
 from gateway.core.installing import install_command
+
+if TYPE_CHECKING:
+    from agent.models.connection import HttpConnection
 
 METADATA_URL = "http://metadata.google.internal"
 _VERSION = "vertex-2023-10-16"
@@ -197,7 +200,7 @@ class _VertexClient(ModelHttpClient):
     @asynccontextmanager
     async def _send(
         self, method: str, content: bytes | None, media_type: str, *, action: str = ""
-    ) -> AsyncIterator[AsyncIterator[bytes]]:
+    ) -> AsyncIterator["HttpConnection"]:
         action = ":streamRawPredict" if media_type == "text/event-stream" else ":rawPredict"
         async with AsyncExitStack() as stack:
             token = ""
