@@ -62,8 +62,6 @@ class Core(Protocol):
 
 @dataclass
 class Turn:
-    """A running turn."""
-
     autonomous: bool
     began: datetime
     cut: bool = False
@@ -265,7 +263,6 @@ class Shell:
         self.now = until
 
     def tick(self) -> None:
-        """The timer comes."""
         self.armed = False
         before, at = self.state, self.now
         held = self.core.blocking_reasons(before, self.policy, at)
@@ -294,7 +291,6 @@ class Shell:
         self.send(Presence(at=self.now, level=level))
 
     def order(self, order: DmnOrder, seconds: float | None) -> None:
-        """An operator speaks."""
         until = None if seconds is None else self.now + timedelta(seconds=seconds)
         if order == "quiet":
             self.quiet_until = until or datetime.max.replace(tzinfo=UTC)
@@ -304,12 +300,10 @@ class Shell:
         self.send(Directive(at=self.now, order=order, until=until, on=("x",)))
 
     def refuse(self) -> None:
-        """The money is refused."""
         self.counts.refused_on.add(self.now.date().isoformat())
         self.send(BudgetSpent(at=self.now))
 
     def write_down(self, tokens: int) -> None:
-        """There is something to dream of."""
         self.material += tokens
 
     def restart(self) -> None:
@@ -336,7 +330,6 @@ class Shell:
                 self.say(place, urgency)
 
     def stop(self) -> None:
-        """The process ends soon."""
         self.stopped, self.queue = True, []
         self.send(Stopping(at=self.now))
 

@@ -352,7 +352,6 @@ def chat(tokens: int = 100, *, covered: bool = False) -> TurnSizes:
 def loop(
     result: int = 1_000, results: int = 1, *, said: int = 100, stub: int = 50, covered: bool = False
 ) -> TurnSizes:
-    """A turn with tools."""
     return TurnSizes(
         whole=said + results * (result + stub),
         trimmed=said + results * stub,

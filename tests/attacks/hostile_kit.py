@@ -71,8 +71,6 @@ NOTICE = re.compile(r"`!(?:approve|show) ([^`\s]+)`")
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who speaks."""
-
     id: str
     name: str
     verified: bool = True
@@ -158,7 +156,6 @@ class Puppet(Obedient):
         self._number = itertools.count(1)
 
     def order(self, calls: Sequence[tuple[str, str]], text: str, places: frozenset[str]) -> str:
-        """Its word."""
         word = f"obey-{next(self._number):03}"
         self.orders[word] = Order(tuple(calls), text, places)
         return word
@@ -257,8 +254,6 @@ class Street(ConsoleChannel):
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of an attack."""
-
     won: bool
     held: str
     """What held it, in the gateway's own words."""
@@ -266,8 +261,6 @@ class Fate:
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One row of the table."""
-
     name: str
     category: str
     run: "Callable[[Scene], Awaitable[Fate]]"
@@ -302,7 +295,6 @@ class Town:
 
     @property
     def files(self) -> Path:
-        """The agent's."""
         return self.folder / "workspace" / "files"
 
     @property
@@ -316,7 +308,6 @@ class Town:
         return self.reader
 
     def leaking(self, text: str) -> list[str]:
-        """Names of the secrets in it."""
         return [name for name, secret in self.secrets.items() if secret in text]
 
     def scene(self, room: str = "", *, private: bool = False) -> "Scene":
@@ -382,7 +373,6 @@ class Scene:
         await self.town.street.tell(event)
 
     async def topic(self, text: str, by: Person) -> None:
-        """Somebody changes the room's topic."""
         now = datetime.now(UTC)
         event = MembershipChanged(
             id=EventId(new_id(now)),
@@ -433,7 +423,6 @@ class Scene:
         return found
 
     async def facts(self, kind: type[Any], name: str) -> list[Any]:
-        """What the log has of that kind here."""
         found = await self.town.log.newest_entries(500, kinds=[name], conversation=self.place)
         return [one.fact for one in found if isinstance(one.fact, kind)]
 
@@ -457,7 +446,6 @@ class Scene:
 
     @property
     def posts(self) -> list[str]:
-        """What was posted here."""
         return [part.body for part in self.town.shown if part.to.room == self.room]
 
     @property
@@ -501,7 +489,6 @@ class Scene:
 
     @property
     def touch(self) -> tuple[str, object]:
-        """A call of the shell that leaves it."""
         return "bash", {"command": f"touch /workspace/{self.mark} || touch {self.file(self.mark)}"}
 
     @property
@@ -724,7 +711,6 @@ class Names:
 
 
 def processes(words: str) -> list[int]:
-    """Who has this in the command line."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():

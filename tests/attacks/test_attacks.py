@@ -88,8 +88,6 @@ both."""
 
 @dataclass(frozen=True)
 class Row:
-    """An attack."""
-
     delay: str
     way: str
     goal: str

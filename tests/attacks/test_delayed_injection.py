@@ -62,7 +62,6 @@ class Chat:
             await asyncio.sleep(0.02)
 
     async def asked(self) -> list[ApprovalRequested]:
-        """What an admin was asked here."""
         return await self.scene.facts(ApprovalRequested, "approval_asked")
 
     async def approvals(self) -> list[str]:

@@ -112,7 +112,6 @@ class Story:
         return self.world.person(self.platform, name)
 
     def opened(self, room: str) -> str:
-        """A role that sees a room of Discord."""
         it = self.world.discord.world
         role: str = it.add_role(f"role{room}")["id"]
         overwrites = it.channels[room]["permission_overwrites"]
@@ -202,7 +201,6 @@ class Story:
         return await self.asks()
 
     async def changes(self) -> None:
-        """What makes it an attack."""
         it, user = self.world, self.asker.id
         if self.attack == "kicked a moment ago":
             assert await self.asks(), "a member"

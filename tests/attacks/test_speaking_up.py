@@ -39,7 +39,6 @@ class Obedient(PlayedModel):
         super().__init__(clock, answer)
 
     def asked_in(self, place: str) -> list[Ask]:
-        """Its requests there."""
         return [one for one in self.asked if one.place == place]
 
 

@@ -98,8 +98,6 @@ class LeapingClock:
 
 @dataclass
 class Order:
-    """What the model does at a word."""
-
     calls: tuple[Call, ...]
     says: str
     places: set[str]
@@ -131,7 +129,6 @@ class Puppet(Obedient):
         self._numbers = itertools.count(1)
 
     def order(self, order: Order) -> str:
-        """Its word."""
         word = f"obey-{next(self._numbers):03}"
         self.orders[word] = order
         return word
@@ -333,8 +330,6 @@ class OnIrc(Place):
 
 @dataclass
 class World:
-    """All of it."""
-
     folder: Path
     telegram: BotApi
     discord: DiscordApi
@@ -404,7 +399,6 @@ class World:
         return made
 
     def alone(self, who: Person) -> Place:
-        """The direct chat with somebody."""
         if who.platform == "telegram":
             return OnTelegram(self, who.id, direct=True, chat=who.telegram)
         if who.platform == "discord":
@@ -433,7 +427,6 @@ class World:
         return (self.folder / "workspace/MEMORY.md").read_text()
 
     def acted(self, mark: str) -> list[str]:
-        """What the MCP server was told to do."""
         return [one.name for one in (self.folder / "mcp").glob(f"acted-{mark}*")]
 
     async def begin(self) -> None:

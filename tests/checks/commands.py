@@ -105,7 +105,6 @@ def lines_of(row: CommandDefinition) -> Iterator[str]:
 
 
 def text() -> str:
-    """Return the whole page."""
     lines = [HEAD]
     for group in COMMAND_GROUPS:
         lines += [f"## {TITLES[group]}", "", "| command | who | effect |", "|---|---|---|"]

@@ -80,8 +80,6 @@ SAYS_WHICH = "Selects this kind."
 
 
 class Key(NamedTuple):
-    """One that can be written."""
-
     path: tuple[str, ...]
     type: str
     default: str
@@ -90,8 +88,6 @@ class Key(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Keys that stand together."""
-
     title: str
     about: str
     keys: list[Key]
@@ -101,7 +97,6 @@ schema = functools.cache(read_schema)
 
 
 def sections(told: Schema) -> list[Schema]:
-    """Those that a type holds."""
     if "$ref" in told:
         found = schema()["$defs"][told["$ref"].rpartition("/")[2]]
         return [found] if "properties" in found else []
@@ -232,7 +227,6 @@ def comments_of(text: str) -> dict[str, str]:
 
 
 def tables() -> list[Table]:
-    """All of it."""
     comments = comments_of(EXAMPLE.read_text(encoding="utf-8"))
     found = list[Table]()
 
@@ -266,7 +260,6 @@ def tables() -> list[Table]:
 
 
 def text() -> str:
-    """The whole page."""
     lines = [HEAD]
     for table in tables():
         lines += [

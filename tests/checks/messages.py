@@ -148,7 +148,6 @@ def _new_catalog(language: str | None) -> Catalog:
 
 
 def po_path(language: str) -> Path:
-    """The source of a catalog."""
     return LOCALE_DIR / language / "LC_MESSAGES" / f"{DOMAIN}.po"
 
 
@@ -191,7 +190,6 @@ def _fields(text: str) -> list[str]:
 
 
 def problems(language: str, catalog: Catalog) -> Iterator[str]:
-    """What is wrong with the translations."""
     for message in catalog:
         if message.id:
             yield from (f"{language}: {why}: {message.id!r}" for why in _faults(message))

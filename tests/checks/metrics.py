@@ -71,7 +71,6 @@ def replace_told(one: Metric) -> Metric:
 
 
 def parsed(document: str) -> list[Metric]:
-    """The metrics of the document."""
     return [
         Metric(*found)
         for found in re.findall(r"^\| `(\S+)` \| (\S+) \| (.*) \|$", document, re.MULTILINE)
@@ -79,7 +78,6 @@ def parsed(document: str) -> list[Metric]:
 
 
 def page(metrics: Sequence[Metric]) -> str:
-    """The document."""
     return HEAD + "".join(f"| `{one.name}` | {one.kind} | {one.told} |\n" for one in metrics)
 
 

@@ -125,7 +125,6 @@ def members() -> Iterator[str]:
 
 
 def text() -> str:
-    """The page."""
     parts = [HEAD, *members()]
     for module in EXPORTING:
         about = (ast.get_docstring(parsed(module)) or "").split("\n\n")[0]

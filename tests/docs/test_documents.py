@@ -42,7 +42,6 @@ def anchors(page: Path) -> set[str]:
 
 
 def blocks(page: Path) -> Iterator[str]:
-    """Every line of every fenced block."""
     for block in re.findall(
         r"^```[a-z]*\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL
     ):
@@ -50,7 +49,6 @@ def blocks(page: Path) -> Iterator[str]:
 
 
 def spans(page: Path) -> list[str]:
-    """Every span of code outside the blocks."""
     outside = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     return re.findall(r"`([^`]+)`", outside)
 

@@ -186,6 +186,12 @@ class Town:
         await self.write(event, greeting)
         return greeting.post if greeting else None
 
+    async def shown(self, event: Notification) -> Post:
+        """The same, where something has to be said to it."""
+        post = await self.hear(event)
+        assert post is not None
+        return post
+
     async def greet(self, event: Notification) -> Decision | None:
         came = routed(event, self.policy)
         return await self.pairing.judge(came, undecided(came))
@@ -308,8 +314,7 @@ class Town:
 
     async def paired(self, channel: ChannelName, sender: Sender) -> None:
         """Somebody is let in, from the first word on."""
-        post = await self.hear(self.message(channel, sender))
-        assert post is not None
+        post = await self.shown(self.message(channel, sender))
         answer = await self.ask(TG, OWNER, "pair approve", code=code(post))
         assert answer.ok, answer.answer
 

@@ -61,8 +61,6 @@ def grown(tmp: Path) -> Settings:
 
 
 def stored(settings: Settings, *batches: Sequence[NewEntry]) -> None:
-    """Put these into its store."""
-
     async def story() -> None:
         async with await Store.open(settings.store.path, ManualClock(WHEN)) as store:
             for batch in batches:

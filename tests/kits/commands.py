@@ -63,7 +63,6 @@ def dispatcher_of(
 
 
 def parts_of(**parts: Any) -> Any:
-    """Return an object with these parts."""
     return SimpleNamespace(**parts)
 
 

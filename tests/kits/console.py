@@ -229,8 +229,6 @@ def turn(
 
 
 class Eyes:
-    """A person in front of the console."""
-
     def __init__(self, app: ConsoleApp, pilot: Pilot[int]) -> None:
         self.app, self.pilot = app, pilot
 
@@ -279,7 +277,6 @@ class Seat(Eyes):
 
 @contextlib.asynccontextmanager
 async def opened(url: str, token: str, size: tuple[int, int] = (120, 40)) -> AsyncIterator[Eyes]:
-    """A console on a gateway."""
     api = GatewayApiClient(url, token)
     app = ConsoleApp(api, "a tester")
     try:

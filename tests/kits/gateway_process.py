@@ -75,7 +75,6 @@ class Program:
         self.write()
 
     def keep_in(self, url: str) -> None:
-        """Have the store in this database."""
         self.config["store"]["url"] = url
         self.write()
 
@@ -108,7 +107,6 @@ class Program:
 
     @contextlib.asynccontextmanager
     async def inside(self) -> AsyncIterator[None]:
-        """The gateway in this process."""
         stop = asyncio.Event()
         running = asyncio.create_task(
             app.run(parse_config(self.config, self.directory), stop, clock=self.clock())
@@ -159,7 +157,6 @@ class Program:
 
     @property
     def log(self) -> str:
-        """What the processes have written."""
         return (self.directory / "stderr.txt").read_text()
 
     async def calm(self, limit_s: float = 300.0) -> None:
@@ -186,7 +183,6 @@ class Program:
         return False
 
     async def entries(self) -> list[LogEntry]:
-        """The log."""
         entries: list[LogEntry] = []
         async with await Store.open_readonly(self.location) as reader:
             while page := await reader.entries(after=entries[-1].seq if entries else 0):
@@ -194,7 +190,6 @@ class Program:
         return entries
 
     async def facts(self, kind: type[Fact]) -> list[Any]:
-        """Those of one kind."""
         return [entry.fact for entry in await self.entries() if isinstance(entry.fact, kind)]
 
 

@@ -76,7 +76,6 @@ def sight_of(context: ToolContext) -> tuple[Visibility, ConversationId]:
 
 
 def at(place: Address, *, agent: str = "reverie", everything: bool | None = None) -> ToolContext:
-    """A turn there."""
     scope = place.conversation if place in PRIVATE else PUBLIC
     own = frozenset([place.conversation])
     sight = Visibility(
@@ -121,7 +120,6 @@ class Papers:
         return self.memory.dreamer.material_tokens("reverie")
 
     async def recall(self, context: ToolContext, query: str) -> str:
-        """What the tool finds."""
         return (await self.recalling.recall(context, query=query)).text
 
     async def recalled(

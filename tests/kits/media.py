@@ -36,7 +36,6 @@ def seeing(script: Script | None = None) -> ScriptedModel:
 
 
 def shown(gateway: Gateway, number: int = -1) -> list[Image]:
-    """Return every image of a request."""
     request = gateway.scripted.requests[number]
     return [part for said in request.conversation for part in said.parts if isinstance(part, Image)]
 

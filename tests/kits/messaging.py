@@ -269,7 +269,6 @@ class Stagehands:
         return at_.seq
 
     async def delivered(self) -> None:
-        """All that waits has gone."""
         async with asyncio.timeout(120):
             while self.tasks.running:
                 await asyncio.wait(self.tasks.running)

@@ -65,8 +65,6 @@ def configured(
 
 
 class GoOn(Protocol):
-    """What follows a command's answer."""
-
     async def __call__(self, durable: bool, settles: bool = True) -> None:
         """Make it durable, and settle it."""
 

@@ -194,7 +194,6 @@ class Home:
     said: int = 0
 
     async def begin(self) -> None:
-        """A process starts."""
         self._held = contextlib.AsyncExitStack()
         equipment = await self._held.enter_async_context(
             open_model_services(LiveSettings(self.settings), self.clock, model=None)
@@ -246,7 +245,6 @@ class Home:
         mind.context.tools.pin_specs()
 
     async def end(self) -> None:
-        """The process ends."""
         await self._gateway.plugins.stop()
         self._tasks.cancel()  # what is to be saved some time later
         await self._held.aclose()
@@ -292,14 +290,12 @@ class Home:
         )
 
     async def take(self, place: Address = ROOM) -> TurnEnded:
-        """A turn is taken there."""
         mind = self.minds.agent_for(place.conversation)
         return await mind.take_turn(
             place.conversation, autonomous=False, continuing=False, handle=TurnHandle()
         )
 
     async def ended(self, place: Address = ROOM) -> list[tuple[LogEntry, TurnRecord]]:
-        """All turns there."""
         found = await self.log("turn_ended", place=place.conversation)
         return [(one, one.fact) for one in found if isinstance(one.fact, TurnRecord)]
 

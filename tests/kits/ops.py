@@ -36,8 +36,6 @@ def rendered_metrics(*sources: Collector) -> str:
 
 @dataclass
 class Event:
-    """One that was told."""
-
     name: str
     data: dict[str, Any]
     id: int | None = None
@@ -45,8 +43,6 @@ class Event:
 
 @dataclass
 class Told:
-    """All that was told to one listener."""
-
     events: list[Event] = field(default_factory=list)
     raw: str = ""
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -127,8 +123,6 @@ class Operated(Gateway):
 
 
 class _Port(logging.Handler):
-    """Hears which port it is."""
-
     def __init__(self) -> None:
         super().__init__()
         self.found: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -65,5 +65,4 @@ def privacy(
 
 
 def titles(store: StoreReader) -> PlaceTitles:
-    """Return the titles in the log."""
     return PlaceTitles(store, Redactor())

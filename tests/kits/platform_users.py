@@ -96,11 +96,9 @@ class IrcClient:
         await self.until(rf".*PONG .*{token}$")
 
     def saw(self, pattern: str) -> int:
-        """How many lines matched."""
         return sum(re.match(pattern, line) is not None for line in self._seen)
 
     def told(self, where: str) -> list[str]:
-        """What the bot said there."""
         return [text for to, text in self.said if to.casefold() == where.casefold()]
 
     async def _read(self) -> None:
@@ -120,8 +118,6 @@ class IrcClient:
 
 
 class Seat(ABC):
-    """One person in one place."""
-
     platform: str
     direct: bool
     name: str
@@ -162,8 +158,6 @@ def text_of(prefix: str, name: str, sub: str, given: Mapping[str, str]) -> str:
 
 @dataclass
 class OnTelegram(Seat):
-    """Of somebody on Telegram."""
-
     api: BotApi
     person: Person
     chat: Chat | None = None
@@ -198,8 +192,6 @@ class OnTelegram(Seat):
 
 @dataclass
 class OnDiscord(Seat):
-    """Of somebody on Discord."""
-
     api: DiscordApi
     user: str
     channel: str
@@ -238,8 +230,6 @@ class OnDiscord(Seat):
 
 @dataclass
 class OnIrc(Seat):
-    """Of somebody on IRC."""
-
     client: IrcClient
     room: str = ""
     """Empty: alone with the bot."""

@@ -64,7 +64,6 @@ class FixedPresence(PresenceTracker):
 
 
 def bindings_of(settings: Settings) -> Bindings:
-    """Return the bindings of these settings."""
     return LiveBindings(LiveSettings(settings))
 
 

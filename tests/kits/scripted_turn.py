@@ -55,8 +55,6 @@ class NoTools:
 
 @dataclass(frozen=True, kw_only=True)
 class Say:
-    """One answer."""
-
     text: str = ""
     calls: tuple[tuple[str, str], ...] = ()
     """(id, name)."""
@@ -139,8 +137,6 @@ class Drawer:
 
 
 class Tools(Protocol):
-    """Tools of a turn in the test's hands."""
-
     @property
     def specs(self) -> tuple[ToolSpec, ...]: ...
 

@@ -35,7 +35,6 @@ class SmallDisk:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (max(sizes), resource.RLIM_INFINITY))
 
     async def free(self, pid: int) -> None:
-        """Make room again."""
         if self.prefix:
             await self._run("rm", f"{self.directory}/filling")
         else:

@@ -180,7 +180,6 @@ def judged(cause: NewEntry, urgency: Urgency = 3, fate: Fate = "due") -> NewEntr
 
 
 def heard(number: int, text: str = "", room: str = "#a", urgency: Urgency = 3) -> list[NewEntry]:
-    """A message with its judgement."""
     message = said(number, text, room)
     return [message, judged(message, urgency)]
 

@@ -49,7 +49,6 @@ class TcpProxy:
         self._passes.set()
 
     def reset(self) -> None:
-        """Break all connections."""
         for writer in self._writers:
             writer.transport.abort()
 

@@ -65,7 +65,6 @@ class Town:
     _open: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     def seat(self, platform: str, who: str, where: Where) -> Seat:
-        """A person in a place."""
         if platform == TELEGRAM:
             chat = {"room": self.lounge, "den": self.den, "alone": None}[where]
             return OnTelegram(self.telegram, self.persons[who], chat)
@@ -98,7 +97,6 @@ class Town:
         ]
 
     def user(self, who: str) -> str:
-        """Somebody's id on Discord."""
         return next(
             number for number, one in self.discord.world.users.items() if one["username"] == who
         )
@@ -171,12 +169,10 @@ class Town:
                 await asyncio.sleep(0.002)
 
     async def facts(self, kind: str) -> list[Fact]:
-        """Those of the log."""
         assert self.reader is not None
         return [entry.fact for entry in await self.reader.entries(kinds=[kind])]
 
     async def ups(self, channel: str) -> int:
-        """How often it was connected so far."""
         found = await self.facts("link")
         return sum(
             isinstance(one, ConnectionChanged) and one.channel == channel and one.up

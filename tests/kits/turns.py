@@ -101,8 +101,6 @@ class Idle(DrivenAgent):
 
 
 class Hands(ToolDispatcher):
-    """The tools in the desk's drawer."""
-
     def __init__(self, desk: "Desk") -> None:
         self._desk = desk
         super().__init__([], NoApprovals(), running_calls(), Redactor())
@@ -158,7 +156,6 @@ def context_of(
     ceilings: list[float] | None = None,
     cache: PromptCache | None = None,
 ) -> AgentContext:
-    """What turns of this agent work with."""
     store, clock, live = gateway.store, gateway.clock, gateway.live
     history = HistoryStore(store, clock, MediaStore(live, Path("/nonexistent"), {}, clock))
     return AgentContext(
@@ -309,7 +306,6 @@ class Desk:
         )
 
     async def tell(self, event: Notification, place: ConversationId, urgency: int) -> None:
-        """Make something unread there."""
         came = NewEntry(fact=event, at=self.clock.now(), conversation=place, key=dedup_key(event))
         assert urgency in (0, 1, 2, 3)
         judged = Judgement(
@@ -361,8 +357,6 @@ def at_desk(
     *answers: Say,
     who: identity.AccessPolicy = WHO,
 ) -> None:
-    """Run a story with these answers."""
-
     async def run() -> None:
         store = await Store.open(tmp_path / "reverie.db", ManualClock(WHEN))
         try:

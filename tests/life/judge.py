@@ -33,8 +33,6 @@ class Line(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One request of the model."""
-
     at: datetime
     place: str
     """The same names; `inner`: the conversation of the agent with itself."""
@@ -49,8 +47,6 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Day:
-    """What came of it."""
-
     said: Sequence[Line]
     """By people and the bot, everywhere, in order."""
     requests: Sequence[Request] = ()
@@ -75,8 +71,6 @@ class Day:
 
 
 class Rule(NamedTuple):
-    """What is to hold."""
-
     name: str
     broken: Callable[[Day], list[str]]
 
@@ -91,8 +85,6 @@ def asks(line: Line) -> bool:
 
 
 def told(place: str, *words: str, since: datetime, by: datetime) -> Rule:
-    """The bot says so there in that time."""
-
     def broken(day: Day) -> list[str]:
         found = [one for one in day.bot(place) if holds(words, one.text)]
         if any(since <= one.at <= by for one in found):
@@ -246,8 +238,6 @@ def _directives(body: Json) -> list[Any]:
 
 @dataclass(frozen=True)
 class Figures:
-    """Numbers of a day."""
-
     unasked: dict[str, int]
     """Messages that nobody asked for, here or elsewhere, by place."""
     asked_requests: int

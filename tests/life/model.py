@@ -113,7 +113,6 @@ class Said:
 
 
 def words(text: str) -> set[str]:
-    """What a text is about."""
     return {one.casefold().strip(".") for one in _WORD.findall(text)} - _DULL
 
 
@@ -171,7 +170,6 @@ _ALONE = {"attend": ("room", "reason"), "yield_to_user": ("note",)}
 
 
 def inner_call(part: Json) -> tuple[str, Json]:
-    """Name and arguments of a call."""
     name, given = part["name"], part["input"]
     return (given["capability"], given["args"]) if name == "call_capability" else (name, given)
 
@@ -258,8 +256,6 @@ class Ask:
 
 
 class Reasonable:
-    """The model."""
-
     def __init__(self) -> None:
         self._ids = itertools.count(1)
 
@@ -414,7 +410,6 @@ class Reasonable:
         return "\n".join(f"It has ended: {one}" for one in ask.events if "Background job" in one)
 
     def _due(self, ask: Ask, event: str) -> Answer:
-        """What was to be done at this time."""
         if found := re.search(r"look whether .* on (http[^\s\"\')]+)", event):
             return Answer(calls=(self._call(ask, "web_fetch", url=found[1]),))
         if found := re.search(r'; (\S+) wrote in "([^"]+)": "([^"]+)"', event):
@@ -469,7 +464,6 @@ class Reasonable:
         return Answer(text=head + (cited(*known) if known else "I do not know that."))
 
     def _happened(self, ask: Ask) -> str:
-        """All that it was shown about it."""
         away = [line for line in ask.now.splitlines() if line.startswith("Your owner was away")]
         told = "\n".join(ask.results).splitlines() or ask.meanwhile.splitlines()
         told = [
@@ -500,7 +494,6 @@ class Reasonable:
         return Answer(calls=(self._call(ask, "send_message", address=found[1], text=what),))
 
     def _finish(self, ask: Ask, to_me: list[Said]) -> Answer:
-        """Say what came of the tools."""
         name, given = ask.calls[-1]
         result = ask.results[-1] if ask.results else ""
         if not to_me and name in ("tell", "send_message"):

@@ -48,8 +48,6 @@ MIDNIGHT = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 class Scene(NamedTuple):
-    """Somebody says something."""
-
     at: str
     """HH:MM; of the next day with a plus in front."""
     place: str
@@ -96,8 +94,6 @@ class _Stamped(list[tuple[str, str]]):
 
 
 class World:
-    """The servers and the people."""
-
     def __init__(
         self, setting: Setting, scenes: Sequence[Scene], folder: Path, clock: JumpingClock
     ) -> None:
@@ -177,7 +173,6 @@ class World:
         return self.people[name]
 
     def play(self, scene: Scene) -> None:
-        """Somebody says it."""
         to_bot, reply = scene.text.startswith("@"), scene.text.startswith("^")
         text = scene.text.lstrip("@^").strip().replace("{site}", self.site.url(""))
         place = f"alone:{scene.who}" if scene.place == "alone" else scene.place
@@ -221,7 +216,6 @@ class World:
         self.site.pages[path] = Page(text.encode(), {"content-type": "text/plain"})
 
     def heard(self) -> Iterator[Line]:
-        """All that the bot said."""
         chats: dict[str, Chat | Person] = {**self.groups}
         chats |= {f"alone:{name}": one for name, one in self.people.items()}
         for title, chat in chats.items():
@@ -378,7 +372,6 @@ async def _until(at: datetime, clock: JumpingClock, running: "asyncio.Task[None]
 
 
 def live(setting: Setting, scenes: Sequence[Scene], folder: Path, *, begin: str) -> Day:
-    """Live a day."""
     return simulate(
         lambda clock: _live(setting, scenes, folder, clock),
         begin=moment(begin),

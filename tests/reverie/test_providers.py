@@ -36,8 +36,6 @@ class OpenAiKit(ModelApiKit):
 
 
 class Twin:
-    """Passes everything on."""
-
     def __init__(self, real: Model) -> None:
         self.real = real
 

@@ -139,18 +139,15 @@ class PostgresServer:
         return f"postgresql://reverie@127.0.0.1:{self.port}/postgres?options={options}"
 
     def drop(self, schema: str) -> None:
-        """Drop a schema and all in it."""
         self._execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
 
     def end_connections(self) -> None:
-        """End all connections of gateways."""
         self._execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE "
             "'reverie%'"
         )
 
     def execute(self, statement: str) -> list[Any]:
-        """Execute a statement that has rows."""
         import psycopg  # noqa: PLC0415 - an extra, which may be missing
 
         with psycopg.connect(self.url(), autocommit=True) as connection:
@@ -163,7 +160,6 @@ class PostgresServer:
             connection.execute(statement)
 
     def _give_away(self, path: Path) -> None:
-        """Give it to the user of the server."""
         if self._user is not None:
             for one in (path, *path.rglob("*")):
                 os.chown(one, self._user.pw_uid, self._user.pw_gid)

@@ -16,7 +16,6 @@ SAY = r"POST /channels/\d+/messages"
 
 
 def hello(api: DiscordApi, text: str, *, room: str = "", ago_s: float = 0.0) -> str:
-    """Ann mentions the bot."""
     return api.says(room or api.room, api.ann, f"<@{api.bot}> {text}", ago_s=ago_s)
 
 

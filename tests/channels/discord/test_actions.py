@@ -12,13 +12,11 @@ from tests.channels.discord.channel_kit import Running, both, part, place, runni
 
 
 async def said(api: DiscordApi, run: Running, text: str = "hello", room: str = "") -> MessageId:
-    """Our message there."""
     (number,) = (await run.channel.send(part(text, room or api.room, key=text))).ids
     return number
 
 
 def ours(api: DiscordApi, number: str) -> list[str]:
-    """Our reactions to it."""
     return list(api.world.messages[api.room][number].get("bots_reactions", ()))
 
 

@@ -32,7 +32,6 @@ def log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> list[GatewaySocket]:
-    """Those that the adapter opens."""
     opened: list[GatewaySocket] = []
     connect = open_socket
 

@@ -18,7 +18,6 @@ MAKES = "POST .*/threads"
 async def asked(
     api: DiscordApi, run: Running, text: str = ASKED, *, number: int = 1, **more: Any
 ) -> Message:
-    """Ann calls the bot in the room."""
     api.says(api.room, api.ann, f"<@{api.bot}> {text}", **more)
     return await run.message(number)
 

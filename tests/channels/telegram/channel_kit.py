@@ -39,7 +39,6 @@ def parsed(*raw: Any) -> tuple[Update, ...]:
 
 
 def parsed_one(raw: Any) -> Update:
-    """A raw update that has an id."""
     (update,) = parsed(raw)
     return update
 

@@ -27,7 +27,6 @@ SUNNY = "☀"
 
 
 async def said(run: Running, chat: Chat, text: str = "hello") -> MessageId:
-    """Our message there."""
     (number,) = await run.tell(text, at(chat))
     return MessageId(number)
 

@@ -35,7 +35,6 @@ async def moved(spoken: int = 4) -> AsyncIterator[tuple[BotApi, Running, Person,
 
 
 def keys(events: Sequence[Notification]) -> list[str]:
-    """Those that the store would keep apart."""
     return list(dict.fromkeys(map(dedup_key, events)))
 
 

@@ -111,8 +111,7 @@ async def test_the_log_gives_the_same_picture_as_what_was_written(
 
 async def test_what_is_told_again_changes_nothing(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
-        post = await it.hear(it.message(TG, EVE))
-        assert post is not None
+        post = await it.shown(it.message(TG, EVE))
         event = it.command(TG, OWNER, "pair approve")
         change = await it.decided(event, "pair approve", code=code(post))
         await it.settled(event, change)
@@ -149,10 +148,8 @@ async def test_what_is_written_while_the_log_is_read_counts(tmp_path: Path) -> N
 
 async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
-        person = await it.hear(it.message(TG, EVE))
-        room = await it.hear(it.message(TG, EVE, Address.parse(f"{TG}/-100")))
-        assert person is not None
-        assert room is not None
+        person = await it.shown(it.message(TG, EVE))
+        room = await it.shown(it.message(TG, EVE, Address.parse(f"{TG}/-100")))
         names = [one.request for one in await it.facts("code_given") if isinstance(one, CodeIssued)]
         waiting = (await it.shell("pair list")).answer
         assert [line.split(", until")[0] for line in waiting.splitlines() if ", until" in line] == [
@@ -182,8 +179,7 @@ async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> Non
 
 async def test_what_the_shell_decides_a_running_gateway_knows_at_once(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
-        post = await it.hear(it.message(TG, EVE))
-        assert post is not None
+        post = await it.shown(it.message(TG, EVE))
         assert (await it.shell("pair approve", code=code(post))).ok
         assert it.role(TG, EVE) == "member"
         assert [letter.post.to for letter in it.posted] == [post.to]
@@ -272,17 +268,14 @@ async def test_a_stranger_hands_in_a_code_before_being_let_in(tmp_path: Path) ->
     """Where strangers are paired: somebody known elsewhere needs no admin."""
     async with town(tmp_path) as it:
         first = await it.ask(TG, MEMBER, "link start")
-        wrong = await it.hear(it.command(DC, MIA, "link", args="AAAA-AAAA"))
-        assert wrong is not None
+        wrong = await it.shown(it.command(DC, MIA, "link", args="AAAA-AAAA"))
         assert wrong.text.startswith("I do not know this code")
-        second = await it.hear(it.command(DC, MIA, "link", args=f"code {code(first)}"))
-        assert second is not None
+        second = await it.shown(it.command(DC, MIA, "link", args=f"code {code(first)}"))
         assert second.to == alone(DC, MIA)
         assert (await it.ask(TG, MEMBER, "link code", code=code(second))).ok
         assert it.role(DC, MIA) == "member"
         other = somebody("88")
-        start = await it.hear(it.command(DC, other, "link", args="start"))
-        assert start is not None
+        start = await it.shown(it.command(DC, other, "link", args="start"))
         assert "pair approve" in start.text
         told = [await it.hear(it.command(DC, EVE, "link", args="AAAA-AAAA")) for _ in range(7)]
         assert [one is not None for one in told] == [True] * 5 + [False] * 2

@@ -97,8 +97,6 @@ def configured(folder: Path, **ops: object) -> Path:
 
 @contextlib.contextmanager
 def somebody() -> Iterator[int]:
-    """Answers like any gateway."""
-
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)

@@ -52,8 +52,6 @@ class Services:
 
 
 class Group:
-    """The members of one gateway."""
-
     def __init__(self, server: PostgresServer, schema: str) -> None:
         self.server, self.schema, self.url = server, schema, server.url(schema)
         self._stack = contextlib.AsyncExitStack()

@@ -114,7 +114,6 @@ class Desk:
         return await self.desk.judge(came, undecided(came)) or undecided(came)
 
     async def audited(self, event: Command) -> list[AuditRecord]:
-        """Return the audit records."""
         return audited(await self.judge(event))
 
 
@@ -181,7 +180,6 @@ async def _broken(_ask: CommandCall, _world: CommandContext) -> CommandEffect:
 
 
 def typing(at: Address, name: str, sub: str, arg: str, begun: str = "") -> CommandCompletion:
-    """Return what somebody has typed so far."""
     sender = Sender(id=SenderId("root"), name="root", verified=True)
     return CommandCompletion(
         at=at, sender=sender, direct=False, name=name, sub=sub, arg=arg, prefix=begun

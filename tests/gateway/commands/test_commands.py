@@ -545,8 +545,6 @@ async def test_the_cache_of_a_conversation_is_told_with_its_last_miss(tmp_path: 
 
 
 class Paged(ConsoleChannel):
-    """Shows forty characters on a page."""
-
     def page_count(self, post: Post) -> int:
         return -(-len(post.text) // 40)
 
@@ -675,8 +673,6 @@ async def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path
 
 
 class Nicked(ConsoleChannel):
-    """People address it by a nick."""
-
     nick = "reverie"
 
 
@@ -737,8 +733,6 @@ async def test_private_answers_are_not_paged_for_others(tmp_path: Path) -> None:
 
 
 class Whispering(Paged):
-    """Answers administrators in private."""
-
     def direct_room(self, sender: Sender) -> RoomId:
         return RoomId(sender.name)
 

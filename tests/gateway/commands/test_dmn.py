@@ -62,8 +62,6 @@ BINDINGS = Bindings(
 
 @dataclass
 class Kit:
-    """One process with two agents."""
-
     store: Store
     clock: ManualClock
     loops: list[Agent]
@@ -72,7 +70,6 @@ class Kit:
     def at(
         self, where: Address, role: Role = "owner", *, everywhere: Role | None = None
     ) -> Counter:
-        """Return the counter of a person there."""
         context = command_context(
             self.store,
             self.clock,

@@ -47,14 +47,11 @@ CONFIGURED = AttentionConfig.model_validate(
 
 @dataclass
 class Kit:
-    """One process."""
-
     store: Store
     clock: ManualClock
     overrides: LiveAttention
 
     def at(self, role: Role = "admin", *, direct: bool = False) -> Counter:
-        """Return the counter of a person."""
         return Counter(self.store, self.clock, self.context, HERE, role, direct=direct)
 
     @property

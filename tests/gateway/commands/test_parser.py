@@ -455,7 +455,6 @@ def _args(of: CommandDefinition) -> tuple[CommandArg, ...]:
 
 
 def test_the_table_can_be_read_without_doubt() -> None:
-    """Assumptions of the parser."""
     for row in TABLE.rows:
         assert not (row.args and row.subs)
         assert row.group in COMMAND_GROUPS

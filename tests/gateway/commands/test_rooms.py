@@ -65,8 +65,6 @@ ANN = Address(channel=HERE, room=RoomId("ann"))
 
 
 class Deaf(ConsoleChannel):
-    """People add it to rooms and remove it."""
-
     join = None  # type: ignore[assignment] # it has no such ability
     leave = None  # type: ignore[assignment] # the same
     is_joined = None  # type: ignore[assignment] # the same
@@ -162,7 +160,6 @@ class House:
         )
 
     async def spoke(self, at: Address, *, direct: bool, who: str = "ann") -> None:
-        """Let somebody write there."""
         sender = Sender(id=Id(who), name=who, verified=True)
         kind = "direct" if direct else "room"
         said = Message(
@@ -185,7 +182,6 @@ class House:
 
 @contextlib.asynccontextmanager
 async def house(tmp: Path, known: dict[str, str] | None = None) -> AsyncIterator[House]:
-    """Start with all channels up."""
     clock, shown = ManualClock(NOW + timedelta(hours=1)), list[PostPart]()
     tasks = LooseTasks()
     made: dict[ChannelName, ConsoleChannel] = {

@@ -121,8 +121,6 @@ async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhe
     made = list[CommandDispatcher]()
 
     class Seen(CommandDispatcher):
-        """Records itself."""
-
         def __init__(self, context: CommandContext, limits: UsageLimiter) -> None:
             super().__init__(context, limits)
             made.append(self)
@@ -154,8 +152,6 @@ async def test_who_waits_to_be_let_in_is_suggested_by_request_and_never_by_code(
     made = list[CommandContext]()
 
     class Seen(CommandDispatcher):
-        """Records its context."""
-
         def __init__(self, context: CommandContext, limits: UsageLimiter) -> None:
             super().__init__(context, limits)
             made.append(context)

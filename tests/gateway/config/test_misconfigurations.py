@@ -62,8 +62,6 @@ def outcome(
 
 
 class Mistake(NamedTuple):
-    """One row of the table."""
-
     name: str
     command: str
     """The command that finds it."""

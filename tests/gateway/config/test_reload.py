@@ -254,8 +254,6 @@ async def test_a_prompt_is_counted_by_the_provider_else_by_cl100k(tmp_path: Path
 
 
 class Taker:
-    """Listener that records what it gets."""
-
     def __init__(self, now: LiveSettings, *, refuses: str = "", breaks: bool = False) -> None:
         self.now, self.refuses, self.breaks = now, refuses, breaks
         self.seen: list[str] = []
@@ -529,8 +527,6 @@ def write_of_watcher(directory: Path, dm: str = "open", contact: str = "ann") ->
 
 
 class Watched:
-    """A watched configuration."""
-
     def __init__(self, directory: Path) -> None:
         self.live = LiveSettings(read_config(directory, {}).settings, directory, {})
         self.clock = ManualClock()
@@ -566,31 +562,32 @@ async def watched(directory: Path) -> AsyncIterator[Watched]:
     assert task.cancelled()
 
 
-async def test_a_file_that_is_replaced_counts(tmp_path: Path) -> None:
+@pytest.fixture
+async def it(tmp_path: Path) -> AsyncIterator[Watched]:
     write_of_watcher(tmp_path)
-    async with watched(tmp_path) as it:
-        write_of_watcher(tmp_path, dm="disabled")
-        await it.says("disabled")
-        write_of_watcher(tmp_path, dm="allowlist")
-        await it.says("allowlist")
+    async with watched(tmp_path) as made:
+        yield made
 
 
-async def test_a_file_that_is_written_in_its_place_counts(tmp_path: Path) -> None:
-    write_of_watcher(tmp_path)
-    async with watched(tmp_path) as it:
-        (tmp_path / "reverie.yaml").write_text(WATCHER_CONFIG % ("disabled", "ann"))
-        await it.says("disabled")
+async def test_a_file_that_is_replaced_counts(tmp_path: Path, it: Watched) -> None:
+    write_of_watcher(tmp_path, dm="disabled")
+    await it.says("disabled")
+    write_of_watcher(tmp_path, dm="allowlist")
+    await it.says("allowlist")
 
 
-async def test_a_file_that_comes_or_goes_counts(tmp_path: Path) -> None:
-    write_of_watcher(tmp_path)
-    async with watched(tmp_path) as it:
-        (tmp_path / "more.yaml").write_text("recall: {ambient_tokens: 7}\n")
-        await it.told(1)
-        assert it.live.settings.model_dump()["recall"]["ambient_tokens"] == 7
-        (tmp_path / "more.yaml").unlink()
-        await it.told(2)
-        assert it.live.settings.model_dump()["recall"]["ambient_tokens"] == 150
+async def test_a_file_that_is_written_in_its_place_counts(tmp_path: Path, it: Watched) -> None:
+    (tmp_path / "reverie.yaml").write_text(WATCHER_CONFIG % ("disabled", "ann"))
+    await it.says("disabled")
+
+
+async def test_a_file_that_comes_or_goes_counts(tmp_path: Path, it: Watched) -> None:
+    (tmp_path / "more.yaml").write_text("recall: {ambient_tokens: 7}\n")
+    await it.told(1)
+    assert it.live.settings.model_dump()["recall"]["ambient_tokens"] == 7
+    (tmp_path / "more.yaml").unlink()
+    await it.told(2)
+    assert it.live.settings.model_dump()["recall"]["ambient_tokens"] == 150
 
 
 async def test_a_directory_that_is_replaced_counts(tmp_path: Path) -> None:
@@ -642,50 +639,44 @@ async def test_what_a_reference_names_counts(tmp_path: Path) -> None:
         await it.until(lambda: it.live.settings.commands.contact == "dan")
 
 
-async def test_what_is_broken_is_told_once_and_mended_by_the_next_write(tmp_path: Path) -> None:
-    write_of_watcher(tmp_path)
-    async with watched(tmp_path) as it:
+async def test_what_is_broken_is_told_once_and_mended_by_the_next_write(
+    tmp_path: Path, it: Watched
+) -> None:
+    write_of_watcher(tmp_path, dm="ajar")
+    await it.told(1)
+    assert [(one.line, one.key) for one in it.came[0].problems] == [(3, "access.dm")]
+    assert it.live.settings.access.dm == "open"
+    write_of_watcher(tmp_path, dm="disabled")
+    await it.says("disabled")
+    assert len(it.came) == 2
+
+
+async def test_what_another_reading_has_seen_is_not_told_again(tmp_path: Path, it: Watched) -> None:
+    assert it.live.files is not None
+    async with it.live._reload_lock:  # as an order has it read
         write_of_watcher(tmp_path, dm="ajar")
-        await it.told(1)
-        assert [(one.line, one.key) for one in it.came[0].problems] == [(3, "access.dm")]
-        assert it.live.settings.access.dm == "open"
-        write_of_watcher(tmp_path, dm="disabled")
-        await it.says("disabled")
-        assert len(it.came) == 2
+        it.clock.advance(POLL_S)
+        await asyncio.sleep(0.5)  # time for who watches to think that it is not read yet
+        with pytest.raises(ConfigError):
+            await asyncio.to_thread(it.live.files.read)
+    await asyncio.sleep(0.2)  # and to read it
+    write_of_watcher(tmp_path, dm="disabled")
+    await it.says("disabled")
+    assert len(it.came) == 1
 
 
-async def test_what_another_reading_has_seen_is_not_told_again(tmp_path: Path) -> None:
-    write_of_watcher(tmp_path)
-    async with watched(tmp_path) as it:
-        assert it.live.files is not None
-        async with it.live._reload_lock:  # as an order has it read
-            write_of_watcher(tmp_path, dm="ajar")
-            it.clock.advance(POLL_S)
-            await asyncio.sleep(0.5)  # time for who watches to think that it is not read yet
-            with pytest.raises(ConfigError):
-                await asyncio.to_thread(it.live.files.read)
-        await asyncio.sleep(0.2)  # and to read it
-        write_of_watcher(tmp_path, dm="disabled")
-        await it.says("disabled")
-        assert len(it.came) == 1
+async def test_other_files_are_nothing(tmp_path: Path, it: Watched) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "data").mkdir()
+    write_of_watcher(tmp_path, dm="disabled")
+    await it.says("disabled")
+    assert len(it.came) == 1
 
 
-async def test_other_files_are_nothing(tmp_path: Path) -> None:
-    write_of_watcher(tmp_path)
-    async with watched(tmp_path) as it:
-        (tmp_path / "notes.txt").write_text("x")
-        (tmp_path / "data").mkdir()
-        write_of_watcher(tmp_path, dm="disabled")
-        await it.says("disabled")
-        assert len(it.came) == 1
-
-
-async def test_who_asks_is_answered_though_nothing_was_written(tmp_path: Path) -> None:
-    write_of_watcher(tmp_path)
-    async with watched(tmp_path) as it:
-        it.live.request_reload()
-        await it.told(1)
-        assert it.came == [ReloadResult()]
+async def test_who_asks_is_answered_though_nothing_was_written(it: Watched) -> None:
+    it.live.request_reload()
+    await it.told(1)
+    assert it.came == [ReloadResult()]
 
 
 async def test_without_files_there_is_nothing_to_watch(tmp_path: Path) -> None:

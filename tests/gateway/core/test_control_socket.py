@@ -74,7 +74,6 @@ async def _heard(path: Path) -> bool:
 
 
 async def raw(path: Path, *pieces: bytes, end: bool = False) -> bytes:
-    """Everything that comes back."""
     reader, writer = await asyncio.open_unix_connection(path)
     try:
         for piece in pieces:

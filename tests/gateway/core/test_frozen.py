@@ -19,8 +19,6 @@ by_dataclasses = dataclass(frozen=True, slots=True, kw_only=True)
 
 def declare(decorate: Callable[[type], type]) -> Any:
     class Base:
-        """Of all kinds of fields."""
-
         kind: ClassVar[str] = "base"
         required: int
         optional: int | None = None

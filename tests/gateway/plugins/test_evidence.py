@@ -66,8 +66,6 @@ CALL: Final = ToolCall(id="c1", name="look_up", arguments='{"word": "harbour"}')
 
 @dataclass
 class Desk:
-    """Evidence on a real store."""
-
     store: Store
     clock: ManualClock
     evidences: EvidenceReader

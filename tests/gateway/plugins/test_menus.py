@@ -38,8 +38,6 @@ def menus_of(
 
 
 class Menus(ConsoleChannel):
-    """Records the menus that it gets."""
-
     def __init__(self) -> None:
         super().__init__(HERE, lambda _: None)
         self.shown = asyncio.Queue[dict[str, str]]()

@@ -66,8 +66,6 @@ DAY_S = 86_400.0
 
 
 class Tapped(ConsoleChannel):
-    """A platform with buttons."""
-
     capabilities = replace(ConsoleChannel.capabilities, buttons=True)
 
     def __init__(self) -> None:
@@ -75,8 +73,6 @@ class Tapped(ConsoleChannel):
 
 
 class Rooms(Bindings):
-    """Rooms of one language."""
-
     tag: str | None = None
 
     def __init__(self) -> None:
@@ -87,8 +83,6 @@ class Rooms(Bindings):
 
 
 class Told:
-    """One process with a notifier."""
-
     def __init__(
         self, store: Store, clock: ManualClock, tasks: asyncio.TaskGroup, to: Address | None
     ) -> None:
@@ -144,7 +138,6 @@ class Told:
         )
 
     async def all_said(self) -> list[tuple[str, str]]:
-        """Places and texts of all notices."""
         stored = [one.fact for one in await self.store.entries(kinds=["post"])]
         return [
             (one.post.to.conversation, one.post.text)

@@ -86,8 +86,6 @@ async def it(tmp_path: Path) -> AsyncIterator[Town]:
 
 
 class Doorman(Plugin):
-    """Decides about who is refused."""
-
     name = "doorman"
     judged_fates = ("refused",)
 
@@ -102,8 +100,7 @@ def test_strangers_are_greeted_after_all_other_plugins_have_judged() -> None:
 
 
 async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None:
-    post = await it.hear(it.message(TG, EVE))
-    assert post is not None
+    post = await it.shown(it.message(TG, EVE))
     assert (post.to, post.style, post.private) == (alone(TG, EVE), "notice", False)
     assert f"`/pair approve {code(post)}`" in post.text
     assert await it.hear(it.message(TG, EVE)) is None
@@ -121,10 +118,9 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None
 async def test_what_was_let_in_and_what_waits_is_known_to_the_next_process(tmp_path: Path) -> None:
     async with town(tmp_path) as it:
         await it.paired(TG, EVE)
-        waiting = await it.hear(it.message(DC, EVE))
+        waiting = await it.shown(it.message(DC, EVE))
         clock = it.clock
         known = it.roster.known
-    assert waiting is not None
     async with town(tmp_path, clock=clock) as it:
         assert it.roster.known == known
         assert it.role(TG, EVE) == "member"
@@ -142,8 +138,7 @@ async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path:
     """Killed after the answer was appended, before it was sent: the next process receives the
     command again."""
     async with town(tmp_path) as it:
-        post = await it.hear(it.message(TG, EVE))
-        assert post is not None
+        post = await it.shown(it.message(TG, EVE))
         event = it.command(TG, OWNER, "pair approve")
         answer = await it.decided(event, "pair approve", code=code(post))
         await it.settled(event, answer)
@@ -165,8 +160,7 @@ async def test_a_command_that_is_told_again_after_a_crash_lets_in_once(tmp_path:
 
 
 async def test_a_command_that_was_not_written_lets_in_nobody(it: Town) -> None:
-    post = await it.hear(it.message(TG, EVE))
-    assert post is not None
+    post = await it.shown(it.message(TG, EVE))
     answer = await it.decided(
         it.command(TG, OWNER, "pair approve"), "pair approve", code=code(post)
     )
@@ -204,14 +198,12 @@ async def test_who_was_shown_nothing_because_of_the_disk_is_shown_a_code_later(i
 
 
 async def test_a_code_holds_for_an_hour_and_then_there_is_another(it: Town) -> None:
-    first = await it.hear(it.message(TG, EVE))
+    first = await it.shown(it.message(TG, EVE))
     it.clock.advance(3_599)
     assert await it.hear(it.message(TG, EVE)) is None
     it.clock.advance(1)
-    assert first is not None
     assert not (await it.ask(TG, OWNER, "pair approve", code=code(first))).ok
-    second = await it.hear(it.message(TG, EVE))
-    assert second is not None
+    second = await it.shown(it.message(TG, EVE))
     assert code(second) != code(first)
     assert [one.state for one in await it.facts("code_over") if isinstance(one, CodeEnded)] == [
         "expired"
@@ -255,14 +247,12 @@ async def test_hundreds_of_strangers_shut_the_door_to_nobody(it: Town) -> None:
     """Neither to who asked before them, nor to who asks after them; and owners find the newest in
     the list."""
     crowd = [somebody(str(number), f"Bot {number}") for number in range(1_000, 1_300)]
-    early = await it.hear(it.message(TG, EVE))
+    early = await it.shown(it.message(TG, EVE))
     for one in crowd:
         assert await it.hear(it.message(TG, one))
         for _ in range(MAX_ATTEMPTS):
             await it.hear(it.command(TG, one, "link", args="AAAA-AAAA"))
-    late = await it.hear(it.message(TG, somebody("667", "Fay")))
-    assert early is not None
-    assert late is not None
+    late = await it.shown(it.message(TG, somebody("667", "Fay")))
     listed = (await it.ask(TG, OWNER, "pair list")).answer
     assert listed.count("`: `telegram.main:") == MAX_LISTED_REQUESTS
     assert "`telegram.main:667` (`Fay`)" in listed
@@ -276,8 +266,7 @@ async def test_a_stranger_who_asks_for_help_is_always_told(it: Town) -> None:
     await it.hear(it.message(TG, EVE))
     assert await it.hear(it.message(TG, EVE)) is None
     for name in ("help", "start", "about"):
-        told = await it.hear(it.command(TG, EVE, name))
-        assert told is not None
+        told = await it.shown(it.command(TG, EVE, name))
         assert told.text.endswith(
             "Send them the code that I showed you; it is valid until 2026-01-01 01:00:00 UTC."
         )
@@ -286,17 +275,14 @@ async def test_a_stranger_who_asks_for_help_is_always_told(it: Town) -> None:
     (request,) = it.roster.pending_requests("pair")
     await it.ask(TG, OWNER, "pair revoke", who=request.request)
     it.clock.advance(60)
-    told = await it.hear(it.command(TG, EVE, "help"))
-    assert told is not None
+    told = await it.shown(it.command(TG, EVE, "help"))
     assert "the code" not in told.text
 
 
 async def test_a_stranger_is_told_their_id_for_the_one_who_sets_it_up(it: Town) -> None:
     mine = f"You are `{TG}:{EVE.id}`, which the platform confirms. "
-    first = await it.hear(it.command(TG, EVE, "whoami"))
-    again = await it.hear(it.command(TG, EVE, "whoami"))
-    assert first is not None
-    assert again is not None
+    first = await it.shown(it.command(TG, EVE, "whoami"))
+    again = await it.shown(it.command(TG, EVE, "whoami"))
     assert first.text.startswith(f"{mine}Hi, I'm a bot.")
     assert again.text.startswith(f"{mine}I'm a bot, and I can answer you only")
     assert it.role(TG, EVE) == "guest"
@@ -305,9 +291,8 @@ async def test_a_stranger_is_told_their_id_for_the_one_who_sets_it_up(it: Town) 
 @pytest.mark.parametrize("form", ["code", "name", "NAME", "`person`"])
 async def test_what_the_list_shows_lets_in_exactly_whom_it_shows(form: str, it: Town) -> None:
     trickster = somebody("667", f"{TG}:666")
-    other, post = await it.hear(it.message(TG, trickster)), await it.hear(it.message(TG, EVE))
-    assert other is not None
-    assert post is not None
+    assert await it.hear(it.message(TG, trickster))
+    post = await it.shown(it.message(TG, EVE))
     sly, request = it.roster.pending_requests("pair")
     listed = (await it.ask(DC, ADMIN, "pair list")).answer
     assert f"`{request.request}`: `telegram.main:666` (`Eve`)" in listed
@@ -322,12 +307,11 @@ async def test_what_the_list_shows_lets_in_exactly_whom_it_shows(form: str, it: 
 
 
 async def test_who_was_turned_away_is_not_shown_another_code_at_once(it: Town) -> None:
-    post = await it.hear(it.message(TG, EVE))
+    post = await it.shown(it.message(TG, EVE))
     (request,) = it.roster.pending_requests("pair")
     listed = await it.ask(TG, OWNER, "pair list")
     waits = f"`{request.request}`: `telegram.main:666` (`Eve`), until 01:00 UTC: "
     assert waits in listed.answer
-    assert post is not None
     assert code(post) not in listed.answer
     gone = await it.ask(TG, OWNER, "pair revoke", who=request.request)
     assert gone.answer == "Refused: the code of `telegram.main:666` (`Eve`) is not valid any more."
@@ -384,8 +368,7 @@ async def test_bots_are_told_nothing(it: Town) -> None:
 
 async def test_the_result_has_the_language_of_whoever_was_shown_the_code(it: Town) -> None:
     with use_language("es"):
-        post = await it.hear(it.message(TG, EVE))
-    assert post is not None
+        post = await it.shown(it.message(TG, EVE))
     with use_language("de"):
         answer = await it.ask(DC, ADMIN, "pair approve", code=code(post))
     assert answer.answer.startswith("Zugelassen: ")
@@ -394,8 +377,7 @@ async def test_the_result_has_the_language_of_whoever_was_shown_the_code(it: Tow
 
 
 async def test_who_is_only_a_mask_is_told_once_how_to_be_known(it: Town) -> None:
-    post = await it.hear(it.message(IRC, MASK))
-    assert post is not None
+    post = await it.shown(it.message(IRC, MASK))
     assert "people with an account on `irc.libera`" in post.text
     assert "/msg NickServ IDENTIFY" in post.text
     assert await it.hear(it.message(IRC, MASK)) is None
@@ -422,8 +404,7 @@ async def test_who_is_only_a_mask_is_told_once_how_to_be_known(it: Town) -> None
 
 async def test_a_mask_is_let_in_only_where_the_operator_wants_that(tmp_path: Path) -> None:
     async with town(tmp_path, replace(POLICY, allow_masks=True)) as it:
-        post = await it.hear(it.message(IRC, MASK))
-        assert post is not None
+        post = await it.shown(it.message(IRC, MASK))
         answer = await it.ask(TG, OWNER, "pair approve", code=code(post))
         assert (
             "This is a mask, which IRC does not confirm: tomorrow somebody else may have it."
@@ -431,8 +412,7 @@ async def test_a_mask_is_let_in_only_where_the_operator_wants_that(tmp_path: Pat
         )
         assert it.role(IRC, MASK) == "member"
         sly = somebody("mask:*!*@*", verified=False)
-        said = await it.hear(it.message(IRC, sly))
-        assert said is not None
+        said = await it.shown(it.message(IRC, sly))
         assert "people with an account" in said.text
 
 
@@ -443,8 +423,7 @@ async def test_a_mask_is_let_in_only_where_the_operator_wants_that(tmp_path: Pat
 async def test_a_role_that_somebody_has_by_then_stays(
     it: Town, role: str, then: str, *, ok: bool
 ) -> None:
-    post = await it.hear(it.message(TG, EVE))
-    assert post is not None
+    post = await it.shown(it.message(TG, EVE))
     how = "block" if role == "blocked" else "role set"
     assert (await it.ask(TG, OWNER, how, who=f"{TG}:666", role=role)).ok
     answer = await it.ask(TG, OWNER, "pair approve", code=code(post))
@@ -457,8 +436,7 @@ async def test_a_role_that_somebody_has_by_then_stays(
 
 async def test_wrong_codes_are_few(it: Town) -> None:
     """Five wrong codes of a person in ten minutes; after them none is checked."""
-    post = await it.hear(it.message(DC, EVE))
-    assert post is not None
+    post = await it.shown(it.message(DC, EVE))
     words = [(await it.ask(TG, ADMIN, "pair approve", code="AAAA-AAAA")).answer for _ in range(6)]
     assert [one[:7] for one in words] == ["I do no"] * 5 + ["Too man"]
     assert (await it.ask(TG, ADMIN, "pair approve", code=code(post))).answer[:8] == "Too many"
@@ -481,8 +459,7 @@ async def test_what_cannot_be_read_closes(tmp_path: Path) -> None:
 
 
 async def test_what_cannot_be_written_does_not_hold(it: Town) -> None:
-    post = await it.hear(it.message(TG, EVE))
-    assert post is not None
+    post = await it.shown(it.message(TG, EVE))
     event = it.command(TG, OWNER, "pair approve")
     answer = await it.decided(event, "pair approve", code=code(post))
     await in_writer(it.store, "PRAGMA query_only = 1")
@@ -494,8 +471,7 @@ async def test_what_cannot_be_written_does_not_hold(it: Town) -> None:
 
 
 async def test_the_shell_and_an_admin_at_once_let_in_once(it: Town) -> None:
-    post = await it.hear(it.message(TG, EVE))
-    assert post is not None
+    post = await it.shown(it.message(TG, EVE))
     await asyncio.gather(
         it.ask(TG, OWNER, "pair approve", code=code(post)),
         it.shell("pair approve", code=code(post)),
@@ -504,8 +480,7 @@ async def test_the_shell_and_an_admin_at_once_let_in_once(it: Town) -> None:
 
 
 async def test_the_log_keeps_no_code_beside_its_post(it: Town) -> None:
-    post = await it.hear(it.message(TG, EVE))
-    assert post is not None
+    post = await it.shown(it.message(TG, EVE))
     plain = code(post).replace("-", "")
     rows = await it.store.entry_rows()
     assert [row[2] for row in rows if plain in row[6].replace("-", "")] == ["post"]
@@ -653,8 +628,7 @@ async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(
 ) -> None:
     async with town(tmp_path) as it:
         event = it.message(TG, EVE, GROUP)
-        post = await it.hear(event)
-        assert post is not None
+        post = await it.shown(event)
         assert (post.to, post.reply_to, post.style) == (GROUP, event.id, "notice")
         assert "`Eve` asked for it" in post.text
         assert f"`/room approve {code(post)}`" in post.text
@@ -683,8 +657,7 @@ async def test_who_speaks_to_the_agent_in_another_room_is_told_how_it_is_opened(
 
 async def test_who_invites_where_we_are_not_is_told_alone(it: Town) -> None:
     zoe = somebody("account:zoe", "zoe")
-    post = await it.hear(it.invite(IRC, zoe, "#office"))
-    assert post is not None
+    post = await it.shown(it.invite(IRC, zoe, "#office"))
     assert (post.to, post.reply_to) == (alone(IRC, zoe), None)
     assert "I may not enter `#office` yet" in post.text
     assert f"`!room approve {code(post)}`" in post.text
@@ -705,8 +678,7 @@ async def test_who_invites_where_we_are_not_is_told_alone(it: Town) -> None:
 async def test_an_invitation_into_a_room_where_we_are_is_answered_there_with_its_title(
     it: Town,
 ) -> None:
-    post = await it.hear(it.invite(TG, EVE, "-100", "Cats `and` dogs"))
-    assert post is not None
+    post = await it.shown(it.invite(TG, EVE, "-100", "Cats `and` dogs"))
     assert (post.to, post.reply_to) == (GROUP, None)
     (given,) = await it.facts("code_given")
     assert isinstance(given, CodeIssued)
@@ -726,8 +698,7 @@ async def test_an_invitation_into_a_room_where_we_are_is_answered_there_with_its
 
 
 async def test_an_admin_opens_the_room_where_they_say_it(it: Town) -> None:
-    asked = await it.hear(it.message(TG, EVE, GROUP))
-    assert asked is not None
+    asked = await it.shown(it.message(TG, EVE, GROUP))
     answer = await it.ask(TG, ADMIN, "room approve", at=replace(GROUP, thread=ThreadId("4")))
     assert answer.ok
     assert heard(it, GROUP)
@@ -744,9 +715,7 @@ async def test_an_admin_opens_the_room_where_they_say_it(it: Town) -> None:
 
 
 async def test_a_code_of_a_room_lets_in_nobody_and_one_of_a_person_opens_nothing(it: Town) -> None:
-    room, person = await it.hear(it.message(TG, EVE, GROUP)), await it.hear(it.message(TG, EVE))
-    assert room is not None
-    assert person is not None
+    room, person = await it.shown(it.message(TG, EVE, GROUP)), await it.shown(it.message(TG, EVE))
     assert not (await it.ask(TG, OWNER, "pair approve", code=code(room))).ok
     assert not (await it.ask(TG, OWNER, "room approve", code=code(person))).ok
     assert not await it.facts("role_given", "room_opened")

@@ -257,8 +257,6 @@ async def test_a_plugin_posts_by_itself_once_for_each_key(tmp_path: Path) -> Non
 
 
 class Broken(Plugin):
-    """Fails wherever it can."""
-
     name = "broken"
     watches = (TurnRecord,)
 
@@ -301,8 +299,6 @@ class Broken(Plugin):
 
 
 class Pager(Plugin):
-    """Tells owners elsewhere."""
-
     name = "pager"
     paged: ClassVar[list[str]] = []
 

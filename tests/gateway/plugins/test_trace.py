@@ -125,7 +125,6 @@ async def test_each_fate_is_told_with_its_rule(tmp_path: Path) -> None:
 
 
 def event(fact: Notification, where: ConversationId, fate: str = "due") -> list[NewEntry]:
-    """Append an event that is unread there."""
     own = getattr(fact, "at", None)
     noticed = NewEntry(
         fact=fact, at=NOW, conversation=own.conversation if own else None, key=dedup_key(fact)

@@ -17,8 +17,6 @@ SLOW_S: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Something that somebody does."""
-
     says: str
     """A pattern: what they are shown then. Groups with a name are known from then on."""
     by: str = "olga"
@@ -40,8 +38,6 @@ class Use(Line):
 
 @dataclass(frozen=True, kw_only=True)
 class Say(Line):
-    """They say something to the bot."""
-
     text: str
     calls: tuple[tuple[str, str], ...] = ()
     """What the model wants then: tools and their arguments."""

@@ -47,8 +47,6 @@ def words(request: ModelRequest, role: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """What happens."""
-
     mode: str
     says: list[tuple[float, int]]
     """Seconds since the one before, and where."""

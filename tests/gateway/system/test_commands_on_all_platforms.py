@@ -35,7 +35,6 @@ def named(row: CommandDefinition, sub: CommandDefinition | None) -> str:
 
 
 def some(args: tuple[CommandArg, ...]) -> Mapping[str, str]:
-    """Something for all that is required."""
     values = {"who": "irc.main:account:ghost", "until": "30m"}
     return {
         arg.name: arg.choices[0] if arg.choices else values.get(arg.name, "x9")
@@ -45,7 +44,6 @@ def some(args: tuple[CommandArg, ...]) -> Mapping[str, str]:
 
 
 async def whole(it: Town, platform: str) -> Play:
-    """All of the play."""
     play = Play(it, platform)
     there = it.joins(DEN)
     await play.all(

@@ -35,8 +35,6 @@ RULES = [{"type": "console.direct", "urgency": "normal"}]
 
 @contextmanager
 def nothing_is_private() -> Iterator[None]:
-    """The mutation of what is looked at."""
-
     async def no(*_: object) -> bool:
         return False
 

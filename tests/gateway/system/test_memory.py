@@ -49,7 +49,6 @@ async def ask(
 
 
 def told(requests: list[ModelRequest]) -> str:
-    """All of it that is text."""
     blocks = [block.text for request in requests for block in request.blocks]
     said = [
         part.text
@@ -142,7 +141,6 @@ def text_of(file: Path) -> str:
 
 
 async def command(one: Gateway, text: str, *, sender: str, room: str | None = None) -> str:
-    """What is answered to it."""
     before = len(one.screen.parts)
     await one.say(text, sender=sender, room=room)
     await one.screen.until(before + 1)

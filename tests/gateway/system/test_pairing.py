@@ -24,7 +24,6 @@ ACCESS = {"dm": "pairing", "roles": {"owner": ["console:olga"], "admin": ["conso
 
 
 async def say(gateway: Gateway, text: str, sender: str, room: str | None = None) -> str:
-    """What is answered."""
     before = len(gateway.screen.parts)
     await gateway.say(text, sender=sender, room=room)
     await gateway.screen.until(before + 1)

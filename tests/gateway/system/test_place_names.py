@@ -52,7 +52,6 @@ async def asked(
 
 
 def words(request: object) -> Iterator[str]:
-    """Every text in a request."""
     if isinstance(request, str):
         yield request
     elif isinstance(request, dict | list):

@@ -82,56 +82,49 @@ HINT = "(`recap` tells more.)"
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_an_owner_who_comes_back_is_told_what_happened(tmp_path: Path, *, cut: bool) -> None:
-    @simulated
-    async def story(clock: JumpingClock) -> None:
-        async with gateway(tmp_path, clock) as it:
-            await hour(it, clock, cut=cut)
-            if cut:
-                await it.kill()
-                it.start()
-                await clock.sleep(5)
-            await it.say("I am back", sender="olga", on=TELEGRAM)
-            await clock.sleep(30)
-            told = last(it, OLGA).request
-            head, *lines = told.aside.splitlines()
-            assert head.startswith("[MEANWHILE] Since your owner last wrote, at 2026")
-            assert lines == [PLAIN, "discord.main/ann: 1 line (ann); 1 answer", *ROOMS[1:], HINT]
-            assert told.now.startswith(load_prompt("returned"))
-            await it.say("and now?", sender="olga", on=TELEGRAM)
-            await clock.sleep(30)
-            assert (last(it, OLGA).request.aside, last(it, OLGA).request.now) == ("", "")
-            assert {one.label.integrity for one in (await it.turns())[-2:]} == {"owner"}
-
-    story()
-
-
-def test_where_nothing_happened_nothing_is_said(tmp_path: Path) -> None:
-    @simulated
-    async def story(clock: JumpingClock) -> None:
-        async with gateway(tmp_path, clock) as it:
-            for _ in range(2):
-                await it.say("hello", sender="olga", on=TELEGRAM)
-                await clock.sleep(7200)
-                assert (last(it, OLGA).request.aside, last(it, OLGA).request.now) == ("", "")
-
-    story()
-
-
-def test_a_turn_that_was_cut_off_is_told_again(tmp_path: Path) -> None:
-    """The process ends after the owner's message is durable, and before its turn is."""
-
-    @simulated
-    async def story(clock: JumpingClock) -> None:
-        async with gateway(tmp_path, clock) as it:
-            await hour(it, clock)
-            await it.say("I am back", sender="olga", on=TELEGRAM)
+@simulated
+async def test_an_owner_who_comes_back_is_told_what_happened(
+    tmp_path: Path, clock: JumpingClock, *, cut: bool
+) -> None:
+    async with gateway(tmp_path, clock) as it:
+        await hour(it, clock, cut=cut)
+        if cut:
             await it.kill()
             it.start()
-            await clock.sleep(30)
-            assert PLAIN in last(it, OLGA).request.aside
+            await clock.sleep(5)
+        await it.say("I am back", sender="olga", on=TELEGRAM)
+        await clock.sleep(30)
+        told = last(it, OLGA).request
+        head, *lines = told.aside.splitlines()
+        assert head.startswith("[MEANWHILE] Since your owner last wrote, at 2026")
+        assert lines == [PLAIN, "discord.main/ann: 1 line (ann); 1 answer", *ROOMS[1:], HINT]
+        assert told.now.startswith(load_prompt("returned"))
+        await it.say("and now?", sender="olga", on=TELEGRAM)
+        await clock.sleep(30)
+        assert (last(it, OLGA).request.aside, last(it, OLGA).request.now) == ("", "")
+        assert {one.label.integrity for one in (await it.turns())[-2:]} == {"owner"}
 
-    story()
+
+@simulated
+async def test_where_nothing_happened_nothing_is_said(tmp_path: Path, clock: JumpingClock) -> None:
+    async with gateway(tmp_path, clock) as it:
+        for _ in range(2):
+            await it.say("hello", sender="olga", on=TELEGRAM)
+            await clock.sleep(7200)
+            assert (last(it, OLGA).request.aside, last(it, OLGA).request.now) == ("", "")
+
+
+@simulated
+async def test_a_turn_that_was_cut_off_is_told_again(tmp_path: Path, clock: JumpingClock) -> None:
+    """The process ends after the owner's message is durable, and before its turn is."""
+
+    async with gateway(tmp_path, clock) as it:
+        await hour(it, clock)
+        await it.say("I am back", sender="olga", on=TELEGRAM)
+        await it.kill()
+        it.start()
+        await clock.sleep(30)
+        assert PLAIN in last(it, OLGA).request.aside
 
 
 def told_in(
@@ -188,19 +181,18 @@ def test_an_owner_alone_is_told_all(tmp_path: Path) -> None:
     assert re.search(r'wrote: "logrotate -f forces it" \[m\d+\]', tool)
 
 
-def test_what_a_turn_noted_is_read_by_the_next_and_found_by_its_owner(tmp_path: Path) -> None:
-    @simulated
-    async def story(clock: JumpingClock) -> None:
-        async with gateway(tmp_path, clock) as it:
-            await hour(it, clock)
-            await it.say("and rotate mine, too?", sender="tom", room="#one", on=IRC)
-            await clock.sleep(900)
-            said = last(it, "agent/reverie").request.conversation
-            assert any(one.role == "assistant" and "Tom needs help." in repr(one) for one in said)
-            for who, on, found in (("olga", TELEGRAM, True), ("jan", TELEGRAM, False)):
-                await it.say("find your note", sender=who, on=on)
-                await clock.sleep(30)
-                (result,) = last(it, f"{on}/{who}").results
-                assert ('you, by yourself: "Tom needs help."' in result) is found
-
-    story()
+@simulated
+async def test_what_a_turn_noted_is_read_by_the_next_and_found_by_its_owner(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    async with gateway(tmp_path, clock) as it:
+        await hour(it, clock)
+        await it.say("and rotate mine, too?", sender="tom", room="#one", on=IRC)
+        await clock.sleep(900)
+        said = last(it, "agent/reverie").request.conversation
+        assert any(one.role == "assistant" and "Tom needs help." in repr(one) for one in said)
+        for who, on, found in (("olga", TELEGRAM, True), ("jan", TELEGRAM, False)):
+            await it.say("find your note", sender=who, on=on)
+            await clock.sleep(30)
+            (result,) = last(it, f"{on}/{who}").results
+            assert ('you, by yourself: "Tom needs help."' in result) is found

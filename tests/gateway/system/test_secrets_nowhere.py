@@ -62,8 +62,6 @@ CRASHES = "import os, sys; print('no:', os.environ['PLANTED'], file=sys.stderr);
 
 @dataclass(slots=True)
 class Way:
-    """What is planted how."""
-
     by: dict[str, list[Planted]] = field(default_factory=dict)
 
     def lines(self, route: str) -> list[str]:
@@ -80,8 +78,6 @@ def ways() -> Way:
 
 
 class Town(Program):
-    """The program among its servers."""
-
     def __init__(
         self, directory: Path, model: ModelApi, channels: Json, known: list[str], owner: Person
     ) -> None:

@@ -20,7 +20,6 @@ MOST_LINES = 60
 
 
 async def asks(it: Town, seat: Seat) -> str:
-    """What somebody is answered."""
     before = len(seat.shown())
     seat.say(f"and number {before}?", to_bot=True)
     await it.so(lambda: len(seat.shown()) > before, "an answer")

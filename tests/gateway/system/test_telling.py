@@ -62,19 +62,16 @@ def gateway(tmp: Path, clock: ManualClock, mind: Callable[[Ask], Say], **more: A
 
 
 async def greets(it: Gateway, who: str = "olga") -> None:
-    """An owner has a chat with the agent."""
     await it.say("hello", sender=who, on=TELEGRAM)
     await it.clock.sleep(10)
 
 
 async def has_told(it: Gateway, text: str, *, who: str = "ann", room: str | None = "#two") -> None:
-    """Somebody has an owner told this."""
     await it.say(f"reverie: {text}", sender=who, room=room, on="irc.libera")
     await it.clock.sleep(20)
 
 
 def asked_to(*texts: str, **more: str) -> tuple[tuple[str, Say], ...]:
-    """It tells what it is asked to tell."""
     return tuple((text, Say(calls=(tell(text, **more),))) for text in texts)
 
 

@@ -67,16 +67,28 @@ from tests.kits.store import NOW, heard, list_unread, opened, place, post, run, 
 Members = list[tuple[tarfile.TarInfo, bytes]]
 
 
-def test_a_restored_store_counts_as_whole(tmp_path: Path) -> None:
-    settings, other = grown(tmp_path / "a"), configured(tmp_path / "c")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "b.tar")
-    stored(settings, heard(2), heard(3))
+@pytest.fixture
+def source(tmp_path: Path) -> Settings:
+    """A store with a line that was heard, and files, in `a`."""
+    there = grown(tmp_path / "a")
+    stored(there, heard(1))
+    return there
+
+
+@pytest.fixture
+def archive(tmp_path: Path, source: Settings) -> Path:
+    made(source, tmp_path / "b.tar")
+    return tmp_path / "b.tar"
+
+
+def test_a_restored_store_counts_as_whole(tmp_path: Path, archive: Path, source: Settings) -> None:
+    other = configured(tmp_path / "c")
+    stored(source, heard(2), heard(3))
     mark_path(other.store.path).parent.mkdir(parents=True)
     shutil.copy(
-        mark_path(settings.store.path), mark_path(other.store.path)
+        mark_path(source.store.path), mark_path(other.store.path)
     )  # of a store that was deleted
-    put(tmp_path / "b.tar", other)
+    put(archive, other)
 
     async def story() -> None:
         async with await opened(other.store.path) as store:
@@ -182,28 +194,26 @@ def test_a_damaged_store_makes_no_backup(tmp_path: Path) -> None:
     "there",
     ["data/reverie.db", "data/reverie.db-wal", "data/mind/ann/x", "persona/SOUL.md", "work/x"],
 )
-def test_a_backup_is_restored_only_where_nothing_is(tmp_path: Path, there: str) -> None:
-    settings, other = grown(tmp_path / "a"), configured(tmp_path / "c")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "b.tar")
+def test_a_backup_is_restored_only_where_nothing_is(
+    tmp_path: Path, archive: Path, there: str
+) -> None:
+    other = configured(tmp_path / "c")
     write(tmp_path / "c" / there, "somebody's")
     (tmp_path / "c/data/mind/bob").mkdir(parents=True)  # an empty directory is nothing
     before = tree(tmp_path / "c")
     with pytest.raises(FileExistsError, match=r"there is something at .*; move it away"):
-        put(tmp_path / "b.tar", other)
+        put(archive, other)
     assert tree(tmp_path / "c") == before
     (tmp_path / "c" / there).unlink()
-    assert put(tmp_path / "b.tar", other).store.entries == 2
+    assert put(archive, other).store.entries == 2
 
 
-def test_nothing_is_restored_where_a_gateway_begins(tmp_path: Path) -> None:
-    settings, other = grown(tmp_path / "a"), configured(tmp_path / "c")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "b.tar")
+def test_nothing_is_restored_where_a_gateway_begins(tmp_path: Path, archive: Path) -> None:
+    other = configured(tmp_path / "c")
     other.store.path.parent.mkdir(parents=True)
     lock = StoreLock(other.store.path, WHEN)
     with pytest.raises(StoreInUse, match="kill"):
-        put(tmp_path / "b.tar", other)
+        put(archive, other)
     lock.release()
 
 
@@ -261,12 +271,9 @@ def _flip(members: Members) -> None:
     ],
 )
 def test_an_archive_that_is_not_right_touches_nothing(
-    tmp_path: Path, change: Callable[[Members], None], message: str
+    tmp_path: Path, archive: Path, change: Callable[[Members], None], message: str
 ) -> None:
-    settings = grown(tmp_path / "a")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "good.tar")
-    rewritten(tmp_path / "good.tar", tmp_path / "bad.tar", change)
+    rewritten(archive, tmp_path / "bad.tar", change)
     before = tree(tmp_path)
     with pytest.raises((InvalidBackup, StoreTooNew), match=message):
         put(tmp_path / "bad.tar", configured(tmp_path / "c"))
@@ -274,11 +281,10 @@ def test_an_archive_that_is_not_right_touches_nothing(
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.9, 0.9999])
-def test_an_archive_that_was_cut_off_touches_nothing(tmp_path: Path, share: float) -> None:
-    settings = grown(tmp_path / "a")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "good.tar")
-    whole = (tmp_path / "good.tar").read_bytes()
+def test_an_archive_that_was_cut_off_touches_nothing(
+    tmp_path: Path, archive: Path, share: float
+) -> None:
+    whole = archive.read_bytes()
     end = tarfile.RECORDSIZE  # a tar ends in blocks of zeros
     (tmp_path / "bad.tar").write_bytes(whole[: int((len(whole) - end) * share)])
     before = tree(tmp_path)
@@ -287,16 +293,15 @@ def test_an_archive_that_was_cut_off_touches_nothing(tmp_path: Path, share: floa
     assert tree(tmp_path) == before
 
 
-def test_files_of_an_agent_that_is_not_configured_are_not_dropped(tmp_path: Path) -> None:
-    settings = grown(tmp_path / "a")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "b.tar")
+def test_files_of_an_agent_that_is_not_configured_are_not_dropped(
+    tmp_path: Path, archive: Path
+) -> None:
     other = configured(tmp_path / "c")
     alone = other.model_copy(update={"agents": other.agents[:1]})
     with pytest.raises(
         InvalidBackup, match="it holds mind/bob, which the configuration does not name"
     ):
-        put(tmp_path / "b.tar", alone)
+        put(archive, alone)
     assert not (tmp_path / "c/data/reverie.db").exists()
 
 
@@ -373,10 +378,9 @@ def test_a_store_of_a_newer_schema_is_not_copied(tmp_path: Path) -> None:
         made(settings, tmp_path / "b.tar")
 
 
-def test_a_backup_of_a_version_before_the_first_release_is_not_restored(tmp_path: Path) -> None:
-    settings = grown(tmp_path / "a")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "b.tar")
+def test_a_backup_of_a_version_before_the_first_release_is_not_restored(
+    tmp_path: Path, archive: Path
+) -> None:
 
     def age(members: Members) -> None:
         index = next(
@@ -394,7 +398,7 @@ def test_a_backup_of_a_version_before_the_first_release_is_not_restored(tmp_path
         )
         members[-1] = members[-1][0], sums.encode()
 
-    rewritten(tmp_path / "b.tar", tmp_path / "old.tar", age)
+    rewritten(archive, tmp_path / "old.tar", age)
     before = tree(tmp_path)
     with pytest.raises(
         StoreError,
@@ -405,32 +409,26 @@ def test_a_backup_of_a_version_before_the_first_release_is_not_restored(tmp_path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_what_root_restores_is_whose_the_directories_are(tmp_path: Path) -> None:
-    settings = grown(tmp_path / "a")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "b.tar")
+def test_what_root_restores_is_whose_the_directories_are(tmp_path: Path, archive: Path) -> None:
     for path in (tmp_path / "c", tmp_path / "c/data"):
         path.mkdir()
         os.chown(path, 12345, 12346)
-    put(tmp_path / "b.tar", configured(tmp_path / "c"))
+    put(archive, configured(tmp_path / "c"))
     owners = {(path.stat().st_uid, path.stat().st_gid) for path in (tmp_path / "c").rglob("*")}
     assert owners == {(12345, 12346)}
 
 
-def test_directories_on_other_file_systems_are_restored_too(tmp_path: Path) -> None:
+def test_directories_on_other_file_systems_are_restored_too(tmp_path: Path, archive: Path) -> None:
     memory = Path("/dev/shm")
     if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("there is no other file system")
-    settings = grown(tmp_path / "a")
-    stored(settings, heard(1))
-    made(settings, tmp_path / "b.tar")
     with tempfile.TemporaryDirectory(dir=memory) as elsewhere:
         other = configured(tmp_path / "c")
         ann, bob = other.agents
         there = other.model_copy(
             update={"agents": (ann, bob.model_copy(update={"files": Path(elsewhere) / "work"}))}
         )
-        put(tmp_path / "b.tar", there)
+        put(archive, there)
         assert tree(Path(elsewhere)) == {"work/deep/down/é.txt": b"work"}
 
 

@@ -37,7 +37,8 @@ def pane_texts(console: ConsoleModel, pane: PaneName) -> list[str]:
     ]
 
 
-def new_console() -> ConsoleModel:
+@pytest.fixture
+def console() -> ConsoleModel:
     return ConsoleModel(zone=UTC)
 
 
@@ -60,8 +61,7 @@ def delta(
     apply(console, kind, **{**fields, **more})
 
 
-def test_a_conversation_grows_and_becomes_what_was_said() -> None:
-    console = new_console()
+def test_a_conversation_grows_and_becomes_what_was_said(console: ConsoleModel) -> None:
     apply(
         console,
         "notification",
@@ -89,15 +89,13 @@ def test_a_conversation_grows_and_becomes_what_was_said() -> None:
     assert not console.turns
 
 
-def test_another_answer_replaces_the_one_that_was_growing() -> None:
-    console = new_console()
+def test_another_answer_replaces_the_one_that_was_growing(console: ConsoleModel) -> None:
     delta("text", console, "first try")
     delta("text", console, "second", begins=True)
     assert pane_texts(console, "conversation") == ["reverie  is writing ... second"]
 
 
-def test_what_ends_without_words_is_told() -> None:
-    console = new_console()
+def test_what_ends_without_words_is_told(console: ConsoleModel) -> None:
     apply(console, "turn", **turn("started"))
     delta("text", console, "half a sen")
     apply(console, "turn", **turn("ended", outcome="interrupted"))
@@ -106,8 +104,9 @@ def test_what_ends_without_words_is_told() -> None:
     ]
 
 
-def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> None:
-    console = new_console()
+def test_only_the_followed_conversation_is_shown_and_all_are_told_apart(
+    console: ConsoleModel,
+) -> None:
     said = {"kind": "room", "conversation": ROOM, "who": "ann", "text": "hi", "urgency": 3}
     apply(console, "notification", seq=1, **said)
     assert pane_texts(console, "conversation") == []
@@ -129,8 +128,9 @@ def test_only_the_followed_conversation_is_shown_and_all_are_told_apart() -> Non
     ]
 
 
-def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> None:
-    console = new_console()
+def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice(
+    console: ConsoleModel,
+) -> None:
     past = answer(
         api_models.ConversationDetail,
         {
@@ -166,8 +166,7 @@ def test_a_conversation_is_filled_from_the_log_and_nothing_is_shown_twice() -> N
     ]
 
 
-def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
-    console = new_console()
+def test_what_is_done_by_itself_is_above_with_all_thinking(console: ConsoleModel) -> None:
     apply(
         console,
         "turn",
@@ -195,8 +194,7 @@ def test_what_is_done_by_itself_is_above_with_all_thinking() -> None:
     assert pane_texts(console, "conversation") == []
 
 
-def test_the_network_is_told_when_it_changes_only() -> None:
-    console = new_console()
+def test_the_network_is_told_when_it_changes_only(console: ConsoleModel) -> None:
     for after_s in (30.0, 29.0, 28.0):
         apply(console, "dmn", **mind("foraging", next_tick_s=after_s))
     apply(console, "dmn", **mind("foraging", held=["the day's money is spent"]))
@@ -209,8 +207,7 @@ def test_the_network_is_told_when_it_changes_only() -> None:
     ]
 
 
-def test_tools_are_shown_whole() -> None:
-    console = new_console()
+def test_tools_are_shown_whole(console: ConsoleModel) -> None:
     call = {"turn": "t1", "agent": "reverie", "conversation": ROOM, "call": "c1", "name": "shell"}
     apply(
         console,
@@ -261,8 +258,7 @@ def test_tools_are_shown_whole() -> None:
     ]
 
 
-def test_what_concerns_the_gateway_is_above() -> None:
-    console = new_console()
+def test_what_concerns_the_gateway_is_above(console: ConsoleModel) -> None:
     apply(console, "channel", channel="irc.x", platform="IRC", state="down", reason="cut")
     apply(console, "reloaded", taken=["agents"], later=["ops"], problems=[])
     apply(console, "reloaded", taken=[], later=[], problems=["a.yaml:3: dmn: no such key"])
@@ -277,8 +273,7 @@ def test_what_concerns_the_gateway_is_above() -> None:
     ]
 
 
-def test_posts_that_do_not_arrive_are_told() -> None:
-    console = new_console()
+def test_posts_that_do_not_arrive_are_told(console: ConsoleModel) -> None:
     apply(console, "delivery", seq=1, conversation=OWN, outcome="sent", reason="")
     apply(console, "delivery", seq=2, conversation=OWN, outcome="failed", reason="no such room")
     assert pane_texts(console, "conversation") == [
@@ -287,8 +282,7 @@ def test_posts_that_do_not_arrive_are_told() -> None:
 
 
 @pytest.mark.parametrize("kind", [*api_models.EVENT_MODELS, "unheard-of"])
-def test_odd_events_harm_nobody(kind: str) -> None:
-    console = new_console()
+def test_odd_events_harm_nobody(kind: str, console: ConsoleModel) -> None:
     for data in (
         "",
         "{",
@@ -305,8 +299,7 @@ def test_odd_events_harm_nobody(kind: str) -> None:
             console.apply_event(event)
 
 
-def test_what_is_stopped_is_what_is_looked_at() -> None:
-    console = new_console()
+def test_what_is_stopped_is_what_is_looked_at(console: ConsoleModel) -> None:
     apply(console, "turn", **turn("started", key="room", conversation=ROOM))
     assert console.find_turn() is None
     inner = "inner/reverie"
@@ -321,8 +314,7 @@ def test_what_is_stopped_is_what_is_looked_at() -> None:
     assert found.conversation == OWN
 
 
-def test_reasoning_can_be_hidden() -> None:
-    console = new_console()
+def test_reasoning_can_be_hidden(console: ConsoleModel) -> None:
     console.shows_thinking = False
     delta("thinking", console, "deep thoughts")
     apply(console, "turn", **turn("ended"))
@@ -348,7 +340,7 @@ HAPPENS = st.one_of(
 def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(
     happened: list[tuple[Any, ...]],
 ) -> None:
-    console = new_console()
+    console = ConsoleModel(zone=UTC)
     for kind, key, what, autonomous in happened:
         where = "inner/reverie" if autonomous else OWN
         if kind == "turn":
@@ -375,8 +367,7 @@ def test_in_whatever_order_things_happen_nothing_stays_open_behind_the_end(
     assert not console.growing("autonomous")
 
 
-def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
-    console = new_console()
+def test_after_a_cut_what_ended_meanwhile_is_over(console: ConsoleModel) -> None:
     apply(console, "turn", **turn("started"))
     delta("thinking", console, "hm")
     delta("text", console, "half")
@@ -401,8 +392,7 @@ def test_after_a_cut_what_ended_meanwhile_is_over() -> None:
     ]
 
 
-def test_the_status_tells_everything_and_fits() -> None:
-    console = new_console()
+def test_the_status_tells_everything_and_fits(console: ConsoleModel) -> None:
     told = {
         "now": AT,
         "ready": True,

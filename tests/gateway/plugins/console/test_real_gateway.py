@@ -113,8 +113,6 @@ async def test_each_refusal_of_the_api_has_its_name() -> None:
 
 
 class Terminal:
-    """The command in a pseudo-terminal."""
-
     def __init__(self, *args: str) -> None:
         self._ours, theirs = pty.openpty()
         env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}

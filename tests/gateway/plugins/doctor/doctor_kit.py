@@ -115,6 +115,12 @@ class World:
         }
 
     @property
+    def channel(self) -> Any:
+        """The configuration of the channel that `only` has left."""
+        (left,) = self.config["channels"].values()
+        return left
+
+    @property
     def store(self) -> Path:
         return self.directory / "data" / "reverie.db"
 
@@ -137,7 +143,6 @@ class World:
         file.write_text(text)
 
     async def remember(self, *facts: Fact) -> None:
-        """Write to the store."""
         async with await Store.open(self.store, SystemClock()) as store:
             for fact in facts:
                 at = getattr(fact, "at", None)
@@ -205,8 +210,6 @@ class Plant(Protocol):
 
 @dataclass(frozen=True)
 class Fault:
-    """One row of the table."""
-
     name: str
     code: str
     level: Severity
@@ -225,7 +228,8 @@ class Fault:
 
 
 class Table(list[Fault]):
-    """All rows of one table."""
+    has_servers = False
+    """Whether each fault is one of a server, and the channels of other servers are left out."""
 
     def __call__(
         self, code: str, level: Severity, where: str, fix: str, *also: tuple[str, Severity]
@@ -234,7 +238,9 @@ class Table(list[Fault]):
 
         def add(plant: Plant) -> Plant:
             name = plant.__name__.replace("_", " ")
-            self.append(Fault(name, code, level, where, fix, also, plant=plant))
+            others = (one for one in ("telegram.main", "discord.main") if one in where)
+            only = next(others, "irc.test") if self.has_servers else ""
+            self.append(Fault(name, code, level, where, fix, also, only, plant=plant))
             return plant
 
         return add
@@ -662,6 +668,23 @@ fault_of_server = SERVERS = Table(
             config={"channels": {"irc.test": {"rooms": ["#lounge", "#lunge"]}}},
         ),
         Fault(
+            "a host that there is not",
+            "net.name",
+            "bad",
+            "irc.test",
+            "name",
+            only="irc.test",
+            config={
+                "channels": {
+                    "irc.test": {
+                        "host": "no-such-host.invalid",
+                        "contact": "ann, ann@example.org",
+                        "tls": True,
+                    }
+                }
+            },
+        ),
+        Fault(
             "a group without the bot",
             "telegram.rooms",
             "warning",
@@ -690,17 +713,14 @@ fault_of_server = SERVERS = Table(
         ),
     ]
 )
+SERVERS.has_servers = True
 
 
-def only(here: World, *channels: str) -> dict[str, Any]:
-    """Leave the other channels out, so that each fault costs the time of one; the first one's
-    configuration."""
-    said = here.config["channels"]
-    here.config["channels"] = {name: said[name] for name in channels}
-    owner = "account:ann" if channels[0] == "irc.test" else "7001"
-    here.config["access"]["roles"] = {"owner": [f"{channels[0]}:{owner}"]}
-    first: dict[str, Any] = said[channels[0]]
-    return first
+def only(here: World, channel: str) -> None:
+    """Leave the other channels out, so that each fault costs the time of one."""
+    here.config["channels"] = {channel: here.config["channels"][channel]}
+    owner = "account:ann" if channel == "irc.test" else "7001"
+    here.config["access"]["roles"] = {"owner": [f"{channel}:{owner}"]}
 
 
 @fault_of_server("net.tls.expired", "bad", "irc.test", "renew")
@@ -727,7 +747,7 @@ async def a_certificate_of_another_host(here: World, stack: contextlib.AsyncExit
 
 @fault_of_server("net.tls.none", "bad", "irc.test", "turn TLS off")
 async def tls_where_there_is_none(here: World, stack: contextlib.AsyncExitStack) -> None:
-    channel = only(here, "irc.test")
+    channel = here.channel
     greeting = replace(here.ircd.options, greeting=b":irc.test NOTICE * :hello\r\n")
     ircd = await stack.enter_async_context(Ircd(greeting))
     channel |= {"port": ircd.port, "tls": True}
@@ -740,7 +760,7 @@ async def any_certificate_is_accepted(here: World, stack: contextlib.AsyncExitSt
 
 async def secured(here: World, stack: contextlib.AsyncExitStack, pem: Path, tls: Any) -> None:
     """The same IRC server, with TLS."""
-    channel = only(here, "irc.test")
+    channel = here.channel
     context = (
         server_context(pem)
         if pem in (LOCALHOST, WRONG)
@@ -776,62 +796,49 @@ def certificate(here: World, host: str, start: str, end: str) -> Path:
     return whole
 
 
-@fault_of_server("net.name", "bad", "irc.test", "name")
-def a_host_that_there_is_not(here: World, _: Any) -> None:
-    only(here, "irc.test").update(
-        {"host": "no-such-host.invalid", "contact": "ann, ann@example.org", "tls": True}
-    )
-
-
 @fault_of_server("net.refused", "bad", "irc.test", "start the server")
 def a_server_that_is_not_started(here: World, _: Any) -> None:
-    only(here, "irc.test")["port"] = free_port()
+    here.channel["port"] = free_port()
 
 
 @fault_of_server("net.refused", "bad", "channels.discord.main.gateway_url", "start the server")
 def a_gateway_of_discord_that_is_gone(here: World, _: Any) -> None:
-    only(here, "discord.main")["gateway_url"] = f"ws://127.0.0.1:{free_port()}"
+    here.channel["gateway_url"] = f"ws://127.0.0.1:{free_port()}"
 
 
 @fault_of_server("irc.nick", "warning", "irc.test", "another nick")
 def a_nick_that_somebody_has(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.ircd.options.taken.add("reverie")
 
 
 @fault_of_server("irc.rooms", "warning", "irc.test", "invite the bot")
 def a_room_for_who_is_invited(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.ircd.options.modes = {"#lounge": "+int"}
 
 
 @fault_of_server("irc.rooms", "warning", "irc.test", "key")
 def a_room_with_a_key(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.ircd.options.modes = {"#lounge": "+knt"}
 
 
 @fault_of_server("irc.rooms", "warning", "irc.test", "voice")
 def a_room_in_which_only_some_may_write(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.ircd.options.modes = {"#lounge": "+mnt"}
 
 
 @fault_of_server("irc.rooms", "bad", "irc.test", "remove the ban")
 def a_room_that_bans_the_bot(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.ircd.options.bans = {"#lounge": ["somebody!*@*", "rev?rie!*@*"]}
 
 
 @fault_of_server("irc.rooms", "unknown", "irc.test", "joins")
 def a_server_that_says_nothing_of_rooms(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.ircd.options.modes = None
 
 
 @fault_of_server("irc.password", "bad", "irc.test", "server's password")
 async def a_wrong_password_of_the_server(here: World, stack: contextlib.AsyncExitStack) -> None:
-    channel = only(here, "irc.test")
+    channel = here.channel
     del channel["sasl"]
     ircd = await stack.enter_async_context(Ircd(Options(password="open-sesame-1")))
     channel |= {"port": ircd.port, "password": "wrong-sesame-2"}
@@ -839,74 +846,63 @@ async def a_wrong_password_of_the_server(here: World, stack: contextlib.AsyncExi
 
 @fault_of_server("irc.login", "bad", "irc.test", "port")
 async def a_server_that_hangs_up(here: World, stack: contextlib.AsyncExitStack) -> None:
-    channel = only(here, "irc.test")
+    channel = here.channel
     channel["port"] = free_port()
     await listening(stack, channel["port"], b"")
 
 
 @fault_of_server("irc.banned", "bad", "irc.test", "staff")
 def a_ban(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.ircd.options.banned = True
 
 
 @fault_of_server("telegram.rooms", "bad", "telegram.main", "take its restriction away")
 def a_group_that_mutes_the_bot(here: World, _: Any) -> None:
-    only(here, "telegram.main")
     here.group.muted = True
 
 
 @fault_of_server("telegram.rooms", "bad", "telegram.main", "make it an admin")
 def a_group_in_which_only_admins_write(here: World, _: Any) -> None:
-    only(here, "telegram.main")
     here.group.admin, here.group.members_muted = False, True
 
 
 @fault_of_server("telegram.rooms", "warning", "telegram.main", "add the bot")
 def a_group_that_threw_the_bot_out(here: World, _: Any) -> None:
-    only(here, "telegram.main")
     here.group.closed = True
 
 
 @fault_of_server("telegram.token", "bad", "telegram.main", "@BotFather")
 def a_wrong_token_of_telegram(here: World, _: Any) -> None:
-    only(here, "telegram.main")
     here.env["TELEGRAM_TOKEN"] = "7000000001:AAwrong-token_of-somebody_else"
 
 
 @fault_of_server("telegram.privacy", "warning", "telegram.main", "/setprivacy")
 def privacy_mode(here: World, _: Any) -> None:
-    only(here, "telegram.main")
     here.telegram.world.sees_all = False
 
 
 @fault_of_server("telegram.webhook", "warning", "telegram.main", "stop the program")
 def a_webhook(here: World, _: Any) -> None:
-    only(here, "telegram.main")
     here.telegram.updates.set_hook({"url": "https://elsewhere.example/secret"}, drop_pending=False)
 
 
 @fault_of_server("discord.token", "bad", "discord.main", "Reset Token")
 def a_wrong_token_of_discord(here: World, _: Any) -> None:
-    only(here, "discord.main")
     here.env["DISCORD_TOKEN"] = "MTk4.wrong.token-of-somebody"
 
 
 @fault_of_server("discord.intents", "bad", "discord.main", "MESSAGE CONTENT INTENT")
 def a_closed_intent(here: World, _: Any) -> None:
-    only(here, "discord.main")
     here.discord.options = replace(here.discord.options, message_content=False)
 
 
 @fault_of_server("discord.rooms", "warning", "discord.main", "see the channel")
 def a_channel_that_discord_hides(here: World, _: Any) -> None:
-    only(here, "discord.main")
     here.discord.world.hidden.add(here.discord.room)
 
 
 @fault_of_server("discord.rooms", "bad", "discord.main", "Send Messages")
 def a_channel_in_which_discord_lets_it_not_post(here: World, _: Any) -> None:
-    only(here, "discord.main")
     mute(here)
 
 
@@ -914,7 +910,7 @@ def a_channel_in_which_discord_lets_it_not_post(here: World, _: Any) -> None:
 def a_thread_in_which_discord_lets_it_not_post(here: World, _: Any) -> None:
     world = here.discord.world
     thread = world.add_thread(here.discord.room, "tea", here.discord.ann)
-    only(here, "discord.main")["rooms"] = [thread["id"]]
+    here.channel["rooms"] = [thread["id"]]
     mute(here)
 
 
@@ -927,7 +923,7 @@ def mute(here: World) -> None:
 
 @fault_of_server("discord.rooms", "warning", "discord.main", "list channels instead")
 def a_guild_whose_roles_let_it_not_post(here: World, _: Any) -> None:
-    only(here, "discord.main")["rooms"] = [here.discord.guild]
+    here.channel["rooms"] = [here.discord.guild]
     guild = here.discord.world.guilds[here.discord.guild]
     guild["owner_id"] = here.discord.ann
     guild["roles"][0]["permissions"] = str(1 << 10)
@@ -935,7 +931,7 @@ def a_guild_whose_roles_let_it_not_post(here: World, _: Any) -> None:
 
 @fault_of_server("discord.threads", "warning", "discord.main", "Create Public Threads")
 def threads_that_discord_does_not_let_it_open(here: World, _: Any) -> None:
-    only(here, "discord.main")["threads"] = [here.discord.room]
+    here.channel["threads"] = [here.discord.room]
     guild = here.discord.world.guilds[here.discord.guild]
     guild["owner_id"] = here.discord.ann
     guild["roles"][0]["permissions"] = str(1 << 10 | 1 << 11)
@@ -943,24 +939,23 @@ def threads_that_discord_does_not_let_it_open(here: World, _: Any) -> None:
 
 @fault_of_server("discord.guilds", "warning", "discord.main", "choose a guild")
 def a_bot_that_nobody_invited(here: World, _: Any) -> None:
-    only(here, "discord.main")["rooms"] = []
+    here.channel["rooms"] = []
     here.discord.world.guilds.clear()
 
 
 @fault_of_server("discord.answer", "bad", "discord.main", "api_url")
 def another_server_in_place_of_discord(here: World, _: Any) -> None:
     here.model.key = None
-    only(here, "discord.main")["api_url"] = here.model.url
+    here.channel["api_url"] = here.model.url
 
 
 @fault_of_server("telegram.answer", "bad", "telegram.main", "base_url")
 def another_server_in_place_of_telegram(here: World, _: Any) -> None:
-    only(here, "telegram.main")["base_url"] = here.model.url
+    here.channel["base_url"] = here.model.url
 
 
 @fault_of_server("model.key", "bad", "llm.models.main", "key")
 def a_wrong_key(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.model.key = "sk-another"
 
 
@@ -968,7 +963,6 @@ def a_wrong_key(here: World, _: Any) -> None:
 async def another_server_in_place_of_the_model(
     here: World, stack: contextlib.AsyncExitStack
 ) -> None:
-    only(here, "irc.test")
     port = free_port()
     here.config["llm"]["providers"]["claude"]["base_url"] = f"http://127.0.0.1:{port}"
     head = b"HTTP/1.1 404 Not Found\r\nContent-Length: 6\r\nConnection: close\r\n\r\nsorry\n"
@@ -977,24 +971,20 @@ async def another_server_in_place_of_the_model(
 
 @fault_of_server("model.credit", "bad", "llm.models.main", "credit")
 def an_empty_account(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.model.then(failure(402, "billing_error"))
 
 
 @fault_of_server("model.busy", "warning", "llm.models.main", "later")
 def an_overloaded_model(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.model.then(failure(529, "overloaded_error"), *[Answer(status=529)] * 3)
 
 
 @fault_of_server("net.refused", "bad", "llm.models.main", "start the server")
 def a_provider_that_is_not_started(here: World, _: Any) -> None:
-    only(here, "irc.test")
     here.config["llm"]["providers"]["claude"]["base_url"] = f"http://127.0.0.1:{free_port()}"
 
 
 @fault_of_server("net.refused", "bad", "tools.web.search.base_url", "start the server")
 def a_search_that_is_not_started(here: World, _: Any) -> None:
-    only(here, "irc.test")
     search = {"provider": "searxng", "base_url": f"http://127.0.0.1:{free_port()}"}
     here.config["tools"] = {"web": {"search": search}}

@@ -46,8 +46,6 @@ def where(role: str = "admin") -> ToolContext:
 
 @dataclass
 class Files:
-    """All of it."""
-
     tree: Path
     """All directories."""
     area: FilesArea
@@ -85,7 +83,6 @@ class Files:
             yield dispatcher(tools_of(file_tools(self.tree, store, self.max_bytes)))
 
     def told(self, tool: str, **arguments: object) -> str:
-        """What it brings."""
         result = self.call(tool, **arguments)
         assert not result.is_error, result.text
         return result.text

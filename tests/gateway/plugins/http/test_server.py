@@ -152,7 +152,6 @@ async def opened(stats: GatewayStats | None = None, sources: Sequence[Collector]
 async def serve(
     config: OpsConfig, stats: GatewayStats, sources: Sequence[Collector] = ()
 ) -> OpsServer:
-    """Start a server of health and metrics."""
     clock = ManualClock(after(62))
     own = ProcessCollector(registry=None), ChannelMetrics(stats, clock, "1")
     metrics = RedactedMetrics((*own, *sources), Redactor())
@@ -206,7 +205,6 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 async def raw(port: int, *pieces: bytes) -> bytes:
-    """Everything that comes back."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for piece in pieces:

@@ -33,8 +33,6 @@ DIRECT = (ANN, BOB, OWNER)
 
 @dataclass
 class Kit:
-    """One process."""
-
     papers: Papers
     tasks: LooseTasks
     """Tasks started by commands."""
@@ -53,7 +51,6 @@ class Kit:
     def at(
         self, where: Address, role: Role = "admin", *, everywhere: Role | None = None
     ) -> Counter:
-        """Return the counter of a person there."""
         it = self.papers
         return Counter(
             it.store, it.clock, self.context, where, role, everywhere, direct=where in DIRECT

@@ -69,7 +69,6 @@ def model(*replies: str, **more: object) -> ScriptedModel:
 
 
 def context(kit: Papers, thinks: Model) -> AgentContext:
-    """What the agent's turns work with."""
     agent = Idle(kit.store, kit.clock)
     agent.id = "reverie"
     return context_of(handle(kit.store, kit.clock), agent, thinks, dispatcher([]))

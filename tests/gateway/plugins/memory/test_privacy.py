@@ -77,7 +77,6 @@ async def confide(kit: Papers, place: Address, secret: str = SECRET) -> None:
 
 
 async def ambient(kit: Papers, where: ToolContext, *lines: str) -> str:
-    """What such messages call to mind there."""
     return (await kit.recalled(where, *lines, config=RecallSettings(ambient_tokens=2_000))).text
 
 

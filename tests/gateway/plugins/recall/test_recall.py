@@ -489,7 +489,6 @@ open({pids!r}, "w").write(f"{{child}}\\n{{os.getpid()}}\\n")
 
 
 def born(pids: Path) -> list[int]:
-    """Those that are there by now."""
     return [int(line) for line in pids.read_text().split("\n")[:-1]] if pids.exists() else []
 
 

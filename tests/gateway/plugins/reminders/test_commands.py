@@ -42,7 +42,6 @@ def context_of(it: Town) -> CommandContext:
 def at(
     it: Town, where: Address = HERE, role: Role = "admin", *, everywhere: Role | None = None
 ) -> Counter:
-    """Return the counter of a person there."""
     return Counter(
         it.store,
         it.clock,

@@ -51,8 +51,6 @@ ANN = SenderId("42")
 
 
 class Watched(ManualClock):
-    """Knows when somebody sleeps."""
-
     def __init__(self, start: datetime = START) -> None:
         super().__init__(start)
         self.sleeps: list[float] = []

@@ -246,6 +246,23 @@ def model() -> ModelApi:
     return api
 
 
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "bot"
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[BotApi]:
+    async with BotApi() as server:
+        yield server
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[ModelApi]:
+    async with model() as server:
+        yield server
+
+
 async def the_rest(person: Person) -> None:
     """From the model to the last word, as it is proposed."""
     await person.answers(
@@ -289,10 +306,9 @@ def kept(directory: Path, person: Person, *secrets: str) -> None:
 
 
 async def test_telegram_from_nothing_to_an_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str], directory: Path, api: BotApi
 ) -> None:
-    directory = tmp_path / "bot"
-    async with BotApi() as api, model() as fake:
+    async with model() as fake:
         ann = api.person("Ann", username="ann")
         urls = "--telegram-url", api.url, "--model-url", fake.url
         async with at_terminal("--config", str(directory), *urls) as person:
@@ -320,9 +336,8 @@ async def test_telegram_from_nothing_to_an_answer(
 
 
 @pytest.mark.system
-async def test_telegram_with_every_mistake(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
-    async with BotApi() as api, model() as fake:
+async def test_telegram_with_every_mistake(directory: Path, api: BotApi) -> None:
+    async with model() as fake:
         api.world.sees_all = False
         ann, lounge = api.person("Ann"), api.group("lounge")
         api.private_says(ann, "hello")
@@ -376,9 +391,8 @@ async def test_telegram_with_every_mistake(tmp_path: Path) -> None:
 
 
 async def test_discord_from_nothing_to_an_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str], directory: Path
 ) -> None:
-    directory = tmp_path / "bot"
     async with DiscordApi(Options(message_content=False)) as api, model() as fake:
         urls = (
             "--discord-api-url",
@@ -488,8 +502,7 @@ async def test_a_nick_that_is_taken_and_a_server_that_is_not_there(tmp_path: Pat
             assert "reverie ctl pair seed ID owner" in person.screen
 
 
-async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
+async def test_the_embedded_model_and_a_persona_need_no_key(directory: Path) -> None:
     async with (
         BotApi() as api,
         at_terminal("--config", str(directory), "--telegram-url", api.url) as person,
@@ -518,8 +531,7 @@ async def test_the_embedded_model_and_a_persona_need_no_key(tmp_path: Path) -> N
     assert len(files["secrets/ops.token"].strip()) >= 43
 
 
-async def test_back_begins_again_and_proposes_the_answers(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
+async def test_back_begins_again_and_proposes_the_answers(directory: Path) -> None:
     async with (
         BotApi() as api,
         at_terminal("--config", str(directory), "--telegram-url", api.url) as person,
@@ -731,12 +743,6 @@ attention: {{coalesce: 1s}}
 """
 
 
-@contextlib.asynccontextmanager
-async def world() -> AsyncIterator[tuple[BotApi, ModelApi]]:
-    async with BotApi() as api, model() as fake:
-        yield api, fake
-
-
 def by_hand(directory: Path, api: BotApi, fake: ModelApi) -> str:
     text = HAND.format(why="they are measured", url=api.url, model=fake.url)
     directory.mkdir()
@@ -744,44 +750,44 @@ def by_hand(directory: Path, api: BotApi, fake: ModelApi) -> str:
     return text
 
 
-async def test_a_second_run_changes_what_is_answered_and_shows_it_before(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
-    async with world() as (api, fake):
-        text = by_hand(directory, api, fake)
-        env = {"TG": api.token, "KEY": KEY}
-        async with at_terminal("--config", str(directory), **env) as person:
-            await person.answers(
-                ("Platforms .telegram.", ""),
-                ("Token .hidden; Enter keeps it.", ""),
-                ("Use @reverie_bot", ""),
-                ("Your id", "later"),
-                ("Groups.*-100999", "-100999 -100888"),
-                ("Who answers .anthropic.", ""),
-                ("Key", ""),
-                ("Model .claude-haiku-5-5.", ""),
-                ("Its character", ""),
-            )
-            await person.sees("What would change")
-            await person.says("Write it")
-            assert await person.over() == 0
-        assert '       - "-100999"           # the lounge\n+      - "-100888"' in person.screen
-        after = (directory / "reverie.yaml").read_text()
-        assert after != text
-        for kept in ("# the old bot", "# Ours.", "# stays", "# cheap", "coalesce: 1s", "${TG}"):
-            assert kept in after
-        assert api.token not in person.screen
-        assert KEY not in person.screen
+async def test_a_second_run_changes_what_is_answered_and_shows_it_before(
+    directory: Path, api: BotApi, fake: ModelApi
+) -> None:
+    text = by_hand(directory, api, fake)
+    env = {"TG": api.token, "KEY": KEY}
+    async with at_terminal("--config", str(directory), **env) as person:
+        await person.answers(
+            ("Platforms .telegram.", ""),
+            ("Token .hidden; Enter keeps it.", ""),
+            ("Use @reverie_bot", ""),
+            ("Your id", "later"),
+            ("Groups.*-100999", "-100999 -100888"),
+            ("Who answers .anthropic.", ""),
+            ("Key", ""),
+            ("Model .claude-haiku-5-5.", ""),
+            ("Its character", ""),
+        )
+        await person.sees("What would change")
+        await person.says("Write it")
+        assert await person.over() == 0
+    assert '       - "-100999"           # the lounge\n+      - "-100888"' in person.screen
+    after = (directory / "reverie.yaml").read_text()
+    assert after != text
+    for kept in ("# the old bot", "# Ours.", "# stays", "# cheap", "coalesce: 1s", "${TG}"):
+        assert kept in after
+    assert api.token not in person.screen
+    assert KEY not in person.screen
 
 
-async def test_who_says_no_finds_all_as_it_was(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
-    async with world() as (api, fake):
-        by_hand(directory, api, fake)
-        before = written(directory)
-        words = "\n\n\nlater\n" + "\n" * 5 + "Somebody else.\n" + "n\n"
-        code, out, err = await piped("--config", str(directory), words=words, TG=api.token, KEY=KEY)
-        assert (code, "nothing was written" in err) == (1, True), (out, err)
-        assert written(directory) == before
+async def test_who_says_no_finds_all_as_it_was(
+    directory: Path, api: BotApi, fake: ModelApi
+) -> None:
+    by_hand(directory, api, fake)
+    before = written(directory)
+    words = "\n\n\nlater\n" + "\n" * 5 + "Somebody else.\n" + "n\n"
+    code, out, err = await piped("--config", str(directory), words=words, TG=api.token, KEY=KEY)
+    assert (code, "nothing was written" in err) == (1, True), (out, err)
+    assert written(directory) == before
 
 
 def flags(directory: Path, api: BotApi, fake: ModelApi) -> list[str]:
@@ -792,35 +798,36 @@ def flags(directory: Path, api: BotApi, fake: ModelApi) -> list[str]:
     ]
 
 
-async def test_without_anybody_to_ask_flags_answer(tmp_path: Path) -> None:
+async def test_without_anybody_to_ask_flags_answer(
+    tmp_path: Path, api: BotApi, fake: ModelApi
+) -> None:
     directory, secret = tmp_path / "my bot; rm", tmp_path / "token"
-    async with world() as (api, fake):
-        ann = api.person("Ann")
-        api.private_says(ann, "hello")
-        secret.write_text(api.token)
-        secret.chmod(0o600)
-        given = [
-            one for one in flags(directory, api, fake) if one not in {"--telegram-token-env", "TG"}
-        ]
-        more = (
-            "--telegram-token-file",
-            str(secret),
-            "--telegram-owner",
-            str(ann.id),
-            "--persona-name",
-            "Mira",
-        )
-        code, out, err = await piped(*given, *more, KEY=KEY)
-        assert (code, err) == (0, ""), (out, err)
-        for name in ("doctor", "run"):
-            assert f"reverie {name} --config {shlex.quote(str(directory))}" in out
-        text = (directory / "reverie.yaml").read_text()
-        assert f"${{file:{secret}}}" in text
-        assert 'owner: ["telegram.main:1001"]' in text
-        assert "${KEY}" in text
-        assert api.token not in text + out
-        again, out, _ = await piped(*given, *more, KEY=KEY)
-        assert (again, "Nothing has changed." in out) == (0, True)
+    ann = api.person("Ann")
+    api.private_says(ann, "hello")
+    secret.write_text(api.token)
+    secret.chmod(0o600)
+    given = [
+        one for one in flags(directory, api, fake) if one not in {"--telegram-token-env", "TG"}
+    ]
+    more = (
+        "--telegram-token-file",
+        str(secret),
+        "--telegram-owner",
+        str(ann.id),
+        "--persona-name",
+        "Mira",
+    )
+    code, out, err = await piped(*given, *more, KEY=KEY)
+    assert (code, err) == (0, ""), (out, err)
+    for name in ("doctor", "run"):
+        assert f"reverie {name} --config {shlex.quote(str(directory))}" in out
+    text = (directory / "reverie.yaml").read_text()
+    assert f"${{file:{secret}}}" in text
+    assert 'owner: ["telegram.main:1001"]' in text
+    assert "${KEY}" in text
+    assert api.token not in text + out
+    again, out, _ = await piped(*given, *more, KEY=KEY)
+    assert (again, "Nothing has changed." in out) == (0, True)
 
 
 class DelphiConfig(RemoteSettings):
@@ -849,39 +856,37 @@ with use_plugins(DelphiPlugin):
 
 
 async def test_a_provider_without_a_key_is_asked_for_its_address_and_keeps_its_section(
-    tmp_path: Path,
+    tmp_path: Path, api: BotApi, fake: ModelApi
 ) -> None:
-    async with world() as (api, fake):
-        given = [
-            *flags(tmp_path / "bot", api, fake)[:5],
-            "--telegram-token-env",
-            "TG",
-            "--non-interactive",
-        ]
-        given += ["--model-provider", "delphi", "--yes"]
-        code, out, err = await piped(*given, code=WITH_DELPHI, TG=api.token)
-        assert (code, "--model-url is missing" in err) == (2, True), (out, err)
-        directory = tmp_path / "bot"
-        text = by_hand(directory, api, fake).replace(
-            'kind: anthropic, base_url: "', 'kind: delphi, proxy: none, base_url: "'
-        )
-        text = text.replace(', api_key: "${KEY}"', "").replace(", name: claude-haiku-5-5", "")
-        (directory / "reverie.yaml").write_text(text)
-        code, out, err = await piped(*given, code=WITH_DELPHI, TG=api.token)
-        assert code == 0, (out, err)
-        kept = f'{{kind: delphi, proxy: none, base_url: "{fake.url}"}}'
-        assert kept in (directory / "reverie.yaml").read_text()
-        other = "http://127.0.0.1:9/v1"
-        code, out, err = await piped(*given, "--model-url", other, code=WITH_DELPHI, TG=api.token)
-        assert code == 0, (out, err)
-        assert other in (directory / "reverie.yaml").read_text()
+    given = [
+        *flags(tmp_path / "bot", api, fake)[:5],
+        "--telegram-token-env",
+        "TG",
+        "--non-interactive",
+    ]
+    given += ["--model-provider", "delphi", "--yes"]
+    code, out, err = await piped(*given, code=WITH_DELPHI, TG=api.token)
+    assert (code, "--model-url is missing" in err) == (2, True), (out, err)
+    directory = tmp_path / "bot"
+    text = by_hand(directory, api, fake).replace(
+        'kind: anthropic, base_url: "', 'kind: delphi, proxy: none, base_url: "'
+    )
+    text = text.replace(', api_key: "${KEY}"', "").replace(", name: claude-haiku-5-5", "")
+    (directory / "reverie.yaml").write_text(text)
+    code, out, err = await piped(*given, code=WITH_DELPHI, TG=api.token)
+    assert code == 0, (out, err)
+    kept = f'{{kind: delphi, proxy: none, base_url: "{fake.url}"}}'
+    assert kept in (directory / "reverie.yaml").read_text()
+    other = "http://127.0.0.1:9/v1"
+    code, out, err = await piped(*given, "--model-url", other, code=WITH_DELPHI, TG=api.token)
+    assert code == 0, (out, err)
+    assert other in (directory / "reverie.yaml").read_text()
 
 
 async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(
-    tmp_path: Path,
+    directory: Path, api: BotApi
 ) -> None:
-    directory = tmp_path / "bot"
-    async with BotApi() as api, ModelApi() as fake:
+    async with ModelApi() as fake:
         fake.key, fake.models = KEY, [{"id": "gpt-4.1"}]
         base = ["--non-interactive", "--config", str(directory), "--telegram-url", api.url]
         first = [
@@ -907,28 +912,28 @@ async def test_a_run_without_the_flags_of_secrets_keeps_those_that_are_there(
 
 
 async def test_a_secret_that_stands_in_the_file_is_not_shown_with_what_changes(
-    tmp_path: Path,
+    tmp_path: Path, api: BotApi, fake: ModelApi
 ) -> None:
-    async with world() as (api, fake):
-        text = by_hand(tmp_path / "bot", api, fake).replace("${TG}", api.token)
-        (tmp_path / "bot" / "reverie.yaml").write_text(text)
-        given = ["--non-interactive", "--yes", "--config", str(tmp_path / "bot")]
-        code, out, err = await piped(*given, "--telegram-groups", "-100888", KEY=KEY)
-        assert (code, "token: " in out, api.token in out + err) == (0, True, False), (out, err)
+    text = by_hand(tmp_path / "bot", api, fake).replace("${TG}", api.token)
+    (tmp_path / "bot" / "reverie.yaml").write_text(text)
+    given = ["--non-interactive", "--yes", "--config", str(tmp_path / "bot")]
+    code, out, err = await piped(*given, "--telegram-groups", "-100888", KEY=KEY)
+    assert (code, "token: " in out, api.token in out + err) == (0, True, False), (out, err)
 
 
-async def test_what_cannot_be_edited_is_told_and_left(tmp_path: Path) -> None:
+async def test_what_cannot_be_edited_is_told_and_left(
+    tmp_path: Path, api: BotApi, fake: ModelApi
+) -> None:
     other = '  telegram.other: {platform: telegram, token: "1:other", rooms: *shared}\n'
-    async with world() as (api, fake):
-        text = by_hand(tmp_path / "bot", api, fake)
-        text = re.sub(r"rooms:\n +- .*", 'rooms: &shared ["-100999"]', text)
-        text = text.replace("\nagents:", f"{other}\nagents:")
-        (tmp_path / "bot" / "reverie.yaml").write_text(text)
-        given = ["--non-interactive", "--yes", "--config", str(tmp_path / "bot")]
-        code, out, err = await piped(*given, "--telegram-groups", "-100888", TG=api.token, KEY=KEY)
-        assert code == 0, err
-        assert 'write yourself:\n  channels.telegram.main.rooms: ["-100888"]' in out
-        assert 'rooms: &shared ["-100999"]' in written(tmp_path / "bot")["reverie.yaml"]
+    text = by_hand(tmp_path / "bot", api, fake)
+    text = re.sub(r"rooms:\n +- .*", 'rooms: &shared ["-100999"]', text)
+    text = text.replace("\nagents:", f"{other}\nagents:")
+    (tmp_path / "bot" / "reverie.yaml").write_text(text)
+    given = ["--non-interactive", "--yes", "--config", str(tmp_path / "bot")]
+    code, out, err = await piped(*given, "--telegram-groups", "-100888", TG=api.token, KEY=KEY)
+    assert code == 0, err
+    assert 'write yourself:\n  channels.telegram.main.rooms: ["-100888"]' in out
+    assert 'rooms: &shared ["-100999"]' in written(tmp_path / "bot")["reverie.yaml"]
 
 
 @pytest.mark.parametrize(
@@ -972,32 +977,37 @@ async def test_what_cannot_be_edited_is_told_and_left(tmp_path: Path) -> None:
     ],
 )
 async def test_what_is_wrong_names_its_flag(
-    tmp_path: Path, more: list[str], env: dict[str, str], code: int, says: str
+    more: list[str],
+    env: dict[str, str],
+    code: int,
+    says: str,
+    *,
+    directory: Path,
+    api: BotApi,
+    fake: ModelApi,
 ) -> None:
-    directory = tmp_path / "bot"
-    async with world() as (api, fake):
-        given = {"TG": api.token, "KEY": KEY} | env
-        ended, out, err = await piped(*flags(directory, api, fake), *more, **given)
-        assert ended == code, (out, err)
-        assert says in err
-        assert not directory.exists()
-        assert "wrong-token-of-somebody" not in out + err
+    given = {"TG": api.token, "KEY": KEY} | env
+    ended, out, err = await piped(*flags(directory, api, fake), *more, **given)
+    assert ended == code, (out, err)
+    assert says in err
+    assert not directory.exists()
+    assert "wrong-token-of-somebody" not in out + err
 
 
 @pytest.mark.system
-async def test_force_writes_what_does_not_work_and_yes_does_not(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
-    async with world() as (api, fake):
-        given = flags(directory, api, fake)
-        assert (await piped(*given, "--yes", TG="1:wrong", KEY=KEY))[0] == 1
-        code, out, err = await piped(*given, "--force", TG="1:wrong", KEY=KEY)
-        assert code == 0, (out, err)
-        changed = [*given, "--persona-text", "A gardener.", "--speaks-up", "sometimes"]
-        code, _, err = await piped(*changed, TG=api.token, KEY=KEY)
-        assert (code, "--yes changes it" in err) == (1, True)
-        assert (await piped(*changed, "--yes", TG=api.token, KEY=KEY))[0] == 0
-        assert "A gardener." in (directory / "workspace" / "IDENTITY.md").read_text()
-        assert "speaks_up: sometimes" in (directory / "reverie.yaml").read_text()
+async def test_force_writes_what_does_not_work_and_yes_does_not(
+    directory: Path, api: BotApi, fake: ModelApi
+) -> None:
+    given = flags(directory, api, fake)
+    assert (await piped(*given, "--yes", TG="1:wrong", KEY=KEY))[0] == 1
+    code, out, err = await piped(*given, "--force", TG="1:wrong", KEY=KEY)
+    assert code == 0, (out, err)
+    changed = [*given, "--persona-text", "A gardener.", "--speaks-up", "sometimes"]
+    code, _, err = await piped(*changed, TG=api.token, KEY=KEY)
+    assert (code, "--yes changes it" in err) == (1, True)
+    assert (await piped(*changed, "--yes", TG=api.token, KEY=KEY))[0] == 0
+    assert "A gardener." in (directory / "workspace" / "IDENTITY.md").read_text()
+    assert "speaks_up: sometimes" in (directory / "reverie.yaml").read_text()
 
 
 async def test_what_is_missing_in_the_environment_is_named_and_nothing_else(tmp_path: Path) -> None:
@@ -1046,7 +1056,7 @@ async def test_a_directory_of_the_proposed_name_is_left_to_whom_it_belongs(tmp_p
 )
 async def test_an_end_while_it_looks_leaves_nothing(tmp_path: Path, number: int) -> None:
     async with (
-        world() as (api, _),
+        BotApi() as api,
         at_terminal("--config", str(tmp_path / "bot"), "--telegram-url", api.url) as person,
     ):
         api.faults.stall("getMe")
@@ -1072,7 +1082,9 @@ async def test_ctrl_c_at_a_question_leaves_nothing(tmp_path: Path) -> None:
         assert untouched(tmp_path)
 
 
-async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
+async def test_a_bug_is_told_without_what_was_typed(
+    tmp_path: Path, api: BotApi, fake: ModelApi
+) -> None:
     sabotage = (
         "import gateway.plugins.setup.program as p\n"
         "def broken(person, config):\n"
@@ -1080,95 +1092,93 @@ async def test_a_bug_is_told_without_what_was_typed(tmp_path: Path) -> None:
         "    raise RuntimeError(f'broken at {token}')\n"
         f"p.ask_model = broken\n{MAIN}"
     )
-    async with world() as (api, fake):
-        code, out, err = await piped(
-            *flags(tmp_path / "bot", api, fake), code=sabotage, TG=api.token, KEY=KEY
+    code, out, err = await piped(
+        *flags(tmp_path / "bot", api, fake), code=sabotage, TG=api.token, KEY=KEY
+    )
+    assert (code, "this is a bug" in err, "RuntimeError" in err) == (1, True, True)
+    assert api.token not in out + err
+
+
+@pytest.mark.system
+async def test_a_running_gateway_is_not_disturbed(
+    directory: Path, api: BotApi, fake: ModelApi
+) -> None:
+    given = flags(directory, api, fake)
+    assert (await piped(*given, TG=api.token, KEY=KEY))[0] == 0
+    os.environ |= {"TG": api.token, "KEY": KEY}
+    try:
+        async with Gateway(directory):
+            await api.until(lambda: api.updates.polling)
+            before = len(api.asked("getUpdates"))
+            code, _, err = await piped(
+                *given, "--persona-text", "A gardener.", "--yes", TG=api.token, KEY=KEY
+            )
+            assert code == 0, err
+            assert len(api.asked("getUpdates")) == before
+    finally:
+        del os.environ["TG"], os.environ["KEY"]
+
+
+@pytest.mark.system
+async def test_secrets_may_stay_in_the_environment(
+    directory: Path, api: BotApi, fake: ModelApi
+) -> None:
+    urls = "--telegram-url", api.url, "--model-url", fake.url
+    async with at_terminal("--config", str(directory), *urls, TG=api.token) as person:
+        await person.answers(
+            ("Platforms", ""),
+            ("Token", "${TG}"),
+            ("Use @reverie_bot", ""),
+            ("Your id", "later"),
+            ("Groups", ""),
+            ("Who answers", ""),
+            ("Key", "${NOT_SET}"),
         )
-        assert (code, "this is a bug" in err, "RuntimeError" in err) == (1, True, True)
-        assert api.token not in out + err
+        await person.sees("NOT_SET. is not set here")
+        await person.answers(
+            ("Model", ""),
+            ("Its name", ""),
+            ("Its character", ""),
+            ("May it speak up", ""),
+            ("Write it", ""),
+        )
+        assert await person.over() == 3
+        assert "NOT_SET must be set in the environment" in person.screen
+        assert api.token not in person.screen
+    files = written(directory)
+    assert "${TG}" in files["reverie.yaml"]
+    assert "${NOT_SET}" in files["reverie.yaml"]
+    assert [path for path in files if path.startswith("secrets/")] == ["secrets/ops.token"]
 
 
 @pytest.mark.system
-async def test_a_running_gateway_is_not_disturbed(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
-    async with world() as (api, fake):
-        given = flags(directory, api, fake)
-        assert (await piped(*given, TG=api.token, KEY=KEY))[0] == 0
-        os.environ |= {"TG": api.token, "KEY": KEY}
-        try:
-            async with Gateway(directory):
-                await api.until(lambda: api.updates.polling)
-                before = len(api.asked("getUpdates"))
-                code, _, err = await piped(
-                    *given, "--persona-text", "A gardener.", "--yes", TG=api.token, KEY=KEY
-                )
-                assert code == 0, err
-                assert len(api.asked("getUpdates")) == before
-        finally:
-            del os.environ["TG"], os.environ["KEY"]
+async def test_what_does_not_work_can_be_left_so(
+    directory: Path, api: BotApi, fake: ModelApi
+) -> None:
+    urls = "--telegram-url", api.url, "--model-url", fake.url
+    async with at_terminal("--config", str(directory), *urls) as person:
+        await person.answers(
+            ("Platforms", ""),
+            ("Token", "1:wrong-token-of-somebody"),
+            ("Your choice", "g"),
+            ("Your id", ""),
+            ("No message has arrived yet.*Your id", "later"),
+            ("Groups", ""),
+            ("Who answers", "llama"),
+            ("Does it need a key", "no"),
+            ("Your choice", "go on"),
+            ("Its name", ""),
+            ("Its character", ""),
+            ("May it speak up", ""),
+            ("Write it", ""),
+        )
+        assert await person.over() == 0
+        assert "wrong-token-of-somebody" not in person.screen
+    assert "kind: llamacpp" in written(directory)["reverie.yaml"]
 
 
 @pytest.mark.system
-async def test_secrets_may_stay_in_the_environment(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
-    async with world() as (api, fake):
-        urls = "--telegram-url", api.url, "--model-url", fake.url
-        async with at_terminal("--config", str(directory), *urls, TG=api.token) as person:
-            await person.answers(
-                ("Platforms", ""),
-                ("Token", "${TG}"),
-                ("Use @reverie_bot", ""),
-                ("Your id", "later"),
-                ("Groups", ""),
-                ("Who answers", ""),
-                ("Key", "${NOT_SET}"),
-            )
-            await person.sees("NOT_SET. is not set here")
-            await person.answers(
-                ("Model", ""),
-                ("Its name", ""),
-                ("Its character", ""),
-                ("May it speak up", ""),
-                ("Write it", ""),
-            )
-            assert await person.over() == 3
-            assert "NOT_SET must be set in the environment" in person.screen
-            assert api.token not in person.screen
-        files = written(directory)
-        assert "${TG}" in files["reverie.yaml"]
-        assert "${NOT_SET}" in files["reverie.yaml"]
-        assert [path for path in files if path.startswith("secrets/")] == ["secrets/ops.token"]
-
-
-@pytest.mark.system
-async def test_what_does_not_work_can_be_left_so(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
-    async with world() as (api, fake):
-        urls = "--telegram-url", api.url, "--model-url", fake.url
-        async with at_terminal("--config", str(directory), *urls) as person:
-            await person.answers(
-                ("Platforms", ""),
-                ("Token", "1:wrong-token-of-somebody"),
-                ("Your choice", "g"),
-                ("Your id", ""),
-                ("No message has arrived yet.*Your id", "later"),
-                ("Groups", ""),
-                ("Who answers", "llama"),
-                ("Does it need a key", "no"),
-                ("Your choice", "go on"),
-                ("Its name", ""),
-                ("Its character", ""),
-                ("May it speak up", ""),
-                ("Write it", ""),
-            )
-            assert await person.over() == 0
-            assert "wrong-token-of-somebody" not in person.screen
-        assert "kind: llamacpp" in written(directory)["reverie.yaml"]
-
-
-@pytest.mark.system
-async def test_flags_say_all_that_a_person_could_of_irc(tmp_path: Path) -> None:
-    directory = tmp_path / "bot"
+async def test_flags_say_all_that_a_person_could_of_irc(directory: Path) -> None:
     options = IrcOptions(
         caps=f"{CAPS} sasl=PLAIN", sasl={"mira": "correct horse"}, password="open sesame"
     )

@@ -91,7 +91,6 @@ class Process:
 
     @property
     def log(self) -> str:
-        """What all its processes have written."""
         file = self.directory / "stderr.txt"
         return file.read_text(errors="replace") if file.exists() else ""
 
@@ -122,8 +121,6 @@ class TakeOver:
 
 @dataclass
 class _Tokens:
-    """Tokens of several files."""
-
     files: list[TokenFile] = field(default_factory=list)
 
     def tokens(self) -> set[str]:

@@ -137,7 +137,6 @@ class World(Program):
         return await (await self.launch("log", "rebuild", "--config", str(self.directory))).wait()
 
     async def evidence(self) -> Evidence:
-        """All that was recorded."""
         bots = [client for client in self.ircd.clients if client.user == "reverie"]
         return Evidence(
             entries=await self.entries(),

@@ -105,8 +105,6 @@ OUTCOMES = ("answered", "told", "uncertain told", "lost", "doubled", "silent")
 
 @dataclass(eq=False)
 class Question:
-    """One question of one person."""
-
     seat: Seat
     tokens: list[str]
     """What it asks about; an edit adds what it asks about then."""
@@ -178,7 +176,6 @@ class TokenFile:
         self._path, self._at, self._tokens = path, 0, set[str]()
 
     def tokens(self) -> set[str]:
-        """Those that stand in it."""
         if self._path.exists() and self._path.stat().st_size > self._at:
             with self._path.open("rb") as file:
                 file.seek(self._at)
@@ -521,14 +518,12 @@ class Storm(Program):
         return self.process.pid
 
     async def on_disk(self, script: str) -> None:
-        """Run it in the directory of the store."""
         made = await asyncio.create_subprocess_exec(
             *self.prefix, "sh", "-ec", f'cd "$0"; {script}', self.disk.directory
         )
         assert await made.wait() == 0
 
     async def lasts(self, least_s: float = 1.0, most_s: float = 2.5) -> None:
-        """For how long something goes wrong."""
         await asyncio.sleep(self.random.uniform(least_s, most_s))
 
     def bot(self) -> Client | None:
@@ -570,7 +565,6 @@ class Storm(Program):
                     await asyncio.sleep(0.2)
 
     def verdict(self) -> Table:
-        """What became of all questions."""
         table = Table(
             Counter(fault.kind for fault in self.faults) + Counter({"all": len(self.faults)})
         )

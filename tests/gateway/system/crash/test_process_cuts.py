@@ -96,8 +96,6 @@ def script(clock: JumpingClock) -> Script:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of it."""
-
     fates: dict[str, EventOutcome]
     shown: Counter[str]
     posts: Counter[str]

@@ -138,7 +138,6 @@ async def lost(clock: ManualClock, store: Store) -> str:
 
 
 async def keys(path: Path) -> list[str]:
-    """What is in the log."""
     async with await Store.open(path, ManualClock(NOW)) as store:
         return [one.key.rpartition(":")[2] for one in await store.entries() if one.key]
 

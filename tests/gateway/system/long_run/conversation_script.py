@@ -56,8 +56,6 @@ def content(path: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Mix:
-    """How a conversation goes."""
-
     name: str
     tools: float = 0.4
     """Share of turns that read files."""
@@ -103,8 +101,6 @@ def _bare(message: Json) -> Json:
 
 @dataclass
 class Script:
-    """The model."""
-
     seed: int
     mix: Mix = LONG
     files: dict[str, str] = field(default_factory=dict)

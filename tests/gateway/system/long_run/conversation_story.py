@@ -33,8 +33,6 @@ SAMPLED = 100
 
 @dataclass(kw_only=True)
 class Tale:
-    """What came of it."""
-
     turns: int
     window: int
     spent_s: list[float] = field(default_factory=list)
@@ -225,7 +223,6 @@ async def _talk(home: Home, tale: Tale, restarts: int) -> None:
 
 
 async def _reckon(home: Home, tale: Tale) -> None:
-    """What the log says of it."""
     for _, turn in await home.ended():
         assert turn.outcome == "replied"
         assert turn.text.startswith("Answer"), turn.text

@@ -159,7 +159,6 @@ def _played_back(house: House) -> Events:
 
 
 def _operator_no_more(house: House) -> Events:
-    """Who administers by rank has lost it."""
     line = f"@account=p{RANKED} :p{RANKED}!u@h PRIVMSG #listed :!block irc.net:account:{FOREIGN}"
     return _irc(house, f":c!s@s MODE #listed -o p{RANKED}", line)
 
@@ -410,7 +409,6 @@ def came_through(seen: Seen) -> str:
 
 
 async def attempted(house: House, spoof: Spoof) -> Seen:
-    """What comes of it."""
     house.clock.advance(3_700.0)
     events = spoof(house)
     seen = await house.take(*events)

@@ -102,7 +102,6 @@ def _lot(cell: Cell) -> int:
 
 
 def other_account(platform: Platform, number: int) -> str:
-    """Whom somebody is linked with."""
     there = ELSEWHERE[platform]
     return f"{NAMES[there]}:{'account:q' if there == 'irc' else ''}{90_000 + number}"
 
@@ -244,8 +243,6 @@ def decided(readers: dict[Platform, Reader]) -> Iterator[Fact]:
 
 @dataclass
 class Seen:
-    """What came of one thing that came in."""
-
     at: Address | None = None
     """Where it came in."""
     facts: list[Fact] = field(default_factory=list)
@@ -412,8 +409,6 @@ async def house(
 
 @dataclass
 class Report:
-    """What a run over cells has found."""
-
     cells: int = 0
     decisions: set[Outcome] = field(default_factory=set)
     """What was seen from outside."""

@@ -103,7 +103,6 @@ class Reader(Protocol):
 
 
 def ways(platform: Platform, person: Person, place: Place) -> Iterator[str]:
-    """How somebody can come in there."""
     for way in WAYS:
         if (platform, way.partition(" ")[0]) in ABSENT or (platform, way) in ABSENT:
             continue
@@ -143,7 +142,6 @@ def _possible(platform: Platform, person: Person, place: Place, way: str) -> boo
 
 
 def reached(platform: Platform) -> list[tuple[int, Person, Place]]:
-    """Everybody everywhere."""
     return [
         (number, person, place) for number, person in people(platform) for place in PLACES[platform]
     ]

@@ -29,8 +29,6 @@ ARGUMENTS = json.dumps({"path": "made.txt", "text": "by approval"})
 
 
 class OnTelegram:
-    """A room with an owner and a guest."""
-
     def __init__(self, it: telegram_kit.Town) -> None:
         self.it, self.until = it, it.api.until
         self.people = {"owner": it.api.person("Olga"), "guest": it.api.person("Gus")}
@@ -72,7 +70,6 @@ class OnTelegram:
         )
 
     def tap_elsewhere(self, who: str, data: str) -> Any:
-        """They send that data from another room."""
         return self.tap(who, str(next(iter(self.other.shown))), data, forged=True, where=self.other)
 
     def answer(self, tap: Any) -> str:
@@ -187,14 +184,12 @@ async def closed(made: Stage, number: str, where: Any = None) -> str:
 
 
 def results(made: Stage) -> list[str]:
-    """What the model was told of its calls."""
     return [
         one["content"] for one in made.it.model.seen[-1].body["messages"] if one["role"] == "tool"
     ]
 
 
 def files(folder: Path) -> int:
-    """How many files there are of that name."""
     return len(list(folder.rglob("made.txt")))
 
 
