@@ -35,6 +35,8 @@ def clean_text(text: str) -> str:
     Line feeds are the only line ends and tabs the only other control characters. A lone surrogate
     becomes U+FFFD: it cannot be encoded as UTF-8.
     """
+    if text.isprintable():  # most lines
+        return text
     return _SURROGATE.sub("\ufffd", _CONTROL.sub("", _LINE_ENDS.sub("\n", text)))
 
 

@@ -9,6 +9,7 @@ import logging
 import random as _random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from channels.aio import Backoff, cancel_and_wait, with_timeout
@@ -166,8 +167,7 @@ class IrcChannel:
         state = self._session.state
         server = state.isupport.network_name or None
         if is_room_name(at.room):
-            thread = f"those of rank {at.thread} alone" if at.thread else None
-            return PlaceNames(room=at.room, thread=thread, server=server, me=state.nick)
+            return _room_names(at.room, at.thread, server, state.nick)
         return PlaceNames(person=current_nick(state, at.room), server=server, me=state.nick)
 
     def _require_target(self, at: Address) -> tuple[IrcSession, str]:
@@ -431,6 +431,13 @@ class IrcChannel:
         finally:
             self._inbox.connection = None
             await session.connection.close_gracefully("goodbye")
+
+
+@lru_cache(maxsize=1_000)
+def _room_names(room: RoomId, thread: str | None, server: str | None, me: str) -> PlaceNames:
+    """Return the names of a room: the same object for each of its lines."""
+    rank = f"those of rank {thread} alone" if thread else None
+    return PlaceNames(room=room, thread=rank, server=server, me=me)
 
 
 def _member_sender(mask: str, nick: str, account: str | None) -> Sender:

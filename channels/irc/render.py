@@ -43,6 +43,8 @@ _TOGGLE_BYTES = 4
 
 def strip_formatting(text: str) -> str:
     """Return IRC text on one line, without formatting and control characters."""
+    if text.isprintable():  # most lines
+        return text
     return clean_text(_COLOURS.sub("", text)).replace("\t", " ").replace("\n", " ")
 
 

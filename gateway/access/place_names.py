@@ -372,7 +372,7 @@ class PlaceTitles:
         if raw is None:
             return _NO_NAMES
         last = self._cleaned.get(at.conversation)
-        if last is not None and last[0] == raw:
+        if last is not None and (last[0] is raw or last[0] == raw):
             return last[1]
         limits = {"topic": MAX_TOPIC_CHARS}
         values = {one: getattr(raw, one) for one in _NAMES}

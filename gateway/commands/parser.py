@@ -308,10 +308,10 @@ def _parse_unprefixed(
     subcommand.
     """
     us = called is not None and (called[1] or called[2]).casefold() in ours
-    name, *sub = (text[called.end() :] if called and us else text).lower().split() or [""]
-    row = rows.get(name)
     if message.kind != "direct" and not (us and message.kind == "mention"):
         return None
+    name, *sub = (text[called.end() :] if called and us else text).lower().split() or [""]
+    row = rows.get(name)
     if row is None or [name, *sub] == ["why"]:  # as people begin a question
         return None
     if name not in (row.name, *SHORTCUTS):

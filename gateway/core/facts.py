@@ -880,8 +880,8 @@ def dump_fact(fact: Fact) -> str:
     """
     of_kind: Any = type(fact)
     if not isinstance(fact, NOTIFICATION_CLASSES):
-        return _adapter_of(of_kind).dump_json(fact).decode()
-    body = _adapter_of(of_kind).dump_json(fact, exclude_defaults=True).decode()
+        return _adapter_of(of_kind).serializer.to_json(fact).decode()
+    body = _adapter_of(of_kind).serializer.to_json(fact, exclude_defaults=True).decode()
     return body if isinstance(fact, Message) else f'{body[:-1]},"kind":"{fact.kind}"}}'
 
 

@@ -12,13 +12,14 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, TextIO
 
+from gateway.core.context_var import SetWithin
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 
@@ -37,19 +38,14 @@ ReportProgress = Callable[[int, int], None]
 PROGRESS_LINE_S: Final = 10.0
 
 
-@contextmanager
-def log_context(**what: str) -> Iterator[None]:
+def log_context(**what: str) -> SetWithin[Mapping[str, str]]:
     """Add these fields to log lines until the block ends, also in tasks started meanwhile, and hide
     earlier ones.
 
     Nothing is inherited, because a task of one conversation may be started in the middle of
     another's turn. Costs one context variable, and nothing while nothing is logged.
     """
-    before = _LOG_CONTEXT.set(what)
-    try:
-        yield
-    finally:
-        _LOG_CONTEXT.reset(before)
+    return SetWithin(_LOG_CONTEXT, what)
 
 
 def set_title_lookup(title: Callable[[str], str]) -> None:

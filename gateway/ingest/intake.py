@@ -8,6 +8,7 @@ transaction. Whoever acts on an event subscribes to the log.
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from channels.aio import run_to_completion
@@ -123,10 +124,10 @@ class Intake:
         names = dict[ConversationId, PlaceRenamed]()
         for event in batch:
             with log_context(**_log_context(event)):
-                routed = await self._read(event)
+                routed, now = await self._read(event), self._clock.now()
                 with use_language(routed.language):
-                    name_entries += await self._build_name_entries(routed, names)
-                    decided.append(await self._decide(routed))
+                    name_entries += await self._build_name_entries(routed, now, names)
+                    decided.append(await self._decide(routed, now))
             if decided[-1].decision.effect is not None:
                 await run_to_completion(self._write(channel, decided, name_entries))
                 decided, name_entries, names = [], [], {}
@@ -185,14 +186,13 @@ class Intake:
         return message
 
     async def _build_name_entries(
-        self, routed: Routed, written: dict[ConversationId, PlaceRenamed]
+        self, routed: Routed, now: datetime, written: dict[ConversationId, PlaceRenamed]
     ) -> list[NewEntry]:
         """Return the new names of the event's place, and their judgement, if they are shown as a
         line.
 
         `written`: names that stand in the same transaction; the new ones are added.
         """
-        now = self._clock.now()
         named = await self._places.titles.find_new_names(routed, now, written, self._access_policy)
         if named is None:
             return []
@@ -213,9 +213,9 @@ class Intake:
                 decided = await judge(routed, decided) or decided
         return decided
 
-    async def _decide(self, routed: Routed) -> _DecidedEvent:
+    async def _decide(self, routed: Routed, now: datetime) -> _DecidedEvent:
         event, decided, place = routed.event, await self._judge(routed), routed.conversation
-        judged, now = decided.judgement, self._clock.now()
+        judged = decided.judgement
         if isinstance(event, ConnectionChanged) and judged.fate != "noted":
             place = inner_conversation(routed.agent)
         noticed = NewEntry(fact=event, at=now, conversation=place, key=dedup_key(event))

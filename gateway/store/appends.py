@@ -108,7 +108,7 @@ def plan_append(
 
     Raises ValueError for a cause beyond the log's end.
     """
-    plan, known = AppendPlan(), dict(known)
+    plan, known, told_at, told = AppendPlan(), dict(known), None, ""
     for drafts in batch:
         results, written = dict[NewEntry, AppendResult](), list[LogEntry]()
         for entry, at, body in drafts:
@@ -126,22 +126,15 @@ def plan_append(
             last, place = Seq(last + 1), entry.conversation
             if key is not None:
                 known[key] = last
-            told = at.isoformat(timespec="microseconds")
+            if at is not told_at:  # most entries of an append are of one moment
+                told_at, told = at, at.isoformat(timespec="microseconds")
             plan.rows.append(NewLogRow(last, told, fact.kind, place, key, cause, body))
             plan.statements.extend(project_fact(last, told, place, cause, fact))
             results[entry] = AppendResult(last, is_new=True)
-            row = LogEntry(
-                seq=last,
-                at=at,
-                kind=fact.kind,
-                conversation=place,
-                key=key,
-                cause=cause,
-                fact=fact,
-            )
+            row = LogEntry(last, at, fact.kind, place, key, cause, fact)
             plan.statements.extend(fold_entry(row))
             written.append(row)
-        plan.answers.append(tuple(results[draft.entry] for draft in drafts))
+        plan.answers.append(tuple([results[draft.entry] for draft in drafts]))
         plan.written.append(written)
     return plan
 

@@ -9,6 +9,7 @@ or are in the files of the two.
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, TypeVarTuple
 
@@ -139,7 +140,7 @@ class Log(ABC):
             while len(rows) - start >= size:
                 many = rows[start : start + size]
                 statement = sql.format(self.placeholders(size, len(many[0])))
-                self._execute_many(statement, [tuple(value for row in many for value in row)])
+                self._execute_many(statement, [tuple(chain.from_iterable(many))])
                 start += size
 
     @contextlib.contextmanager

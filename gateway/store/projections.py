@@ -28,6 +28,7 @@ from gateway.core.events import (
     ConnectionChanged,
     ConversationId,
     DeliveryReport,
+    Message,
     PlaceRenamed,
 )
 from gateway.core.facts import (
@@ -253,6 +254,8 @@ def project_fact(  # noqa: C901, PLR0912 - a decision table reads best in one pi
     post changes nothing.
     """
     match fact:
+        case Message():
+            return  # most of a log
         case Judgement():
             counted = counted_type(fact.type, conversation)
             yield Statement("notification_type", _COUNTED, (counted, 1, at, at))
