@@ -162,13 +162,6 @@ def account_blocks(
     return tuple(blocks)
 
 
-def count_own_tokens(request: ModelRequest, size: PromptSize) -> int:
-    """Return the tokens of a request that are cached, and are not the same in all conversations."""
-    blocks = zip(request.blocks, size.blocks, strict=True)
-    own = sum([tokens for block, tokens in blocks if block.name not in SHARED_BLOCKS])
-    return own + sum(size.conversation)
-
-
 def segment_prompt(
     request: ModelRequest, size: PromptSize, before: "PlannedRequest | None" = None
 ) -> tuple[PromptSegment, ...]:

@@ -31,7 +31,6 @@ from agent.cache.plan import (
     CachePolicy,
     CacheProfile,
     PlannedRequest,
-    count_own_tokens,
     explain_cache_miss,
     find_cache_miss,
     plan_automatic,
@@ -171,14 +170,14 @@ class PromptCache:
         """Restore the gaps seen in an agent's conversations. Ignored after its first request."""
         self._cadence.setdefault(agent, cadence)
 
-    def observe_elsewhere(self, agent: str, place: str, at_s: float, tokens: int) -> None:
+    def observe_elsewhere(self, agent: str, place: str, at_s: float) -> None:
         """Add a request of a conversation that another process made: its gaps count, and it is kept
-        warm there. `tokens`: as `Cadence.observe_request` takes them.
+        warm there.
 
         Before `restore_cadence`, which knows it from the log, it is ignored.
         """
         if (cadence := self._cadence.get(agent)) is not None:
-            cadence.observe_request(place, at_s, tokens)
+            cadence.observe_request(place, at_s)
         if self._warmer is not None:
             self._warmer.forget(self, agent, place)
 
@@ -198,10 +197,7 @@ class PromptCache:
         key, at_s = (request.shared_key, request.conversation_id), self._now_s()
         with self.counting(request):
             if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
-                size = self._gauge.estimate(self.dialect.model, request)[1].size
-                self._cadence[request.shared_key].observe_request(
-                    request.conversation_id, at_s, count_own_tokens(request, size)
-                )
+                self._cadence[request.shared_key].observe_request(request.conversation_id, at_s)
             planned = await self._plan_alone(request, until_s)
             try:
                 yield planned

@@ -2,10 +2,8 @@
 (`Cadence`), which decide for how long a prefix is cached (`Cadence.lifetimes`). Pure.
 
 Gaps count from start to start of requests, as a cache's lifetimes do. Of each conversation, of the
-part that all conversations of an agent share, and of all conversations together are kept: a
-histogram of the gaps, and two sums of tokens, what a lifetime of an hour would have kept where 5
-minutes would not, and what would have been written behind the first request for it. Newer gaps
-weigh more, and the gaps of all conversations stand in for what is not known of one.
+part that all conversations of an agent share, and of all conversations together a histogram of the
+gaps is kept, in which newer gaps weigh more.
 
 The content of a cache is derived from the requests that were sent. A provider stores what stands in
 front of a breakpoint, as a segment behind the cached prefix before it, for the lifetime that was
@@ -24,7 +22,7 @@ from math import inf
 from typing import NamedTuple
 
 from agent.cache.prices import Price
-from gateway.core.events import CacheTtl, RequestUsage
+from gateway.core.events import CacheTtl
 from gateway.core.ratelimit import LruDict
 
 LIFETIME_S: dict[CacheTtl, float] = {"5m": 300.0, "1h": 3_600.0}
@@ -36,19 +34,23 @@ LENGTHS_S = (300.0, 600.0, 1_200.0, 2_400.0, 3_600.0, 7_200.0, 14_400.0, 28_800.
 _SHORT, _HOUR = LENGTHS_S.index(LIFETIME_S["5m"]) + 1, LENGTHS_S.index(LIFETIME_S["1h"]) + 1
 """Number of the lengths that each lifetime survives."""
 
-_OWN_BLOCKS = frozenset({"binding", "channel", "history"})
-_DECAY = 0.99
-"""Weight that an observation keeps when the next one comes. About the last hundred count."""
+_DECAY, _POOL_DECAY = 0.99, 0.998
+"""Weight that an observation keeps when the next one comes, of one conversation and of all: about
+the last hundred and the last five hundred count."""
 _PRESUMED_GAPS = (0.2, *[0.02] * len(LENGTHS_S))
 """Gaps assumed in each length, so that nothing that was never seen is impossible."""
 _OVER_WEIGHT = 0.1
 """Weight, in gaps, of the end of the conversation. It hardly counts before a conversation is idle
 for longer than ever."""
-_PRESUMED_HOUR_GAPS = 0.4
-"""Gaps between 5 minutes and an hour that are assumed for what begins with an hour."""
-_PRESUMED_GAPS_AHEAD = 10
-"""Gaps, as long as those of all conversations together, that are assumed to follow in each. Of the
-values that were tried 8 learns later, and 15 gives an hour where talks do not last so long."""
+_SHARED_RETURNS = 0.4
+"""Returns that are presumed for what all conversations share, which so begins with an hour."""
+_POOL_RETURNS = 4.0
+"""Returns that are presumed among all conversations: the first few of a new gateway begin with an
+hour, until they show that nobody returns."""
+_POOL_ENDS = 8.0
+"""Ends of a conversation that all conversations together stand for in each."""
+_ENDS_PER_GAP = 0.1
+"""Ends that are presumed for each gap that an hour survives: one in ten could be the last."""
 _MIN_LONG_GAPS = 2.0
 """Least number of gaps of more than an hour before the end of a conversation may go uncached."""
 
@@ -64,54 +66,41 @@ class Lifetimes(NamedTuple):
 
 
 class Gaps(NamedTuple):
-    """Observed requests of one prefix, newer ones weighing more."""
+    """Gaps between the requests of one prefix, newer ones weighing more."""
 
     last_s: float = 0.0
     """Time of the last request."""
-    tokens: int = 0
-    """Its size."""
     lengths: tuple[float, ...] = (0.0,) * len(_PRESUMED_GAPS)
     """Gaps by length: shorter than each of `LENGTHS_S`, and longer."""
-    kept: float = 0.0
-    """Tokens that an hour would have kept and 5 minutes would not."""
-    written: float = 0.0
-    """Tokens that would have been written for it, those of the first request not counted."""
 
-    def with_request(self, at_s: float, tokens: int, before: "Gaps | None") -> "Gaps":
-        """Return the observations with a request added. `before`: those of its conversation. None:
-        it is its first.
-        """
-        lengths, kept, written = [weight * _DECAY for weight in self.lengths], 0, 0
-        if before is not None:
-            length, written = bisect_right(LENGTHS_S, max(0.0, at_s - before.last_s)), tokens
-            lengths[length] += 1.0
-            if length < _HOUR:
-                written = max(0, tokens - before.tokens)
-                kept = tokens - written if length >= _SHORT else 0
-        return Gaps(
-            at_s, tokens, tuple(lengths), self.kept * _DECAY + kept, self.written * _DECAY + written
-        )
+    def with_request(self, at_s: float, gap_s: float, decay: float = _DECAY) -> "Gaps":
+        """Return the gaps with one more, which ended at `at_s`."""
+        lengths = [weight * decay for weight in self.lengths]
+        lengths[bisect_right(LENGTHS_S, max(0.0, gap_s))] += 1.0
+        return Gaps(at_s, tuple(lengths))
 
-    def lasting(self, price: Price) -> CacheTtl:
-        """Return the lifetime of a prefix that begins with an hour and keeps its size: 5 minutes
-        once the gaps show that an hour does not pay.
-        """
-        kept = _PRESUMED_HOUR_GAPS + sum(self.lengths[_SHORT:_HOUR])
-        return "1h" if is_hour_cheaper(kept, sum(self.lengths[_HOUR:]), price) else "5m"
+    @property
+    def returns(self) -> float:
+        """Return the number of gaps that an hour survives and 5 minutes do not."""
+        return sum(self.lengths[_SHORT:_HOUR])
+
+    @property
+    def ends(self) -> float:
+        """Return the number of gaps that an hour does not survive, the presumed ones included."""
+        return sum(self.lengths[_HOUR:]) + _ENDS_PER_GAP * sum(self.lengths[:_HOUR])
 
 
 _NO_GAPS = Gaps()
 
 
-def is_hour_cheaper(kept: float, written: float, price: Price, margin: float = 0.0) -> bool:
-    """Return whether a lifetime of an hour costs less than 5 minutes, by more than `margin` (plain
-    tokens).
+def is_hour_cheaper(returns: float, ends: float, price: Price) -> bool:
+    """Return whether a lifetime of an hour costs less than 5 minutes.
 
-    `kept`: tokens that only an hour keeps, and that would have to be written again. `written`:
-    tokens written for it.
+    Each return then reads what would have to be written again. What is written before an end has
+    cost more, for nothing. The tokens do not matter: each of them is written and read by itself.
     """
-    saved = kept * (price.write_5m - price.read)
-    return saved > written * (price.write_1h - price.write_5m) + margin
+    saved = returns * (price.write_5m - price.read)
+    return saved > ends * (price.write_1h - price.write_5m)
 
 
 def return_probability(lengths: Sequence[float], idle_s: float, within_s: float) -> float:
@@ -147,40 +136,45 @@ class Cadence:
     shared: Gaps | None = None
     """Of the prefix that all conversations share. None: there was no request."""
     pool: Gaps = _NO_GAPS
-    """Gaps within each conversation, all together."""
+    """Gaps within each conversation, all together. The begin of one counts as the longest: each
+    will end once."""
     _by_conversation: LruDict[str, Gaps] = field(default_factory=LruDict)
 
-    def observe_request(self, conversation: str, at_s: float, tokens: int) -> None:
-        """Add a request. `tokens`: of its part that is not shared."""
-        before = self._by_conversation.get(conversation)
-        self._by_conversation.put(
-            conversation, (before or _NO_GAPS).with_request(at_s, tokens, before)
+    def observe_request(self, conversation: str, at_s: float) -> None:
+        """Add a request."""
+        own, shared, gap_s = self._by_conversation.get(conversation), self.shared, inf
+        if own is not None:
+            gap_s = at_s - own.last_s
+        own = Gaps(at_s) if own is None else own.with_request(at_s, gap_s)
+        self._by_conversation.put(conversation, own)
+        self.pool = self.pool.with_request(at_s, gap_s, _POOL_DECAY)
+        self.shared = (
+            Gaps(at_s) if shared is None else shared.with_request(at_s, at_s - shared.last_s)
         )
-        self.pool = self.pool.with_request(at_s, tokens, before)
-        self.shared = (self.shared or _NO_GAPS).with_request(at_s, 0, self.shared)
 
     def lifetimes(self, conversation: str, price: Price) -> Lifetimes:
         """Return the lifetimes that the gaps so far show to be cheapest.
 
-        A conversation begins with an hour for the shared part and the binding. The rest has an hour
-        where its own gaps, and the mean gap of all conversations as one more, show that to cost
-        less: by as much as the conversation costs uncached, or at all if an hour pays in a
-        conversation of its size whose next gaps are like those of all conversations.
+        A conversation has an hour where its returns would save more than its ends would cost.
+        Added to its own are `_POOL_ENDS` ends, and as many returns as all conversations have had
+        for so many ends.
         """
-        gaps, pool = self._by_conversation.get(conversation, _NO_GAPS), self.pool
-        count = max(1.0, sum(pool.lengths))
-        kept = gaps.tokens * sum(pool.lengths[_SHORT:_HOUR]) / count
-        written, once = pool.written / count, gaps.tokens / _PRESUMED_GAPS_AHEAD
-        risk = 0 if is_hour_cheaper(kept, written + once, price) else gaps.tokens
-        own: CacheTtl | None = "5m"
+        gaps, pool, shared = (
+            self._by_conversation.get(conversation, _NO_GAPS),
+            self.pool,
+            self.shared or _NO_GAPS,
+        )
+        likely = _POOL_ENDS * (pool.returns + _POOL_RETURNS) / max(1.0, pool.ends)
         short, long = sum(gaps.lengths[:_SHORT]), sum(gaps.lengths[_HOUR:])
         lost = sum(gaps.lengths[_SHORT:])
-        if is_hour_cheaper(gaps.kept + kept, gaps.written + written + risk, price, risk):
+        returns, ends = shared.returns + _SHARED_RETURNS, sum(shared.lengths[_HOUR:])
+        head: CacheTtl = "1h" if is_hour_cheaper(returns, ends, price) else "5m"
+        own: CacheTtl | None = "5m"
+        if head == "1h" and is_hour_cheaper(gaps.returns + likely, gaps.ends + _POOL_ENDS, price):
             own = "1h"
         elif long >= _MIN_LONG_GAPS and short * (1.0 - price.read) < lost * (price.write_5m - 1.0):
             own = None  # hardly anything that was written was read
-        shared = (self.shared or _NO_GAPS).lasting(price)
-        return Lifetimes(shared, gaps.lasting(price), own)
+        return Lifetimes(head, own or "5m", own)
 
     def lengths(self, conversation: str) -> list[float]:
         """Return the gaps expected of a conversation, by length. All those of the others weigh as
@@ -190,12 +184,6 @@ class Cadence:
         share = 1.0 / max(1.0, sum(pool))
         weights = zip(own, pool, _PRESUMED_GAPS, strict=True)
         return [mine + share * all_ + presumed for mine, all_, presumed in weights]
-
-
-def count_recorded_tokens(accounts: Sequence[RequestUsage]) -> int:
-    """Return the tokens of a turn's last request as `Cadence.observe_request` takes them."""
-    blocks = [block for account in accounts[-1:] for block in account.blocks]
-    return sum([block.tokens for block in blocks if block.name in _OWN_BLOCKS])
 
 
 Digest = bytes

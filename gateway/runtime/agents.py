@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from agent.cache.state import count_recorded_tokens
 from agent.dmn import load_state
 from agent.models.base import ModelError
 from channels.aio import cancel_and_wait
@@ -265,8 +264,7 @@ class Agents:
                 continue
             if (agent := self.by_id.get(record.agent)) is not None:
                 for cache in agent.context_for(place).model.caches:
-                    tokens = count_recorded_tokens(record.accounts)
-                    cache.observe_elsewhere(agent.id, place, entry.at.timestamp(), tokens)
+                    cache.observe_elsewhere(agent.id, place, entry.at.timestamp())
                 if record.autonomous and entry.at.date() == self._clock.now().date():
                     turns = agent.state.turns_today + 1
                     agent.state = replace(agent.state, turns_today=turns)

@@ -20,7 +20,7 @@ from functools import partial
 
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.prompt_cache import CacheWarmer, PromptCache
-from agent.cache.state import LIFETIME_S, Cadence, count_recorded_tokens
+from agent.cache.state import LIFETIME_S, Cadence
 from agent.models.base import Model, ModelRequest
 from agent.models.client import Candidate
 from agent.models.config import CacheFactory, build_model, fallback_chain
@@ -422,9 +422,7 @@ class ModelServices:
                 and one.conversation is not None
             ):
                 cadences.setdefault(one.fact.agent, Cadence()).observe_request(
-                    one.conversation,
-                    one.at.timestamp(),
-                    count_recorded_tokens(one.fact.accounts),
+                    one.conversation, one.at.timestamp()
                 )
         for cache in self.pool.caches:
             for agent, cadence in cadences.items():

@@ -304,8 +304,7 @@ def learning(policy: CachePolicy, price: Price) -> Choose:
     cadences = defaultdict[str, Cadence](Cadence)
 
     def choose(turn: Turn) -> Lifetimes | None:
-        tokens = sum(piece.tokens for piece in (*turn.private, *turn.said))
-        cadences[turn.agent].observe_request(turn.conversation, turn.at_s, tokens)
+        cadences[turn.agent].observe_request(turn.conversation, turn.at_s)
         return policy.lifetimes(cadences[turn.agent], turn.conversation, price)
 
     return choose

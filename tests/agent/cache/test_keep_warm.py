@@ -60,9 +60,7 @@ class Bench:
             for gap_s in gaps_s:
                 times.append(times[-1] + gap_s)
         for at_s in times:
-            cadence.observe_request(
-                ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0, 1_000
-            )
+            cadence.observe_request(ROOM, self.clock.now().timestamp() - times[-1] + at_s - 600.0)
         self.cache.restore_cadence("ana", cadence)
 
     async def ask(self, asked: ModelRequest) -> RequestUsage:
@@ -252,7 +250,7 @@ def lengths(gap_s: float, *, between: int = 3) -> list[float]:
     made = Cadence()
     for number in range(20):
         for more in range(between + 1):
-            made.observe_request(IDLE_ROOM, (gap_s + 60.0 * between) * number + 60.0 * more, 1_000)
+            made.observe_request(IDLE_ROOM, (gap_s + 60.0 * between) * number + 60.0 * more)
     return made.lengths(IDLE_ROOM)
 
 

@@ -120,7 +120,7 @@ def test_talk_that_is_hardly_ever_read_is_not_written_while_it_is_cold() -> None
 def chosen(policy: CachePolicy) -> Lifetimes | None:
     cadence = Cadence()
     for number in range(8):
-        cadence.observe_request("irc/#slow", 1_000.0 * number, 1_000)
+        cadence.observe_request("irc/#slow", 1_000.0 * number)
     return policy.lifetimes(cadence, "irc/#slow", PRICE)
 
 
@@ -238,7 +238,7 @@ def test_what_is_predicted_is_what_is_billed(
         said[room].append(Part("history", f"{room} {len(said[room])}", 10 * positions, positions))
         request = [*HEAD, Part("binding", "b", 60), Part("channel", f"c{room}", 90), *said[room]]
         path = units(request)
-        cadence.observe_request(f"irc/{room}", at_s, sum(part.tokens for part in request[3:]))
+        cadence.observe_request(f"irc/{room}", at_s)
         cached = warmth.find([unit.digest for unit in path], at_s)
         planned = make(request, policy.lifetimes(cadence, f"irc/{room}", PRICE), cached)
         usage = ask(judge, warmth, request, planned, at_s=at_s).usage
@@ -266,7 +266,7 @@ def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_fro
         said.append(Part("history", f"{number}", 80))
         request = [Part("identity", "i", head), Part("channel", "c", 200), *said]
         path = units(request)
-        cadence.observe_request("irc/#a", gap_s * number, 200 + 80 * len(said))
+        cadence.observe_request("irc/#a", gap_s * number)
         cached = warmth.find([unit.digest for unit in path], gap_s * number)
         planned = make(request, cadence.lifetimes("irc/#a", PRICE), cached)
         usage = ask(judge, warmth, request, planned, at_s=gap_s * number).usage
@@ -447,7 +447,6 @@ TTL_COST = Price(read=0.1, write_5m=1.25, write_1h=2.0)
 
 def test_an_hour_pays_if_it_keeps_more_than_it_costs() -> None:
     assert is_hour_cheaper(1.0, 1.5, TTL_COST)
-    assert not is_hour_cheaper(1.0, 1.5, TTL_COST, 0.1)
     assert not is_hour_cheaper(1.0, 1.6, TTL_COST)
     assert not is_hour_cheaper(0.0, 0.0, TTL_COST)
     assert not is_hour_cheaper(1.0, 0.1, TTL_COST.model_copy(update={"write_1h": float("inf")}))

@@ -100,14 +100,13 @@ def test_memory_is_bounded_and_the_last_used_stays() -> None:
 
 COST = Price(read=0.1, write_5m=1.25, write_1h=2.0)
 ROOM = "irc/#room"
-TOKENS = 1_000
 
 
 def heard(*times_s: float, room: str = ROOM, cadence: Cadence | None = None) -> Cadence:
-    """A conversation that grows by a tenth of its beginning with each request."""
+    """A conversation with requests at these times."""
     cadence = cadence or Cadence()
-    for number, at_s in enumerate(times_s):
-        cadence.observe_request(room, at_s, TOKENS + TOKENS // 10 * number)
+    for at_s in times_s:
+        cadence.observe_request(room, at_s)
     return cadence
 
 
@@ -115,77 +114,83 @@ def own(cadence: Cadence, room: str = ROOM) -> str | None:
     return cadence.lifetimes(room, COST).own
 
 
+def quiet() -> Cadence:
+    """A gateway with ten conversations of three messages each, to which nobody has come back."""
+    cadence = Cadence()
+    for room in range(10):
+        heard(0.0, 30.0, 60.0, room=f"irc/{room}", cadence=cadence)
+    return cadence
+
+
 @pytest.mark.parametrize(
     ("gap_s", "lifetime"),
     [(60.0, "5m"), (299.9, "5m"), (300.0, "1h"), (3_599.0, "1h"), (3_600.0, None), (9e3, None)],
 )
-def test_a_few_gaps_decide(gap_s: float, lifetime: str | None) -> None:
+def test_gaps_of_the_conversation_decide(gap_s: float, lifetime: str | None) -> None:
     """What lives for 300 s is gone at 300."""
-    assert own(heard(0.0)) == "5m"
-    assert own(heard(*(gap_s * number for number in range(6)))) == lifetime
+    cadence = quiet()
+    heard(*(gap_s * number for number in range(8)), cadence=cadence)
+    assert own(cadence) == lifetime
 
 
-def test_gaps_of_hours_between_outweigh_a_few_that_an_hour_survives() -> None:
-    times = [0.0, 1_000.0, 2_000.0, 3_000.0, 4_000.0, *(9_000.0 * n for n in range(1, 9))]
-    assert own(heard(*times[:5])) == "1h"
-    assert own(heard(*times)) != "1h"
+def test_gaps_of_hours_outweigh_a_few_that_an_hour_survives() -> None:
+    cadence = quiet()
+    heard(*(1_000.0 * number for number in range(6)), cadence=cadence)
+    assert own(cadence) == "1h"
+    heard(*(9_000.0 * number for number in range(1, 6)), cadence=cadence)
+    assert own(cadence) != "1h"
 
 
-def test_every_conversation_begins_with_an_hour_for_the_front_and_its_gaps_shorten_it() -> None:
-    assert Cadence().lifetimes(ROOM, COST) == ("1h", "1h", "5m")
-    assert heard(0.0).lifetimes(ROOM, COST) == ("1h", "1h", "5m")
-    often = heard(*(60.0 * number for number in range(30)))
-    assert often.lifetimes(ROOM, COST) == ("1h", "1h", "5m")
-    seldom = heard(*(9_000.0 * number for number in range(9)))
-    assert seldom.lifetimes(ROOM, COST) == ("5m", "5m", None)
+def test_a_new_gateway_begins_with_an_hour_until_nobody_comes_back() -> None:
+    assert Cadence().lifetimes(ROOM, COST) == ("1h", "1h", "1h")
+    assert heard(0.0, 60.0, 120.0).lifetimes(ROOM, COST) == ("1h", "1h", "1h")
+    assert quiet().lifetimes(ROOM, COST) == ("1h", "5m", "5m")
+
+
+def test_a_new_conversation_begins_as_the_others_go_on() -> None:
+    cadence = quiet()
+    for room in range(10):
+        heard(*(1_000.0 * number for number in range(3)), room=f"irc/{room}", cadence=cadence)
+    heard(3_000.0, room="irc/new", cadence=cadence)
+    assert own(cadence, "irc/new") == "1h"
+    for room in range(30):
+        heard(4_000.0, room=f"telegram/{room}", cadence=cadence)
+    heard(4_000.0, room="irc/newer", cadence=cadence)
+    assert own(cadence, "irc/newer") == "5m"
+
+
+def test_prices_decide() -> None:
+    """Where an hour costs no more than 5 minutes, it is asked for."""
+    cadence = quiet()
+    heard(0.0, cadence=cadence)
+    assert own(cadence) == "5m"
+    assert cadence.lifetimes(ROOM, Price(write_5m=1.25, write_1h=1.3)).own == "1h"
+    assert Cadence().lifetimes(ROOM, Price(write_5m=1.25, write_1h=30.0)).own == "5m"
 
 
 def test_newer_gaps_weigh_more() -> None:
     times = [60.0 * number for number in range(100)]
-    assert own(heard(*times)) == "5m"
-    times += [6_000.0 + 1_000.0 * number for number in range(8)]
-    assert own(heard(*times)) == "1h"
-
-
-def test_where_most_conversations_have_such_gaps_a_new_one_has_an_hour() -> None:
-    cadence = Cadence()
-    for room in range(10):
-        heard(*(1_000.0 * number for number in range(6)), room=f"irc/{room}", cadence=cadence)
-    heard(9_000.0, room="irc/new", cadence=cadence)
-    assert own(cadence, "irc/new") == "1h"
-    heard(*(9_060.0 + 60.0 * number for number in range(200)), room="irc/new", cadence=cadence)
-    heard(21_060.0, room="irc/newer", cadence=cadence)
-    assert own(cadence, "irc/newer") == "5m"
-
-
-def test_a_new_gateway_learns_from_the_first_gaps_of_all_conversations_together() -> None:
-    """In ten minutes, before any conversation has two such gaps. Most gaps are shorter elsewhere."""
-    cadence = Cadence()
-    for room in range(3):
-        heard(0.0, 60.0, 480.0, room=f"irc/{room}", cadence=cadence)
-    heard(600.0, room="irc/new", cadence=cadence)
-    assert own(cadence, "irc/new") == "1h"
-    for room in range(3, 12):
-        heard(*(600.0 + 60.0 * n for n in range(8)), room=f"irc/{room}", cadence=cadence)
-    heard(1_200.0, room="irc/newer", cadence=cadence)
-    assert own(cadence, "irc/newer") == "5m"
+    cadence = heard(*times, cadence=quiet())
+    assert own(cadence) == "5m"
+    heard(*(6_000.0 + 1_000.0 * number for number in range(20)), cadence=cadence)
+    assert own(cadence) == "1h"
 
 
 def test_what_all_share_is_asked_for_by_all() -> None:
     cadence = Cadence()
     for number in range(40):
-        cadence.observe_request(f"irc/{number % 10}", 2_000.0 * number, TOKENS)
+        cadence.observe_request(f"irc/{number % 10}", 2_000.0 * number)
     assert cadence.lifetimes("irc/1", COST)[:2] == ("1h", "5m")
 
 
-times = st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 3), st.integers(0, 9)), max_size=40)
+times = st.lists(st.tuples(st.floats(0, 1e5), st.integers(0, 3)), max_size=40)
 
 
 @given(times)
-def test_no_gaps_are_refused(gaps: list[tuple[float, int, int]]) -> None:
+def test_no_gaps_are_refused(gaps: list[tuple[float, int]]) -> None:
     cadence = Cadence()
-    for at_s, room, size in gaps:  # not even in order: a clock may be set back
-        cadence.observe_request(f"irc/{room}", at_s, size)
+    for at_s, room in gaps:  # not even in order: a clock may be set back
+        cadence.observe_request(f"irc/{room}", at_s)
         lengths = cadence.lengths(f"irc/{room}")
         assert all(weight > 0.0 for weight in lengths)
         assert 0.0 <= return_probability(lengths, 600.0, 300.0) <= 1.0
@@ -196,7 +201,7 @@ def test_memory_is_bounded() -> None:
     cadence = heard(*(1_000.0 * number for number in range(6)), room="irc/first")
     assert own(cadence, "irc/first") == "1h"
     for number in range(MAX_REMEMBERED):
-        cadence.observe_request(f"irc/{number}", 2.0, TOKENS)
+        cadence.observe_request(f"irc/{number}", 2.0)
     assert own(cadence, "irc/first") == "5m"
 
 
