@@ -23,6 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from hatchling.build import build_wheel
+
 from agent.cache.prices import PriceTable
 from gateway.config.loader import parse_config
 from reverie.testing.gateway import IRC, UNBOUNDED, UNHURRIED
@@ -45,6 +47,7 @@ from tests.bench.gateway_kit import (
     running,
     write_config,
 )
+from tests.kits.installed import count_installed_bytes
 from tests.tools.trace import count_trips
 
 IDLE_S: Final = 3.0
@@ -93,6 +96,7 @@ ROWS: Final = {
     "input tokens for each addressed message": Row("tokens", "<= 3,400"),
     "units for each answer": Row("units", "<= 380"),
     "prefix that all conversations share": Row("tokens", "<= 1,800"),
+    "install without extras": Row("MB", "<= 65"),
     "cost, the times of the recorded hour": Row("units", "<= 1.05 times", "bound"),
     "cost, a busy hour": Row("units", "<= 1.05 times", "bound"),
     "cost, a day with silences": Row("units", "<= 1.06 times", "bound"),
@@ -331,6 +335,12 @@ async def measure_hello(samples: Samples, _: argparse.Namespace) -> None:
     samples.add("reads of a hello", reads)
 
 
+async def measure_install(samples: Samples, _: argparse.Namespace) -> None:
+    with contextlib.chdir(ROOT), tempfile.TemporaryDirectory() as folder:
+        wheel = Path(folder) / build_wheel(folder)
+        samples.add("install without extras", count_installed_bytes(wheel) / 1_000_000)
+
+
 async def measure_hour(samples: Samples, _: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         hour = await bench_hour.play(Path(folder))
@@ -363,6 +373,7 @@ GROUPS: Final[dict[str, Callable[[Samples, argparse.Namespace], Coroutine[None, 
     "rooms": measure_rooms,
     "askers": measure_askers,
     "hello": measure_hello,
+    "install": measure_install,
     "hour": measure_hour,
     "policy": measure_policy,
 }

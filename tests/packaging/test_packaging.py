@@ -33,6 +33,7 @@ from gateway.core.control_socket import ControlServer
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.metrics import GatewayStats
 from reverie.testing.waiting import until
+from tests.kits.installed import count_installed_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "config" / "reverie.service"
@@ -347,6 +348,12 @@ def test_what_is_published_is_small_and_has_no_tests(built: tuple[Path, Path]) -
         *(".gitignore", "PKG-INFO"),
     }
     assert f"gateway-{__version__}" in sdist.name
+
+
+def test_an_installation_without_extras_is_small(built: tuple[Path, Path]) -> None:
+    megabytes = count_installed_bytes(built[1]) / 1_000_000
+    print(f"an installation without extras takes {megabytes:.1f} MB")
+    assert megabytes <= 65
 
 
 def test_the_wheel_brings_typed_packages_and_what_tests_of_plugins_need_without_pytest(
