@@ -5,7 +5,7 @@ import { h, show } from "./dom.js";
 import { markdown } from "./markdown.js";
 
 /** Carry out a command of the command table. `about`: `{place, agent}`. Return `{ok, text}`; it never throws. */
-export const order = (words, about = {}) => send("/api/orders", { words, ...about });
+export const order = (words, about) => send("/api/orders", { words, ...about });
 
 /** Post a body and return `{ok, text, answer}`; it never throws. */
 export async function send(path, body) {
@@ -18,7 +18,7 @@ export async function send(path, body) {
 }
 
 /** Return a result as nodes. */
-export const resultOf = ({ ok, text }) => h("div.result", { class: ok ? "good" : "bad" }, markdown(text));
+const resultOf = ({ ok, text }) => h("div.result", { class: ok ? "good" : "bad" }, markdown(text));
 
 /** Show a result above the page; a screen reader says it. It stays until another one, or another view. */
 export function tell(result) {
@@ -63,24 +63,28 @@ async function edit(label, path, body, fields) {
 }
 
 /**
- * Return a button for an act; null if the role may not. `run(button)`: does it, and returns `{ok, text}`; else `words`,
- * a command, with `about`; else `path` and `body`, whose fields in `fields` are edited first. `confirm`: a question to
- * ask first. `done(result)`: called after it.
+ * Return a button for an act, as `gateway.core.route` describes one; null if the role may not. It carries out `words`, a
+ * command about `place` or `agent`; or posts `body` to `path`, with the fields of `edit` edited first; or calls
+ * `run(button)`, which returns `{ok, text}`. `style`: `yes` or `no`. `done()`: called after it has succeeded.
  */
-export function act({ label, run, words, about, path, body, fields, confirm, style, role = "operate", title, done }) {
+export function act({ label, words, place, agent, path, body, edit: fields, run, confirm, style, role = "operate", title, done }) {
   if (!may(role)) return null;
-  const press = async ({ currentTarget: button }) => {
-    if (button.ariaBusy === "true" || (confirm && !(await ask(confirm, label)))) return;
-    button.ariaBusy = "true";
-    const doing = run?.(button) ?? (words ? order(words, about) : fields ? edit(label, path, body, fields) : send(path, body));
-    const result = await doing;
-    button.ariaBusy = "false";
-    if (!result) return;
-    tell(result);
-    done?.(result);
+  const question = confirm === true ? `${label}? This cannot be undone.` : confirm;
+  const perform = (button) => {
+    if (run) return run(button);
+    if (words) return order(words, { place, agent });
+    return fields ? edit(label, path, body, fields) : send(path, body);
   };
-  const key = JSON.stringify([label, words ?? path, about ?? body]);
-  return h("button", { type: "button", key, class: style, title, onclick: press }, label);
+  const onclick = async ({ currentTarget: button }) => {
+    if (button.ariaBusy === "true" || (question && !(await ask(question, label)))) return;
+    button.ariaBusy = "true";
+    const result = await perform(button);
+    button.ariaBusy = "false";
+    if (result) tell(result);
+    if (result?.ok) done?.();
+  };
+  const key = JSON.stringify([label, words ?? path, place, agent, body]);
+  return h("button", { type: "button", key, class: style || (confirm ? "no" : ""), title, onclick }, label);
 }
 
 /** Return buttons in a row; null if the role may press none. `acts`: as for `act`, or nodes. */
@@ -90,9 +94,9 @@ export function acts(...all) {
 }
 
 /** Return a choice of a name with a button. `words`: the command, without the name; `used`: the name chosen now. */
-export function choice({ label, names, used, press, words, about, done }) {
+export function choice({ label, names, used, press, words, done, ...about }) {
   if (!may("operate") || !names.length) return null;
   const option = (name) => h("option", { value: name, selected: name === used }, name);
   const run = (button) => order([...words, button.previousSibling.value], about);
-  return h("span.pair", { key: label }, h("select", { "aria-label": label }, names.map(option)), act({ label: press, run, about, done }));
+  return h("span.pair", { key: label }, h("select", { "aria-label": label }, names.map(option)), act({ label: press, run, done, ...about }));
 }

@@ -3,7 +3,7 @@
 import { acts, choice } from "./acts.js";
 import { get } from "./api.js";
 import { chip, empty, h, placed, put, quiet, said } from "./dom.js";
-import { day, dollars, hour, now as clock, since, span } from "./format.js";
+import { dollars, hour, now as clock, since, span } from "./format.js";
 import { facts } from "./tables.js";
 
 /** Modes, and what they mean. */
@@ -18,25 +18,23 @@ const MODES = {
   off: "never acts on its own",
 };
 const DAY_MS = 86_400_000;
-const TICK_MS = DAY_MS / 6;
+/** Longest end of a text that is being written. */
 const KEPT_CHARS = 400;
+/** Milliseconds between two updates of the DOM. */
+const EVERY_MS = 200;
 
-/** Merge states `[{at, mode}]`, oldest first, into periods of one mode. */
-function periods(states, from, to) {
-  const found = [];
-  for (const { at, mode } of states) {
-    const begin = Math.max(from, Math.min(to, Date.parse(at)));
-    const last = found.at(-1);
-    if (last?.mode === mode) continue;
-    if (last) last.to = begin;
-    found.push({ mode, from: begin, to });
-  }
-  return found.filter((one) => one.to > one.from);
-}
+/** Return the periods of the modes `[{at, mode}]`, oldest first, up to now. */
+const periods = (states, from, to) => {
+  const begins = states.map((one) => Math.max(from, Date.parse(one.at)));
+  return states.map(({ mode }, index) => ({ mode, from: begins[index], to: begins[index + 1] ?? to }));
+};
 
 export class Agents {
   constructor() {
-    Object.assign(this, { root: h("div.panel"), running: h("div"), seen: new Map(), states: [], turns: new Map(), models: [], read_ms: 0, timer: null });
+    Object.assign(this, { name: "agent", title: "Agent and memory", hint: "What it does on its own, and what it keeps." });
+    Object.assign(this, { also: ["conversations"], list: h("div.panel"), panels: h("div.panels"), running: h("div") });
+    Object.assign(this, { seen: new Map(), states: [], turns: new Map(), models: [], read_ms: 0, timer: null });
+    this.body = [this.list, this.panels];
   }
 
   /** Update from `/api/status`. */
@@ -55,20 +53,21 @@ export class Agents {
     this.paint();
   }
 
-  /** Handle an event about agents or turns. */
+  /** Handle an event. Return whether it is about a turn. */
   take(type, body) {
     if (type === "dmn") {
-      this.states.push(body);
       this.seen.set(body.agent, body);
       this.read_ms = clock();
-    } else if (type === "turn" && body.state === "ended") this.turns.delete(body.turn);
+    } else if (!body.turn) return false;
+    else if (body.state === "ended" && type === "turn") this.turns.delete(body.turn);
     else {
       const turn = this.turns.get(body.turn) ?? { ...body, tail: "" };
       if (type === "tool") turn.tool = body.state === "started" ? body.name : null;
       if (type === "text") turn.tail = ((body.begins ? "" : turn.tail) + body.delta).slice(-KEPT_CHARS);
       this.turns.set(body.turn, turn);
     }
-    this.timer ??= setTimeout(() => requestAnimationFrame(() => this.paint()), 200);
+    this.timer ??= setTimeout(() => this.paint(), EVERY_MS);
+    return true;
   }
 
   /** Return the turn that runs in a conversation, if one does. */
@@ -78,7 +77,7 @@ export class Agents {
     this.timer = null;
     const [turns, agents] = [[...this.turns.values()], [...this.seen.values()]];
     put(this.running, turns.length ? h("ul.running", turns.map(turn)) : empty("No turn runs."));
-    put(this.root, agents.length ? agents.map((one) => this.agent(one)) : empty("No agent is configured."));
+    put(this.list, agents.length ? agents.map((one) => this.agent(one)) : empty("No agent is configured."));
   }
 
   agent(one) {
@@ -102,8 +101,8 @@ export class Agents {
         "spent on them": `${dollars(one.spent_today_usd)} of ${dollars(one.daily_cost_usd)}`,
         "in a row": `${one.in_a_row} of ${one.max_in_a_row}`,
         "on its own": each(one.held, (why) => h("span.held", said(why))) ?? "it may start a turn",
-        "would look at": each(one.wanted, (wish) => [placed(wish.conversation), ` (${wish.why})`]),
-        "waits for a turn": each(one.waiting, (place) => placed(place)),
+        "would look at": each(one.wanted, (wish) => said(`${wish.conversation} (${wish.why})`)),
+        "waits for a turn": each(one.waiting, (place) => said(place)),
         [one.mode === "stored" ? "asleep until" : "quiet until"]: one.stored_until ?? one.quiet_until,
         "wakes on": one.wake_on,
         "failed in a row": one.errors || null,
@@ -120,10 +119,10 @@ export class Agents {
 
   /** Buttons that direct an agent. */
   acts({ agent, mode, quiet: isQuiet }) {
-    const dmn = (label, word, more) => ({ label, words: ["dmn", word], about: { agent }, ...more });
+    const dmn = (label, word, more) => ({ label, words: ["dmn", word], agent, ...more });
     const rests = isQuiet || mode === "paused" || mode === "stored";
     return acts(
-      rests && dmn("Wake up", "wake", { style: "strong", title: "Continue after a pause, a rest or quiet" }),
+      rests && dmn("Wake up", "wake", { style: "yes", title: "Continue after a pause, a rest or quiet" }),
       mode !== "paused" && dmn("Pause", "pause", { title: "Do nothing without being asked, until it is woken" }),
       !isQuiet && dmn("Quiet for an hour", "quiet", { title: "Say nothing without being asked, for an hour" }),
       dmn("Turn off", "off", { confirm: `Turn off what ${agent} does on its own, also after a restart?` }),
@@ -133,7 +132,7 @@ export class Agents {
         used: this.models.find((one) => one.agents.includes(agent))?.name,
         press: "Use this model",
         words: ["model", "switch"],
-        about: { agent },
+        agent,
         done: () => this.load(),
       }),
     );
@@ -147,12 +146,8 @@ export class Agents {
     if (!parts.length) return h("p.quiet", "Its states over the day will appear here.");
     const total = (mode) => span(parts.reduce((sum, one) => sum + (one.mode === mode ? one.to - one.from : 0), 0) / 1000);
     const sums = Object.keys(MODES).filter((mode) => parts.some((one) => one.mode === mode)).map((mode) => [mode, total(mode)]);
-    const part = (one) =>
-      h(`i.${one.mode}`, {
-        style: { "flex-grow": one.to - one.from },
-        title: `${one.mode}: ${day(one.from)} ${hour(one.from)} to ${hour(one.to)}, ${span((one.to - one.from) / 1000)}`,
-      });
-    const ticks = [0, 1, 2, 3, 4, 5].map((index) => from + index * TICK_MS);
+    const part = (one) => h(`i.${one.mode}`, { style: { "flex-grow": one.to - one.from }, title: `${one.mode}: ${hour(one.from)} to ${hour(one.to)}` });
+    const ticks = [0, 1, 2, 3, 4, 5].map((index) => from + (index * DAY_MS) / 6);
     return h(
       "div.band",
       h(
@@ -161,8 +156,8 @@ export class Agents {
         h("i", { style: { "flex-grow": parts[0].from - from } }),
         parts.map(part),
       ),
-      h("div.ticks.quiet", { "aria-hidden": "true" }, ticks.map((at) => h("span", hour(at)))),
-      h("ul.key3", sums.map(([mode, took]) => h("li", { title: MODES[mode] }, h("i", { class: mode }), ` ${mode} `, h("b", took)))),
+      h("div.ticks", { "aria-hidden": "true" }, ticks.map((at) => h("span", hour(at)))),
+      h("ul.key3", sums.map(([mode, took]) => h("li", h("i", { class: mode }), ` ${mode} `, h("b", took)))),
     );
   }
 }
@@ -172,10 +167,10 @@ const turn = (one) =>
     "li",
     { key: one.turn },
     h("span.spin", { "aria-hidden": "true" }),
-    placed(one.conversation),
+    placed(one),
     quiet(since(one.at)),
     one.tool ? chip(said(one.tool), "open") : null,
     h("span.spring"),
-    acts({ label: "Stop", words: ["stop"], about: { place: one.conversation } }),
+    acts({ label: "Stop", words: ["stop"], place: one.conversation }),
     one.tail ? h("p.tail", said(one.tail)) : null,
   );

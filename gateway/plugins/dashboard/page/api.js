@@ -3,8 +3,6 @@
  * sent in a header only, and is removed from the address as soon as it was read.
  */
 
-import { learn } from "./dom.js";
-
 const KEY = "reverie.token";
 const RANKS = ["read", "operate", "own"];
 const GAP_MS = 1_000;
@@ -29,7 +27,6 @@ export function takeToken() {
 
 export const token = () => sessionStorage.getItem(KEY);
 export const setToken = (text) => sessionStorage.setItem(KEY, text);
-export const forgetToken = () => sessionStorage.removeItem(KEY);
 
 let role = "read";
 
@@ -65,7 +62,7 @@ export async function open(path, { headers = {}, ...options } = {}) {
 async function read(path, options, seconds) {
   const response = await open(path, { ...options, signal: AbortSignal.timeout(seconds * 1000) });
   try {
-    return learn(await response.json());
+    return await response.json();
   } catch {
     throw new ApiError(0, "the connection broke while the gateway answered");
   }
@@ -90,7 +87,7 @@ export class Refresh {
   static view = "";
 
   /** `failed`: called with the errors of `load`. `views`: names of the views that show it; none: all. */
-  constructor(load, failed, ...views) {
+  constructor(load, failed, views) {
     Object.assign(this, { load, failed, views, timer: null, busy: false, again: false, last: 0, due_ms: 0 });
   }
 

@@ -36,7 +36,8 @@ function schemaAt(schema, keys) {
 
 export class Config {
   constructor() {
-    Object.assign(this, { root: h("div.panel"), files: [], file: null, problems: [], asked: 0, timer: null });
+    Object.assign(this, { name: "config", title: "Configuration", tall: true, tools: h("span"), body: h("div.panel") });
+    Object.assign(this, { files: [], file: null, problems: [], asked: 0, timer: null });
   }
 
   get dirty() {
@@ -44,13 +45,13 @@ export class Config {
   }
 
   /** Load the files, unless one is being changed. */
-  async refresh() {
+  async load() {
     if (this.dirty) return;
     try {
       Object.assign(this, await get("/api/config"));
     } catch (error) {
       if (error.status !== 409) throw error;
-      return show(this.root, h("p.empty", said(error.message))); // they cannot be shown
+      return show(this.body, h("p.empty", said(error.message))); // they cannot be shown
     }
     this.show(this.files.find((one) => one.name === this.file?.name) ?? this.files[0]);
   }
@@ -76,7 +77,7 @@ export class Config {
     this.save = h("button.strong", { type: "button", onclick: () => this.review() }, "Review and save");
     const pick = h("select", { "aria-label": "File", onchange: () => this.leave(pick) }, this.files.map((one) => h("option", { selected: one === file }, one.name)));
     show(
-      this.root,
+      this.body,
       h("div.acts", pick, h("span.spring"), file.writable ? this.save : chip("read only", "open")),
       h("div.editor.scroll", this.numbers, this.text),
       this.found,
@@ -164,7 +165,7 @@ export class Config {
     const later = result.answer.needs_restart.join(", ");
     tell({ ok: true, text: later ? `Saved. After the next start: ${later}.` : "Saved and in use." });
     this.file = { ...this.file, text: this.text.value, sha256: null }; // what the gateway has written is loaded
-    await this.refresh().catch(() => {});
+    await this.load().catch(() => {});
   }
 }
 

@@ -1,61 +1,57 @@
-/** Usage and costs of models: plots over time, and sums by day, room, person, model and agent. */
+/** Costs of models: per channel over time, and sums by channel, room, day, person, model and agent. */
 
 import { get } from "./api.js";
-import { empty, h, panel, put, quiet, said, select, show, titleOf } from "./dom.js";
-import { dollars, input, now as clock, share } from "./format.js";
-import { Plot } from "./plot.js";
+import { empty, h, panel, put, said, select, show } from "./dom.js";
+import { day, dollars, hour, input, now } from "./format.js";
 import { table } from "./tables.js";
 
-const HOUR = 3_600_000;
+const HOUR_MS = 3_600_000;
+const DAY_MS = 24 * HOUR_MS;
 /** Hours up to which the gateway returns hours; beyond, days. */
 const HOURLY_MOST = 72;
+const MOST_TICKS = 8;
+/** Number of colours in the style sheet. */
+const COLOURS = 8;
 const NONE = "There were no requests to a model in this time.";
 
-/** Convert the answer of `/api/cache` to the data of a plot of one field. */
-function series({ buckets, totals }, hours, field) {
-  const width = hours > HOURLY_MOST ? 24 * HOUR : HOUR;
-  const now = clock();
-  const first = Math.min(...buckets.map((one) => Date.parse(one.at)), now);
-  const from = first + Math.ceil((now - hours * HOUR - first) / width) * width - width;
-  const times = Array.from({ length: Math.floor((now - from) / width) + 1 }, (_, index) => from + index * width);
-  const known = new Map(buckets.map((one) => [`${one.key} ${Date.parse(one.at)}`, one[field]]));
-  const names = totals.map((one) => one.key).sort(); // so that each keeps its colour
-  return { times, width, series: names.map((name) => ({ name, values: times.map((at) => known.get(`${name} ${at}`) ?? null) })) };
+/** Return the smallest round number that is not less. */
+function round(value) {
+  const power = 10 ** Math.floor(Math.log10(value || 1));
+  return [1, 2, 4, 5, 10].map((one) => one * power).find((one) => one >= value) ?? power;
 }
+
+const colour = (index) => `c${(index % COLOURS) + 1}`;
 
 export class Costs {
   constructor() {
+    Object.assign(this, { name: "costs", title: "Costs", sums: h("div") });
     this.hours = select("Span", { "24 hours": 24, "7 days": 168, "31 days": 744 });
     this.by = select("Sums by", { channel: "channel", room: "conversation", day: "day", person: "person", model: "model", agent: "agent" });
-    this.hours.onchange = this.by.onchange = () => this.refresh();
-    this.cost = new Plot({ kind: "bars", format: dollars, label: "Cost per channel" });
-    this.share = new Plot({ kind: "line", top: 1, format: share, label: "Read from the cache" });
-    this.sums = h("div.body");
-    this.none = h("div");
-    this.plots = h("div.columns", panel("Cost per channel", this.cost.root), panel("Read from the cache", this.share.root, quiet("share of input tokens")));
+    this.hours.onchange = this.by.onchange = () => this.load();
+    this.drawing = h("svg:svg", { preserveAspectRatio: "none", "aria-hidden": "true", onpointermove: (event) => this.point(event) });
+    this.slider = h("input", { type: "range", min: 0, "aria-label": "Time of the costs", oninput: () => this.read() });
+    this.told = h("p.told");
+    this.axis = h("div.axis", { "aria-hidden": "true" });
+    this.ticks = h("div.ticks", { "aria-hidden": "true" });
+    this.plot = h("div.plot", this.axis, this.drawing, this.slider, this.ticks, this.told);
     this.tools = [h("span.spring"), this.hours];
-    this.body = [this.none, this.plots, panel("Sums", this.sums, [h("span.spring"), "by ", this.by])];
+    this.body = [panel("Cost per channel", this.plot), panel("Sums", this.sums, [h("span.spring"), "by ", this.by])];
   }
 
-  async refresh() {
+  async load() {
     const [hours, by] = [Number(this.hours.value), this.by.value];
-    const channels = get("/api/cache", { hours, by: "channel" });
-    const { items } = by === "channel" ? { items: (await channels).totals } : await get("/api/spending", { hours, by });
-    const answer = await channels;
+    const channels = await get("/api/cache", { hours, by: "channel" });
+    const items = by === "channel" ? channels.totals : (await get("/api/spending", { hours, by })).items;
     if (hours !== Number(this.hours.value) || by !== this.by.value) return; // another choice was made meanwhile
     const most = Math.max(...items.map((one) => one.cost_usd)) || 1;
     put(this.sums, items.length ? table("Costs", items.map((one) => this.row(one, most))) : empty(NONE));
-    this.plots.hidden = !answer.totals.length;
-    show(this.none, answer.totals.length ? null : empty(NONE));
-    if (!answer.totals.length) return;
-    this.cost.draw(series(answer, hours, "cost_usd"));
-    this.share.draw(series(answer, hours, "read_share"));
+    this.draw(channels, hours);
   }
 
   /** A row of the table of sums. */
   row(one, most) {
     return {
-      [this.by.selectedOptions[0].text]: said(one.label || titleOf(one.key) || "–", { title: one.key }),
+      [this.by.selectedOptions[0].text]: said(one.label || one.key || "–", { title: one.key }),
       "share of cost": h("span.meter", { "aria-hidden": "true", style: { "--part": one.cost_usd / most } }),
       cost_usd: one.cost_usd,
       requests: one.requests,
@@ -63,5 +59,44 @@ export class Costs {
       "from cache_share": one.read_share ?? 0,
       output_tokens: one.output_tokens,
     };
+  }
+
+  /** Draw the costs of each hour or day, of all channels upon each other. */
+  draw({ buckets, totals }, hours) {
+    this.width = hours > HOURLY_MOST ? DAY_MS : HOUR_MS;
+    const last = Math.floor(now() / this.width) * this.width;
+    const count = (hours * HOUR_MS) / this.width + 1;
+    this.times = Array.from({ length: count }, (_, index) => last + (index + 1 - count) * this.width);
+    this.names = totals.map((one) => one.key).sort(); // so that each keeps its colour
+    const known = new Map(buckets.map((one) => [`${one.key} ${Date.parse(one.at)}`, one.cost_usd]));
+    this.costs = this.times.map((at) => this.names.map((name) => known.get(`${name} ${at}`) ?? 0));
+    const below = (at, end) => this.costs[at].slice(0, end).reduce((sum, one) => sum + one, 0);
+    const high = round(Math.max(...this.times.map((_, at) => below(at))));
+    const y = (value) => 1 - value / high;
+    const bar = (index) => (at) => `M${at + 0.1} ${y(below(at, index))}h0.8V${y(below(at, index + 1))}h-0.8z`;
+    const bars = (_, index) => h("svg:path", { class: colour(index), d: [...this.times.keys()].map(bar(index)).join("") });
+    const every = Math.ceil(count / MOST_TICKS);
+    this.drawing.setAttribute("viewBox", `0 0 ${count} 1`);
+    show(this.drawing, h("svg:path.lines", { d: `M0 0H${count}M0 .5H${count}M0 1H${count}` }), this.names.map(bars));
+    show(this.axis, [1, 0.5, 0].map((part) => h("span", dollars(part * high))));
+    show(this.ticks, this.times.map((at, index) => h("span", index % every ? "" : this.width < DAY_MS ? hour(at) : day(at))));
+    this.slider.max = count - 1;
+    this.read();
+  }
+
+  /** Choose the time at the pointer. */
+  point({ offsetX }) {
+    this.slider.value = Math.floor((offsetX / this.drawing.clientWidth) * this.times.length);
+    this.read();
+  }
+
+  /** Tell the costs of the chosen time. */
+  read() {
+    const index = this.slider.valueAsNumber;
+    const at = this.times[index];
+    const when = `${day(at)} ${hour(at)}–${hour(at + this.width)}`;
+    const words = this.names.map((name, place) => `${name} ${dollars(this.costs[index][place])}`);
+    this.slider.setAttribute("aria-valuetext", `${when}: ${words.join(", ") || NONE}`);
+    show(this.told, `${when} `, words.map((text, place) => [h("i", { class: colour(place) }), " ", said(text), " "]), words.length ? null : NONE);
   }
 }

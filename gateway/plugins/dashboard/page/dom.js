@@ -38,7 +38,7 @@ export const show = (element, ...children) => element.replaceChildren(...present
 
 /**
  * Draw the children of an element again. Elements that are there already are changed in place, so they keep the focus,
- * what is typed, and how far they are scrolled; those with a key are known by it, others by their position.
+ * what is typed and their scroll position; those with a key are known by it, others by their position.
  */
 export function put(root, ...children) {
   const focused = document.activeElement;
@@ -119,19 +119,5 @@ export const find = (label) => h("input", { type: "search", "aria-label": label,
 export const select = (label, options = {}) =>
   h("select", { "aria-label": label }, Object.entries(options).map(([words, value]) => h("option", { value }, words)));
 
-const titles = new Map();
-
-/** Remember the display titles of conversations from an answer or event, and return it. */
-export function learn(told) {
-  const id = told?.conversation ?? told?.to ?? told?.place;
-  if (told?.title && typeof id === "string") titles.set(id, told.title);
-  if (told && typeof told === "object") for (const one of Object.values(told)) if (typeof one === "object") learn(one);
-  return told;
-}
-
-/** Return the display title of a conversation. */
-export const titleOf = (id) => titles.get(id) ?? id;
-/** Return title and id of a conversation. */
-export const placedWhole = (id) => (titleOf(id) === id ? id : `${titleOf(id)} (${id})`);
-/** Return an element with the title of a conversation; its id is the tooltip. */
-export const placed = (id, properties = {}) => said(titleOf(id), { ...properties, title: id });
+/** Return the title of a record's conversation; its id is the tooltip. */
+export const placed = ({ conversation, title }, properties = {}) => said(title || conversation, { ...properties, title: conversation });

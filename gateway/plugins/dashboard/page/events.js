@@ -24,11 +24,11 @@ export function parse(text) {
 /** Connection to the event stream; reconnects while the page is open. */
 export class Events {
   /**
-   * `heard(type, body)`: called for each event. `state(name)`: called with `connecting`, `live`, `waiting` (for the next
-   * try), `resting` (the tab is hidden) or `refused` (no further try). `refused(error)`: called after 401 or 403.
+   * `heard(type, body)`: called for each event. `state(name)`: called with `connecting`, `live`, `reconnecting`, `resting`
+   * (the tab is hidden), or `refused` and the error (no further try).
    */
-  constructor({ heard, state, refused }) {
-    Object.assign(this, { heard, state, refused, after: null, tries: 0, running: null });
+  constructor(heard, state) {
+    Object.assign(this, { heard, state, after: null, tries: 0, running: null });
   }
 
   /** Connect, or connect again. `after`: a position in the log; null: continue behind the last one. */
@@ -53,14 +53,14 @@ export class Events {
       } catch (error) {
         if (stopped.aborted) return;
         if (error.status === 401 || error.status === 403) {
-          this.stop("refused");
-          return this.refused(error);
+          this.stop();
+          return this.state("refused", error);
         }
       }
       if (stopped.aborted) return;
       const wait_s = Math.min(LONGEST_S, FIRST_S * 2 ** this.tries) * (0.8 + 0.4 * Math.random());
       this.tries += 1;
-      this.state("waiting");
+      this.state("reconnecting");
       await new Promise((done) => setTimeout(done, wait_s * 1000));
     }
   }

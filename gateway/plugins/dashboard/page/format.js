@@ -21,7 +21,7 @@ export function setClock(iso) {
 export const now = () => Date.now() + ahead_ms;
 
 /** Format as `14:03:59`, with the date if it is not today. */
-export function moment(iso) {
+function moment(iso) {
   const at = new Date(iso);
   return at.toDateString() === new Date(now()).toDateString() ? second(at) : `${day(at)} ${second(at)}`;
 }
@@ -54,10 +54,8 @@ const cents = formatter({ style: "currency", currency: "USD", minimumFractionDig
 const parts = formatter({ style: "currency", currency: "USD", minimumFractionDigits: 0, maximumFractionDigits: 4 });
 /** Format dollars; null: the price is not known. */
 export const dollars = (usd) => (usd >= 1 ? cents(usd) : parts(usd));
-const megabytes = formatter({ style: "unit", unit: "megabyte", maximumSignificantDigits: 3 });
-const gigabytes = formatter({ style: "unit", unit: "gigabyte", maximumSignificantDigits: 3 });
 /** Format as `12.3 MB`. */
-export const bytes = (count) => (count < 1e9 ? megabytes(count / 1e6) : gigabytes(count / 1e9));
+export const bytes = (count) => `${Number((count / 1e6).toPrecision(3))} MB`;
 
 export const plural = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
 /** Return the sum of all input tokens: the three kinds do not overlap. */

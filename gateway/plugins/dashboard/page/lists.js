@@ -1,7 +1,7 @@
 /** The lists of the log: notifications as they come in, what a search finds, turns, acts of administrators; warnings. */
 
 import { get } from "./api.js";
-import { chip, find, h, placed, put, quiet, said, select, show, titleOf } from "./dom.js";
+import { chip, find, h, placed, put, quiet, said, select, show } from "./dom.js";
 import { dollars, input, plural, time, tokens, took } from "./format.js";
 import { fateChip, legend, urgency } from "./legend.js";
 import { Log } from "./rows.js";
@@ -15,7 +15,7 @@ const at = ["at", "at", (one) => time(one.at)];
 /** Return the channel of a notification; one without a conversation has a dotted type: the channel, then the kind. */
 const channelOf = ({ conversation, type, kind }) => (conversation ? conversation.split("/", 1)[0] : type.split(`.${kind}`, 1)[0]);
 
-const place = ["place", "place", (one) => (one.conversation ? placed(one.conversation) : said(channelOf(one)))];
+const place = ["place", "place", (one) => (one.conversation ? placed(one) : said(channelOf(one)))];
 const who = ["who", "who", (one) => said(one.who)];
 const text = ["text", "text", (one) => said(one.text?.slice(0, 400))];
 
@@ -33,29 +33,17 @@ function whole(one) {
 export class Live extends Log {
   constructor() {
     super("/api/notifications", {
+      name: "live",
+      title: "Live stream",
       label: "Notifications, newest first",
       none: "Nothing has arrived yet. Messages and events appear here with their outcome and the rule that decided.",
       columns: [at, ["fate", "state", (one) => fateChip(one.fate)], place, who, text, ["urgency", "how", (one) => urgency(one.urgency)]],
       details: whole,
     });
-    Object.assign(this, { paused: false, missed: 0, count: quiet() });
-    this.pause = h("button", { type: "button", "aria-pressed": "false", title: "Pause or continue (p)", onclick: () => this.hold(!this.paused) }, "Pause");
     this.filters = [select("Channel"), select("Fate"), find("Text, sender or conversation")];
     for (const one of this.filters) one.oninput = () => this.draw();
-    this.tools = [this.count, h("span.spring"), this.pause];
+    this.tools = quiet();
     this.body = [h("div.panel", h("div.filters", this.filters), this.rows.root), legend()];
-  }
-
-  take(note) {
-    if (this.paused) this.missed += 1;
-    super.take(note);
-  }
-
-  hold(paused) {
-    Object.assign(this, { paused, missed: 0 });
-    this.pause.ariaPressed = String(paused);
-    this.pause.textContent = paused ? "Go on" : "Pause";
-    this.draw();
   }
 
   draw() {
@@ -63,16 +51,15 @@ export class Live extends Log {
     this.timer = null;
     const all = this.sorted;
     const shown = all.filter((one) => this.fits(one));
-    if (!this.paused) this.rows.set(shown, all.length ? "Nothing matches the filter. New events that match appear here." : this.none);
+    this.rows.set(shown, all.length ? "Nothing matches the filter. New events that match appear here." : this.none);
     this.choices(0, "all channels", all.map(channelOf));
     this.choices(1, "all fates", all.map((one) => one.fate));
-    const many = shown.length < all.length ? `${shown.length} of ${all.length}` : String(all.length);
-    this.count.textContent = this.paused ? `${many} · paused, ${this.missed} new` : many;
+    this.tools.textContent = shown.length < all.length ? `${shown.length} of ${all.length}` : all.length;
   }
 
   /** Load older entries, unless a filter hides those that are loaded. */
   async older() {
-    if (!this.paused && this.rows.items.length === this.entries.size) await super.older();
+    if (this.rows.items.length === this.entries.size) await super.older();
   }
 
   fits(note) {
@@ -81,7 +68,7 @@ export class Live extends Log {
     return (
       (!channel || channelOf(note) === channel) &&
       (!fate || note.fate === fate) &&
-      (!words || `${note.text}\n${note.who}\n${note.conversation}\n${titleOf(note.conversation)}`.toLowerCase().includes(words))
+      (!words || `${note.text}\n${note.who}\n${note.conversation}\n${note.title}`.toLowerCase().includes(words))
     );
   }
 
@@ -92,8 +79,12 @@ export class Live extends Log {
 }
 
 export class Search extends Log {
+  load = () => (this.query.text ? super.load() : null);
+
   constructor() {
     super("/api/search", {
+      name: "search",
+      title: "Search",
       label: "What was found, newest first",
       none: "Write words that you remember; all messages since the beginning are searched.",
       columns: [at, ["kind", "state", (one) => chip(one.kind)], place, who, text],
@@ -106,7 +97,7 @@ export class Search extends Log {
       Object.assign(this, { query: { text: asked }, none: asked ? "Nothing was found. Fewer words find more." : start, next: null });
       this.entries.clear();
       try {
-        if (asked) await this.refresh();
+        if (asked) await this.load();
       } catch (error) {
         this.none = error.message;
       }
@@ -127,6 +118,9 @@ function folded(names) {
 
 export const turns = () =>
   new Log("/api/turns", {
+    name: "turns",
+    title: "Turns",
+    hint: "Each time that a model was used.",
     label: "Turns, newest first",
     none: "There were no turns yet. Each turn appears here with its cause, outcome and cost.",
     columns: [
@@ -145,6 +139,9 @@ export const turns = () =>
 
 export const audit = () =>
   new Log("/api/audit", {
+    name: "audit",
+    title: "Audit",
+    hint: "Who did what with the gateway.",
     label: "Acts of administrators, newest first",
     none: "Nobody has used an administrative command yet. Such commands appear here with the person and the result.",
     columns: [
@@ -160,6 +157,9 @@ export const audit = () =>
 /** What the gateway and this page warned of: `{at, level, logger, message}`, with a `seq` that counts them. */
 export const warnings = () =>
   new Log(null, {
+    name: "warnings",
+    title: "Warnings",
+    hint: "Since this page was opened.",
     label: "Warnings, newest first",
     none: "No warning since this page was opened. New warnings appear here.",
     columns: [

@@ -2,19 +2,19 @@
 
 import { act, forgetResult } from "./acts.js";
 import { Agents } from "./agents.js";
-import { ApiError, forgetToken, get, loadRole, may, Refresh, setToken, takeToken, token } from "./api.js";
+import { ApiError, get, loadRole, may, Refresh, setToken, takeToken, token } from "./api.js";
 import { Channels } from "./channels.js";
 import { Config } from "./config.js";
 import { Costs } from "./costs.js";
-import { chip, h, learn, panel, put, said, show } from "./dom.js";
+import { chip, h, put, said, show } from "./dom.js";
 import { Events } from "./events.js";
 import { plural, setClock, since } from "./format.js";
 import { audit, Live, Search, turns, warnings } from "./lists.js";
 import { Places } from "./places.js";
-import { showPlugins } from "./plugins.js";
-import { OPERATOR, Talk } from "./talk.js";
+import { Plugins } from "./plugins.js";
+import { Talk } from "./talk.js";
 import { address, Views } from "./views.js";
-import { today, waiting } from "./waiting.js";
+import { Waiting } from "./waiting.js";
 
 const THEMES = { system: "◐", light: "○", dark: "●" };
 /** Time after which a tab in the background rests: a browser opens six connections per host. */
@@ -22,53 +22,24 @@ const HIDDEN_MS = 60_000;
 const $ = (id) => document.getElementById(id);
 
 const agents = new Agents();
-const talking = { running: agents.turnIn, models: () => agents.models.map((one) => one.name) };
-const talk = new Talk(talking);
-const places = new Places(new Talk(talking));
+const talk = new Talk(agents);
+const places = new Places(new Talk(agents, ""));
+const waiting = new Waiting(agents.running, (number) => views.count(number));
 const [live, search, turnLog, auditLog, warningLog] = [new Live(), new Search(), turns(), audit(), warnings()];
-const costs = new Costs();
 const channels = new Channels($("ready"), $("alerts"));
 const config = new Config();
-const [cards, figures, reload, ownPanels, otherPanels] = ["cards", "figures", "reload", "panels", "panels"].map((name) => h(`div.${name}`));
 
-const views = new Views({ nav: $("nav"), menu: $("menu"), main: $("main") }, shown, {
-  "": [
-    { name: "waiting", title: "Waiting", heading: "Waiting for you", body: [cards, panel("Running now", agents.running), figures] },
-    { name: "talk", title: "Talk", hint: "Your own conversation with the agent.", tall: true, body: talk.root },
-    { name: "conversations", title: "Conversations", tools: places.tools, tall: true, body: places.body },
-    { name: "live", title: "Live stream", tools: live.tools, tall: true, body: live.body },
-    { name: "search", title: "Search", tools: search.tools, tall: true, body: search.body },
-  ],
-  Agent: [
-    { name: "agent", title: "Agent and memory", hint: "What it does on its own, and what it keeps.", body: [agents.root, ownPanels] },
-    { name: "turns", title: "Turns", hint: "Each time that a model was used.", tall: true, body: turnLog.body },
-    { name: "costs", title: "Costs", tools: costs.tools, body: costs.body },
-  ],
-  Gateway: [
-    { name: "channels", title: "Channels", body: channels.body },
-    { name: "audit", title: "Audit", hint: "Who did what with the gateway.", tall: true, body: auditLog.body },
-    { name: "warnings", title: "Warnings", hint: "Since this page was opened.", tall: true, body: warningLog.body },
-    { name: "config", title: "Configuration", tools: reload, tall: true, body: config.root },
-    { name: "plugins", title: "Plugins", body: otherPanels },
-  ],
-});
-
-const refresh = {
-  status: new Refresh(status, failed),
-  waiting: new Refresh(loadWaiting, failed),
-  channels: new Refresh(() => channels.refresh(), failed),
-  outbox: new Refresh(() => channels.loadOutbox(), failed),
-  places: new Refresh(() => places.refresh(), failed, "conversations"),
-  opened: new Refresh(() => places.talk.load(), failed, "conversations"),
-  talk: new Refresh(() => talk.load(), failed, "talk"),
-  live: new Refresh(() => live.refresh(), failed, "live"),
-  turns: new Refresh(() => turnLog.refresh(), failed, "turns"),
-  costs: new Refresh(() => costs.refresh(), failed, "costs"),
-  audit: new Refresh(() => auditLog.refresh(), failed, "audit"),
-  plugins: new Refresh(() => showPlugins(ownPanels, otherPanels), failed, "agent", "plugins"),
-  agents: new Refresh(() => agents.load(), failed, "agent", "conversations"),
-  config: new Refresh(() => config.refresh(), failed, "config"),
+const groups = {
+  "": [waiting, talk, places, live, search],
+  Agent: [agents, turnLog, new Costs()],
+  Gateway: [channels, auditLog, warningLog, config, new Plugins(agents.panels)],
 };
+const views = new Views({ nav: $("nav"), menu: $("menu"), main: $("main") }, shown, groups);
+
+/** Loads by name: of each view, `also` for others that show it, or `always`; and of the status. */
+const refresh = { status: new Refresh(status, failed, []) };
+for (const one of Object.values(groups).flat())
+  refresh[one.name] = new Refresh(() => one.load(), failed, one.always ? [] : [one.name, ...(one.also ?? [])]);
 const all = Object.values(refresh);
 const soon = (...names) => names.forEach((name) => refresh[name].soon());
 const loadAll = () => all.forEach((one) => one.soon());
@@ -79,15 +50,7 @@ async function status() {
   show($("version"), `Reverie ${told.version}`);
   $("version").title = `running for ${since(told.started)}, since ${new Date(told.started).toLocaleString()}`;
   show($("model"), said(told.model));
-  agents.status(told);
-  channels.status(told);
-  put(figures, today(told));
-}
-
-async function loadWaiting() {
-  const { items } = await get("/api/waiting");
-  views.count(items.length);
-  put(cards, waiting(items, () => soon("waiting")));
+  for (const one of [agents, channels, waiting]) one.status(told);
 }
 
 /** Load what a view shows, as it is opened. */
@@ -95,94 +58,60 @@ function shown(view, part, changed) {
   if (view === "conversations") places.follow(part, !changed).catch(failed);
   if (!changed) return;
   forgetResult();
-  if (view === "talk") talk.open(OPERATOR).catch(failed);
   if (token()) for (const one of all) if (one.views.includes(view)) one.now();
 }
 
-/** Load again what a change in a conversation concerns. */
-function changed(conversation) {
-  soon("places");
-  if (conversation === places.chosen) soon("opened");
-  if (conversation === OPERATOR) soon("talk");
-}
+/** What is loaded again after an event of a type. */
+const STALE = {
+  notification: ["waiting", "conversations", "talk", "audit"],
+  turn: ["status", "waiting", "conversations", "talk", "turns", "costs", "live", "plugins"],
+  tool: ["waiting"],
+  post: ["conversations", "talk", "live", "channels"],
+  delivery: ["conversations", "talk", "channels"],
+  channel: ["status"],
+  dmn: ["agent"],
+  reloaded: ["status", "channels", "config"],
+  lost: Object.keys(refresh),
+};
 
 function heard(type, event) {
-  learn(event);
-  if (type === "notification") {
-    live.take(event);
-    changed(event.conversation);
-    soon("waiting");
-    if (event.kind === "command") soon("audit", "live");
-  } else if (["dmn", "text", "tool", "turn"].includes(type)) {
-    agents.take(type, event);
-    for (const one of [talk, places.talk]) if (one.id === event.conversation) one.live();
-    if (type === "tool") soon("waiting");
-    if (type !== "turn") return;
-    changed(event.conversation);
-    soon("status", "waiting");
-    if (event.state === "ended") soon("turns", "costs", "live", "plugins");
-  } else if (type === "post" || type === "delivery") {
-    changed(event.conversation);
-    soon("outbox");
-  } else if (type === "channel") {
-    channels.take(event);
-    soon("status");
-  } else if (type === "log") warn(event.level, event.message, event.logger, event.at);
-  else if (type === "reloaded") {
-    for (const one of event.problems) warn("error", one, "reload");
-    for (const one of event.later) warn("warning", `${one} takes effect at the next start`, "reload");
-    soon("status", "channels", "config");
-  } else if (type === "lost") {
-    warn("warning", `${plural(event.count, "event was", "events were")} dropped because there were too many; the page reads the log again`);
-    loadAll();
-  }
+  if (type === "notification") live.take(event);
+  if (type === "channel") channels.take(event);
+  if (type === "log") warn(event.level, event.message, event.logger, event.at);
+  if (type === "lost") warn("warning", `${plural(event.count, "event was", "events were")} dropped because there were too many`);
+  for (const one of event.problems ?? []) warn("error", one, "reload");
+  for (const one of event.later ?? []) warn("warning", `${one} takes effect at the next start`, "reload");
+  if (agents.take(type, event)) for (const one of [talk, places.talk]) one.live();
+  soon(...(STALE[type] ?? []));
 }
-
-/** Number of warnings. */
-let count = 0;
 
 /** Show a warning; without more, one of the page itself. */
-function warn(level, message, logger = "this page", at = new Date().toISOString()) {
-  count += 1;
-  warningLog.take({ at, level, logger, message, seq: count });
-}
+const warn = (level, message, logger = "this page", at = new Date().toISOString()) =>
+  warningLog.take({ at, level, logger, message, seq: warningLog.newest + 1 });
 
-/** Words for the states of the connection, and their colours. */
-const STATES = {
-  connecting: ["connecting", "open"],
-  live: ["live", "done"],
-  waiting: ["reconnecting", "open"],
-  resting: ["resting", "open"],
-  refused: ["no access", "bad"],
-};
 let wasLive = false;
-const events = new Events({
-  heard,
-  refused: failed,
-  state(name) {
-    const [words, tone] = STATES[name];
-    const lost = wasLive && name === "connecting"; // it is told already
-    if (!lost) put($("connection"), chip(words, tone, "The connection for live events"));
-    if (name === "live" && wasLive) loadAll(); // what happened meanwhile
-    wasLive ||= name === "live";
-  },
+const events = new Events(heard, (state, error) => {
+  const tone = { live: "done", refused: "bad" }[state] ?? "open";
+  const isTold = wasLive && state === "connecting"; // as reconnecting
+  if (!isTold) put($("connection"), chip(state, tone, "The connection for live events"));
+  if (state === "live" && wasLive) loadAll(); // what happened meanwhile
+  wasLive ||= state === "live";
+  if (error) failed(error);
 });
 
 function failed(error) {
   if (error.status === 401) {
     if (error.asker !== token()) return; // the answer to an older token
-    forgetToken();
+    setToken("");
     logIn("The gateway refuses this token.");
   } else if (error.status) warn("error", `the gateway answered ${error.status}: ${error.message}`);
   else if (!(error instanceof ApiError) && error.name !== "TimeoutError") console.error(error);
 }
 
-const showFrame = (there) => ["frame", "menu"].forEach((id) => ($(id).hidden = !there));
-
 /** Show the form to log in, instead of the views. */
 function logIn(why) {
   events.stop();
-  showFrame(false);
+  $("frame").hidden = $("menu").hidden = true;
   $("entry").hidden = false;
   $("entry-why").textContent = why;
   show($("connection"));
@@ -206,20 +135,19 @@ async function begin() {
   $("main").ariaBusy = "true";
   try {
     await loadRole();
-    await live.refresh();
+    await live.load();
   } catch (error) {
     if (error.status === 403) return logIn(error.message);
     failed(error);
     if (error.status) return;
   }
-  showFrame(true);
+  $("frame").hidden = $("menu").hidden = false;
   views.offer("config", may("own"));
-  put(reload, act({ label: "Read the files again", words: ["reload"] }));
+  put(config.tools, act({ label: "Read the files again", words: ["reload"] }));
   events.start(live.newest);
   Refresh.view = "";
   views.follow(false);
   await Promise.all(all.map((one) => one.now()));
-  performance.mark("reverie-shown");
   $("main").ariaBusy = "false";
 }
 
@@ -243,9 +171,6 @@ window.addEventListener("hashchange", () => {
   if (location.hash.startsWith("#token=")) {
     takeToken();
     begin();
-  } else if (location.hash === "#main") {
-    history.replaceState(null, "", address(Refresh.view, (Refresh.view === "conversations" && places.chosen) || ""));
-    $("main").focus();
   } else views.follow(true);
 });
 
@@ -266,7 +191,6 @@ const KEYS = {
   "?": help,
   ":": () => document.querySelector(`#${Refresh.view} .reply textarea`)?.focus(),
   t: () => theme(),
-  p: () => live.hold(!live.paused),
   "/": () => document.querySelector(`#${Refresh.view} input[type=search]`)?.focus(),
 };
 document.addEventListener("keydown", (event) => {
@@ -277,6 +201,7 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   act();
 });
+$("skip").onclick = () => $("main").focus();
 $("help-button").onclick = help;
 $("theme").onclick = () => theme();
 

@@ -1,7 +1,7 @@
 /** The list of conversations, beside the opened one. */
 
 import { get } from "./api.js";
-import { empty, find, h, placed, put, quiet, said, titleOf } from "./dom.js";
+import { empty, find, h, placed, put, quiet, said } from "./dom.js";
 import { since, time } from "./format.js";
 import { Rows } from "./rows.js";
 import { address } from "./views.js";
@@ -11,11 +11,12 @@ const MOST = 200;
 export class Places {
   /** `talk`: where one is opened. */
   constructor(talk) {
-    Object.assign(this, { talk, known: [], chosen: "", tools: quiet(), filter: find("Find a conversation") });
+    Object.assign(this, { name: "conversations", title: "Conversations", tall: true, tools: quiet(), filter: find("Find a conversation") });
+    Object.assign(this, { talk, known: [], chosen: "" });
     this.rows = new Rows({
       label: "Conversations, newest first",
       columns: [
-        ["", "place", (one) => placed(one.conversation)],
+        ["", "place", (one) => placed(one)],
         ["", "at", (one) => this.state(one)],
         ["", "text", (one) => [one.last_who ? `${one.last_who}: ` : "", one.last_text.slice(0, 200)].map((text) => said(text))],
         ["", "from", (one) => said(one.conversation.split("/", 1)[0])],
@@ -26,7 +27,7 @@ export class Places {
     const onkeydown = (event) => {
       if (event.key === "Escape" && this.chosen && !event.target.value) location.hash = address("conversations");
     };
-    this.body = h("div.split", { onkeydown }, h("div.panel", h("div.filters", this.filter), this.rows.root), talk.root);
+    this.body = h("div.split", { onkeydown }, h("div.panel", h("div.filters", this.filter), this.rows.root), talk.body);
   }
 
   state = (one) => [
@@ -35,9 +36,10 @@ export class Places {
     time(one.last_at, since(one.last_at)),
   ];
 
-  async refresh() {
+  async load() {
     this.known = (await get("/api/conversations", { limit: MOST })).items;
     this.paint();
+    await this.talk.load();
   }
 
   /** Show the conversation of the address. "": none. `focus`: move the focus to it, or back to the list. */
@@ -48,13 +50,13 @@ export class Places {
     this.paint();
     if (id) return this.talk.open(id, focus);
     this.talk.id = null;
-    put(this.talk.root, empty("Choose a conversation to read it, to answer in it, and to see the exact last prompt."));
+    put(this.talk.body, empty("Choose a conversation to read it, to answer in it, and to see the exact last prompt."));
     if (focus) this.rows.list.focus();
   }
 
   paint() {
     const words = this.filter.value.trim().toLowerCase();
-    const shown = this.known.filter((one) => `${titleOf(one.conversation)}\n${one.conversation}\n${one.last_who}`.toLowerCase().includes(words));
+    const shown = this.known.filter((one) => `${one.title}\n${one.conversation}\n${one.last_who}`.toLowerCase().includes(words));
     const none = words ? "No conversation has this name." : "No conversation yet. Each appears here with its first message.";
     this.tools.textContent = this.known.length || "";
     this.rows.set(shown.map((one) => ({ ...one, seq: one.conversation })), none);

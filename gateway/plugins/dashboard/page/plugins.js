@@ -8,15 +8,20 @@ import { table } from "./tables.js";
 /** Plugins whose panels belong to the view of the agent. */
 const OF_AGENTS = ["reminders", "journal", "memory", "skills", "intentions"];
 
-/** Load the plugins, and show their panels: those of agents in `own`, others in `others` below the list. */
-export async function showPlugins(own, others) {
-  const { items } = await get("/api/plugins");
-  const again = () => showPlugins(own, others);
-  const paths = items.flatMap(({ name, panels }) => Object.entries(panels).map(([heading, path]) => [name, heading, path]));
-  const panels = (await Promise.all(paths.map((one) => load(...one, again)))).filter(Boolean);
-  const rows = items.map(({ name, summary, problem }) => ({ plugin: name, "what it does": summary, "last problem": problem }));
-  put(own, panels.filter((one) => OF_AGENTS.includes(one.plugin)));
-  put(others, panel("In use", table("Plugins", rows)), panels.filter((one) => !OF_AGENTS.includes(one.plugin)));
+export class Plugins {
+  /** `own`: where panels of agents are shown. */
+  constructor(own) {
+    Object.assign(this, { name: "plugins", title: "Plugins", also: ["agent"], own, body: h("div.panels") });
+  }
+
+  async load() {
+    const { items } = await get("/api/plugins");
+    const paths = items.flatMap(({ name, panels }) => Object.entries(panels).map(([heading, path]) => [name, heading, path]));
+    const panels = (await Promise.all(paths.map((one) => load(...one, () => this.load())))).filter(Boolean);
+    const rows = items.map(({ name, summary, problem }) => ({ plugin: name, "what it does": summary, "last problem": problem }));
+    put(this.own, panels.filter((one) => OF_AGENTS.includes(one.plugin)));
+    put(this.body, panel("In use", table("Plugins", rows)), panels.filter((one) => !OF_AGENTS.includes(one.plugin)));
+  }
 }
 
 /** Return a panel; null: the role may not read it. */

@@ -17,7 +17,7 @@ export function prompt(snapshot, opened) {
       h("h4", "Last prompt"),
       empty("The model was not used here since the start. The next prompt appears here, block by block."),
     ];
-  const { blocks, tools, at, model, marks } = snapshot;
+  const { blocks, at, model, marks } = snapshot;
   const sum = (kind) => blocks.reduce((all, one) => all + shares(one)[kind], 0);
   const whole = blocks.reduce((all, one) => all + one.tokens, 0);
   const part = (one) =>
@@ -39,9 +39,6 @@ export function prompt(snapshot, opened) {
     h("p.quiet", "Open a block to read its exact text."),
     h("div.names", { "aria-hidden": "true" }, ["", "block", "kept", "tokens", "read", "written"].map((name) => h("span", name))),
     h("ol.blocks", blocks.map((one, index) => block(one, `${index} ${one.name}`, opened))),
-    tools.length
-      ? h("details.tools", { key: "tools", open: opened.has("tools") }, h("summary", plural(tools.length, "tool")), h("p", tools.map((name) => h("code", said(name)))))
-      : null,
   ];
 }
 
@@ -59,7 +56,7 @@ function billed({ bill, missed }) {
 function block(one, key, opened) {
   const { lifetime, marked } = one;
   const kept = lifetime ? `the cache keeps it for ${lifetime === "1h" ? "an hour" : "five minutes"}` : "not marked for the cache";
-  const size = (name, count) => h(`span.size.${name}`, { title: `${count} tokens ${name}` }, count ? tokens(count) : "–", h("span.unseen", ` ${name}, `));
+  const size = (name, count) => h("span.size", { title: `${count} tokens ${name}` }, tokens(count), h("span.unseen", ` ${name}, `));
   const ontoggle = ({ currentTarget: details }) => details.querySelector(".exact") ?? details.append(exact(one));
   return h(
     "li",

@@ -19,16 +19,24 @@ const EVERY_MS = 100;
 export class Rows {
   /**
    * `columns`: `[heading, class, cell of an item]`. `details(item)`: nodes that are shown below the list when a row is
-   * opened, or `open(item)`: called in place of that. `none`: words for an empty list. `more`: loads further items when
-   * the end comes in sight.
+   * opened; else `open(item)` is called. `none`: words for an empty list. `more()`: loads further items at the end.
    */
-  constructor({ label, columns, details, open, none, more }) {
-    Object.assign(this, { columns, details, none, more, items: [], active: null, opened: null, loading: false });
-    this.open = open ?? ((item) => this.unfold(item));
+  constructor({ label, columns, details, open = (item) => this.unfold(item), none, more }) {
+    Object.assign(this, { columns, details, open, none, more, items: [], active: null, opened: null, loading: false });
     this.window = h("div.window", { role: "presentation" });
-    const listeners = { onkeydown: (event) => this.key(event), onclick: (event) => this.click(event), onfocus: () => this.focused() };
-    this.list = h("div.rows.scroll", { role: "listbox", tabindex: 0, "aria-label": label, ...listeners }, this.window);
-    this.list.addEventListener("scroll", () => this.paint(), { passive: true });
+    this.list = h(
+      "div.rows.scroll",
+      {
+        role: "listbox",
+        tabindex: 0,
+        "aria-label": label,
+        onkeydown: (event) => this.key(event),
+        onclick: (event) => this.click(event),
+        onfocus: () => this.focused(),
+        onscroll: () => this.paint(),
+      },
+      this.window,
+    );
     this.blank = h("div");
     this.below = h("div.below");
     const heads = details && h("div.line.heads", { "aria-hidden": "true" }, columns.map(([name, kind]) => h("span", { class: kind }, name)));
@@ -110,10 +118,10 @@ export class Rows {
   /** Make a row the active one. Details that are open follow. */
   go(index) {
     const item = this.items[Math.max(0, Math.min(this.items.length - 1, index))];
-    if (!item) return;
+    if (!item || item.seq === this.active) return;
     this.active = item.seq;
     this.reveal();
-    if (this.opened !== null) this.unfold(item, true);
+    if (this.opened !== null) this.unfold(item);
   }
 
   /** Scroll as little as needed to have the active row in sight. */
@@ -124,8 +132,8 @@ export class Rows {
   }
 
   /** Show the details of an item below the list; close them if they are shown. */
-  unfold(item, stay = false) {
-    if (this.opened === item.seq && !stay) return this.fold();
+  unfold(item) {
+    if (this.opened === item.seq) return this.fold();
     this.opened = item.seq;
     const close = h("button.plain.close", { type: "button", "aria-label": "Close the details", title: "Close (Esc)", onclick: () => this.fold() }, "✕");
     show(this.below, h("section.unfolded.scroll", { tabindex: 0, "aria-label": "Details" }, close, this.details(item)));
@@ -148,15 +156,16 @@ export class Rows {
 
 /** A list of the log, the newest on top, which goes back as far as it is scrolled. */
 export class Log {
-  /** `path`: of the API, with `query`; null: there are only entries that are taken. */
-  constructor(path, options) {
-    Object.assign(this, { path, query: {}, entries: new Map(), next: null, timer: null, none: options.none });
+  /** `path`: of the API; null: there are only entries that are taken. `name`, `title`, `hint`: of the view. */
+  constructor(path, { name, title, hint, ...options }) {
+    Object.assign(this, { name, title, hint, tall: true, path, query: {}, entries: new Map(), next: null, timer: null, none: options.none });
     this.rows = new Rows({ ...options, more: () => this.older() });
     this.body = this.rows.root;
   }
 
   /** Load the newest entries, also to learn what became of them. Entries that came in meanwhile stay. */
-  async refresh() {
+  async load() {
+    if (this.path === null) return;
     const query = this.query;
     const { items, next } = await get(this.path, { ...query, limit: PAGE });
     if (query !== this.query) return; // another question was asked meanwhile

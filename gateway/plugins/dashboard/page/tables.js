@@ -2,7 +2,7 @@
 
 import { acts } from "./acts.js";
 import { may } from "./api.js";
-import { chip, h, placedWhole, said } from "./dom.js";
+import { chip, h, said } from "./dom.js";
 import { dollars, number, share, time, tokens, took } from "./format.js";
 import { markdown } from "./markdown.js";
 import { address } from "./views.js";
@@ -31,7 +31,6 @@ function show(name, value) {
   if (name.endsWith("_tokens")) return tokens(value);
   if (name.endsWith("_share")) return share(value);
   if (typeof value === "number") return number(value);
-  if (name === "conversation") return h("a", { href: address("conversations", value) }, said(placedWhole(value)));
   if (ISO.test(value)) return time(value);
   return toneOf(value) ? state(value) : said(value);
 }
@@ -48,9 +47,10 @@ export const facts = (record) =>
   );
 
 /** Return all that an entry of the log says. */
-export function details({ text, result, message, title: _, seq, ...more }) {
+export function details({ text, result, message, conversation, title: place, seq: entry, ...more }) {
   const words = text ?? result ?? message;
-  return [words === undefined ? null : h("pre", said(words)), facts({ ...more, entry: seq })];
+  const link = conversation && h("a", { href: address("conversations", conversation) }, said(place ? `${place} (${conversation})` : conversation));
+  return [words === undefined ? null : h("pre", said(words)), facts({ conversation: link, ...more, entry })];
 }
 
 /**
@@ -63,23 +63,11 @@ export function table(label, records, again) {
   const cell = (one) => (name) =>
     h("td", { class: kind(name), "data-name": title(name) }, MARKUP.test(one[name]) && typeof one[name] === "string" ? h("div.words", markdown(one[name])) : show(name, one[name]));
   const acting = may("operate") && records.some((one) => one._actions?.length);
-  const row = (one) => h("tr", { class: one._tone }, names.map(cell(one)), acting ? h("td.does", does(one._actions ?? [], again)) : null);
+  const row = (one) => h("tr", { class: one._tone }, names.map(cell(one)), acting ? h("td", acts(...(one._actions ?? []).map((action) => ({ ...action, done: again })))) : null);
   return h(
     "table",
     { "aria-label": label },
     h("thead", h("tr", names.map((name) => h("th", { scope: "col", class: kind(name) }, said(title(name)))), acting ? h("th", h("span.unseen", "acts")) : null)),
     h("tbody", records.map(row)),
   );
-}
-
-function does(actions, again) {
-  const made = actions.map(({ edit, confirm, place, agent, ...one }) => ({
-    ...one,
-    about: { place, agent },
-    fields: edit,
-    confirm: confirm === true ? `${one.label}? This cannot be undone.` : confirm,
-    style: confirm ? "danger" : "",
-    done: (result) => result.ok && again?.(),
-  }));
-  return acts(...made);
 }

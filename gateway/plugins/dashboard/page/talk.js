@@ -2,7 +2,7 @@
 
 import { acts, choice, order, send, tell } from "./acts.js";
 import { get, may } from "./api.js";
-import { chip, empty, h, placed, put, quiet, said, titleOf } from "./dom.js";
+import { chip, empty, h, put, quiet, said } from "./dom.js";
 import { plural, time } from "./format.js";
 import { fateChip } from "./legend.js";
 import { markdown } from "./markdown.js";
@@ -10,15 +10,15 @@ import { prompt } from "./prompt.js";
 import { address } from "./views.js";
 
 /** The operator's own conversation with the agent. */
-export const OPERATOR = "console/operator";
-
+const OPERATOR = "console/operator";
 /** Split as a shell does: words in quotes are one. */
 const split = (text) => [...text.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, plain]) => quoted ?? plain);
 
 export class Talk {
-  /** `running(id)`: the turn that runs in a conversation. `models()`: names of the models. */
-  constructor({ running, models }) {
-    Object.assign(this, { root: h("div.panel.opened"), running, models, id: null, asked: 0 });
+  /** `agents`: know the turn that runs in a conversation, and the models. */
+  constructor(agents, id = OPERATOR) {
+    Object.assign(this, { name: "talk", title: "Talk", hint: "Your own conversation with the agent.", tall: true });
+    Object.assign(this, { body: h("div.panel.opened"), agents, id, asked: 0 });
   }
 
   get isOperator() {
@@ -29,7 +29,7 @@ export class Talk {
   async open(id, focus = false) {
     this.id = id;
     await this.load(true);
-    if (focus) this.root.querySelector("h3")?.focus({ preventScroll: true });
+    if (focus) this.body.querySelector("h3")?.focus({ preventScroll: true });
   }
 
   /** Load the conversation again. `follow`: show its end, as when the end is in sight already. */
@@ -44,25 +44,25 @@ export class Talk {
       if (error.status !== 404) throw error;
     }
     if (asked !== this.asked || id !== this.id) return;
-    const log = this.root.querySelector(".talk");
+    const log = this.body.querySelector(".talk");
     const follows = follow || !log || log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-    const opened = new Set(Array.from(this.root.querySelectorAll("details[open]"), (one) => one.key));
+    const opened = new Set(Array.from(this.body.querySelectorAll("details[open]"), (one) => one.key));
     put(
-      this.root,
+      this.body,
       this.head(answer),
       h("div.said", this.log(answer), h("div.now", this.turn()), this.reply()),
       this.isOperator ? null : h("div.last-prompt.scroll", { key: `prompt of ${id}` }, prompt(answer?.prompt, opened)),
     );
-    if (follows) this.root.querySelector(".talk").scrollTop = Number.MAX_SAFE_INTEGER;
+    if (follows) this.body.querySelector(".talk").scrollTop = Number.MAX_SAFE_INTEGER;
   }
 
   head(answer) {
-    const [id, about] = [this.id, { place: this.id }];
+    const { id } = this;
     return h(
       "header.opened-head",
       { key: id },
-      h("h3", { tabindex: -1 }, this.isOperator ? "You and the agent" : placed(id)),
-      titleOf(id) === id || this.isOperator ? null : h("span.quiet.mono", said(id)),
+      h("h3", { tabindex: -1 }, this.isOperator ? "You and the agent" : said(answer?.title || id)),
+      answer?.title && !this.isOperator ? h("span.quiet.mono", said(id)) : null,
       answer?.agent ? chip(said(answer.agent)) : null,
       h("span.spring"),
       this.isOperator
@@ -70,18 +70,18 @@ export class Talk {
         : h("a.close", { href: address("conversations"), "aria-label": "Close this conversation", title: "Close (Esc)" }, "✕"),
       answer &&
         acts(
-          { label: "Start over", words: ["new"], about, confirm: "Start over? The agent no longer sees what was said here before." },
-          { label: "Shorten", words: ["compact"], about, title: "Shorten what the agent sees of this conversation, now" },
-          { label: "Answer again", words: ["retry"], about, title: "Answer the last question here again" },
-          this.isOperator ? null : this.model(about),
+          { label: "Start over", words: ["new"], place: id, confirm: "Start over? The agent no longer sees what was said here before." },
+          { label: "Shorten", words: ["compact"], place: id, title: "Shorten what the agent sees of this conversation, now" },
+          { label: "Answer again", words: ["retry"], place: id, title: "Answer the last question here again" },
+          this.isOperator ? null : this.model(),
         ),
     );
   }
 
   /** A choice of the model that answers in this room. */
-  model(about) {
-    const names = this.models().length ? ["default", ...this.models()] : [];
-    return choice({ label: "Model of this room", names, press: "Use this model here", words: ["model", "here"], about });
+  model() {
+    const names = ["default", ...this.agents.models.map((one) => one.name)];
+    return choice({ label: "Model of this room", names, press: "Use this model here", words: ["model", "here"], place: this.id });
   }
 
   log(answer) {
@@ -140,18 +140,18 @@ export class Talk {
 
   /** Show the turn that runs here, with what it has written so far. */
   live() {
-    const now = this.root.querySelector(".now");
+    const now = this.body.querySelector(".now");
     if (this.id && now) put(now, this.turn());
   }
 
   turn() {
-    const turn = this.running(this.id);
+    const turn = this.agents.turnIn(this.id);
     if (!turn) return null;
     const doing = turn.tool ? `uses ${turn.tool}` : turn.tail ? "writes" : "thinks";
     return [
       h("span.spin", { "aria-hidden": "true" }),
       quiet(said(turn.agent), ` ${doing} …`),
-      acts({ label: "Stop", words: ["stop"], about: { place: this.id }, title: "Stop what the agent is doing here" }),
+      acts({ label: "Stop", words: ["stop"], place: this.id, title: "Stop what the agent is doing here" }),
       turn.tail ? h("p.tail", said(turn.tail)) : null,
     ];
   }

@@ -8,9 +8,9 @@ export const address = (view, part = "") => `#${view}${part && `/${encodeURIComp
 
 export class Views {
   /**
-   * `groups`: views by the heading of their group. A view is `{name, title, heading, hint, tools, tall, body}`: `tools` are nodes beside
-   * its heading, and a `tall` one has the height of the screen. `shown(name, part, changed)`: called when a view is
-   * shown, and when its part changes.
+   * `groups`: views by the heading of their group. A view has a `name`, a `title`, a `body`, and perhaps a `hint` and
+   * `tools` beside its heading; a `tall` one has the height of the screen. `shown(name, part, changed)`: called when a
+   * view is shown, and when its part changes.
    */
   constructor({ nav, menu, main }, shown, groups) {
     Object.assign(this, { nav, menu, shown, total: 0 });
@@ -71,10 +71,10 @@ export class Views {
   }
 }
 
-const section = ({ name, title, heading = title, hint, tools, tall, body }) =>
+const section = ({ name, title, hint, tools, tall, body }) =>
   h(
     "section.view",
     { id: name, class: tall ? "tall" : "", "aria-labelledby": `${name}-h`, hidden: true },
-    h("header", h("h2", { id: `${name}-h`, tabindex: -1 }, heading), hint ? quiet(hint) : null, tools),
+    h("header", h("h2", { id: `${name}-h`, tabindex: -1 }, title), hint ? quiet(hint) : null, tools),
     body,
   );

@@ -17,7 +17,7 @@ from channels.base import PostPart, Uncertain
 from gateway.config.models import Settings
 from gateway.core.permissions import ToolRule
 from reverie.testing.servers.model_api import Answer
-from tests.kits.dashboard import DISCORD, IRC, READER, TOKEN, House, chromium, house, tab
+from tests.kits.dashboard import DISCORD, IRC, READER, TELEGRAM, TOKEN, House, chromium, house, tab
 
 HOSTILE = (
     "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"
@@ -179,7 +179,7 @@ def test_hostile_texts_are_texts(gateway: House, browser: Browser) -> None:
         assert wide <= screen
 
 
-def test_the_stream_is_filtered_and_paused(gateway: House, browser: Browser) -> None:
+def test_the_stream_is_filtered(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         page = it.open(gateway.address, "live")
         gateway.say("a needle in it", channel=IRC, sender="ann", room="#one")
@@ -201,21 +201,13 @@ def test_the_stream_is_filtered_and_paused(gateway: House, browser: Browser) -> 
         page.get_by_label("Channel", exact=True).select_option("")
         expect(row(page, "a needle")).to_be_visible()
         words.fill("")
-        page.locator("h1").click()
-        page.keyboard.press("p")
-        expect(heading.get_by_role("button")).to_have_attribute("aria-pressed", "true")
-        gateway.say("while it was held", channel=IRC, sender="ann", room="#one")
-        expect(heading).to_contain_text("paused, 1 new")
-        assert row(page, "while it was held").count() == 0
-        page.keyboard.press("p")
-        expect(row(page, "while it was held")).to_be_visible()
 
 
 def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         page = it.open(gateway.address)
         page.keyboard.press("Tab")
-        expect(page.locator(".skip")).to_be_focused()
+        expect(page.locator("#skip")).to_be_focused()
         page.keyboard.press("Enter")
         expect(page.locator("#main")).to_be_focused()
         page.keyboard.press("?")
@@ -259,13 +251,14 @@ def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None
         expect(page.locator("#live .unfolded")).to_have_count(0)
         assert page.evaluate("document.activeElement.matches('#live .rows')")
         page.keyboard.press("8")
-        slider = page.get_by_label("Read from the cache: time")
+        slider = page.get_by_label("Time of the costs")
         slider.focus()
-        page.keyboard.press("ArrowLeft")
-        page.keyboard.press("ArrowRight")
-        expect(slider).to_have_attribute("aria-valuetext", re.compile(r"\d\d:\d\d–\d\d:\d\d: "))
         page.keyboard.press("Home")
-        expect(page.locator("#costs .told").first).to_be_visible()
+        expect(page.locator("#costs .told")).to_contain_text(f"{TELEGRAM} $0")
+        page.keyboard.press("End")
+        expect(slider).to_have_attribute(
+            "aria-valuetext", re.compile(r"\d\d:\d\d–\d\d:\d\d: .*\$0\.\d*[1-9]")
+        )
 
 
 OUTLINED = """(() => {
@@ -642,6 +635,46 @@ def test_an_agent_is_directed_by_buttons(gateway: House, browser: Browser) -> No
         expect(page.locator("#agent .mode")).not_to_have_text("paused")
 
 
+def test_models_are_chosen_and_a_turn_is_stopped_by_buttons(
+    tmp_path: Path, browser: Browser
+) -> None:
+    def two_models(made: Settings) -> Settings:
+        main = made.llm.models["main"]
+        models = {"main": main, "small": main.model_copy(update={"name": "claude-haiku-4-5"})}
+        return made.model_copy(update={"llm": made.llm.model_copy(update={"models": models})})
+
+    with house(tmp_path, two_models) as made, tab(browser) as it:
+        made.api.default = lambda _: Answer(text="well, well")
+        page = it.open(made.address, "agent")
+        page.get_by_label("Model of reverie").select_option("small")
+        page.get_by_role("button", name="Use this model").click()
+        expect(page.locator("#told .good")).to_contain_text("small")
+        models = {one["name"]: one["agents"] for one in made.ask("/api/models")["items"]}
+        assert models == {"main": [], "small": ["reverie"]}
+        made.say("reverie, are you there?", channel=IRC, sender="ann", room="#one")
+        it.show("conversations")
+        place(page, f"{IRC}/#one").click()
+        expect(page.locator(f"{OPENED} .ours")).to_have_count(1)
+        assert made.ask("/api/turns")["items"][0]["model"] == "claude-haiku-4-5"
+
+        page.get_by_label("Model of this room").select_option("main")
+        page.get_by_role("button", name="Use this model here").click()
+        expect(page.locator("#told .good")).to_contain_text("main")
+        long = "one two three four five six seven eight"
+        made.api.default = lambda _: Answer(text=long, silent_after=6)
+        made.say("reverie, count to a million", channel=IRC, sender="ann", room="#one")
+        now = page.locator(f"{OPENED} .now")
+        expect(now.locator(".tail")).to_contain_text("one two")
+        now.get_by_role("button", name="Stop").click()
+        expect(now.locator(".spin")).to_have_count(0)
+        expect(page.locator(f"{OPENED} .ours")).to_have_count(1)
+        acts = [(one["command"], one["arguments"]) for one in made.ask("/api/audit")["items"]]
+        assert acts == [("stop", ""), ("model", "here main"), ("model", "switch small")]
+        asked = next(one for one in made.api.seen if "million" in str(one.body))
+        assert asked.body["model"] == "claude-sonnet-5-5"
+        assert made.ask("/api/status")["activity"] == []
+
+
 def test_a_token_that_may_only_read_is_shown_no_acts(gateway: House, browser: Browser) -> None:
     with tab(browser) as it:
         page = it.open(f"{gateway.url}#token={READER}")
@@ -810,11 +843,11 @@ LOADED = """async () => {
     text: `line ${seq}`, urgency: 1, fate: "unread", rule: "r" });
   let answer;
   window.fetch = () => new Promise((done) => (answer = done));
-  const loading = live.refresh();
+  const loading = live.load();
   live.take(note(9));
   answer(new Response(JSON.stringify({ items: [note(5)], next: null })));
   await loading;
-  const again = live.refresh();
+  const again = live.load();
   answer(new Response(JSON.stringify({ items: [{ ...note(5), fate: "answered" }], next: null })));
   await again;
   return live.sorted.map((note) => [note.seq, note.fate]);
