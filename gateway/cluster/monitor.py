@@ -8,12 +8,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, Member
-from gateway.core import api_models as models
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged
 from gateway.core.format import format_duration, format_table
@@ -23,6 +22,9 @@ from gateway.core.process_files import (
     process_path,
 )
 from gateway.store import LogEntry, Store
+
+if TYPE_CHECKING:
+    from gateway.core import api_models as models
 
 logger = logging.getLogger("reverie.ops")
 
@@ -115,7 +117,7 @@ class ProcessMonitor:
         members, leases = self._cluster.describe()
         return self._list_elsewhere(leases), self._list_problems(members, leases)
 
-    def _list_elsewhere(self, leases: Iterable[models.LeaseRecord]) -> list[ChannelStats]:
+    def _list_elsewhere(self, leases: "Iterable[models.LeaseRecord]") -> list[ChannelStats]:
         found = list[ChannelStats]()
         platforms = self._platforms()
         for lease in leases:
@@ -139,7 +141,7 @@ class ProcessMonitor:
         return found
 
     def _list_problems(
-        self, members: Iterable[Member], leases: Iterable[models.LeaseRecord]
+        self, members: Iterable[Member], leases: "Iterable[models.LeaseRecord]"
     ) -> list[HealthProblem]:
         now, me = self._clock.now(), self._find_me(members)
         found = [
@@ -224,15 +226,17 @@ _LEASE_COLUMNS = ("lease", "holder", "since")
 
 
 def build_process_report(
-    described: tuple[Sequence[Member], Sequence[models.LeaseRecord]],
+    described: "tuple[Sequence[Member], Sequence[models.LeaseRecord]]",
     *,
     me: int = 0,
     lag: int | None = None,
-) -> models.ProcessReport:
+) -> "models.ProcessReport":
     """Build the report from what `Cluster.describe` returns.
 
     `me`: number of this process. `lag`: see there.
     """
+    from gateway.core import api_models as models  # noqa: PLC0415 - most processes share nothing
+
     members, leases = described
     return models.ProcessReport(
         processes=tuple(
@@ -256,7 +260,7 @@ def build_process_report(
     )
 
 
-def _find_state(one: Member) -> models.ProcessState:
+def _find_state(one: Member) -> "models.ProcessState":
     if not one.has_session:
         return "cut off"
     if not one.is_ready:
@@ -264,7 +268,7 @@ def _find_state(one: Member) -> models.ProcessState:
     return "stopping" if one.is_draining else "running"
 
 
-def render_process_report(report: models.ProcessReport, now: datetime) -> list[str]:
+def render_process_report(report: "models.ProcessReport", now: datetime) -> list[str]:
     """Render as two tables: the processes, and their leases."""
     rows = [
         (
@@ -294,7 +298,7 @@ def render_process_report(report: models.ProcessReport, now: datetime) -> list[s
     return lines + (format_table([_LEASE_COLUMNS, *leases]) if leases else [])
 
 
-def describe_cluster(cluster: Cluster, lag: int | None = None) -> models.ProcessReport | None:
+def describe_cluster(cluster: Cluster, lag: int | None = None) -> "models.ProcessReport | None":
     """Return what this process knows of all. None: it is the only one, and shares nothing."""
     if not cluster.is_shared:
         return None

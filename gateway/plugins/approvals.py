@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -32,7 +32,6 @@ from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
 from gateway.commands.context import CommandCall
 from gateway.commands.definition import command
-from gateway.core.api_models import WaitingAction, WaitingItem
 from gateway.core.events import (
     Address,
     ConversationId,
@@ -79,6 +78,9 @@ from gateway.store.effects import (
 from gateway.store.queries import COLUMNS
 from gateway.stream.handle import GatewayHandle
 from gateway.tools.metrics import ToolLabels
+
+if TYPE_CHECKING:
+    from gateway.core.api_models import WaitingItem
 
 logger = logging.getLogger("reverie.approvals")
 
@@ -585,10 +587,12 @@ class Approvals(Plugin):
         ]
 
     @route("GET", WAITING)
-    async def list_requests(self) -> list[WaitingItem]:
+    async def list_requests(self) -> "list[WaitingItem]":
         """Return the calls that wait, and the definitions of tools, which are approved by the same
         command.
         """
+        from gateway.core.api_models import WaitingAction, WaitingItem  # noqa: PLC0415 - pages alone ask
+
         items = list[WaitingItem]()
         names = {
             one.id: one.name for waiting, _ in self._waiting.values() for one in waiting.askers

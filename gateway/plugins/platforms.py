@@ -10,6 +10,7 @@ from typing import ClassVar
 from channels.base import Channel, CommandSpec
 from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
+from channels.telegram import without_passport
 from channels.telegram.config import TelegramConfig
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName
@@ -69,7 +70,8 @@ def _make_telegram(
     commands: Sequence[CommandSpec],
     ranked_rooms: AbstractSet[str],
 ) -> Channel:
-    from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
+    with without_passport():
+        from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
 
     return TelegramChannel(
         name, settings, clock, cursor=cursor, commands=commands, ranks=ranked_rooms

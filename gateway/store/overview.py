@@ -9,10 +9,9 @@ import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from agent.tools import CALL_CAPABILITY, unwrap_call
-from gateway.core.api_models import TurnSummary, token_fields
 from gateway.core.clock import id_created_at
 from gateway.core.events import Command, ConversationId, Usage
 from gateway.core.facts import Fact, Judgement, Seq, fact_adapter, is_inner, load_fact
@@ -27,6 +26,9 @@ from gateway.store.spending import (
     SpendingBucket,
     hourly_spending_sql,
 )
+
+if TYPE_CHECKING:
+    from gateway.core.api_models import TurnSummary
 
 MAX_CONVERSATIONS = 10_000
 """Conversations searched for the newest."""
@@ -380,10 +382,12 @@ def _tool_of_call(written: str) -> str:
     return unwrap_call(ToolCall(id="", name=CALL_CAPABILITY.name, arguments=written[1:])).name
 
 
-def _turn_of_row(row: Iterable[Any]) -> TurnSummary:
+def _turn_of_row(row: Iterable[Any]) -> "TurnSummary":
     """Make it of a row of `RECENT_TURNS`. A turn that records the action of another one has no
     duration.
     """
+    from gateway.core.api_models import TurnSummary, token_fields  # noqa: PLC0415 - pages alone ask
+
     (
         seq,
         at,
@@ -481,7 +485,7 @@ class OverviewReader(StoreReader):
         before: int | None = None,
         after: int = 0,
         conversation: ConversationId | None = None,
-    ) -> list[TurnSummary]:
+    ) -> "list[TurnSummary]":
         """Return the newest turns with `after` < seq < `before`, the newest first."""
         end = LAST if before is None else before
         if conversation is None:

@@ -14,7 +14,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -29,7 +29,6 @@ from gateway.commands.context import (
     send_follow_up,
 )
 from gateway.commands.definition import command
-from gateway.core.api_models import WaitingAction, WaitingItem
 from gateway.core.events import ConversationId
 from gateway.core.facts import NoteForgotten, NoteWritten, Seq
 from gateway.core.i18n import N_, _
@@ -66,6 +65,9 @@ from gateway.plugins.memory.search import (
 from gateway.store import LogEntry, NewEntry
 from gateway.store.effects import CommandEffect, EffectFact, done, refuse
 from gateway.stream.routing import find_agent
+
+if TYPE_CHECKING:
+    from gateway.core.api_models import WaitingItem
 
 logger = logging.getLogger("reverie.memory")
 
@@ -386,8 +388,10 @@ class Memory(Plugin):
         return done("\n".join(lines) or _("My journal has nothing that I may show here."))
 
     @route("GET", WAITING)
-    async def list_waiting(self) -> list[WaitingItem]:
+    async def list_waiting(self) -> "list[WaitingItem]":
         """Return the notes of others, which an owner may add to MEMORY.md."""
+        from gateway.core.api_models import WaitingAction, WaitingItem  # noqa: PLC0415 - pages alone ask
+
         return [
             WaitingItem(
                 id=f"n{one.seq}",

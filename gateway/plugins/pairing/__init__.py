@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field
 
@@ -34,7 +34,6 @@ from gateway.commands.definition import command
 from gateway.commands.people import AssignableRole, find_named_person, suggest_people
 from gateway.commands.rooms import suggest_rooms
 from gateway.context.conversation import is_addressed
-from gateway.core.api_models import WaitingAction, WaitingItem
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -73,6 +72,9 @@ from gateway.plugins.pairing.linking import AccountLinker
 from gateway.store import LogEntry, StoreReader
 from gateway.store.effects import CommandEffect, Decision, EffectFact, done, refuse
 from gateway.stream.attention import assess
+
+if TYPE_CHECKING:
+    from gateway.core.api_models import WaitingItem
 
 MAX_REFUSED_AGE: Final = timedelta(days=1)
 """Age of a question that is still answered after the approval."""
@@ -168,8 +170,10 @@ class Pairing(Plugin):
     )
 
     @route("GET", WAITING)
-    async def list_waiting(self) -> list[WaitingItem]:
+    async def list_waiting(self) -> "list[WaitingItem]":
         """Return who asks to be let in, with what they wrote in vain, and which rooms."""
+        from gateway.core.api_models import WaitingAction, WaitingItem  # noqa: PLC0415 - pages alone ask
+
         items = list[WaitingItem]()
         for one in self._roster.pending_requests("pair", "room"):
             refused = [fact.fact for fact in await self._find_refused_lines(one)]

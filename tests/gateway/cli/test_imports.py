@@ -22,7 +22,8 @@ sys.exit(main())
 NOT_FOR_IDLING = {
     "PIL", "agent.models.anthropic", "agent.models.gemini", "aiohttp",
     "channels.discord.channel", "channels.telegram.channel", "cryptography", "discord",
-    "gateway.cli.log", "gateway.plugins.backup.create", "gateway.plugins.console.app",
+    "gateway.cli.log", "gateway.core.api_models", "gateway.plugins.backup.create",
+    "gateway.plugins.console.app",
     "gateway.plugins.dashboard.api_views", "gateway.plugins.doctor.examine",
     "gateway.plugins.mcp.connection", "gateway.plugins.media.extract",
     "gateway.plugins.setup.dialog", "gateway.store.postgres_log", "markdown_it", "mcp", "numpy",
@@ -85,3 +86,17 @@ def test_the_version_is_told_without_the_gateway() -> None:
     told = subprocess.run(command, capture_output=True, check=True, text=True, timeout=60).stdout
     assert told.startswith("reverie ")
     assert not {"asyncio", "gateway.cli.main", "pydantic"} & set(json.loads(told.splitlines()[-1]))
+
+
+def test_telegram_is_imported_without_what_reads_its_passports() -> None:
+    program = """
+import sys
+from channels.telegram import without_passport
+with without_passport():
+    import channels.telegram.channel
+assert "telegram" in sys.modules and "cryptography" not in sys.modules
+import cryptography
+with without_passport():
+    assert sys.modules["cryptography"] is cryptography
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
