@@ -217,6 +217,14 @@ class House:
             fact for fact in await self.log("approval_asked") if isinstance(fact, ApprovalRequested)
         ]
 
+    async def asking(
+        self, *askers: Requester, **more: Any
+    ) -> "tuple[asyncio.Task[ToolResult], ApprovalRequested]":
+        """Call the tool, and return once its approval was asked for, alone."""
+        call = self.call(*askers, **more)
+        (asked,) = await self.asked()
+        return call, asked
+
     async def verdicts(self) -> list[tuple[str, str, str]]:
         """Tool, verdict and by whom, as they are in the log."""
         ended = [

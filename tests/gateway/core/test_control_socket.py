@@ -51,6 +51,11 @@ def state() -> GatewaySnapshot:
     )
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.sock"
+
+
 @contextlib.asynccontextmanager
 async def listening(made: ControlServer, path: Path) -> AsyncIterator[None]:
     task = asyncio.create_task(made.run())
@@ -91,8 +96,7 @@ async def raw(path: Path, *pieces: bytes, end: bool = False) -> bytes:
             await writer.wait_closed()
 
 
-async def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: Path) -> None:
-    path = tmp_path / "s.sock"
+async def test_an_order_reaches_the_handler_and_its_answer_the_client(path: Path) -> None:
     async with listening(ControlServer(path, echo, state), path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         answer = await send_control_request(
@@ -121,9 +125,8 @@ async def test_an_order_reaches_the_handler_and_its_answer_the_client(tmp_path: 
     ],
 )
 async def test_odd_orders_get_an_answer_and_harm_nobody(
-    tmp_path: Path, pieces: tuple[bytes, ...], said: str
+    pieces: tuple[bytes, ...], said: str, path: Path
 ) -> None:
-    path = tmp_path / "s.sock"
     async with listening(ControlServer(path, echo, state), path):
         told = await raw(path, *pieces)
         if told:  # a reset may overtake the answer to what was too much
@@ -136,9 +139,8 @@ async def test_odd_orders_get_an_answer_and_harm_nobody(
 
 
 async def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
-    path = tmp_path / "s.sock"
     never = asyncio.Event()
 
     async def slow(order: CommandRequest) -> ControlResponse:
@@ -167,10 +169,9 @@ async def test_who_keeps_it_waiting_is_let_go_and_a_crowd_is_kept_out(
 
 
 async def test_ending_lets_go_of_whoever_is_connected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, path: Path
 ) -> None:
     monkeypatch.setattr(control_socket, "READ_S", 600.0)
-    path = tmp_path / "s.sock"
     made = ControlServer(path, echo, state)
     async with listening(made, path):
         reader, writer = await asyncio.open_unix_connection(path)
@@ -200,8 +201,7 @@ async def test_the_socket_of_a_dead_process_is_replaced_and_nothing_else_is(
     assert caplog.text.count("cannot steer this gateway") == 2
 
 
-async def test_a_socket_that_somebody_else_put_there_is_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "s.sock"
+async def test_a_socket_that_somebody_else_put_there_is_left_alone(path: Path) -> None:
     async with listening(ControlServer(path, echo, state), path):
         path.unlink()
         path.write_text("a successor's")
@@ -225,8 +225,7 @@ async def test_the_path_stands_beside_the_store_however_long_it_is(
         await send_control_request(path, STATUS)
 
 
-async def test_it_tells_its_state_and_whoever_tells_none_is_found_out(tmp_path: Path) -> None:
-    path = tmp_path / "s.sock"
+async def test_it_tells_its_state_and_whoever_tells_none_is_found_out(path: Path) -> None:
     with pytest.raises(GatewayNotRunning):
         await ask_state(path, 60)
     async with listening(ControlServer(path, echo, state), path):

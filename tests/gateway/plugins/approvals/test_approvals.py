@@ -50,8 +50,7 @@ async def it(tmp_path: Path) -> AsyncIterator[House]:
 
 
 async def test_a_guests_words_beside_an_admins_need_a_word(it: House) -> None:
-    call = it.call(ROOT, GUS, written='{"command": "make"}')
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS, written='{"command": "make"}')
     assert (asked.tool, asked.arguments, asked.asked_by) == (
         "bash",
         '{"command": "make"}',
@@ -77,8 +76,7 @@ async def test_a_guests_words_beside_an_admins_need_a_word(it: House) -> None:
 
 
 async def test_what_an_admin_denies_is_not_done_nor_asked_again_in_the_turn(it: House) -> None:
-    call = it.call(ROOT, GUS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS)
     assert await it.say(f"!deny {asked.approval}") == "Denied: I do not run `bash`."
     result = await call
     assert (result.is_error, it.ran) == (True, [])
@@ -93,8 +91,7 @@ async def test_what_an_admin_denies_is_not_done_nor_asked_again_in_the_turn(it: 
 
 
 async def test_silence_is_no(it: House) -> None:
-    call = it.call(ROOT, GUS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS)
     await it.sleeping()
     it.clock.advance(TIMEOUT_S - 1)
     assert "`bash`" in await it.say("!approve")
@@ -107,8 +104,7 @@ async def test_silence_is_no(it: House) -> None:
 
 
 async def test_a_call_that_is_cancelled_waits_for_nobody(it: House) -> None:
-    call = it.call(ROOT, GUS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS)
     call.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await call
@@ -175,8 +171,7 @@ async def test_too_many_are_refused(it: House) -> None:
 
 async def test_a_long_call_is_shown_whole_with_the_harm_in_its_middle(it: House) -> None:
     command = "echo hello; " * 60 + "rm -rf . ; " + "echo hello; " * 60
-    call = it.call(ROOT, GUS, written=json.dumps({"command": command}))
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS, written=json.dumps({"command": command}))
     assert f"`!show {asked.approval}`" in it.shown[0].body
     assert f"`!approve {asked.approval}`" not in it.shown[0].body
     shown = await it.say(f"!show {asked.approval}")
@@ -237,8 +232,7 @@ async def test_where_nobody_could_ever_approve_it_is_refused_at_once(it: House) 
 async def test_with_an_admin_alone_it_is_asked_there(it: House) -> None:
     direct = Address(channel=HERE, room=RoomId("root"))
     await it.consoles[HERE].receive_message("hello", sender="root")
-    call = it.call(ROOT, at=direct, permit=ALWAYS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, at=direct, permit=ALWAYS)
     await it.say(f"!approve {asked.approval}", at=direct)
     assert (await call).text == DONE
 
@@ -254,8 +248,7 @@ async def test_a_platform_without_admins_has_nobody_to_ask(tmp_path: Path) -> No
 
 
 async def test_what_takes_an_owner_is_approved_by_an_owner(it: House) -> None:
-    call = it.call(asker("olga", "owner"), ROOT, permit=ToolPermit(role="owner"))
-    (asked,) = await it.asked()
+    call, asked = await it.asking(asker("olga", "owner"), ROOT, permit=ToolPermit(role="owner"))
     assert (
         await it.say(f"!approve {asked.approval}", "rick")
         == "`bash` needs the role owner. Only somebody with that role can approve it."
@@ -268,8 +261,9 @@ async def test_what_takes_an_owner_is_approved_by_an_owner(it: House) -> None:
 @story
 async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -> None:
     async with house(tmp_path, approvals={"room": OFFICE.conversation, "timeout": 30}) as it:
-        inside = it.call(at=INNER, permit=ToolPermit(role="member", approval="always"))
-        (asked,) = await it.asked()
+        inside, asked = await it.asking(
+            at=INNER, permit=ToolPermit(role="member", approval="always")
+        )
         assert asked.room == OFFICE.conversation
         assert (
             "May `reverie` use `bash` in `agent/reverie`? Nobody asked for it" in it.shown[-1].body
@@ -283,8 +277,7 @@ async def test_an_approvals_room_is_asked_wherever_the_turn_is(tmp_path: Path) -
 async def test_who_asked_while_nobody_vouched_for_them_does_not_approve_it_themselves(
     it: House,
 ) -> None:
-    call = it.call(asker("root", "member"), asker("rick", "admin"))
-    (asked,) = await it.asked()
+    call, asked = await it.asking(asker("root", "member"), asker("rick", "admin"))
     said = await it.say(f"!approve {asked.approval}")
     assert said == "You asked for this without the right to do it. Somebody else must approve it."
     assert not call.done()
@@ -295,15 +288,13 @@ async def test_who_asked_while_nobody_vouched_for_them_does_not_approve_it_thems
 @story
 async def test_somebody_elsewhere_with_the_id_of_who_asked_is_somebody_else(tmp_path: Path) -> None:
     async with house(tmp_path, approvals={"room": OFFICE.conversation}) as it:
-        call = it.call(asker("root", "member"), asker("rick", "admin"))
-        (asked,) = await it.asked()
+        call, asked = await it.asking(asker("root", "member"), asker("rick", "admin"))
         await it.say(f"!approve {asked.approval}", at=OFFICE)
         assert (await call).text == DONE
 
 
 async def test_who_asked_without_the_right_to_it_may_still_say_no(it: House) -> None:
-    call = it.call(asker("root", "member"), asker("rick", "admin"))
-    (asked,) = await it.asked()
+    call, asked = await it.asking(asker("root", "member"), asker("rick", "admin"))
     assert "Denied" in await it.say(f"!deny {asked.approval}")
     assert (await call).is_error
 
@@ -330,8 +321,7 @@ async def test_an_id_that_was_used_is_drawn_again(
 async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(it: House) -> None:
     """A word that is being written down when the time is over counts; one that could not be written
     does not."""
-    call = it.call(ROOT, GUS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS)
     await it.sleeping()
     change = await it.approvals.decide(_root(), asked.approval, approved=True)
     assert (
@@ -348,8 +338,7 @@ async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(it: Ho
 
 
 async def test_a_word_that_was_written_though_nobody_was_told_so_counts(it: House) -> None:
-    call = it.call(ROOT, GUS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS)
     await it.sleeping()
     change = await it.approvals.decide(_root(), asked.approval, approved=True)
     (made,) = change.facts

@@ -164,8 +164,14 @@ async def serve(
     return made
 
 
-async def test_the_server_shows_health_readiness_and_metrics() -> None:
-    serving = await opened()
+@pytest.fixture
+async def serving() -> AsyncIterator[OpsServer]:
+    made = await opened()
+    yield made
+    await made.close()
+
+
+async def test_the_server_shows_health_readiness_and_metrics(serving: OpsServer) -> None:
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{serving.port}", trust_env=False
     ) as client:
@@ -187,7 +193,6 @@ async def test_the_server_shows_health_readiness_and_metrics() -> None:
         assert (await client.get("/secrets")).status_code == 404
         posted = await client.post("/metrics", content=b"x" * 100_000)
         assert (posted.status_code, posted.headers["allow"]) == (405, "GET, HEAD")
-    await serving.close()
     await serving.close()
 
 
@@ -242,9 +247,8 @@ async def raw(port: int, *pieces: bytes) -> bytes:
     ],
 )
 async def test_odd_requests_get_an_answer_and_harm_nobody(
-    pieces: tuple[bytes, ...], status: bytes
+    pieces: tuple[bytes, ...], status: bytes, serving: OpsServer
 ) -> None:
-    serving = await opened()
     answer = await raw(serving.port, *pieces)
     assert answer.split(b" ")[1:2] in (
         [status],
@@ -252,11 +256,9 @@ async def test_odd_requests_get_an_answer_and_harm_nobody(
     )  # a reset may overtake the answer to what was too much
     assert answer or len(b"".join(pieces)) > 16_384
     assert b" 200 " in await raw(serving.port, HEALTH)
-    await serving.close()
 
 
-async def test_a_crowd_that_says_nothing_silences_nobody() -> None:
-    serving = await opened()
+async def test_a_crowd_that_says_nothing_silences_nobody(serving: OpsServer) -> None:
     idle = [
         await asyncio.open_connection("127.0.0.1", serving.port) for _ in range(3 * MAX_CONNECTIONS)
     ]
@@ -267,11 +269,9 @@ async def test_a_crowd_that_says_nothing_silences_nobody() -> None:
     for _, writer in idle:
         writer.close()
     await until(lambda: serving.http and not serving.http.connection_count)
-    await serving.close()
 
 
-async def test_closing_ends_open_connections() -> None:
-    serving = await opened()
+async def test_closing_ends_open_connections(serving: OpsServer) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", serving.port)
     await until(lambda: serving.http and serving.http.connection_count)
     await serving.close()
