@@ -141,101 +141,103 @@ async def test_threads_are_left_and_channels_say_what_can_be_done_instead(
 ADMINISTRATOR, CHANNEL, HISTORY, MANAGE_THREADS = 1 << 3, 1 << 10, 1 << 16, 1 << 34
 
 
-async def test_a_member_reads_what_their_permissions_let_them_read() -> None:
-    async with both() as (api, run):
-        world, ann = api.world, api.world.ann
+async def test_a_member_reads_what_their_permissions_let_them_read(
+    api: DiscordApi, run: Running
+) -> None:
+    world, ann = api.world, api.world.ann
 
-        async def reads(room: str, thread: str | None = None, person: str = ann) -> bool:
-            return await run.channel.membership(place(room, thread), SenderId(person)) is not None
+    async def reads(room: str, thread: str | None = None, person: str = ann) -> bool:
+        return await run.channel.membership(place(room, thread), SenderId(person)) is not None
 
-        async def told() -> None:
-            """An event after the last one, so that those before are read."""
-            number = len(run.messages)
-            api.says(world.room, world.ben, "hi")
-            await run.message(number + 1)
+    async def told() -> None:
+        """An event after the last one, so that those before are read."""
+        number = len(run.messages)
+        api.says(world.room, world.ben, "hi")
+        await run.message(number + 1)
 
-        staff, admins = world.add_role("staff"), world.add_role("admins", ADMINISTRATOR)
-        for role in (staff, admins):
-            api.dispatch("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": role})
-        room = world.add_channel("closed")
+    staff, admins = world.add_role("staff"), world.add_role("admins", ADMINISTRATOR)
+    for role in (staff, admins):
+        api.dispatch("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": role})
+    room = world.add_channel("closed")
 
-        async def overwritten(*overwrites: tuple[str, int, int], kind: int = 0) -> None:
-            world.channels[room]["type"] = kind
-            world.channels[room]["permission_overwrites"] = [
-                {
-                    "id": target,
-                    "type": int(target in world.users),
-                    "allow": str(allow),
-                    "deny": str(deny),
-                }
-                for target, allow, deny in overwrites
-            ]
-            api.dispatch("CHANNEL_UPDATE", world.channels[room])
-            await told()
-
-        await overwritten()
-        assert await reads(room)
-        hidden = (api.guild, 0, CHANNEL)
-        await overwritten(hidden)
-        assert not await reads(room)
-        await overwritten((api.guild, 0, HISTORY))
-        assert not await reads(room), "who came later could not read it"
-        await overwritten(hidden, (staff["id"], CHANNEL, 0))
-        assert not await reads(room), "not a role of theirs"
-        world.roles[ann] = [staff["id"]]
-        assert await reads(room)
-        await overwritten((staff["id"], CHANNEL, 0), (ann, 0, CHANNEL), hidden)
-        assert not await reads(room), "what is said of a person counts more"
-        await overwritten(hidden, (ann, CHANNEL, 0))
-        assert await reads(room)
-        await overwritten((api.guild, 0, 1 << 20), kind=2)
-        assert not await reads(room), "the chat of a voice channel that they cannot connect to"
-        await overwritten(hidden)
-        world.roles[ann] = [admins["id"]]
-        assert await reads(room)
-        api.dispatch("GUILD_ROLE_DELETE", {"guild_id": api.guild, "role_id": admins["id"]})
+    async def overwritten(*overwrites: tuple[str, int, int], kind: int = 0) -> None:
+        world.channels[room]["type"] = kind
+        world.channels[room]["permission_overwrites"] = [
+            {
+                "id": target,
+                "type": int(target in world.users),
+                "allow": str(allow),
+                "deny": str(deny),
+            }
+            for target, allow, deny in overwrites
+        ]
+        api.dispatch("CHANNEL_UPDATE", world.channels[room])
         await told()
-        assert not await reads(room), "the role is gone"
-        world.guilds[api.guild]["owner_id"] = ann
-        api.dispatch("GUILD_UPDATE", world.guilds[api.guild])
-        await told()
-        assert await reads(room), "an owner"
-        assert await reads(api.guild), "what everybody there may read"
-        world.gone.add(ann)
-        assert not await reads(room), "gone a moment ago"
-        assert not await reads(api.guild)
-        for odd in ("", "x", "²", "0", str(1 << 62)):
-            assert not await reads(world.room, person=odd), odd
-        assert not await reads(world.dm(world.ben), person=world.ben)
-        assert not await reads("1", person=world.ben), "nobody knows it"
+
+    await overwritten()
+    assert await reads(room)
+    hidden = (api.guild, 0, CHANNEL)
+    await overwritten(hidden)
+    assert not await reads(room)
+    await overwritten((api.guild, 0, HISTORY))
+    assert not await reads(room), "who came later could not read it"
+    await overwritten(hidden, (staff["id"], CHANNEL, 0))
+    assert not await reads(room), "not a role of theirs"
+    world.roles[ann] = [staff["id"]]
+    assert await reads(room)
+    await overwritten((staff["id"], CHANNEL, 0), (ann, 0, CHANNEL), hidden)
+    assert not await reads(room), "what is said of a person counts more"
+    await overwritten(hidden, (ann, CHANNEL, 0))
+    assert await reads(room)
+    await overwritten((api.guild, 0, 1 << 20), kind=2)
+    assert not await reads(room), "the chat of a voice channel that they cannot connect to"
+    await overwritten(hidden)
+    world.roles[ann] = [admins["id"]]
+    assert await reads(room)
+    api.dispatch("GUILD_ROLE_DELETE", {"guild_id": api.guild, "role_id": admins["id"]})
+    await told()
+    assert not await reads(room), "the role is gone"
+    world.guilds[api.guild]["owner_id"] = ann
+    api.dispatch("GUILD_UPDATE", world.guilds[api.guild])
+    await told()
+    assert await reads(room), "an owner"
+    assert await reads(api.guild), "what everybody there may read"
+    world.gone.add(ann)
+    assert not await reads(room), "gone a moment ago"
+    assert not await reads(api.guild)
+    for odd in ("", "x", "²", "0", str(1 << 62)):
+        assert not await reads(world.room, person=odd), odd
+    assert not await reads(world.dm(world.ben), person=world.ben)
+    assert not await reads("1", person=world.ben), "nobody knows it"
 
 
-async def test_private_threads_are_read_by_who_was_added_to_them() -> None:
-    async with both() as (api, run):
-        world, ben = api.world, api.world.ben
+async def test_private_threads_are_read_by_who_was_added_to_them(
+    api: DiscordApi, run: Running
+) -> None:
+    world, ben = api.world, api.world.ben
 
-        async def reads(thread: str, room: str = world.room) -> bool:
-            return await run.channel.membership(place(room, thread), SenderId(ben)) is not None
+    async def reads(thread: str, room: str = world.room) -> bool:
+        return await run.channel.membership(place(room, thread), SenderId(ben)) is not None
 
-        managers = world.add_role("managers", MANAGE_THREADS)
-        api.dispatch("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": managers})
-        private, public = (
-            world.add_thread(world.room, "talk", world.ann, kind=kind)
-            for kind in (PRIVATE_THREAD, POST)
-        )
-        for thread in (private, public):
-            api.dispatch("THREAD_CREATE", thread)
-        api.says(world.room, ben, "hi")
-        await run.message()
-        assert await reads(public["id"])
-        assert not await reads(private["id"])
-        assert not await reads(public["id"], world.other), "it is elsewhere"
-        assert not await reads("1")
-        world.roles[ben] = [managers["id"]]
-        assert await reads(private["id"])
-        world.roles[ben] = []
-        world.added.add((private["id"], ben))
-        assert await reads(private["id"])
+    managers = world.add_role("managers", MANAGE_THREADS)
+    api.dispatch("GUILD_ROLE_CREATE", {"guild_id": api.guild, "role": managers})
+    private, public = (
+        world.add_thread(world.room, "talk", world.ann, kind=kind)
+        for kind in (PRIVATE_THREAD, POST)
+    )
+    for thread in (private, public):
+        api.dispatch("THREAD_CREATE", thread)
+    api.says(world.room, ben, "hi")
+    await run.message()
+    assert await reads(public["id"])
+    assert not await reads(private["id"])
+    assert not await reads(public["id"], world.other), "it is elsewhere"
+    assert not await reads("1")
+    world.roles[ben] = [managers["id"]]
+    assert await reads(private["id"])
+    world.roles[ben] = []
+    world.added.add((private["id"], ben))
+    assert await reads(private["id"])
 
 
 async def test_nobody_is_a_member_while_discord_cannot_be_asked(api: DiscordApi) -> None:

@@ -21,6 +21,7 @@ from channels.discord.wire import format_options, quote_word
 from gateway.commands.definition import CommandDefinition
 from gateway.commands.parser import ParsedArguments, parse_arguments
 from gateway.core.events import Command, Message, PostButton
+from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.discord_api_rest import wrong
 from tests.channels.discord.channel_kit import Running, both, part, running
 from tests.channels.discord.faults_kit import Hurried
@@ -197,116 +198,118 @@ def test_a_quoted_word_is_one_word(word: str) -> None:
     assert use.arguments.get("a", "") == " ".join(word.split())
 
 
-async def test_what_may_be_meant_is_suggested() -> None:
-    async with both(commands=TABLE.specs()) as (api, run):
-        assert isinstance(run.channel, CanCompleteCommands)
-        asked = list[CommandCompletion]()
+@pytest.mark.channel(commands=TABLE.specs())
+async def test_what_may_be_meant_is_suggested(api: DiscordApi, run: Running) -> None:
+    assert isinstance(run.channel, CanCompleteCommands)
+    asked = list[CommandCompletion]()
 
-        async def suggest(one: CommandCompletion) -> Sequence[str]:
-            asked.append(one)
-            return [
-                "console:ann",
-                "x" * 101,
-                "",
-                "two\nlines",
-                "console:ann",
-                *(f"console:{n}" for n in range(40)),
-            ]
+    async def suggest(one: CommandCompletion) -> Sequence[str]:
+        asked.append(one)
+        return [
+            "console:ann",
+            "x" * 101,
+            "",
+            "two\nlines",
+            "console:ann",
+            *(f"console:{n}" for n in range(40)),
+        ]
 
-        run.channel.set_completer(suggest)
-        typing = api.commands.type(api.room, api.ann, "role set", "who", "an", role="member")
-        await api.until(lambda: typing.choices is not None)
-        assert typing.choices == ["console:ann", *(f"console:{n}" for n in range(24))]
-        (one,) = asked
-        assert (one.name, one.sub, one.arg, one.prefix, one.direct) == (
-            "role",
-            "set",
-            "who",
-            "an",
-            False,
-        )
-        assert one.given == {"role": "member"}
-        assert (one.at.room, one.sender.id, one.sender.verified) == (api.room, api.ann, True)
-        api.commands.replay(typing)
-        last = api.slash(api.room, api.ann, "status")
-        assert (await run.command()).id == f"interaction:{last.id}"
-        assert len(asked) == 1
-        assert api.offences == []
+    run.channel.set_completer(suggest)
+    typing = api.commands.type(api.room, api.ann, "role set", "who", "an", role="member")
+    await api.until(lambda: typing.choices is not None)
+    assert typing.choices == ["console:ann", *(f"console:{n}" for n in range(24))]
+    (one,) = asked
+    assert (one.name, one.sub, one.arg, one.prefix, one.direct) == (
+        "role",
+        "set",
+        "who",
+        "an",
+        False,
+    )
+    assert one.given == {"role": "member"}
+    assert (one.at.room, one.sender.id, one.sender.verified) == (api.room, api.ann, True)
+    api.commands.replay(typing)
+    last = api.slash(api.room, api.ann, "status")
+    assert (await run.command()).id == f"interaction:{last.id}"
+    assert len(asked) == 1
+    assert api.offences == []
 
 
-async def test_buttons_and_forms_are_acknowledged_and_are_no_commands() -> None:
-    async with both(commands=TABLE.specs()) as (api, run):
-        (said,) = (await run.channel.send(part("hi", api.room))).ids
-        odd = ["", "Approve", "approve\nx", "x" * 33]
-        pressed = [api.commands.press(api.room, api.ann, said, one, forged=True) for one in odd]
-        pressed.append(api.commands.send_form(api.room, api.ann))
-        await api.until(lambda: all(one.answered == 6 for one in pressed))
-        for one in pressed:
-            api.commands.replay(one)
-        last = api.slash(api.room, api.ann, "status")
-        command = await run.command()
-        assert (command.id, len(run.messages)) == (f"interaction:{last.id}", 0)
-        await api.until(lambda: last.answered is not None)
-        assert len(api.made("POST /interactions/")) == 6
-        assert api.offences == []
+@pytest.mark.channel(commands=TABLE.specs())
+async def test_buttons_and_forms_are_acknowledged_and_are_no_commands(
+    api: DiscordApi, run: Running
+) -> None:
+    (said,) = (await run.channel.send(part("hi", api.room))).ids
+    odd = ["", "Approve", "approve\nx", "x" * 33]
+    pressed = [api.commands.press(api.room, api.ann, said, one, forged=True) for one in odd]
+    pressed.append(api.commands.send_form(api.room, api.ann))
+    await api.until(lambda: all(one.answered == 6 for one in pressed))
+    for one in pressed:
+        api.commands.replay(one)
+    last = api.slash(api.room, api.ann, "status")
+    command = await run.command()
+    assert (command.id, len(run.messages)) == (f"interaction:{last.id}", 0)
+    await api.until(lambda: last.answered is not None)
+    assert len(api.made("POST /interactions/")) == 6
+    assert api.offences == []
 
 
 PICTURE = ("cat.png", b"\x89PNG", "image/png")
 
 
-async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_to_it() -> None:
-    async with both(commands=TABLE.specs()) as (api, run):
-        await api.until(lambda: bool(api.commands.table.get("global")))
-        long = "what the cat did " * 110
-        inner = {"content": "a forward", "attachments": [api.keep(*PICTURE)], "mentions": []}
-        said = api.says(
-            api.room, api.ben, long, files=[PICTURE], message_snapshots=[{"message": inner}]
-        )
-        asked = api.commands.ask_about(api.room, api.ann, said)
-        await api.until(lambda: asked.answered == 9)
-        sent = api.commands.fill_in(asked, "Is that true?")
-        await api.until(lambda: api.told(sent) != [])
-        assert sent.ephemeral
-        await run.until(lambda: len(run.messages) == 2)
-        question = run.messages[1]
-        assert (question.text, question.kind, question.reply_to) == (
-            "Is that true?",
-            "mention",
-            said,
-        )
-        assert (question.sender.id, question.sender.verified, question.at.room) == (
-            api.ann,
-            True,
-            api.room,
-        )
-        quoted = question.quoted
-        assert quoted is not None
-        assert quoted.sender.id == api.ben
-        assert quoted.text == f"{long}\n[forwarded] a forward"
-        assert [one.name for one in quoted.attachments] == ["cat.png", "cat.png"]
-        picture = quoted.attachments[0]
-        assert await run.channel.download(question.at, picture, limit_bytes=99) == PICTURE[1]
-        await run.channel.send(part("Yes.", api.room, reply_to=question.id))
-        answer = next(
-            one for one in api.world.messages[api.room].values() if one["content"] == "Yes."
-        )
-        assert answer["message_reference"]["message_id"] == said
-        api.commands.replay(sent)
-        empty = api.commands.fill_in(asked, " ")
-        await run.until(lambda: len(run.messages) == 3)
-        assert run.messages[2].text == "Explain this message."
-        assert run.messages[2].id == f"ask:{empty.id}:{said}"
-        direct = api.world.dm(api.ben)
-        other = api.commands.ask_about(direct, api.ben, api.says(direct, api.ben, "mine"))
-        await api.until(lambda: bool(other.form))
-        await run.end()
-        async with running(api, commands=TABLE.specs()) as again:
-            await again.up()
-            api.commands.fill_in(other, "And this?")  # the message is forgotten: the log has it
-            await again.until(lambda: "And this?" in again.texts)
-            late = again.messages[-1]
-            assert (late.text, late.kind, late.quoted) == ("And this?", "direct", None)
-            assert api.offences == []
+@pytest.mark.channel(commands=TABLE.specs())
+async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_to_it(
+    api: DiscordApi, run: Running
+) -> None:
+    await api.until(lambda: bool(api.commands.table.get("global")))
+    long = "what the cat did " * 110
+    inner = {"content": "a forward", "attachments": [api.keep(*PICTURE)], "mentions": []}
+    said = api.says(
+        api.room, api.ben, long, files=[PICTURE], message_snapshots=[{"message": inner}]
+    )
+    asked = api.commands.ask_about(api.room, api.ann, said)
+    await api.until(lambda: asked.answered == 9)
+    sent = api.commands.fill_in(asked, "Is that true?")
+    await api.until(lambda: api.told(sent) != [])
+    assert sent.ephemeral
+    await run.until(lambda: len(run.messages) == 2)
+    question = run.messages[1]
+    assert (question.text, question.kind, question.reply_to) == (
+        "Is that true?",
+        "mention",
+        said,
+    )
+    assert (question.sender.id, question.sender.verified, question.at.room) == (
+        api.ann,
+        True,
+        api.room,
+    )
+    quoted = question.quoted
+    assert quoted is not None
+    assert quoted.sender.id == api.ben
+    assert quoted.text == f"{long}\n[forwarded] a forward"
+    assert [one.name for one in quoted.attachments] == ["cat.png", "cat.png"]
+    picture = quoted.attachments[0]
+    assert await run.channel.download(question.at, picture, limit_bytes=99) == PICTURE[1]
+    await run.channel.send(part("Yes.", api.room, reply_to=question.id))
+    answer = next(one for one in api.world.messages[api.room].values() if one["content"] == "Yes.")
+    assert answer["message_reference"]["message_id"] == said
+    api.commands.replay(sent)
+    empty = api.commands.fill_in(asked, " ")
+    await run.until(lambda: len(run.messages) == 3)
+    assert run.messages[2].text == "Explain this message."
+    assert run.messages[2].id == f"ask:{empty.id}:{said}"
+    direct = api.world.dm(api.ben)
+    other = api.commands.ask_about(direct, api.ben, api.says(direct, api.ben, "mine"))
+    await api.until(lambda: bool(other.form))
+    await run.end()
+    async with running(api, commands=TABLE.specs()) as again:
+        await again.up()
+        api.commands.fill_in(other, "And this?")  # the message is forgotten: the log has it
+        await again.until(lambda: "And this?" in again.texts)
+        late = again.messages[-1]
+        assert (late.text, late.kind, late.quoted) == ("And this?", "direct", None)
+        assert api.offences == []
 
 
 BUTTONS = (
@@ -315,53 +318,55 @@ BUTTONS = (
 )
 
 
-async def test_buttons_stand_under_the_message_until_it_is_replaced() -> None:
-    async with both(commands=TABLE.specs()) as (api, run):
-        (said,) = (await run.channel.send(part("May I?", api.room, buttons=BUTTONS))).ids
-        shown = api.world.messages[api.room][said]
-        assert [
-            (one["label"], one["custom_id"]) for one in shown["components"][0]["components"]
-        ] == [
-            ("Approve once", "approve 7kq2"),
-            ("Deny", "deny 7kq2"),
-        ]
-        for _ in range(2):  # again, as after an attempt without an answer
-            assert (
-                await run.channel.send(part("May I? **No.**", api.room, replaces=said))
-            ).ids == (said,)
-        assert (shown["content"], shown["components"]) == ("May I? **No.**", [])
-        assert len(api.texts(api.room)) == 1
-        with pytest.raises(Rejected, match="Unknown Message"):
-            await run.channel.send(part("No.", api.room, replaces="999"))
+@pytest.mark.channel(commands=TABLE.specs())
+async def test_buttons_stand_under_the_message_until_it_is_replaced(
+    api: DiscordApi, run: Running
+) -> None:
+    (said,) = (await run.channel.send(part("May I?", api.room, buttons=BUTTONS))).ids
+    shown = api.world.messages[api.room][said]
+    assert [(one["label"], one["custom_id"]) for one in shown["components"][0]["components"]] == [
+        ("Approve once", "approve 7kq2"),
+        ("Deny", "deny 7kq2"),
+    ]
+    for _ in range(2):  # again, as after an attempt without an answer
+        assert (await run.channel.send(part("May I? **No.**", api.room, replaces=said))).ids == (
+            said,
+        )
+    assert (shown["content"], shown["components"]) == ("May I? **No.**", [])
+    assert len(api.texts(api.room)) == 1
+    with pytest.raises(Rejected, match="Unknown Message"):
+        await run.channel.send(part("No.", api.room, replaces="999"))
 
 
-async def test_a_tap_is_a_command_and_is_answered_to_who_tapped() -> None:
+@pytest.mark.channel(commands=TABLE.specs())
+async def test_a_tap_is_a_command_and_is_answered_to_who_tapped(
+    api: DiscordApi, run: Running
+) -> None:
     """At once with a sign that we work on it, and that is replaced by the answer, which nobody else
     sees."""
-    async with both(commands=TABLE.specs()) as (api, run):
-        (said,) = (await run.channel.send(part("May I?", api.room, buttons=BUTTONS))).ids
-        run.open.clear()
-        tapped = api.commands.press(api.room, api.ben, said, "approve 7kq2")
-        await api.until(lambda: tapped.answered == 5)
-        assert tapped.ephemeral
-        run.open.set()
-        command = await run.command()
-        assert (command.name, command.args, command.origin) == ("approve", "7kq2", "button")
-        assert (command.sender.id, command.sender.verified, command.at.room) == (
-            api.ben,
-            True,
-            api.room,
-        )
-        assert (command.id, command.direct) == (f"interaction:{tapped.id}", False)
-        await run.channel.send(part("Approved.", api.room, reply_to=command.id, private=True))
-        answer = api.world.messages[api.room][tapped.messages[0]]
-        assert (answer["content"], answer["flags"] & 64) == ("Approved.", 64)
-        api.commands.replay(tapped)
-        second = api.commands.press(api.room, api.ann, said, "deny 7kq2")
-        await api.until(lambda: second.answered == 5)
-        assert [(await run.command(number)).args for number in (2, 3)] == ["7kq2", "7kq2"]
-        assert len(api.made("POST /interactions/")) == 2
-        assert api.offences == []
+    (said,) = (await run.channel.send(part("May I?", api.room, buttons=BUTTONS))).ids
+    run.open.clear()
+    tapped = api.commands.press(api.room, api.ben, said, "approve 7kq2")
+    await api.until(lambda: tapped.answered == 5)
+    assert tapped.ephemeral
+    run.open.set()
+    command = await run.command()
+    assert (command.name, command.args, command.origin) == ("approve", "7kq2", "button")
+    assert (command.sender.id, command.sender.verified, command.at.room) == (
+        api.ben,
+        True,
+        api.room,
+    )
+    assert (command.id, command.direct) == (f"interaction:{tapped.id}", False)
+    await run.channel.send(part("Approved.", api.room, reply_to=command.id, private=True))
+    answer = api.world.messages[api.room][tapped.messages[0]]
+    assert (answer["content"], answer["flags"] & 64) == ("Approved.", 64)
+    api.commands.replay(tapped)
+    second = api.commands.press(api.room, api.ann, said, "deny 7kq2")
+    await api.until(lambda: second.answered == 5)
+    assert [(await run.command(number)).args for number in (2, 3)] == ["7kq2", "7kq2"]
+    assert len(api.made("POST /interactions/")) == 2
+    assert api.offences == []
 
 
 LOG = (CommandSpec(name="log", summary="Show the log", private=True),)

@@ -35,7 +35,7 @@ from gateway.core.events import (
     SenderId,
 )
 from reverie.testing.servers.discord_api import DiscordApi
-from tests.channels.discord.channel_kit import NAME, Running, both, part, place
+from tests.channels.discord.channel_kit import NAME, Running, part, place
 
 COMMANDS = (
     CommandSpec(name="status", summary="Show how it goes"),
@@ -96,10 +96,12 @@ async def test_only_who_is_answered_or_reminded_is_notified(api: DiscordApi, run
     assert mentions == {"parse": [], "users": [api.ann], "replied_user": True}
 
 
-async def test_a_notice_is_silent_and_link_previews_can_be_asked_for() -> None:
-    async with both(link_previews=True) as (api, run):
-        await run.channel.send(part("restarting", api.room, style="notice"))
-        assert api.made("POST .*/messages")[0].body["flags"] == 1 << 12
+@pytest.mark.channel(link_previews=True)
+async def test_a_notice_is_silent_and_link_previews_can_be_asked_for(
+    api: DiscordApi, run: Running
+) -> None:
+    await run.channel.send(part("restarting", api.room, style="notice"))
+    assert api.made("POST .*/messages")[0].body["flags"] == 1 << 12
 
 
 def test_a_nonce_is_short_and_depends_on_the_key_alone() -> None:
@@ -130,35 +132,37 @@ def test_abilities_are_those_of_the_configuration() -> None:
     assert isinstance(previewing, CanPreview)
 
 
-async def test_a_preview_grows_and_goes_without_a_word() -> None:
-    async with both(preview="all") as (api, run):
-        channel = run.channel
-        assert isinstance(channel, DiscordPreviewChannel)
-        shown = await channel.preview(place(api.room), "I thi", None)
-        assert shown is not None
-        assert await channel.preview(place(api.room), "I think `x", shown) == shown
-        assert api.texts(api.room) == ["I think `x"]
-        await channel.delete_preview(place(api.room), shown)
-        await channel.delete_preview(place(api.room), shown)
-        api.says(api.room, api.ann, "next")
-        await run.one(Message)
-        assert (api.texts(api.room), run.all(MessageDeleted), api.offences) == ([], [], [])
+@pytest.mark.channel(preview="all")
+async def test_a_preview_grows_and_goes_without_a_word(api: DiscordApi, run: Running) -> None:
+    channel = run.channel
+    assert isinstance(channel, DiscordPreviewChannel)
+    shown = await channel.preview(place(api.room), "I thi", None)
+    assert shown is not None
+    assert await channel.preview(place(api.room), "I think `x", shown) == shown
+    assert api.texts(api.room) == ["I think `x"]
+    await channel.delete_preview(place(api.room), shown)
+    await channel.delete_preview(place(api.room), shown)
+    api.says(api.room, api.ann, "next")
+    await run.one(Message)
+    assert (api.texts(api.room), run.all(MessageDeleted), api.offences) == ([], [], [])
 
 
-async def test_a_preview_becomes_the_answer_by_an_edit_that_may_be_repeated() -> None:
-    async with both(preview="all") as (api, run):
-        channel = run.channel
-        assert isinstance(channel, DiscordPreviewChannel)
-        shown = await channel.preview(place(api.room), "I thi", None)
-        assert shown is not None
-        (body,) = channel.split(Post(key=PostKey("k"), to=place(api.room), text="I think so."))
-        part = PostPart(key="k#0", to=place(api.room), body=body, finishes=shown)
-        for _ in range(2):
-            assert (await channel.send(part)).ids == (shown,)
-        assert api.texts(api.room) == ["I think so."]
-        await channel.delete_preview(place(api.room), shown)
-        assert (await channel.send(part)).ids != (shown,)
-        assert (api.texts(api.room), api.offences) == (["I think so."], [])
+@pytest.mark.channel(preview="all")
+async def test_a_preview_becomes_the_answer_by_an_edit_that_may_be_repeated(
+    api: DiscordApi, run: Running
+) -> None:
+    channel = run.channel
+    assert isinstance(channel, DiscordPreviewChannel)
+    shown = await channel.preview(place(api.room), "I thi", None)
+    assert shown is not None
+    (body,) = channel.split(Post(key=PostKey("k"), to=place(api.room), text="I think so."))
+    part = PostPart(key="k#0", to=place(api.room), body=body, finishes=shown)
+    for _ in range(2):
+        assert (await channel.send(part)).ids == (shown,)
+    assert api.texts(api.room) == ["I think so."]
+    await channel.delete_preview(place(api.room), shown)
+    assert (await channel.send(part)).ids != (shown,)
+    assert (api.texts(api.room), api.offences) == (["I think so."], [])
 
 
 async def test_a_file_is_bounded_and_comes_from_discord_only(api: DiscordApi, run: Running) -> None:
@@ -195,82 +199,86 @@ def test_only_discords_own_hosts_are_asked(url: str, fine: bool) -> None:
         check_url(url, "https://discord.com/api/v10")
 
 
-async def test_a_command_is_acknowledged_before_anything_else_and_answered_once() -> None:
-    async with both(commands=COMMANDS) as (api, run):
-        await api.until(lambda: bool(api.made("PUT /applications")))
-        run.open.clear()
-        asked = api.slash(api.room, api.ann, "status")
-        await api.until(
-            lambda: bool(api.made("POST /interactions"))
-        )  # although nothing can be written down
-        run.open.set()
-        command = await run.command()
-        assert (command.name, command.origin, command.at, command.sender.id) == (
-            "status",
-            "native",
-            place(api.room),
-            api.ann,
+@pytest.mark.channel(commands=COMMANDS)
+async def test_a_command_is_acknowledged_before_anything_else_and_answered_once(
+    api: DiscordApi, run: Running
+) -> None:
+    await api.until(lambda: bool(api.made("PUT /applications")))
+    run.open.clear()
+    asked = api.slash(api.room, api.ann, "status")
+    await api.until(
+        lambda: bool(api.made("POST /interactions"))
+    )  # although nothing can be written down
+    run.open.set()
+    command = await run.command()
+    assert (command.name, command.origin, command.at, command.sender.id) == (
+        "status",
+        "native",
+        place(api.room),
+        api.ann,
+    )
+    for _ in range(2):
+        await run.channel.send(part("all is well", api.room, key="p#0", reply_to=command.id))
+    await run.channel.send(part("and more", api.room, key="p#1"))
+    assert api.told(asked) == ["all is well"]
+    assert "and more" in api.texts(api.room)
+
+
+@pytest.mark.channel(commands=COMMANDS)
+async def test_a_private_answer_never_becomes_a_public_one(api: DiscordApi, run: Running) -> None:
+    await api.until(lambda: bool(api.made("PUT /applications")))
+    asked = api.slash(api.room, api.ann, "log", entry="17")
+    command = await run.command()
+    assert command.args == "17"
+    await run.channel.send(part("one", api.room, key="p#0", reply_to=command.id, private=True))
+    api.faults.add("POST /webhooks", "500 after")
+    with pytest.raises(Uncertain):
+        await run.channel.send(part("two", api.room, key="p#1", private=True))
+    with pytest.raises(Uncertain):  # follow-ups have no nonce
+        await run.channel.send(part("two", api.room, key="p#1", private=True))
+    assert api.told(asked) == ["one", "two"]
+    later = api.slash(api.room, api.ann, "log")
+    second = await run.command(2)
+    later.made_s -= 16 * 60
+    with pytest.raises(Rejected):
+        await run.channel.send(part("late", api.room, key="q#0", reply_to=second.id, private=True))
+    with pytest.raises(Rejected, match="too old"):  # as after a restart: the token is gone
+        await run.channel.send(
+            part("x", api.room, key="r#0", reply_to="interaction:5", private=True)
         )
-        for _ in range(2):
-            await run.channel.send(part("all is well", api.room, key="p#0", reply_to=command.id))
-        await run.channel.send(part("and more", api.room, key="p#1"))
-        assert api.told(asked) == ["all is well"]
-        assert "and more" in api.texts(api.room)
+    assert api.texts(api.room) == []
 
 
-async def test_a_private_answer_never_becomes_a_public_one() -> None:
-    async with both(commands=COMMANDS) as (api, run):
-        await api.until(lambda: bool(api.made("PUT /applications")))
-        asked = api.slash(api.room, api.ann, "log", entry="17")
-        command = await run.command()
-        assert command.args == "17"
-        await run.channel.send(part("one", api.room, key="p#0", reply_to=command.id, private=True))
-        api.faults.add("POST /webhooks", "500 after")
-        with pytest.raises(Uncertain):
-            await run.channel.send(part("two", api.room, key="p#1", private=True))
-        with pytest.raises(Uncertain):  # follow-ups have no nonce
-            await run.channel.send(part("two", api.room, key="p#1", private=True))
-        assert api.told(asked) == ["one", "two"]
-        later = api.slash(api.room, api.ann, "log")
-        second = await run.command(2)
-        later.made_s -= 16 * 60
-        with pytest.raises(Rejected):
-            await run.channel.send(
-                part("late", api.room, key="q#0", reply_to=second.id, private=True)
-            )
-        with pytest.raises(Rejected, match="too old"):  # as after a restart: the token is gone
-            await run.channel.send(
-                part("x", api.room, key="r#0", reply_to="interaction:5", private=True)
-            )
-        assert api.texts(api.room) == []
+@pytest.mark.channel(commands=COMMANDS)
+async def test_the_token_of_a_command_is_in_no_log_line(
+    caplog: pytest.LogCaptureFixture, api: DiscordApi, run: Running
+) -> None:
+    await api.until(lambda: bool(api.made("PUT /applications")))
+    asked = api.slash(api.room, api.ann, "log")
+    command = await run.command()
+    api.faults.add("PATCH /webhooks", "429")
+    await run.channel.send(part("one", api.room, reply_to=command.id, private=True))
+    assert "We are being rate limited" in caplog.text
+    assert asked.token not in caplog.text
 
 
-async def test_the_token_of_a_command_is_in_no_log_line(caplog: pytest.LogCaptureFixture) -> None:
-    async with both(commands=COMMANDS) as (api, it):
-        await api.until(lambda: bool(api.made("PUT /applications")))
-        asked = api.slash(api.room, api.ann, "log")
-        command = await it.command()
-        api.faults.add("PATCH /webhooks", "429")
-        await it.channel.send(part("one", api.room, reply_to=command.id, private=True))
-        assert "We are being rate limited" in caplog.text
-        assert asked.token not in caplog.text
+@pytest.mark.channel(commands=COMMANDS)
+async def test_a_public_answer_that_comes_too_late_is_a_message(
+    api: DiscordApi, run: Running
+) -> None:
+    await api.until(lambda: bool(api.made("PUT /applications")))
+    asked = api.slash(api.room, api.ann, "status")
+    command = await run.command()
+    asked.made_s -= 16 * 60
+    gone: list[int] = []
 
+    async def going() -> None:
+        gone.append(1)
 
-async def test_a_public_answer_that_comes_too_late_is_a_message() -> None:
-    async with both(commands=COMMANDS) as (api, run):
-        await api.until(lambda: bool(api.made("PUT /applications")))
-        asked = api.slash(api.room, api.ann, "status")
-        command = await run.command()
-        asked.made_s -= 16 * 60
-        gone: list[int] = []
-
-        async def going() -> None:
-            gone.append(1)
-
-        await run.channel.send(part("late", api.room, reply_to=command.id), going)
-        await run.channel.send(part("later", api.room, key="q#0", reply_to="interaction:5"))
-        assert api.texts(api.room) == ["late", "later"]
-        assert gone == [1]
+    await run.channel.send(part("late", api.room, reply_to=command.id), going)
+    await run.channel.send(part("later", api.room, key="q#0", reply_to="interaction:5"))
+    assert api.texts(api.room) == ["late", "later"]
+    assert gone == [1]
 
 
 DATA = bytes(range(256)) * 8

@@ -10,7 +10,7 @@ from channels.discord.channel import DiscordPreviewChannel
 from gateway.core.events import Receipt
 from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.discord_api_rest import Options
-from tests.channels.discord.channel_kit import Running, both, part, place
+from tests.channels.discord.channel_kit import Running, part, place
 from tests.channels.discord.faults_kit import SAY, Hurried, hello, running
 
 
@@ -178,16 +178,18 @@ async def test_no_limit_is_waited_for_without_an_end(
 
 
 @pytest.mark.parametrize("what", ["500 after", "502 before", "reset after", "reset before"])
-async def test_no_preview_is_left_that_nobody_knows_of(what: str) -> None:
-    async with both(preview="all") as (api, it):
-        channel = it.channel
-        assert isinstance(channel, DiscordPreviewChannel)
-        api.faults.add(SAY, what)  # type: ignore[arg-type] # the parameters above are its values
-        shown = await channel.preview(place(api.room), "I thi", None)
-        assert [message["id"] for message in api.visible(api.room)] == [shown]
-        await it.channel.send(part("I think so", api.room))
-        assert shown is not None
-        await channel.delete_preview(place(api.room), shown)
-        again = await channel.preview(place(api.room), "I thi", None)
-        assert again not in {shown, None}  # the next one is another
-        assert api.texts(api.room) == ["I think so", "I thi"]
+@pytest.mark.channel(preview="all")
+async def test_no_preview_is_left_that_nobody_knows_of(
+    what: str, api: DiscordApi, run: Running
+) -> None:
+    channel = run.channel
+    assert isinstance(channel, DiscordPreviewChannel)
+    api.faults.add(SAY, what)  # type: ignore[arg-type] # the parameters above are its values
+    shown = await channel.preview(place(api.room), "I thi", None)
+    assert [message["id"] for message in api.visible(api.room)] == [shown]
+    await run.channel.send(part("I think so", api.room))
+    assert shown is not None
+    await channel.delete_preview(place(api.room), shown)
+    again = await channel.preview(place(api.room), "I thi", None)
+    assert again not in {shown, None}  # the next one is another
+    assert api.texts(api.room) == ["I think so", "I thi"]

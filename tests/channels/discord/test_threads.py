@@ -9,7 +9,7 @@ from channels.base import Rejected, Unreachable, no_announcement
 from channels.discord.channel import DiscordPreviewChannel
 from gateway.core.events import Message
 from reverie.testing.servers.discord_api import DiscordApi
-from tests.channels.discord.channel_kit import Running, both, part, place, running
+from tests.channels.discord.channel_kit import Running, part, place, running
 
 ASKED = "how do I install it on a Mac?"
 MAKES = "POST .*/threads"
@@ -28,39 +28,39 @@ async def answer(run: Running, message: Message, body: str = "so", **more: Any) 
     )
 
 
-async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_talk_goes_on_there() -> (
-    None
-):
-    async with both(threads=["*"]) as (api, run):
-        message = await asked(api, run)
-        assert (message.at, message.kind, message.opens_thread) == (
-            place(api.room, message.id),
-            "mention",
-            True,
-        )
-        assert run.channel.audience(message.at) == run.channel.audience(place(api.room)) == "space"
-        await run.channel.typing(message.at, active=True)
-        assert api.typings == [api.room]  # there is no thread to type in yet
-        await answer(run, message, "Like this.", key="a#0")
-        await answer(run, message, "And that.", key="a#1")
-        assert (api.texts(message.id), api.texts(api.room)) == (["Like this.", "And that."], [])
-        assert api.world.channels[message.id]["name"] == "how do I install it on a Mac?"
-        assert len(api.made(MAKES)) == 1
-        assert (
-            "message_reference" not in api.made("POST .*/messages")[-1].body
-        )  # it stands above anyway
-        await run.channel.typing(message.at, active=True)
-        assert api.typings == [api.room, message.id]
-        api.says(message.id, api.ann, "and on Linux?")
-        api.says(message.id, api.ben, f"<@{api.ann}> easy")
-        api.says(api.room, api.ben, "nice weather")
-        said = [await run.message(number) for number in (2, 3, 4)]
-        assert [(one.at, one.kind) for one in said] == [
-            (message.at, "reply"),
-            (message.at, "room"),
-            (place(api.room), "room"),
-        ]
-        assert api.offences == []
+@pytest.mark.channel(threads=["*"])
+async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_talk_goes_on_there(
+    api: DiscordApi, run: Running
+) -> None:
+    message = await asked(api, run)
+    assert (message.at, message.kind, message.opens_thread) == (
+        place(api.room, message.id),
+        "mention",
+        True,
+    )
+    assert run.channel.audience(message.at) == run.channel.audience(place(api.room)) == "space"
+    await run.channel.typing(message.at, active=True)
+    assert api.typings == [api.room]  # there is no thread to type in yet
+    await answer(run, message, "Like this.", key="a#0")
+    await answer(run, message, "And that.", key="a#1")
+    assert (api.texts(message.id), api.texts(api.room)) == (["Like this.", "And that."], [])
+    assert api.world.channels[message.id]["name"] == "how do I install it on a Mac?"
+    assert len(api.made(MAKES)) == 1
+    assert (
+        "message_reference" not in api.made("POST .*/messages")[-1].body
+    )  # it stands above anyway
+    await run.channel.typing(message.at, active=True)
+    assert api.typings == [api.room, message.id]
+    api.says(message.id, api.ann, "and on Linux?")
+    api.says(message.id, api.ben, f"<@{api.ann}> easy")
+    api.says(api.room, api.ben, "nice weather")
+    said = [await run.message(number) for number in (2, 3, 4)]
+    assert [(one.at, one.kind) for one in said] == [
+        (message.at, "reply"),
+        (message.at, "room"),
+        (place(api.room), "room"),
+    ]
+    assert api.offences == []
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,13 @@ async def test_a_question_is_answered_in_a_thread_that_is_made_of_it_and_the_tal
         ("@everyone", "room"),
     ],
 )
-async def test_what_is_no_question_opens_no_thread(text: str, kind: str) -> None:
-    async with both(threads=["*"]) as (api, run):
-        api.says(api.room, api.ann, text.replace("BOT", api.bot))
-        message = await run.message(1)
-        assert (message.at, message.kind, message.opens_thread) == (place(api.room), kind, False)
+@pytest.mark.channel(threads=["*"])
+async def test_what_is_no_question_opens_no_thread(
+    text: str, kind: str, api: DiscordApi, run: Running
+) -> None:
+    api.says(api.room, api.ann, text.replace("BOT", api.bot))
+    message = await run.message(1)
+    assert (message.at, message.kind, message.opens_thread) == (place(api.room), kind, False)
 
 
 async def test_only_configured_rooms_open_threads_and_no_reply_to_what_the_bot_said(
@@ -108,13 +110,13 @@ async def test_only_configured_rooms_open_threads_and_no_reply_to_what_the_bot_s
         (ASKED, "🐈" * 100, "🐈" * 50),
     ],
 )
+@pytest.mark.channel(threads=["*"])
 async def test_the_title_is_the_models_or_the_first_words_bounded_and_without_mentions(
-    text: str, given: str, title: str
+    text: str, given: str, title: str, api: DiscordApi, run: Running
 ) -> None:
-    async with both(threads=["*"]) as (api, run):
-        message = await asked(api, run, text.replace("BEN", api.ben))
-        await answer(run, message, thread_title=given)
-        assert api.made(MAKES)[0].body["name"].strip() == title
+    message = await asked(api, run, text.replace("BEN", api.ben))
+    await answer(run, message, thread_title=given)
+    assert api.made(MAKES)[0].body["name"].strip() == title
 
 
 @pytest.mark.parametrize("fault", ["reset after", "reset before"])
@@ -164,46 +166,46 @@ async def test_a_thread_of_an_earlier_process_is_gone_on_in_also_if_it_is_archiv
         }  # what it is made of does not come twice
 
 
+@pytest.mark.channel(threads=["*"], preview="all")
 async def test_a_refused_thread_is_answered_in_the_channel_and_told_the_operator_once(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, api: DiscordApi, run: Running
 ) -> None:
-    async with both(threads=["*"], preview="all") as (api, run):
-        api.world.threadless.add(api.room)
-        first, channel = await asked(api, run), run.channel
-        assert isinstance(channel, DiscordPreviewChannel)
-        grown = await channel.preview(
-            first.at, "s", None, reply_to=first.id, announce=no_announcement
-        )
-        await answer(run, first, finishes=grown)
-        (shown,) = api.visible(api.room)
-        assert (shown["content"], shown["message_reference"]["message_id"]) == ("so", first.id)
-        assert (await asked(api, run, number=2)).at == place(api.room)
-        warned = [record.message for record in caplog.records if "threads" in record.message]
-        assert len(warned) == 1
-        assert "#general" in warned[0] or "general" in warned[0]
-        assert "Create Public Threads" in warned[0]
-        api.world.threadless.clear()
-        api.dispatch("CHANNEL_UPDATE", api.world.channels[api.room])
-        third = await asked(api, run, number=3)
-        await answer(run, third, key="c#0")
-        assert api.texts(third.id) == ["so"]
+    api.world.threadless.add(api.room)
+    first, channel = await asked(api, run), run.channel
+    assert isinstance(channel, DiscordPreviewChannel)
+    grown = await channel.preview(first.at, "s", None, reply_to=first.id, announce=no_announcement)
+    await answer(run, first, finishes=grown)
+    (shown,) = api.visible(api.room)
+    assert (shown["content"], shown["message_reference"]["message_id"]) == ("so", first.id)
+    assert (await asked(api, run, number=2)).at == place(api.room)
+    warned = [record.message for record in caplog.records if "threads" in record.message]
+    assert len(warned) == 1
+    assert "#general" in warned[0] or "general" in warned[0]
+    assert "Create Public Threads" in warned[0]
+    api.world.threadless.clear()
+    api.dispatch("CHANNEL_UPDATE", api.world.channels[api.room])
+    third = await asked(api, run, number=3)
+    await answer(run, third, key="c#0")
+    assert api.texts(third.id) == ["so"]
 
 
-async def test_a_growing_answer_grows_in_its_thread() -> None:
-    async with both(threads=["*"], preview="all") as (api, run):
-        message, channel = await asked(api, run), run.channel
-        assert isinstance(channel, DiscordPreviewChannel)
-        grown = await channel.preview(message.at, "Like", None, reply_to=message.id)
-        assert grown is not None
-        await channel.preview(message.at, "Like th", grown)
-        await answer(run, message, "Like this.", finishes=grown)
-        assert (api.texts(message.id), api.texts(api.room)) == (["Like this."], [])
+@pytest.mark.channel(threads=["*"], preview="all")
+async def test_a_growing_answer_grows_in_its_thread(api: DiscordApi, run: Running) -> None:
+    message, channel = await asked(api, run), run.channel
+    assert isinstance(channel, DiscordPreviewChannel)
+    grown = await channel.preview(message.at, "Like", None, reply_to=message.id)
+    assert grown is not None
+    await channel.preview(message.at, "Like th", grown)
+    await answer(run, message, "Like this.", finishes=grown)
+    assert (api.texts(message.id), api.texts(api.room)) == (["Like this."], [])
 
 
-async def test_a_question_that_is_deleted_meanwhile_gets_no_thread() -> None:
-    async with both(threads=["*"]) as (api, run):
-        message = await asked(api, run)
-        api.deletes(api.room, message.id)
-        with pytest.raises(Rejected):
-            await answer(run, message)
-        assert (api.texts(api.room), message.id in api.world.channels) == ([], False)
+@pytest.mark.channel(threads=["*"])
+async def test_a_question_that_is_deleted_meanwhile_gets_no_thread(
+    api: DiscordApi, run: Running
+) -> None:
+    message = await asked(api, run)
+    api.deletes(api.room, message.id)
+    with pytest.raises(Rejected):
+        await answer(run, message)
+    assert (api.texts(api.room), message.id in api.world.channels) == ([], False)

@@ -22,8 +22,10 @@ async def api() -> AsyncIterator[BotApi]:
 
 @pytest.fixture
 async def run(api: BotApi, request: pytest.FixtureRequest) -> AsyncIterator[Running]:
-    """Its time is the test's `clock`, where the test asks for one."""
+    """Its time is the test's `clock`, where the test asks for one, and its settings are those of
+    the mark `channel`."""
     clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
-    async with running(api, clock) as it:
+    mark = request.node.get_closest_marker("channel")
+    async with running(api, clock, **(mark.kwargs if mark else {})) as it:
         await it.up()
         yield it

@@ -97,23 +97,22 @@ async def test_a_group_is_described_and_a_topic_named(api: BotApi) -> None:
                 await run.channel.set_topic(where, "more")
 
 
-async def test_being_told_to_wait_with_signs_delays_no_message(api: BotApi) -> None:
-    async with running(api, preview="all") as run:
-        await run.up()
-        ann, lounge = api.person("Ann"), api.group("lounge")
-        api.private_says(ann, "hi")
-        api.mentions(lounge, ann, "hi")
-        await run.some(Message, 2)
-        api.faults.fail("sendChatAction", 429, retry_after=600)
-        await run.channel.typing(at(ann), active=True)
-        api.faults.fail("sendMessage", 429, retry_after=600)
+@pytest.mark.channel(preview="all")
+async def test_being_told_to_wait_with_signs_delays_no_message(api: BotApi, run: Running) -> None:
+    ann, lounge = api.person("Ann"), api.group("lounge")
+    api.private_says(ann, "hi")
+    api.mentions(lounge, ann, "hi")
+    await run.some(Message, 2)
+    api.faults.fail("sendChatAction", 429, retry_after=600)
+    await run.channel.typing(at(ann), active=True)
+    api.faults.fail("sendMessage", 429, retry_after=600)
+    with pytest.raises(RateLimited):
+        await run.channel.preview(at(lounge), "x", None)
+    for chat in (ann, lounge):  # and nothing but signs waits
         with pytest.raises(RateLimited):
-            await run.channel.preview(at(lounge), "x", None)
-        for chat in (ann, lounge):  # and nothing but signs waits
-            with pytest.raises(RateLimited):
-                await run.channel.preview(at(chat), "x", None)
-            await run.tell("the answer", at(chat))
-            assert api.said(chat) == ["the answer"]
+            await run.channel.preview(at(chat), "x", None)
+        await run.tell("the answer", at(chat))
+        assert api.said(chat) == ["the answer"]
 
 
 def somebody(person: Person | str) -> Sender:
@@ -152,35 +151,36 @@ def test_the_menu_is_within_what_telegram_takes() -> None:
     assert {len(row.description) for row in rows} == {len("c0"), 256}
 
 
-async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long(api: BotApi) -> None:
-    async with running(api, commands=TABLE.specs()) as run:
-        await run.up()
-        assert isinstance(run.channel, CanSetCommandMenus)
-        ann, ben = api.person("Ann"), api.person("Ben")
-        for person in (ann, ben):
-            api.private_says(person, "hi")
-        offered: Any = [
-            (somebody(ann), "owner"),
-            (somebody(ben), "member"),
-            (somebody("77"), "admin"),
-        ]
-        await run.channel.set_command_menus(
-            [*offered, (somebody("account:x"), "admin"), (somebody(ben), "member")]
-        )
-        assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)
-        assert shown(api, f"chat/{ben.id}") == names("member", direct=True)
-        german = api.methods.commands[f"chat/{ben.id}/de"]
-        assert {"command": "whoami", "description": "Zeigt deine ID und deine Rolle."} in german
-        api.calls.clear()
-        await run.channel.set_command_menus(offered)
-        scopes = [call["scope"] for call in api.asked("setMyCommands")]
-        assert {one["chat_id"] for one in scopes if one["type"] == "chat"} == {77}
-        await run.channel.set_command_menus([(somebody(ann), "member")])
-        assert shown(api, f"chat/{ann.id}") == names("member", direct=True)
-        assert shown(api, f"chat/{ben.id}") is None
-        await run.channel.set_command_menus([])
-        assert shown(api, f"chat/{ann.id}") is None
-        assert len(api.asked("deleteMyCommands")) == 2 * (1 + len(languages()))
+@pytest.mark.channel(commands=TABLE.specs())
+async def test_who_may_more_sees_more_in_their_own_chat_and_only_as_long(
+    api: BotApi, run: Running
+) -> None:
+    assert isinstance(run.channel, CanSetCommandMenus)
+    ann, ben = api.person("Ann"), api.person("Ben")
+    for person in (ann, ben):
+        api.private_says(person, "hi")
+    offered: Any = [
+        (somebody(ann), "owner"),
+        (somebody(ben), "member"),
+        (somebody("77"), "admin"),
+    ]
+    await run.channel.set_command_menus(
+        [*offered, (somebody("account:x"), "admin"), (somebody(ben), "member")]
+    )
+    assert shown(api, f"chat/{ann.id}") == names("owner", direct=True)
+    assert shown(api, f"chat/{ben.id}") == names("member", direct=True)
+    german = api.methods.commands[f"chat/{ben.id}/de"]
+    assert {"command": "whoami", "description": "Zeigt deine ID und deine Rolle."} in german
+    api.calls.clear()
+    await run.channel.set_command_menus(offered)
+    scopes = [call["scope"] for call in api.asked("setMyCommands")]
+    assert {one["chat_id"] for one in scopes if one["type"] == "chat"} == {77}
+    await run.channel.set_command_menus([(somebody(ann), "member")])
+    assert shown(api, f"chat/{ann.id}") == names("member", direct=True)
+    assert shown(api, f"chat/{ben.id}") is None
+    await run.channel.set_command_menus([])
+    assert shown(api, f"chat/{ann.id}") is None
+    assert len(api.asked("deleteMyCommands")) == 2 * (1 + len(languages()))
 
 
 async def test_who_is_a_member_is_asked_once_and_again_after_each_change(api: BotApi) -> None:

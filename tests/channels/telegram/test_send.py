@@ -250,24 +250,25 @@ async def test_a_growing_answer_is_a_draft_in_private_and_gone_with_the_message(
         await run.channel.preview(at(lounge), "x", None)
 
 
-async def test_a_growing_answer_in_a_group_is_edited_and_taken_away(api: BotApi) -> None:
-    async with running(api, preview="all", flood={"group_per_min": 8}) as run:
-        await run.up()
-        lounge = api.group("lounge")
-        api.mentions(lounge, api.person("Ann"), "well?")
-        await run.message()
-        shown = await run.channel.preview(at(lounge), "one", None)
-        assert shown is not None
-        for text in ("one two", "one two", "one **two** three"):
-            (part,) = run.parts(text, at(lounge))
-            assert await run.channel.preview(at(lounge), part.body, shown) == shown
-        assert api.said(lounge) == ["one two three"]
-        with pytest.raises(RateLimited):
-            await run.channel.preview(at(lounge), "more", shown)
-        await run.tell("one two three four", at(lounge))  # a message's turn is not a preview's
-        await run.channel.delete_preview(at(lounge), shown)
-        await run.channel.delete_preview(at(lounge), shown)
-        assert api.said(lounge) == ["one two three four"]
+@pytest.mark.channel(preview="all", flood={"group_per_min": 8})
+async def test_a_growing_answer_in_a_group_is_edited_and_taken_away(
+    api: BotApi, run: Running
+) -> None:
+    lounge = api.group("lounge")
+    api.mentions(lounge, api.person("Ann"), "well?")
+    await run.message()
+    shown = await run.channel.preview(at(lounge), "one", None)
+    assert shown is not None
+    for text in ("one two", "one two", "one **two** three"):
+        (part,) = run.parts(text, at(lounge))
+        assert await run.channel.preview(at(lounge), part.body, shown) == shown
+    assert api.said(lounge) == ["one two three"]
+    with pytest.raises(RateLimited):
+        await run.channel.preview(at(lounge), "more", shown)
+    await run.tell("one two three four", at(lounge))  # a message's turn is not a preview's
+    await run.channel.delete_preview(at(lounge), shown)
+    await run.channel.delete_preview(at(lounge), shown)
+    assert api.said(lounge) == ["one two three four"]
 
 
 async def test_a_growing_answer_in_a_group_becomes_the_answer_by_an_edit_that_may_be_repeated(

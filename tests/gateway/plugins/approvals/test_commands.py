@@ -63,8 +63,7 @@ async def it(tmp_path: Path) -> AsyncIterator[House]:
 
 
 async def test_the_verdict_is_durable_with_the_command_and_its_answer(it: House) -> None:
-    call = it.call(ROOT, GUS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS)
     together = list[list[str]]()
     it.store.subscribe(lambda entries: together.append([one.fact.kind for one in entries]))
     await emit(it, command("approve", asked.approval))
@@ -77,8 +76,7 @@ async def test_the_verdict_is_durable_with_the_command_and_its_answer(it: House)
 
 async def test_the_same_word_twice_counts_once(it: House) -> None:
     """Given again, repeated by the platform, and given by another admin."""
-    call = it.call(ROOT, GUS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS)
     first = command("approve", asked.approval)
     await emit(it, first)
     await emit(it, first)
@@ -91,8 +89,7 @@ async def test_the_same_word_twice_counts_once(it: House) -> None:
 
 async def test_of_two_admins_at_once_one_decides(tmp_path: Path) -> None:
     async with house(tmp_path, approvals={"room": OFFICE.conversation}) as it:
-        call = it.call(ROOT, GUS)
-        (asked,) = await it.asked()
+        call, asked = await it.asking(ROOT, GUS)
         one = it.consoles[THERE].receive_message(
             f"!deny {asked.approval}", sender="root", room="office"
         )
@@ -108,8 +105,7 @@ async def test_of_two_admins_at_once_one_decides(tmp_path: Path) -> None:
 
 
 async def test_it_is_decided_where_it_was_asked_or_by_an_owner_alone(it: House) -> None:
-    call = it.call(ROOT, GUS)
-    (asked,) = await it.asked()
+    call, asked = await it.asking(ROOT, GUS)
     unknown = f"There is no request `{asked.approval}` here."
     assert await it.say(f"!approve {asked.approval}", at=OFFICE) == unknown
     assert (
