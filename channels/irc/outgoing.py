@@ -389,7 +389,8 @@ class IrcOutgoing:
                     item.settle(RecipientAway(absence_text(item.chat)))
                     self._fail_away(item.chat)  # their order is that of the calls
                 item.settle(outcome)
-        self._wake.set()
+        if self._waiting:
+            self._wake.set()
 
     def close(self, reason: str, *, is_complete: bool = False) -> None:
         """Fail all items: the connection is gone. What was echoed was sent, other written lines are

@@ -645,10 +645,12 @@ class StoreTasks(asyncio.TaskGroup):
             task = asyncio.get_running_loop().create_task(work, name=name, context=context)
             task.cancel()
         self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        task.add_done_callback(
-            lambda _: coro.close()
-        )  # a task cancelled before its first step would never close it
+
+        def end(task: asyncio.Task[Any]) -> None:
+            self._running.discard(task)
+            coro.close()  # a task cancelled before its first step would never close it
+
+        task.add_done_callback(end)
         return task
 
     async def _run(self, work: Generator[Any, None, Any] | Coroutine[Any, Any, Any]) -> object:

@@ -534,7 +534,7 @@ class Outbox:
         """Open channels. None: all are open, whatever their names."""
         self._own_notices = set[PostKey]()
         """Notices about uncertain posts that are being appended."""
-        self._link_events = dict[ChannelName, asyncio.Event]()
+        self._link_events = defaultdict[ChannelName, asyncio.Event](asyncio.Event)
         """Set while the link is up."""
         self._queues = dict[ConversationId, deque[OutboxPost]]()
         self._workers = dict[ConversationId, asyncio.Task[None]]()
@@ -887,7 +887,7 @@ class Outbox:
 
     def link_event(self, channel: ChannelName) -> asyncio.Event:
         """Return the event that is set while the link of a channel is up."""
-        return self._link_events.setdefault(channel, asyncio.Event())
+        return self._link_events[channel]
 
     def set_link_up(self, channel: ChannelName, up: bool) -> None:
         """Record that the connection of a channel came up or went down."""
