@@ -821,7 +821,10 @@ class OpenAIModel(RemoteModel):
             ),
             None,
         )
-        yield replace(end, may_leak_calls=self._may_leak_calls, ephemeral_from=ephemeral_from)
+        if self._may_leak_calls or ephemeral_from is not None:
+            leaks = self._may_leak_calls
+            end = replace(end, may_leak_calls=leaks, ephemeral_from=ephemeral_from)
+        yield end
 
     def build_body(self, request: ModelRequest) -> Json:
         """Return the body of the HTTP request."""

@@ -329,7 +329,8 @@ class Turn:
             if self.thread_title is not None and (found := _TITLE.match(text)) is not None:
                 self.thread_title = self.context.gateway.redactor(found[1])
                 text = text[found.end() :]
-            outcome = replace(outcome, text=text)
+            if text != outcome.text:
+                outcome = replace(outcome, text=text)
         room = self.preparation.current
         if room.requests:
             outcome = replace(

@@ -486,9 +486,13 @@ class Delivery:
         return end, wait_s
 
 
-def _pending_parts(bodies: Sequence[str]) -> list[OutboxPart]:
+def _pending_parts(
+    bodies: Sequence[str], first: Literal["pending", "sending"] = "pending"
+) -> list[OutboxPart]:
     return [
-        OutboxPart(index=index, body=body, state="pending", reason="", attempts=0)
+        OutboxPart(
+            index=index, body=body, state="pending" if index else first, reason="", attempts=0
+        )
         for index, body in enumerate(bodies)
     ]
 
@@ -621,7 +625,8 @@ class Outbox:
 
     def split(self, post: Post, channel: Channel) -> tuple[str, ...]:
         """Cut the post into parts as the channel does."""
-        return channel.split(replace(post, text=self.redactor(post.text)))
+        text = self.redactor(post.text)
+        return channel.split(post if text == post.text else replace(post, text=text))
 
     def _begin_posts(self, entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
         """Return, for each post that can be sent at once, that its first part is handed over: see
@@ -692,9 +697,7 @@ class Outbox:
             opening = self._openings.get(post.to.channel) or self._openings.get(None)
             if opening is None:
                 continue
-            parts = _pending_parts(self._begun.pop(post.key, ()))
-            if parts:
-                parts[0] = replace(parts[0], state="sending")
+            parts = _pending_parts(self._begun.pop(post.key, ()), first="sending")
             item = OutboxPost(seq=entry.seq, at=entry.at, post=post, parts=tuple(parts))
             if item.post.key in self._own_notices:
                 self._put_next(item)
