@@ -581,7 +581,8 @@ class ModelHttpClient:
         try:
             request = h11.Request(method=method, target=target, headers=[*headers.items()])
             response = await connection.ask(request, content)
-            found = {name.decode(): value.decode("latin-1") for name, value in response.headers}
+            items = response.headers.raw_items()
+            found = {name.decode().lower(): value.decode("latin-1") for name, value in items}
             kind = found.get("content-type", media_type).partition(";")[0].strip()
             connection.is_packed = found.get("content-encoding", "").endswith("gzip")
             if response.status_code == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number

@@ -340,9 +340,11 @@ class IrcOutgoing:
 
     def _is_barrier_due(self, item: SendItem | None) -> bool:
         lines = self._window.lines
+        if not lines:
+            return self._is_ping_wanted
         parts = sum(line.future is not None for line in lines)
         idle = item is None or item.future is None
-        apart = lines and (lines[0].lone_command or (item is not None and item.lone_command))
+        apart = lines[0].lone_command or (item is not None and item.lone_command)
         return bool(
             self._is_ping_wanted
             or apart

@@ -234,7 +234,8 @@ class Delivery:
                 if not await self._split(channel):
                     return
             self._resend_s = resend_window_s(post, channel)
-            if isinstance(channel, FindsSent):
+            # the comparison spares most channels the test for a protocol, which takes longer
+            if self._resend_s >= MAX_AGE_S and isinstance(channel, FindsSent):
                 await self._outbox.teach(channel)
                 self._finder = channel if post.replaces is None else None
             window = select_window(
@@ -430,7 +431,7 @@ class Delivery:
         """Apply the results of an attempt to its parts. Return what is to be recorded of them, and
         the seconds before the next attempt. Raises what ends the process.
         """
-        news, wait_s, age_s = list[PartSendEnded](), 0.0, self._age_s()
+        news, wait_s = list[PartSendEnded](), 0.0
         # fewer results: the other parts were not tried
         for part, result in zip(window, results, strict=False):
             if isinstance(result, StoreError) or not isinstance(result, Receipt | Exception):
@@ -448,7 +449,7 @@ class Delivery:
                     0.0,
                 )
             else:
-                end, part_wait_s = self._end_failed(part, result, age_s)
+                end, part_wait_s = self._end_failed(part, result)
             wait_s = max(wait_s, part_wait_s)
             # A part that was not handed over and waits again needs no record.
             if end.state != "waiting" or handed_over_at or (is_away and part.reason != end.reason):
@@ -458,16 +459,14 @@ class Delivery:
             )
         return news, wait_s
 
-    def _end_failed(
-        self, part: OutboxPart, error: Exception, age_s: float
-    ) -> tuple[PartSendEnded, float]:
+    def _end_failed(self, part: OutboxPart, error: Exception) -> tuple[PartSendEnded, float]:
         is_unseen = isinstance(error, SendError) and not isinstance(error, Uncertain)
         first_at = part.first_at or (None if is_unseen else self._handed_over_at.get(part.index))
         end, wait_s = end_failed_part(
             self._post,
             part,
             error,
-            age_s=age_s,
+            age_s=self._age_s(),
             since_s=None if first_at is None else self._since_s(part.index, first_at),
             resend_s=self._resend_s,
             finds_sent=self._finder is not None,
