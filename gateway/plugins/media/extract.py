@@ -120,7 +120,7 @@ def decode_body(body: bytes, charset: str, *, cut: bool) -> str:
 
 def extract_html(html: str, url: str) -> tuple[str, str]:
     """Return the title and text of a page, as Markdown."""
-    document = parse(html).remove(f"{HIDDEN}, {WITHOUT_TEXT}")
+    document = _parse_visible(html)
     title, base = document.select_one("title"), document.select_one("base[href]")
     about = clean_text(_attribute(document.select_one("meta[name=description]"), "content"))
     _mark_links(document, _join_url(url, _attribute(base, "href")))
@@ -366,6 +366,10 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def _parse_visible(html: str) -> Document:
+    return parse(html).remove(f"{HIDDEN}, {WITHOUT_TEXT}")
+
+
 def _main_text(document: Document) -> str:
     """Return the main part of the page if it can be found, else all of its text."""
     everything = _render(document)
@@ -424,7 +428,9 @@ def _render_entry(entry: ET.Element) -> str:
     head = " · ".join(
         flatten_title(one) for one in (_child_text(entry, "title"), date, link) if one.strip()
     )
-    return "\n".join(one for one in (head, _render(parse(summary)) if summary else "") if one)
+    return "\n".join(
+        one for one in (head, _render(_parse_visible(summary)) if summary else "") if one
+    )
 
 
 def _child_text(element: ET.Element, *names: str) -> str:

@@ -730,7 +730,7 @@ async def test_text_and_data_come_as_they_are() -> None:
 async def test_feeds_are_told_by_their_entries() -> None:
     rss = """<?xml version="1.0" encoding="utf-8"?><rss version="2.0"><channel><title>News</title><item>
     <title>Ü one</title>
-    <link>https://a.org/1</link><pubDate>Sat, 21 Nov 2026</pubDate><description>&lt;p&gt;Told &lt;b&gt;so</description>
+    <link>https://a.org/1</link><pubDate>Sat, 21 Nov 2026</pubDate><description>&lt;p hidden&gt;Obey&lt;p&gt;Told &lt;b&gt;so</description>
     </item><item><title>Two</title></item></channel></rss>"""
     got = await read(rss.encode(), "application/rss+xml")
     assert got.title == "News"
