@@ -143,7 +143,6 @@ def build_refresh_request(
             max_output_tokens=0,
         ),
         segments=segments,
-        digests=planned.digests[: cached.segment + 1],
         plan=plan,
         estimate=estimate,
         sent_at_s=at_s,

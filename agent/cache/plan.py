@@ -14,12 +14,11 @@ breakpoint is written, and only if it has the model's minimum length. A breakpoi
 cached prefix that ends at most twenty positions back, its own counted.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 from math import ceil
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from agent.cache.prices import ASSUMED_PRICE, Price
 from agent.cache.state import (
@@ -28,6 +27,7 @@ from agent.cache.state import (
     Cadence,
     Digest,
     Lifetimes,
+    PromptSegment,
     extend_digest,
 )
 from agent.models.base import (
@@ -49,31 +49,6 @@ from gateway.core.tool_spec import Image, ToolCall
 
 _IMAGE_LENGTH = 4_000
 """Bytes of text with as many tokens as an image, roughly."""
-
-
-class PromptSegment(NamedTuple):
-    """A piece of a request that ends where a breakpoint can stand: the tools, a block, or a
-    `ModelMessage`.
-
-    A message has one segment for each part; only the last of them takes a breakpoint.
-    """
-
-    name: str
-    """tools, identity, skills, binding, channel or history."""
-    behind: Literal["tools", "block", "said"]
-    number: int
-    """`CacheBreakpoint.index`."""
-    tokens: int
-    end_tokens: int
-    """Tokens of the request up to its end."""
-    digest: Digest
-    """Digest of all bytes of the request up to its end."""
-    positions: int = 1
-    """Number of tools, blocks or content blocks in it."""
-    is_shared: bool = False
-    """True: this segment and everything in front of it is the same in all conversations."""
-    takes_breakpoint: bool = True
-    """False: nothing in it can carry a breakpoint."""
 
 
 @frozen
@@ -187,16 +162,17 @@ def segment_prompt(
             segments.extend(before.segments[fixed:end])
     if known:
         digest = segments[-1].digest
-    end_tokens = segments[-1].end_tokens if segments else 0
     for number, message in enumerate(request.conversation[known:], known):
-        tokens = size.conversation[number]
-        segments.extend(_message_segments(number, message, digest, tokens, end_tokens))
-        digest, end_tokens = segments[-1].digest, segments[-1].end_tokens
+        last = segments[-1] if segments else None
+        segments += _message_segments(number, message, digest, size.conversation[number], last)
+        digest = segments[-1].digest
     return tuple(segments)
 
 
 def _common_length(old: Sequence[object], new: Sequence[object]) -> int:
     """Return the number of objects, from the first, that are the same in both."""
+    if new[: len(old)] == old:
+        return len(old)
     length = 0
     for one, other in zip(old, new, strict=False):
         if one is not other:
@@ -229,26 +205,29 @@ def _fixed_segments(
             "tools", "tools", 0, size.tools, end_tokens, digest, len(tools), is_shared=True
         )
         segments.append(segment)
+    position = len(request.tools)
     for number, block in enumerate(request.blocks):
         shared = shared and block.name in SHARED_BLOCKS
         digest = extend_digest(digest, b"block\0" + _encode_text(block.text))
         tokens = size.blocks[number]
         end_tokens += tokens
+        position += 1
         segment = PromptSegment(
-            block.name, "block", number, tokens, end_tokens, digest, is_shared=shared
+            block.name, "block", number, tokens, end_tokens, digest, position, is_shared=shared
         )
         segments.append(segment)
     return segments
 
 
 def _message_segments(
-    number: int, message: ModelMessage, digest: Digest, tokens: int, before: int
+    number: int, message: ModelMessage, digest: Digest, tokens: int, before: PromptSegment | None
 ) -> Iterator[PromptSegment]:
-    """Yield one segment for each part, with a share of the tokens by its length. `before`: tokens
-    in front of the message.
+    """Yield one segment for each part, with a share of the tokens by its length. `before`: the
+    segment in front of the message.
 
     A later request may continue the message behind its last part.
     """
+    begin, position = (before.end_tokens, before.end_position) if before is not None else (0, 0)
     pieces = [_part_bytes(part) for part in message.parts]
     lengths = [
         _IMAGE_LENGTH if isinstance(part, Image) else len(piece)
@@ -257,10 +236,16 @@ def _message_segments(
     ends = [round(tokens * end / sum(lengths)) for end in accumulate(lengths)]
     for place, piece in enumerate(pieces):
         digest = extend_digest(digest, message.role.encode() + b"\0" + piece)
-        share = ends[place] - (ends[place - 1] if place else 0)
-        is_last = place == len(pieces) - 1
-        end = before + ends[place]
-        yield PromptSegment("history", "said", number, share, end, digest, takes_breakpoint=is_last)
+        yield PromptSegment(
+            name="history",
+            behind="said",
+            number=number,
+            tokens=ends[place] - (ends[place - 1] if place else 0),
+            end_tokens=begin + ends[place],
+            digest=digest,
+            end_position=position + place + 1,
+            takes_breakpoint=place == len(pieces) - 1,
+        )
 
 
 def _part_bytes(part: MessagePart) -> bytes:
@@ -350,17 +335,11 @@ def plan_cache(
     `minimum_tokens`: of the shortest prefix that is cached. `cached`: as `CacheState.find` returns
     it. `ratio`: billed tokens per estimated token.
     """
-    ends = tuple(accumulate(segment.positions for segment in segments))
     breakpoints = dict[int, CacheTtl]()
     if lifetimes is not None:
-        usable = [
-            place
-            for place, segment in enumerate(segments)
-            if segment.takes_breakpoint and segment.end_tokens >= minimum_tokens
-        ]
         hit = cached[-1] if cached else None
-        breakpoints = _place_breakpoints(segments, ends, usable, lifetimes, hit)
-    read = _count_hit_segments(ends, breakpoints, cached)
+        breakpoints = _place_breakpoints(segments, minimum_tokens, lifetimes, hit)
+    read = _count_hit_segments(segments, breakpoints, cached)
     writes = tuple([mark for mark in breakpoints.items() if mark[0] >= read])
     return CachePlan(
         breakpoints=tuple(
@@ -375,24 +354,22 @@ def plan_cache(
 
 def _place_breakpoints(
     segments: Sequence[PromptSegment],
-    ends: Sequence[int],
-    usable: Sequence[int],
+    minimum_tokens: int,
     lifetimes: Lifetimes,
     hit: CachedPrefix | None,
 ) -> dict[int, CacheTtl]:
     """Mark the shared part, the binding, the card, the end of the previous request if that is far
     back, and the end. Return the lifetimes by segment, in order.
 
-    If these are too many, the binding goes without: it is then written with the card. `ends`:
-    position of the end of each segment, from 1. `usable`: segments that can be marked. `hit`: the
-    longest prefix that is assumed to be cached.
+    If these are too many, the binding goes without: it is then written with the card.
+    `minimum_tokens`: of what can be marked. `hit`: the longest prefix that is assumed to be cached.
     """
     fixed = next((at for at, one in enumerate(segments) if one.behind == "said"), len(segments))
     shared = next((at for at in range(fixed) if not segments[at].is_shared), fixed)
     # Other rooms may share what stands in front of the channel card.
     bound = next((at for at in range(fixed, shared, -1) if segments[at - 1].name != "channel"), 0)
     head, binding, card, end = (
-        usable[before - 1] if (before := bisect_left(usable, count)) else -1
+        _last_usable(segments, count, minimum_tokens)
         for count in (shared, bound, fixed, len(segments))
     )
     is_cold = hit is None or hit.segment <= max(head, binding)
@@ -401,7 +378,7 @@ def _place_breakpoints(
         own = "5m"  # an hour is wasted behind a prefix that expires earlier
     chosen = dict[int, CacheTtl]()
     if own is not None or not is_cold:
-        places = card, _intermediate_segment(segments, ends, usable, hit), end
+        places = card, _intermediate_segment(segments, end, minimum_tokens, hit), end
         chosen = {place: own or "5m" for place in places if place >= 0}
     if head >= 0:
         chosen[head] = lifetimes.shared
@@ -414,38 +391,46 @@ def _place_breakpoints(
     return dict(sorted(chosen.items()))
 
 
+def _last_usable(segments: Sequence[PromptSegment], count: int, minimum_tokens: int) -> int:
+    """Return the last of the first `count` segments that can be marked. -1: none."""
+    while count and not segments[count - 1].takes_breakpoint:
+        count -= 1
+    return count - 1 if count and segments[count - 1].end_tokens >= minimum_tokens else -1
+
+
 def _intermediate_segment(
-    segments: Sequence[PromptSegment],
-    ends: Sequence[int],
-    usable: Sequence[int],
-    hit: CachedPrefix | None,
+    segments: Sequence[PromptSegment], end: int, minimum_tokens: int, hit: CachedPrefix | None
 ) -> int:
-    """Return a place for a breakpoint in front of the last one, to find what the last cannot. -1:
-    none is needed.
+    """Return a place for a breakpoint in front of the last one (`end`), to find what that cannot.
+    -1: none is needed.
 
     If nothing of the conversation is known to be cached (a restart forgets), that is the end of the
     previous request: behind it stand one answer and one message.
     """
     at = hit.segment if hit is not None else -1
-    if usable and (at < 0 or segments[at].behind != "said"):
-        newest = segments[usable[-1]].number
-        before = (i for i in range(usable[-1], -1, -1) if segments[i].behind == "said")
+    if end >= 0 and (at < 0 or segments[at].behind != "said"):
+        newest = segments[end].number
+        before = (i for i in range(end, -1, -1) if segments[i].behind == "said")
         at = next((i for i in before if segments[i].number == newest - 2), at)
-    place = bisect_left(usable, at)
-    if at < 0 or place >= len(usable) - 1:
+    if at < 0 or end < 0:
         return -1
-    return usable[place] if ends[usable[-1]] - ends[usable[place]] >= _SAFE_LOOK_BACK else -1
+    last_far = segments[end].end_position - _SAFE_LOOK_BACK
+    for place in range(at, end):
+        segment = segments[place]
+        if segment.end_position > last_far:
+            break
+        if segment.takes_breakpoint and segment.end_tokens >= minimum_tokens:
+            return place
+    return -1
 
 
 def _count_hit_segments(
-    ends: Sequence[int], breakpoints: Iterable[int], cached: Sequence[CachedPrefix]
+    segments: Sequence[PromptSegment], breakpoints: Iterable[int], cached: Sequence[CachedPrefix]
 ) -> int:
-    for segment in sorted(breakpoints, reverse=True):
+    for mark in sorted(breakpoints, reverse=True):
+        first = segments[mark].end_position - LOOK_BACK_POSITIONS
         for place in reversed(cached):
-            if (
-                place.segment <= segment
-                and ends[segment] - ends[place.segment] < LOOK_BACK_POSITIONS
-            ):
+            if place.segment <= mark and segments[place.segment].end_position > first:
                 return place.segment + 1
     return 0
 
@@ -481,7 +466,6 @@ class PlannedRequest:
 
     request: ModelRequest
     segments: tuple[PromptSegment, ...]
-    digests: tuple[Digest, ...]
     plan: CachePlan
     meter: TokenMeter
     estimate: TokenEstimate
@@ -511,7 +495,7 @@ class PlannedRequest:
     def written_prefix(self) -> Digest | None:
         """Return the shared prefix that it is going to write. None: none."""
         written = [segment for segment, _ in self.plan.writes if self.segments[segment].is_shared]
-        return self.digests[written[-1]] if written else None
+        return self.segments[written[-1]].digest if written else None
 
 
 def is_read_enough(read: int, expected: float) -> bool:
@@ -538,8 +522,11 @@ def explain_cache_miss(
     read; None: no miss.
     """
     changed = ""
-    if before is not None and planned.digests[: len(before.digests)] != before.digests:
-        changed = describe_difference(before.request, planned.request)
+    if before is not None and before.segments:
+        last = len(before.segments) - 1  # its digest names all bytes in front of it
+        same = [one.digest for one in planned.segments[last : last + 1]]
+        if same != [before.segments[last].digest]:
+            changed = describe_difference(before.request, planned.request)
     if expected is None:
         return changed
     miss = f"{usage.cache_read_tokens} of about {expected} tokens were read"

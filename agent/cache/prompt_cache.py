@@ -250,12 +250,12 @@ class PromptCache:
         before = self.last_requests.get(request.shared_key, request.conversation_id)
         meter, estimate = self._gauge.estimate(self.dialect.model, request)
         segments = segment_prompt(request, estimate.size, before)
-        digests = tuple([segment.digest for segment in segments])
+        cached = self._cache_state.find(segments, at_s)
         if self.dialect.caching == "automatic":
-            read = self._cache_state.count_cached(digests, at_s)
+            read = cached[-1].segment + 1 if cached else 0
             plan = plan_automatic(segments, read, estimate.ratio)
         else:
-            usable, cached = segments, self._cache_state.find(digests, at_s)
+            usable = segments
             if request.answer_only and request.tools:
                 usable, cached = segments_before_messages(segments, cached)
             plan = plan_cache(
@@ -270,7 +270,6 @@ class PromptCache:
             if plan.breakpoints != request.breakpoints
             else request,
             segments=segments,
-            digests=digests,
             plan=plan,
             meter=meter,
             estimate=estimate,
@@ -282,7 +281,7 @@ class PromptCache:
         if self._writers:
             self._release(planned)
         self._cache_state.record_request(
-            planned.digests,
+            planned.segments,
             read=planned.plan.read_segments,
             writes=planned.plan.writes,
             at_s=planned.sent_at_s,
@@ -310,7 +309,7 @@ class PromptCache:
         if end.ephemeral_from is not None and end.stop_reason not in {"tools", "length"}:
             # The loop is over: its own messages will not be sent again.
             ephemeral = [
-                one.digest
+                one
                 for one in planned.segments
                 if one.behind == "said" and one.number >= end.ephemeral_from
             ]
@@ -391,7 +390,7 @@ class PromptCache:
     def _record_miss(self, planned: PlannedRequest, usage: Usage) -> None:
         """Correct the state by the bill: less was cached than expected."""
         read = planned.count_segments_read(usage.cache_read_tokens)
-        self._cache_state.forget(planned.digests[read:])
+        self._cache_state.forget(planned.segments[read:])
         if self.dialect.caching == "marks":
             breakpoints = {
                 (mark.behind, mark.index): mark.lifetime for mark in planned.plan.breakpoints
@@ -404,7 +403,7 @@ class PromptCache:
                 and (segment.behind, segment.number) in breakpoints
             ]
             self._cache_state.record_request(
-                planned.digests, read=read, writes=writes, at_s=planned.sent_at_s
+                planned.segments, read=read, writes=writes, at_s=planned.sent_at_s
             )
 
     def _lifetimes(self, agent: str, place: str) -> Lifetimes | None:
@@ -421,7 +420,7 @@ class PromptCache:
         if planned is None or lifetimes is None:
             return None
         cadence, price = self._cadence[agent], self.dialect.price
-        lasting = self._cache_state.find(planned.digests, self._now_s())
+        lasting = self._cache_state.find(planned.segments, self._now_s())
         shared = cadence.shared or Gaps()
         for prefixes, last_s, lengths, lifetime in (
             (lasting, planned.sent_at_s, cadence.lengths(place), lifetimes.own),
@@ -445,7 +444,7 @@ class PromptCache:
             return UNKNOWN_FORECAST
         planned, cached = self.last_requests.get(agent, place), tuple[CachedPrefix, ...]()
         if planned is not None:
-            cached = self._cache_state.find(planned.digests, self._now_s())
+            cached = self._cache_state.find(planned.segments, self._now_s())
         lengths = self._cadence[agent].lengths(place)
         return forecast_cache(planned, cached, lengths, self.dialect.price)
 
@@ -460,7 +459,7 @@ class PromptCache:
         at_s, last, end = self._now_s(), self.last_requests.get(agent, place), None
         if last is None:
             return None
-        lasting = self._cache_state.find(last.digests, at_s)
+        lasting = self._cache_state.find(last.segments, at_s)
         lasting = shared_prefixes(last, lasting) if is_shared else lasting
         planned = build_refresh_request(last, lasting, at_s)
         if planned is None:

@@ -17,9 +17,9 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import inf
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from agent.cache.prices import Price
 from gateway.core.events import CacheTtl
@@ -198,8 +198,35 @@ def extend_digest(before: Digest, piece: bytes) -> Digest:
     return blake2b(piece, digest_size=16, key=before).digest()
 
 
+class PromptSegment(NamedTuple):
+    """A piece of a request that ends where a breakpoint can stand: the tools, a block, or a
+    `ModelMessage`.
+
+    A message has one segment for each part; only the last of them takes a breakpoint.
+    """
+
+    name: str
+    """tools, identity, skills, binding, channel or history."""
+    behind: Literal["tools", "block", "said"]
+    number: int
+    """`CacheBreakpoint.index`."""
+    tokens: int
+    end_tokens: int
+    """Tokens of the request up to its end."""
+    digest: Digest
+    """Digest of all bytes of the request up to its end."""
+    end_position: int
+    """Number of tools, blocks and content blocks up to its end."""
+    is_shared: bool = False
+    """True: this segment and everything in front of it is the same in all conversations."""
+    takes_breakpoint: bool = True
+    """False: nothing in it can carry a breakpoint."""
+
+
 @dataclass(slots=True)
 class _CacheSegment:
+    index: int
+    """Index of its last segment in the request."""
     behind: Digest | None
     """Prefix behind which it was written. None: it begins the request."""
     lifetime: CacheTtl
@@ -220,6 +247,9 @@ class CachedPrefix(NamedTuple):
 class CacheState:
     """Assumed content of one cache, of one provider and one model: it keeps what is marked, or all
     prefixes of each request where the provider caches by itself.
+
+    What is written of the messages behind other messages, for as long, is kept as one with them:
+    the moving end of a conversation. So the steps of a request do not grow with its conversation.
     """
 
     def __init__(self, *, capacity: int = 8_192) -> None:
@@ -233,30 +263,34 @@ class CacheState:
     def __len__(self) -> int:
         return len(self._segments)
 
-    def find(self, path: Sequence[Digest], at_s: float) -> tuple[CachedPrefix, ...]:
-        """Return the prefixes of a request that could be read at this time, shortest first."""
-        ends: dict[Digest | None, float] = {None: inf}
-        found: list[CachedPrefix] = []
-        for index, digest in enumerate(path):
-            segment = self._segments.get(digest)
-            if segment is not None and at_s < segment.expires_s and segment.behind in ends:
-                ends[digest] = until_s = min(segment.expires_s, ends[segment.behind])
-                found.append(CachedPrefix(index, segment.lifetime, until_s))
-        return tuple(found)
+    def find(self, path: Sequence[PromptSegment], at_s: float) -> tuple[CachedPrefix, ...]:
+        """Return the longest prefix of a request that could be read at this time, behind those
+        that it was written behind.
+        """
+        for index in range(len(path) - 1, -1, -1):
+            if path[index].digest in self._segments:
+                chain = [one for _, one in self._chain(path[index].digest)]
+                if chain[0].behind is None and all(at_s < one.expires_s for one in chain):
+                    ends = accumulate([one.expires_s for one in chain], min)
+                    return tuple(
+                        [
+                            CachedPrefix(one.index, one.lifetime, until_s)
+                            for one, until_s in zip(chain, ends, strict=True)
+                        ]
+                    )
+        return ()
 
-    def count_cached(self, path: Sequence[Digest], at_s: float) -> int:
-        """Return the number of segments in the longest of the prefixes that `find` returns."""
-        alive, count = set[Digest | None]((None,)), 0
-        for index, digest in enumerate(path):
-            segment = self._segments.get(digest)
-            if segment is not None and at_s < segment.expires_s and segment.behind in alive:
-                alive.add(digest)
-                count = index + 1
-        return count
+    def _chain(self, digest: Digest | None) -> list[tuple[Digest, _CacheSegment]]:
+        """Return what a prefix was written behind, from the first known, and itself."""
+        chain = list[tuple[Digest, _CacheSegment]]()
+        while digest is not None and (segment := self._segments.get(digest)) is not None:
+            chain.append((digest, segment))
+            digest = segment.behind
+        return chain[::-1]
 
     def record_request(
         self,
-        path: Sequence[Digest],
+        path: Sequence[PromptSegment],
         *,
         read: int,
         writes: Sequence[tuple[int, CacheTtl]],
@@ -267,30 +301,33 @@ class CacheState:
         It read its first `read` segments and wrote up to each of `writes`. A request without an
         answer wrote nothing.
         """
-        behind = path[read - 1] if read else None
-        chain, place = list[tuple[Digest, _CacheSegment]](), behind
-        while place is not None and (segment := self._segments.get(place)) is not None:
-            chain.append((place, segment))
-            place = segment.behind
-        for used, segment in reversed(chain):
+        behind = path[read - 1].digest if read else None
+        for used, segment in self._chain(behind):
             del self._segments[used]  # used segments move to the end: the oldest stand in front
             self._segments[used] = segment
             segment.expires_s = max(segment.expires_s, at_s + LIFETIME_S[segment.lifetime])
         for index, lifetime in writes:
-            digest, until_s = path[index], at_s + LIFETIME_S[lifetime]
+            digest, until_s = path[index].digest, at_s + LIFETIME_S[lifetime]
+            before = self._segments.get(behind) if behind is not None else None
+            if (
+                before is not None
+                and before.lifetime == lifetime
+                and path[before.index].behind == "said"
+            ):
+                behind = before.behind
             old = self._segments.pop(digest, None)
             if old is not None and old.expires_s > until_s:
                 self._segments[digest] = old  # another request wrote it meanwhile, for longer
             else:
-                self._segments[digest] = _CacheSegment(behind, lifetime, until_s)
+                self._segments[digest] = _CacheSegment(index, behind, lifetime, until_s)
             behind = digest
         if len(self._segments) > self._capacity:
             self._trim(at_s)
 
-    def forget(self, path: Iterable[Digest]) -> None:
+    def forget(self, path: Iterable[PromptSegment]) -> None:
         """Remove prefixes that were found not to be cached."""
-        for digest in path:
-            self._segments.pop(digest, None)
+        for segment in path:
+            self._segments.pop(segment.digest, None)
 
     def _trim(self, at_s: float) -> None:
         """Remove expired segments, and the oldest beyond three quarters of the capacity.

@@ -21,9 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.plan import CachePolicy, PromptSegment, plan_cache
+from agent.cache.plan import CachePolicy, plan_cache
 from agent.cache.prices import Price, PriceTable
-from agent.cache.state import ROOT_DIGEST, CacheState, Cadence, Lifetimes, extend_digest
+from agent.cache.state import (
+    ROOT_DIGEST,
+    CacheState,
+    Cadence,
+    Lifetimes,
+    PromptSegment,
+    extend_digest,
+)
 from gateway.core.events import CacheTtl
 from reverie.testing.servers.messages_cache import MessagesCache, Usage
 from tests.bench.optimum import Asked, Cost, Seen, State, optimum, teach
@@ -425,15 +432,14 @@ class Keeper:
 
     def __call__(self, turn: Turn, judge: Judge) -> None:
         units = units_of(turn)
-        path = [unit.digest for unit in units]
         planned = plan_cache(
             units,
             self.choose(turn),
             minimum_tokens=self.price.minimum_tokens,
-            cached=self.warmth.find(path, turn.at_s),
+            cached=self.warmth.find(units, turn.at_s),
         )
         self.warmth.record_request(
-            path, read=planned.read_segments, writes=planned.writes, at_s=turn.at_s
+            units, read=planned.read_segments, writes=planned.writes, at_s=turn.at_s
         )
         marks = {
             (mark.behind, mark.index): LONG if mark.lifetime == "1h" else SHORT
@@ -473,6 +479,7 @@ def units_of(turn: Turn) -> list[PromptSegment]:
                 tokens=piece.tokens,
                 end_tokens=sum(one.tokens for one in turn.pieces[: number + 1]),
                 digest=digest,
+                end_position=number + 1,
                 is_shared=number < len(turn.shared),
             )
         )

@@ -25,7 +25,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from agent.cache.plan import PlannedRequest, PromptSegment
+from agent.cache.plan import PlannedRequest
+from agent.cache.state import PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
 from gateway import __version__
 from gateway.cluster.monitor import describe_cluster

@@ -7,10 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agent.cache.plan import CachePlan, CachePolicy, CacheProfile, PromptSegment, plan_cache
+from agent.cache.plan import CachePlan, CachePolicy, CacheProfile, plan_cache
 from agent.cache.prices import Price, PriceTable
 from agent.cache.prompt_cache import PromptCache
-from agent.cache.state import ROOT_DIGEST, CachedPrefix, CacheState, Lifetimes, extend_digest
+from agent.cache.state import (
+    ROOT_DIGEST,
+    CachedPrefix,
+    CacheState,
+    Lifetimes,
+    PromptSegment,
+    extend_digest,
+)
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import Model, ModelMessage, ModelRequest, StreamEnd, SystemBlock, TextPart
 from agent.models.client import Candidate, ModelClient
@@ -35,10 +42,11 @@ class Part(NamedTuple):
 
 def units(parts: Sequence[Part]) -> list[PromptSegment]:
     made: list[PromptSegment] = []
-    digest, said = ROOT_DIGEST, 0
+    digest, said, position = ROOT_DIGEST, 0, 0
     for number, part in enumerate(parts):
         digest = extend_digest(digest, part.bytes_.encode())
         history = part.name == "history"
+        position += part.positions
         made.append(
             PromptSegment(
                 name=part.name,
@@ -47,7 +55,7 @@ def units(parts: Sequence[Part]) -> list[PromptSegment]:
                 tokens=part.tokens,
                 end_tokens=sum(one.tokens for one in parts[: number + 1]),
                 digest=digest,
-                positions=part.positions,
+                end_position=position,
                 is_shared=part.name in SHARED,
                 takes_breakpoint=part.markable,
             )
@@ -102,8 +110,9 @@ def ask(
     """Send a planned request, and believe what was predicted."""
     ticket = judge.begin(body(parts, planned), at_s=at_s)
     judge.began(ticket)
-    path = [unit.digest for unit in units(parts)]
-    warmth.record_request(path, read=planned.read_segments, writes=planned.writes, at_s=at_s)
+    warmth.record_request(
+        units(parts), read=planned.read_segments, writes=planned.writes, at_s=at_s
+    )
     return ticket
 
 

@@ -269,7 +269,6 @@ def due(
     planned = PlannedRequest(
         request=asked,
         segments=tuple(units(parts)),
-        digests=(),
         plan=make(parts, PLAIN),
         meter=meter,
         estimate=meter.estimate(MODEL, asked),

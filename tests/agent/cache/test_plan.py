@@ -1,5 +1,6 @@
 """The plan against every rule of the API, with a strict prompt cache as its judge."""
 
+import sys
 from collections import Counter
 from dataclasses import replace
 from typing import Any
@@ -12,13 +13,18 @@ from agent.cache.plan import (
     CachePlan,
     CachePolicy,
     PlannedRequest,
-    PromptSegment,
     plan_automatic,
     plan_cache,
     segment_prompt,
 )
 from agent.cache.prices import Price
-from agent.cache.state import CachedPrefix, CacheState, Cadence, Lifetimes, is_hour_cheaper
+from agent.cache.state import (
+    CachedPrefix,
+    CacheState,
+    Cadence,
+    Lifetimes,
+    is_hour_cheaper,
+)
 from agent.models.base import ModelRequest
 from agent.models.http import encode_body
 from agent.models.openai import OpenAIDialect, build_chat_request
@@ -31,7 +37,6 @@ from tests.agent.cache.request_kit import LONG, PLAIN, PRICE, Part, ask, make, t
 from tests.bench.bench_cache_plan import RECORDED, costs, policies
 from tests.bench.optimum import Asked, Cost, least, optimum, teach
 from tests.kits.examples import examples
-from tests.kits.scaling import assert_in_proportion
 
 HEAD = [Part("tools", "t", 700), Part("identity", "i", 900), Part("skills", "s", 300)]
 CARD = [Part("binding", "b", 100), Part("channel", "c", 200)]
@@ -144,12 +149,9 @@ def test_a_provider_that_caches_by_itself_gets_no_marks_and_is_believed_to_keep_
     first = plan_automatic(path, 0)
     assert first.breakpoints == ()
     assert (first.read_segments, first.writes[0], first.writes[-1]) == (0, (0, "5m"), (7, "5m"))
-    warmth.record_request(
-        [unit.digest for unit in path], read=first.read_segments, writes=first.writes, at_s=0.0
-    )
+    warmth.record_request(path, read=first.read_segments, writes=first.writes, at_s=0.0)
     changed = units([*HEAD, CARD[0], Part("channel", "another", 200), Part("history", "x", 10)])
-    read = warmth.count_cached([unit.digest for unit in changed], 10.0)
-    second = plan_automatic(changed, read)
+    second = plan_automatic(changed, warmth.find(changed, 10.0)[-1].segment + 1)
     assert second.read_segments == 4
     assert [(block.name, block.read, block.written) for block in second.blocks][-3:] == [
         ("binding", 100, 0),
@@ -239,7 +241,7 @@ def test_what_is_predicted_is_what_is_billed(
         request = [*HEAD, Part("binding", "b", 60), Part("channel", f"c{room}", 90), *said[room]]
         path = units(request)
         cadence.observe_request(f"irc/{room}", at_s)
-        cached = warmth.find([unit.digest for unit in path], at_s)
+        cached = warmth.find(path, at_s)
         planned = make(request, policy.lifetimes(cadence, f"irc/{room}", PRICE), cached)
         usage = ask(judge, warmth, request, planned, at_s=at_s).usage
         assert usage.cache_read_input_tokens == sum(block.read for block in planned.blocks)
@@ -267,7 +269,7 @@ def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_fro
         request = [Part("identity", "i", head), Part("channel", "c", 200), *said]
         path = units(request)
         cadence.observe_request("irc/#a", gap_s * number)
-        cached = warmth.find([unit.digest for unit in path], gap_s * number)
+        cached = warmth.find(path, gap_s * number)
         planned = make(request, cadence.lifetimes("irc/#a", PRICE), cached)
         usage = ask(judge, warmth, request, planned, at_s=gap_s * number).usage
         paid += usage.input_tokens + 0.1 * usage.cache_read_input_tokens
@@ -300,15 +302,33 @@ def test_auto_costs_no_more_than_the_best_of_the_fixed_layouts(
     assert total["auto"] <= over * min(total["fixed"], total["all long"], total["all short"])
 
 
-def test_a_plan_takes_time_in_proportion_to_the_conversation() -> None:
-    paths: dict[int, list[PromptSegment]] = {size: units(talk(size)) for size in (400, 1_600)}
+@pytest.mark.parametrize("caching", ["marks", "automatic"])
+def test_the_steps_of_a_request_do_not_grow_with_its_conversation(caching: str) -> None:
+    def count_calls(size: int) -> int:
+        parts = talk(size + 2)
+        path, warmth, calls = units(parts), CacheState(), Counter[str]()
 
-    def plan(size: int) -> None:
-        cached = [CachedPrefix(place, "5m") for place in range(2, size)]
-        for _ in range(10):
-            plan_cache(paths[size], PLAIN, minimum_tokens=512, cached=cached)
+        def send(length: int, at_s: float) -> int:
+            cached = warmth.find(path[:length], at_s)
+            if caching == "marks":
+                plan = plan_cache(path[:length], PLAIN, minimum_tokens=512, cached=cached)
+            else:
+                plan = plan_automatic(path[:length], cached[-1].segment + 1 if cached else 0)
+            read, writes = plan.read_segments, plan.writes
+            warmth.record_request(path[:length], read=read, writes=writes, at_s=at_s)
+            return read
 
-    assert_in_proportion(plan, 400)
+        for length in range(len(HEAD + CARD) + 1, len(parts) - 1, 2):
+            send(length, 1.0)
+        sys.setprofile(lambda _, event, __: calls.update([event]))
+        try:
+            read = send(len(parts), 2.0)
+        finally:
+            sys.setprofile(None)
+        assert read >= len(parts) - 3
+        return calls["call"] + calls["c_call"]
+
+    assert count_calls(400) <= count_calls(40)
 
 
 # Requests that grow: what is kept of the one before is what would be made anew.
@@ -360,16 +380,15 @@ def test_a_request_that_grows_has_the_bytes_sizes_and_plan_of_one_made_from_scra
         assert segments[-1].end_tokens == sum(one.tokens for one in segments) == estimate.tokens
         ends = [one.number for one in segments if one.behind == "said" and one.takes_breakpoint]
         assert ends == list(range(len(made.conversation)))
-        path = tuple([one.digest for one in segments])
         if planned is not None and change == "grow":
-            kept = len(planned.digests) - 1  # all but the text of the new input then
-            assert path[:kept] == planned.digests[:kept]
-        plan = plan_automatic(segments, state.count_cached(path, at_s))
-        state.record_request(path, read=plan.read_segments, writes=plan.writes, at_s=at_s)
+            before = [one.digest for one in planned.segments[:-1]]  # without the new input then
+            assert [one.digest for one in segments[: len(before)]] == before
+        cached = state.find(segments, at_s)
+        plan = plan_automatic(segments, cached[-1].segment + 1 if cached else 0)
+        state.record_request(segments, read=plan.read_segments, writes=plan.writes, at_s=at_s)
         planned = PlannedRequest(
             request=made,
             segments=segments,
-            digests=path,
             plan=plan,
             meter=meter,
             estimate=estimate,

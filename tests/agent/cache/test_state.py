@@ -13,7 +13,7 @@ from agent.cache.state import (
     CachedPrefix,
     CacheState,
     Cadence,
-    Digest,
+    PromptSegment,
     expected_requests,
     extend_digest,
     return_probability,
@@ -23,10 +23,23 @@ from gateway.core.ratelimit import MAX_REMEMBERED
 A = extend_digest(ROOT_DIGEST, b"a")
 B = extend_digest(A, b"b")
 C = extend_digest(B, b"c")
-PATH = [A, B, C]
+PATH = [
+    PromptSegment(
+        name="",
+        behind="block",
+        number=number,
+        tokens=1,
+        end_tokens=number + 1,
+        digest=digest,
+        end_position=number + 1,
+    )
+    for number, digest in enumerate((A, B, C))
+]
 
 
-def found(warmth: CacheState, path: Sequence[Digest], at_s: float) -> tuple[CachedPrefix, ...]:
+def found(
+    warmth: CacheState, path: Sequence[PromptSegment], at_s: float
+) -> tuple[CachedPrefix, ...]:
     """The prefixes, whenever they expire."""
     return tuple(CachedPrefix(one.segment, one.lifetime) for one in warmth.find(path, at_s))
 
@@ -72,7 +85,7 @@ def test_what_was_written_anew_carries_again_what_still_lives_behind_it() -> Non
 def test_what_was_found_missing_is_forgotten_with_all_behind_it() -> None:
     warmth = CacheState()
     warmth.record_request(PATH, read=0, writes=[(0, "5m"), (1, "5m"), (2, "5m")], at_s=0.0)
-    warmth.forget([B])
+    warmth.forget(PATH[1:2])
     assert found(warmth, PATH, 1.0) == (CachedPrefix(0, "5m"),)
 
 
@@ -85,14 +98,17 @@ def test_another_write_does_not_shorten_what_lives_longer() -> None:
 
 def test_memory_is_bounded_and_the_last_used_stays() -> None:
     warmth = CacheState(capacity=100)
-    warmth.record_request([A], read=0, writes=[(0, "1h")], at_s=0.0)
+    warmth.record_request(PATH[:1], read=0, writes=[(0, "1h")], at_s=0.0)
     for number in range(1_000):
         at_s = 1.0 + number / 10
         warmth.record_request(
-            [A, extend_digest(A, str(number).encode())], read=1, writes=[(1, "1h")], at_s=at_s
+            [PATH[0], PATH[1]._replace(digest=extend_digest(A, str(number).encode()))],
+            read=1,
+            writes=[(1, "1h")],
+            at_s=at_s,
         )
         assert len(warmth) <= 101
-    assert found(warmth, [A], 200.0) == (CachedPrefix(0, "1h"),)
+    assert found(warmth, PATH[:1], 200.0) == (CachedPrefix(0, "1h"),)
 
 
 # test_cadence
