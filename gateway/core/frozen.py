@@ -44,7 +44,7 @@ def frozen(
             init=False, repr=False, eq=False, frozen=inherits, kw_only=kw_only, slots=slots
         )(cls)
         made.__dataclass_params__.frozen = True  # else `dataclass(frozen=True)` refuses to inherit
-        methods = _refuse(made) | (_compare(made) if eq else {}) | (_STATE if slots else {})
+        methods = _REFUSE | (_compare(made) if eq else {}) | (_STATE if slots else {})
         methods |= {"__init__": _CompiledLater(made), "__repr__": _repr}
         for name in methods.keys() - own:
             setattr(made, name, methods[name])
@@ -95,21 +95,25 @@ def _compile(made: Any) -> Callable[..., None]:  # noqa: ANN401 - of any data cl
     return init
 
 
-def _refuse(made: Any) -> dict[str, Any]:  # noqa: ANN401 - of any data class
-    """Return what refuses changes, but for those of other attributes of a subclass."""
-    names = {one.name for one in fields(made)}
+def _is_fixed(self: Any, name: str) -> bool:  # noqa: ANN401 - of any data class
+    """Return whether an attribute keeps its value: all but others than fields in a subclass."""
+    made = type(self)
+    return "__dataclass_fields__" in vars(made) or name in made.__dataclass_fields__
 
-    def __setattr__(self: object, name: str, value: object) -> None:  # noqa: N807 - it becomes a method
-        if type(self) is made or name in names:
-            raise FrozenInstanceError(f"cannot assign to field {name!r}")
-        object.__setattr__(self, name, value)
 
-    def __delattr__(self: object, name: str) -> None:  # noqa: N807 - the same
-        if type(self) is made or name in names:
-            raise FrozenInstanceError(f"cannot delete field {name!r}")
-        object.__delattr__(self, name)
+def _set(self: object, name: str, value: object) -> None:
+    if _is_fixed(self, name):
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+    object.__setattr__(self, name, value)
 
-    return {"__setattr__": __setattr__, "__delattr__": __delattr__}
+
+def _delete(self: object, name: str) -> None:
+    if _is_fixed(self, name):
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
+
+
+_REFUSE: dict[str, Any] = {"__setattr__": _set, "__delattr__": _delete}
 
 
 def _compare(made: Any) -> dict[str, Any]:  # noqa: ANN401 - of any data class
