@@ -8,7 +8,6 @@ time, and for documents it can open neither files nor sockets. Standard input: o
 starts fast and can be run by its path.
 """
 
-import codecs
 import contextlib
 import encodings
 import importlib
@@ -27,7 +26,6 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 from xml.etree import ElementTree as ET
 
 from turbohtml import Document, Element, Markdown, Node, Text, parse
-from turbohtml.detect import detect
 
 MEMORY_BYTES: Final = 1024**3
 CPU_S: Final = 8
@@ -104,18 +102,18 @@ def decode_body(body: bytes, charset: str, *, cut: bool) -> str:
     for mark, encoding in _BOMS:
         if body.startswith(mark):
             return body[len(mark) :].decode(encoding, "replace")
-    codec = f"whatwg-{charset}"  # of turbohtml: labels mean what they do in browsers
-    try:
-        codecs.lookup(codec)
-    except (LookupError, ValueError):
-        codec = ""
-    if not codec or not charset.lower().startswith(STATEFUL_LABELS):
+    if not charset.lower().startswith(STATEFUL_LABELS):
         try:
             return body.decode("utf-8")
         except UnicodeDecodeError as error:
             if cut and error.start >= len(body) - 3:  # in the middle of a character
                 return body[: error.start].decode("utf-8")
-    return body.decode(codec or detect(body).codec or "utf-8", "replace")
+    from turbohtml.detect import detect  # noqa: PLC0415 - takes 10 ms, and most pages are in UTF-8
+
+    try:  # its codecs, which know the labels that browsers know
+        return body.decode(f"whatwg-{charset}", "replace")
+    except (LookupError, ValueError):
+        return body.decode(detect(body).codec or "utf-8", "replace")
 
 
 def extract_html(html: str, url: str) -> tuple[str, str]:
