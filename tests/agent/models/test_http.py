@@ -2,10 +2,13 @@
 words, event streams, full windows."""
 
 import asyncio
+import contextlib
+import gzip
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from http import HTTPStatus
 from itertools import pairwise
 
 import pytest
@@ -16,6 +19,7 @@ from agent.models import http
 from agent.models.base import (
     Model,
     ModelBusy,
+    ModelError,
     ModelUnusable,
     PromptTooLong,
     RequestRefused,
@@ -25,6 +29,7 @@ from agent.models.base import (
 )
 from agent.models.http import (
     EVENTS_AT_ONCE,
+    ModelHttpClient,
     SseEvent,
     SseEventTooLarge,
     SseParser,
@@ -36,6 +41,7 @@ from agent.models.http import (
 )
 from agent.models.openai import OpenAIModel
 from gateway.core.events import Usage
+from reverie.testing.servers.ircd import LOCALHOST, server_context
 from reverie.testing.servers.model_api import Answer
 from tests.kits.models import KEY, against, ask, end, make, request, text
 
@@ -117,8 +123,54 @@ def test_a_key_that_no_header_takes_is_refused_without_being_shown() -> None:
     assert "sk-" not in str(caught.value)
 
 
-def test_importing_the_models_does_not_import_httpx() -> None:
-    code = "import sys, agent.models.config; sys.exit('httpx' in sys.modules)"
+@contextlib.asynccontextmanager
+async def answering(
+    status: str, *, packed: bool = False, tls: bool = False
+) -> AsyncIterator[ModelHttpClient]:
+    """A client of a server that answers `{}` once it has read the head of a request, and closes."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        content = gzip.compress(b"{}") if packed else b"{}"
+        head = f"HTTP/1.1 {status}\r\ncontent-length: {len(content)}\r\n"
+        head += "content-encoding: gzip\r\n" if packed else ""
+        writer.write(f"{head}\r\n".encode() + content)
+        await writer.drain()
+        writer.close()
+
+    context = server_context() if tls else None
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        url = f"{'https' if tls else 'http'}://localhost:{port}/v1"
+        async with contextlib.aclosing(ModelHttpClient(url=url, headers={})) as api:
+            yield api
+
+
+async def test_only_a_server_with_a_trusted_certificate_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with answering("200 OK", tls=True) as api:
+        with pytest.raises(ModelUnusable, match="certificate"):
+            await api.fetch()
+    monkeypatch.setenv("SSL_CERT_FILE", str(LOCALHOST))
+    async with answering("200 OK", tls=True) as api:
+        assert await api.fetch() == b"{}"
+
+
+async def test_a_refusal_that_comes_before_the_whole_request_was_sent_is_read() -> None:
+    async with answering("413 Content Too Large") as api:
+        with pytest.raises(ModelError) as caught:
+            await api.fetch(b"x" * 20_000_000)
+    assert caught.value.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+
+
+async def test_a_packed_answer_is_unpacked() -> None:
+    async with answering("200 OK", packed=True) as api:
+        assert await api.fetch() == b"{}"
+
+
+def test_importing_the_models_imports_no_http_library() -> None:
+    code = "import sys, agent.models.config; sys.exit(bool({'httpx', 'httpcore'} & {*sys.modules}))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
