@@ -14,7 +14,7 @@ from gateway.core.frozen import frozen
 from gateway.core.tool_spec import Image, ResultExcerpt, ToolCall, ToolSpec
 
 if TYPE_CHECKING:
-    from agent.tokens.counter import CountText, PromptSize
+    from agent.tokens.counter import ConversationSize, CountText, PromptSize
 
 
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
@@ -88,10 +88,11 @@ class ModelMessage:
     parts: tuple[MessagePart, ...]
     thinking: str = ""
     """Thinking of an answer with calls: `StreamEnd.thinking`. Empty: not known."""
-    sizes: "dict[CountText, tuple[int, int]]" = field(
+    measured: "dict[CountText, tuple[tuple[ModelMessage, ...], ConversationSize]]" = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    """Tokens of its text and of its images, once `measure_prompt` has counted them in some way."""
+    """Messages in front of it and the size of them all, by the way of counting. Kept with one
+    message of a conversation: `agent.tokens.counter.measure_prompt`."""
     wire: dict[str, bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Its JSON, once a request held it, by form: a client's name for how it writes messages."""
 

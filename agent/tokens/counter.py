@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from agent.models.base import ModelMessage, ModelRequest, TextPart
 from gateway.core.frozen import frozen
@@ -259,10 +259,25 @@ class PromptSize:
     """Tokens of the whole prompt."""
 
 
+class ConversationSize(NamedTuple):
+    """Tokens of messages."""
+
+    messages: tuple[int, ...] = ()
+    """Of each."""
+    images: int = 0
+    total: int = 0
+    """Images included."""
+
+
+_NEW_MESSAGES = 8
+"""Messages that a request has more than the one before it of the same conversation, usually: an
+answer and a message, or those of a step."""
+
+
 def measure_prompt(request: ModelRequest, count: CountText = count_heuristically) -> PromptSize:
     """Estimate each part, uncorrected, with this counting function.
 
-    What was counted is kept with the request and its messages, so a longer request of the same
+    What was counted is kept with the request and a message, so a longer request of the same
     conversation costs only its new messages.
     """
     if (known := request.sizes.get(count)) is not None:
@@ -270,18 +285,38 @@ def measure_prompt(request: ModelRequest, count: CountText = count_heuristically
     tools = _measure_tools(request.tools, count)
     blocks = tuple([count(block.text) for block in request.blocks])
     now = sum([count(text) + FRAME_TOKENS for text in (request.aside, request.now) if text])
-    said = request.conversation
-    sizes = [message.sizes.get(count) or _measure_message(message, count) for message in said]
-    conversation = tuple([text + images for text, images in sizes])
+    said = _measure_conversation(request.conversation, count)
     request.sizes[count] = measured = PromptSize(
         tools=tools,
         blocks=blocks,
-        conversation=conversation,
+        conversation=said.messages,
         now=now,
-        images=sum([images for _, images in sizes]),
-        total=tools + sum(blocks) + sum(conversation) + now,
+        images=said.images,
+        total=tools + sum(blocks) + said.total + now,
     )
     return measured
+
+
+def _measure_conversation(said: tuple[ModelMessage, ...], count: CountText) -> ConversationSize:
+    """Return the size of a conversation, and keep that of all but its last message, which the next
+    request may continue.
+    """
+    start, known, common = 0, ConversationSize(), len(said) - 1
+    for end in range(common, max(0, common - _NEW_MESSAGES), -1):
+        before = said[end - 1].measured.get(count)
+        if before is not None and before[0] == said[: end - 1]:
+            start, known = end, before[1]
+            if end < common:
+                del said[end - 1].measured[count]
+            break
+    sizes, images, total = [*known.messages], known.images, known.total
+    for end, message in enumerate(said[start:], start + 1):
+        text_tokens, image_tokens = _measure_message(message, count)
+        sizes.append(text_tokens + image_tokens)
+        images, total = images + image_tokens, total + sizes[-1]
+        if end == common:
+            message.measured[count] = said[: end - 1], ConversationSize(tuple(sizes), images, total)
+    return ConversationSize(tuple(sizes), images, total)
 
 
 @lru_cache(maxsize=16)
@@ -291,7 +326,7 @@ def _measure_tools(tools: tuple[ToolSpec, ...], count: CountText) -> int:
 
 
 def _measure_message(message: ModelMessage, count: CountText) -> tuple[int, int]:
-    """Return the tokens of the text and of the images, and keep them with the message."""
+    """Return the tokens of the text and of the images."""
     text_tokens, image_tokens = FRAME_TOKENS, 0
     for part in message.parts:
         if isinstance(part, TextPart):
@@ -306,7 +341,6 @@ def _measure_message(message: ModelMessage, count: CountText) -> tuple[int, int]
             text_tokens += count(part.name) + count(part.arguments) + TOOL_TOKENS
         else:
             text_tokens += count(part.text) + TOOL_TOKENS
-    message.sizes[count] = text_tokens, image_tokens
     return text_tokens, image_tokens
 
 

@@ -256,8 +256,11 @@ class HistoryView:
                 )
                 view = replace(self, turns=(*self.turns, newest))
                 # Else each turn would look at all before it again.
-                tokens, is_plain = self.tokens + newest.tokens, self.is_plain and newest.is_plain
-                vars(view).update(tokens=tokens, is_plain=is_plain)
+                vars(view).update(
+                    label=self.label | newest.record.label,
+                    tokens=self.tokens + newest.tokens,
+                    is_plain=self.is_plain and newest.is_plain,
+                )
                 return view
             case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
                 return self.with_fold(entry.fact, entry.seq)
