@@ -27,7 +27,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
-from agent.models.base import ModelMessage, ModelRequest, TextPart
+from agent.models.base import (
+    ModelMessage,
+    ModelRequest,
+    TextPart,
+    find_beginning,
+    keep_beginning,
+)
 from gateway.core.frozen import frozen
 from gateway.core.media_types import identify_image
 from gateway.core.ratelimit import LruDict
@@ -269,11 +275,6 @@ class ConversationSize(NamedTuple):
     """Images included."""
 
 
-_NEW_MESSAGES = 8
-"""Messages that a request has more than the one before it of the same conversation, usually: an
-answer and a message, or those of a step."""
-
-
 def measure_prompt(request: ModelRequest, count: CountText = count_heuristically) -> PromptSize:
     """Estimate each part, uncorrected, with this counting function.
 
@@ -301,22 +302,20 @@ def _measure_conversation(said: tuple[ModelMessage, ...], count: CountText) -> C
     """Return the size of a conversation, and keep that of all but its last message, which the next
     request may continue.
     """
-    start, known, common = 0, ConversationSize(), len(said) - 1
-    for end in range(common, max(0, common - _NEW_MESSAGES), -1):
-        before = said[end - 1].measured.get(count)
-        if before is not None and before[0] == said[: end - 1]:
-            start, known = end, before[1]
-            if end < common:
-                del said[end - 1].measured[count]
-            break
-    sizes, images, total = [*known.messages], known.images, known.total
-    for end, message in enumerate(said[start:], start + 1):
-        text_tokens, image_tokens = _measure_message(message, count)
-        sizes.append(text_tokens + image_tokens)
-        images, total = images + image_tokens, total + sizes[-1]
-        if end == common:
-            message.measured[count] = said[: end - 1], ConversationSize(tuple(sizes), images, total)
-    return ConversationSize(tuple(sizes), images, total)
+    before = said[:-1]
+    start, known = find_beginning(before, count)
+    size = _add_messages(known or ConversationSize(), before[start:], count)
+    keep_beginning(before, count, size, start)
+    return _add_messages(size, said[-1:], count)
+
+
+def _add_messages(
+    size: ConversationSize, said: tuple[ModelMessage, ...], count: CountText
+) -> ConversationSize:
+    new = [_measure_message(message, count) for message in said]
+    totals = [text_tokens + image_tokens for text_tokens, image_tokens in new]
+    images = size.images + sum([image_tokens for _, image_tokens in new])
+    return ConversationSize((*size.messages, *totals), images, size.total + sum(totals))
 
 
 @lru_cache(maxsize=16)
