@@ -63,7 +63,7 @@ Offer = Literal["described", "named", "unnamed"]
 use: a prompt for one place, the result of another tool."""
 
 
-@frozen(eq=False)  # compared by identity, which costs nothing: requests share one tuple of them
+@frozen
 class ToolSpec:
     """Specification of a tool for the model."""
 
@@ -84,6 +84,9 @@ class ToolSpec:
     is_read_only: bool = False
     """True if the MCP server says that it changes nothing. Not sent to the model."""
     offer: Offer = "named"
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # each request looks up what was made of all tools
 
 
 class ToolCallRefused(Exception):
