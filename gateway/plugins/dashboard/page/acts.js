@@ -32,7 +32,7 @@ export const forgetResult = () => show(document.getElementById("told"));
  * Ask a question with two buttons, below `more`. Return the values of the fields in `more` by name, or null if the
  * answer is no.
  */
-export function ask(question, yes = "Yes", ...more) {
+export function ask(question, yes, ...more) {
   const form = h(
     "form",
     { method: "dialog" },

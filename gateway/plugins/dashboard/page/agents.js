@@ -76,7 +76,7 @@ export class Agents {
   paint() {
     this.timer = null;
     const [turns, agents] = [[...this.turns.values()], [...this.seen.values()]];
-    put(this.running, turns.length ? h("ul.running", turns.map(turn)) : empty("No turn runs."));
+    put(this.running, turns.length ? h("ul.running", turns.map((one) => h("li", { key: one.turn }, describe(one)))) : empty("No turn runs."));
     put(this.list, agents.length ? agents.map((one) => this.agent(one)) : empty("No agent is configured."));
   }
 
@@ -162,15 +162,12 @@ export class Agents {
   }
 }
 
-const turn = (one) =>
-  h(
-    "li",
-    { key: one.turn },
-    h("span.spin", { "aria-hidden": "true" }),
-    placed(one),
-    quiet(since(one.at)),
-    one.tool ? chip(said(one.tool), "open") : null,
-    h("span.spring"),
-    acts({ label: "Stop", words: ["stop"], place: one.conversation }),
-    one.tail ? h("p.tail", said(one.tail)) : null,
-  );
+/** Return a turn that runs, with what it has written so far, and a button that stops it. */
+export const describe = (turn) => [
+  h("span.spin", { "aria-hidden": "true" }),
+  placed(turn),
+  quiet(since(turn.at)),
+  turn.tool ? chip(said(turn.tool), "open") : null,
+  acts({ label: "Stop", words: ["stop"], place: turn.conversation, title: "Stop what the agent is doing there" }),
+  turn.tail ? h("p.tail", said(turn.tail)) : null,
+];

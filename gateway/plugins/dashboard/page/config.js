@@ -164,7 +164,7 @@ export class Config {
     if (!result.answer.saved) return this.changed();
     const later = result.answer.needs_restart.join(", ");
     tell({ ok: true, text: later ? `Saved. After the next start: ${later}.` : "Saved and in use." });
-    this.file = { ...this.file, text: this.text.value, sha256: null }; // what the gateway has written is loaded
+    this.file = { ...this.file, text, sha256: null }; // what the gateway has written is loaded
     await this.load().catch(() => {});
   }
 }

@@ -24,7 +24,7 @@ const colour = (index) => `c${(index % COLOURS) + 1}`;
 
 export class Costs {
   constructor() {
-    Object.assign(this, { name: "costs", title: "Costs", sums: h("div") });
+    Object.assign(this, { name: "costs", title: "Costs", sums: h("div"), times: [] });
     this.hours = select("Span", { "24 hours": 24, "7 days": 168, "31 days": 744 });
     this.by = select("Sums by", { channel: "channel", room: "conversation", day: "day", person: "person", model: "model", agent: "agent" });
     this.hours.onchange = this.by.onchange = () => this.load();
@@ -34,8 +34,8 @@ export class Costs {
     this.axis = h("div.axis", { "aria-hidden": "true" });
     this.ticks = h("div.ticks", { "aria-hidden": "true" });
     this.plot = h("div.plot", this.axis, this.drawing, this.slider, this.ticks, this.told);
-    this.tools = [h("span.spring"), this.hours];
-    this.body = [panel("Cost per channel", this.plot), panel("Sums", this.sums, [h("span.spring"), "by ", this.by])];
+    this.tools = this.hours;
+    this.body = [panel("Cost per channel", this.plot), panel("Sums", this.sums, [" by ", this.by])];
   }
 
   async load() {
@@ -92,6 +92,7 @@ export class Costs {
 
   /** Tell the costs of the chosen time. */
   read() {
+    if (!this.times.length) return;
     const index = this.slider.valueAsNumber;
     const at = this.times[index];
     const when = `${day(at)} ${hour(at)}–${hour(at + this.width)}`;

@@ -4,8 +4,6 @@
  */
 
 const SVG = "http://www.w3.org/2000/svg";
-/** Names of all listeners in use, for `put`. */
-const listeners = new Set();
 /** Attributes that change as the page is used: what is drawn again does not set them back. */
 const OWN = ["open", "aria-busy", "style"];
 
@@ -24,13 +22,19 @@ export function h(name, ...rest) {
   if (classes.some(Boolean)) element.setAttribute("class", classes.filter(Boolean).join(" "));
   for (const [key, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
-    if (key.startsWith("on")) listeners.add(key);
-    if (key.startsWith("on") || key === "key" || key === "kept") element[key] = value;
+    if (key.startsWith("on")) listen(element, key.slice(2), value);
+    else if (key === "key" || key === "kept") element[key] = value;
     else if (key === "style") for (const [one, to] of Object.entries(value)) element.style.setProperty(one, to);
     else element.setAttribute(key, value === true ? "" : value);
   }
   element.append(...present(rest));
   return element;
+}
+
+/** Call a listener, or the one that `put` has put in its place. */
+function listen(element, type, listener) {
+  element.listeners = { ...element.listeners, [type]: listener };
+  element.addEventListener(type, (event) => element.listeners[type](event));
 }
 
 /** Replace all children. */
@@ -78,7 +82,7 @@ function update(old, next) {
   for (const { name, value } of next.attributes)
     if (old.getAttribute(name) !== value && !OWN.includes(name)) old.setAttribute(name, value);
   if (old.style.cssText !== next.style.cssText) old.style.cssText = next.style.cssText;
-  for (const name of listeners) old[name] = next[name];
+  old.listeners = next.listeners;
   patch(old, next);
 }
 

@@ -45,7 +45,6 @@ const formatter = (options) => {
   const { format } = new Intl.NumberFormat("en", options);
   return (value) => (value === null || value === undefined ? "–" : format(value));
 };
-export const number = formatter();
 /** Format as `12.3K`. */
 export const tokens = formatter({ notation: "compact", maximumSignificantDigits: 3 });
 /** Format a share of 1 as percent. */

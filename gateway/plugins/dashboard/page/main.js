@@ -6,7 +6,7 @@ import { ApiError, get, loadRole, may, Refresh, setToken, takeToken, token } fro
 import { Channels } from "./channels.js";
 import { Config } from "./config.js";
 import { Costs } from "./costs.js";
-import { chip, h, put, said, show } from "./dom.js";
+import { chip, put, said, show } from "./dom.js";
 import { Events } from "./events.js";
 import { plural, setClock, since } from "./format.js";
 import { audit, Live, Search, turns, warnings } from "./lists.js";
@@ -183,8 +183,7 @@ function theme(by = 1) {
   const next = names[(names.indexOf(document.documentElement.dataset.theme) + by) % names.length];
   document.documentElement.dataset.theme = next;
   if (by) localStorage.setItem("reverie.theme", next);
-  show($("theme"), h("span", { "aria-hidden": "true" }, THEMES[next]), h("span.word", ` ${next}`));
-  $("theme").ariaLabel = `Theme: ${next}`;
+  $("theme").textContent = `${THEMES[next]} ${next}`;
 }
 
 const KEYS = {

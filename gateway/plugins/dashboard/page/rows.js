@@ -1,10 +1,10 @@
 /** Lists of any length, and lists of the log. */
 
 import { get } from "./api.js";
-import { empty, h, put, show } from "./dom.js";
+import { empty, h, show } from "./dom.js";
 
 /** Rows beyond those in sight. */
-const SPARE = 8;
+const SPARE = 4;
 const JUMPS = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
 const PAGE = 200;
 /** Most entries of a list that are kept as new ones come in. */
@@ -22,8 +22,8 @@ export class Rows {
    * opened; else `open(item)` is called. `none`: words for an empty list. `more()`: loads further items at the end.
    */
   constructor({ label, columns, details, open = (item) => this.unfold(item), none, more }) {
-    Object.assign(this, { columns, details, open, none, more, items: [], active: null, opened: null, loading: false });
-    this.window = h("div.window", { role: "presentation" });
+    Object.assign(this, { columns, details, open, none, more, items: [], drawn: new Map(), active: null, opened: null, loading: false });
+    this.window = h("div.window");
     this.list = h(
       "div.rows.scroll",
       {
@@ -41,14 +41,13 @@ export class Rows {
     this.below = h("div.below");
     const heads = details && h("div.line.heads", { "aria-hidden": "true" }, columns.map(([name, kind]) => h("span", { class: kind }, name)));
     this.root = h("div.panel.list", heads, this.blank, this.list, this.below);
-    new ResizeObserver(() => this.paint()).observe(this.list);
+    new ResizeObserver(() => {
+      this.row = parseFloat(getComputedStyle(this.list).getPropertyValue("--row"));
+      this.paint();
+    }).observe(this.list);
   }
 
   index = (seq) => this.items.findIndex((one) => one.seq === seq);
-
-  get row() {
-    return parseFloat(getComputedStyle(this.list).getPropertyValue("--row"));
-  }
 
   /** Show these items, the first on top. Each has a `seq` of its own. What is in sight stays where it is. */
   set(items, none = this.none) {
@@ -66,29 +65,30 @@ export class Rows {
   }
 
   paint() {
-    const [from, height, row] = [this.list.scrollTop, this.list.clientHeight, this.row];
-    if (!height) return;
-    const first = Math.max(0, Math.floor(from / row) - SPARE);
-    const last = Math.ceil((from + height) / row) + SPARE;
-    this.window.style.setProperty("--first", first);
-    put(this.window, this.items.slice(first, last).map((item, index) => this.line(item, first + index)));
+    const { scrollTop, clientHeight } = this.list;
+    if (!clientHeight || !this.row) return;
+    const first = Math.max(0, Math.floor(scrollTop / this.row) - SPARE);
+    const last = Math.ceil((scrollTop + clientHeight) / this.row) + SPARE;
+    const before = this.drawn;
+    this.drawn = new Map(this.items.slice(first, last).map((item) => [item, before.get(item) ?? this.line(item)]));
+    for (const [item, line] of before) if (!this.drawn.has(item)) line.remove();
+    let [at, index] = [this.window.firstChild, first];
+    for (const [item, line] of this.drawn) {
+      if (line === at) at = at.nextSibling;
+      else this.window.insertBefore(line, at);
+      index += 1;
+      const place = [index, this.items.length, item.seq === this.active].map(String);
+      if (place.join() === line.place) continue; // setting it again would cost
+      line.place = place.join();
+      line.style.top = `${(index - 1) * this.row}px`;
+      [line.ariaPosInSet, line.ariaSetSize, line.ariaSelected] = place;
+    }
     this.list.ariaActiveDescendantElement = this.window.querySelector("[aria-selected=true]");
     if (last >= this.items.length && this.items.length) this.load();
   }
 
-  line = (item, index) =>
-    h(
-      "div.line",
-      {
-        key: item.seq,
-        class: item.tone,
-        role: "option",
-        "aria-selected": String(item.seq === this.active),
-        "aria-posinset": index + 1,
-        "aria-setsize": this.items.length,
-      },
-      this.columns.map(([, kind, cell]) => h("span", { class: kind }, cell(item))),
-    );
+  line = (item) =>
+    h("div.line", { key: item.seq, class: item.tone, role: "option" }, this.columns.map(([, kind, cell]) => h("span", { class: kind }, cell(item))));
 
   focused() {
     if (this.index(this.active) < 0) this.active = this.items[Math.ceil(this.list.scrollTop / this.row)]?.seq ?? null;
@@ -165,7 +165,7 @@ export class Log {
 
   /** Load the newest entries, also to learn what became of them. Entries that came in meanwhile stay. */
   async load() {
-    if (this.path === null) return;
+    if (this.path === null) return this.draw();
     const query = this.query;
     const { items, next } = await get(this.path, { ...query, limit: PAGE });
     if (query !== this.query) return; // another question was asked meanwhile

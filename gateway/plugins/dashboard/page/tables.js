@@ -3,7 +3,7 @@
 import { acts } from "./acts.js";
 import { may } from "./api.js";
 import { chip, h, said } from "./dom.js";
-import { dollars, number, share, time, tokens, took } from "./format.js";
+import { dollars, share, time, tokens, took } from "./format.js";
 import { markdown } from "./markdown.js";
 import { address } from "./views.js";
 
@@ -30,7 +30,6 @@ function show(name, value) {
   if (name.endsWith("_s")) return took(value);
   if (name.endsWith("_tokens")) return tokens(value);
   if (name.endsWith("_share")) return share(value);
-  if (typeof value === "number") return number(value);
   if (ISO.test(value)) return time(value);
   return toneOf(value) ? state(value) : said(value);
 }

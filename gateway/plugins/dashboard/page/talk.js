@@ -1,8 +1,9 @@
 /** One conversation: its last messages, a field to answer, and the last prompt. */
 
 import { acts, choice, order, send, tell } from "./acts.js";
+import { describe } from "./agents.js";
 import { get, may } from "./api.js";
-import { chip, empty, h, put, quiet, said } from "./dom.js";
+import { chip, empty, h, put, said } from "./dom.js";
 import { plural, time } from "./format.js";
 import { fateChip } from "./legend.js";
 import { markdown } from "./markdown.js";
@@ -146,13 +147,6 @@ export class Talk {
 
   turn() {
     const turn = this.agents.turnIn(this.id);
-    if (!turn) return null;
-    const doing = turn.tool ? `uses ${turn.tool}` : turn.tail ? "writes" : "thinks";
-    return [
-      h("span.spin", { "aria-hidden": "true" }),
-      quiet(said(turn.agent), ` ${doing} …`),
-      acts({ label: "Stop", words: ["stop"], place: this.id, title: "Stop what the agent is doing here" }),
-      turn.tail ? h("p.tail", said(turn.tail)) : null,
-    ];
+    return turn ? describe(turn) : null;
   }
 }

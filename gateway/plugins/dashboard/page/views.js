@@ -32,7 +32,6 @@ export class Views {
   /** Show or hide a view in the navigation. */
   offer(name, there) {
     this.link(name).hidden = !there;
-    if (!there && Refresh.view === name) location.replace("#waiting");
   }
 
   /** Tell the number of what waits. */

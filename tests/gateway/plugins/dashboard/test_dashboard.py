@@ -252,6 +252,7 @@ def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None
         assert page.evaluate("document.activeElement.matches('#live .rows')")
         page.keyboard.press("8")
         slider = page.get_by_label("Time of the costs")
+        expect(page.locator("#costs .told")).not_to_be_empty()
         slider.focus()
         page.keyboard.press("Home")
         expect(page.locator("#costs .told")).to_contain_text(f"{TELEGRAM} $0")
@@ -282,6 +283,7 @@ def test_a_long_list_has_only_what_is_in_sight_in_the_document(
 ) -> None:
     with tab(browser) as it:
         page = it.open(gateway.address, "plugins")
+        expect(page.get_by_role("table", name="Plugins")).to_be_visible()
         page.evaluate(ADDED)
         many = page.locator("#many .rows")
         expect(many.locator(".line").first).to_have_text("row 10000")
@@ -371,7 +373,7 @@ def test_themes_follow_the_system_or_the_person(gateway: House, browser: Browser
         page.keyboard.press("t")
         page.keyboard.press("t")
         page.reload()
-        expect(page.locator("#theme")).to_have_attribute("aria-label", "Theme: light")
+        expect(page.locator("#theme")).to_contain_text("light")
         assert page.evaluate(ground) == light
 
 
