@@ -150,20 +150,20 @@ def parse_channel_id(
     is_post = room is not None and room.kind in SILENT_TYPES
     stands_in_room = to.thread in directory.unopened or (str(message) == to.thread and not is_post)
     name = to.room if to.thread is None or stands_in_room else to.thread
-    found = parse_id(name)
-    if not found:
-        raise Rejected(f"{name!r} is not a channel of Discord")
-    return found
+    return _require_id(name, "channel")
+
+
+def _require_id(name: str, what: str) -> str:
+    if found := parse_id(name):
+        return found
+    raise Rejected(f"{name!r} is not a {what} of Discord")
 
 
 def parse_message_id(message: MessageId) -> str:
     """Return the message's id. Raises `Rejected`: answers to commands have ids, too, but cannot be
     used.
     """
-    found = parse_id(message)
-    if not found:
-        raise Rejected(f"{message!r} is not a message of Discord")
-    return found
+    return _require_id(message, "message")
 
 
 def parse_reply_id(message: MessageId | None) -> str:

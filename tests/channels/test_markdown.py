@@ -63,11 +63,6 @@ INLINE = [
 ]
 
 
-@pytest.mark.parametrize(("markdown", "expected"), INLINE)
-def test_reads_what_stands_in_a_line(markdown: str, expected: str) -> None:
-    assert shown(markdown) == expected
-
-
 BLOCKS = [
     ("a\nb\n\nc\n\n\n\nd", "a\nb\n\nc\n\nd"),
     ("a  \nb\\\nc", "a\nb\nc"),
@@ -112,8 +107,8 @@ BLOCKS = [
 ]
 
 
-@pytest.mark.parametrize(("markdown", "expected"), BLOCKS)
-def test_reads_blocks(markdown: str, expected: str) -> None:
+@pytest.mark.parametrize(("markdown", "expected"), [*INLINE, *BLOCKS])
+def test_reads_what_stands_in_a_line_and_blocks(markdown: str, expected: str) -> None:
     assert shown(markdown) == expected
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.clock import ManualClock
 from gateway.store import Store
 from reverie.testing.servers.model_api import ModelApi
 from tests.kits.store import opened
@@ -17,6 +18,11 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     """An empty store in `s.db`, with a clock that stands still."""
     async with await opened(tmp_path / "s.db") as made:
         yield made
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture

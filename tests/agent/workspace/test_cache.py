@@ -37,6 +37,11 @@ class Cached:
 
 
 @pytest.fixture
+def it(root: Path) -> Cached:
+    return Cached(root)
+
+
+@pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make(tmp_path / "w", "calm")
 
@@ -47,8 +52,7 @@ def make(directory: Path, text: str) -> Path:
     return directory
 
 
-def test_a_hit_waits_for_nothing_and_is_counted(root: Path) -> None:
-    it = Cached(root)
+def test_a_hit_waits_for_nothing_and_is_counted(root: Path, it: Cached) -> None:
     asked = it.cache.get(root, scope="public", family="x")
     with pytest.raises(StopIteration) as done:
         asked.send(None)
@@ -56,8 +60,7 @@ def test_a_hit_waits_for_nothing_and_is_counted(root: Path) -> None:
     assert it.counts == (2, 1, 0)
 
 
-def test_an_edit_is_seen_by_the_next_turn_after_the_debounce(root: Path) -> None:
-    it = Cached(root)
+def test_an_edit_is_seen_by_the_next_turn_after_the_debounce(root: Path, it: Cached) -> None:
     (root / "SOUL.md").write_text("bolder")
     asked = asyncio.run(it.cache.get(root, scope="public", family="x"))
     assert asked.identity == "# SOUL.md\n\ncalm"
@@ -65,8 +68,7 @@ def test_an_edit_is_seen_by_the_next_turn_after_the_debounce(root: Path) -> None
     assert it.counts == (2, 2, 1)
 
 
-def test_only_persona_files_count(root: Path) -> None:
-    it = Cached(root)
+def test_only_persona_files_count(root: Path, it: Cached) -> None:
     (root / "notes.txt").write_text("x")
     (root / "AVATAR.json.tmp").write_text("x")
     (root / "sub").mkdir()
@@ -76,10 +78,9 @@ def test_only_persona_files_count(root: Path) -> None:
     assert (it.soul(), it.counts[1:]) == ("calm\n\n# AGENTS.md\n\nwork", (2, 1))
 
 
-def test_scopes_and_families_are_kept_apart(root: Path) -> None:
+def test_scopes_and_families_are_kept_apart(root: Path, it: Cached) -> None:
     (root / "USER.md").write_text("likes tea")
     (root / "SOUL.small.md").write_text("small")
-    it = Cached(root)
     for _ in range(2):
         assert it.bundle("private").private == "# USER.md\n\nlikes tea"
         assert it.bundle("public").private == ""
@@ -90,9 +91,8 @@ def test_scopes_and_families_are_kept_apart(root: Path) -> None:
 
 
 def test_a_directory_that_is_deleted_and_made_again_is_seen(
-    root: Path, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture, it: Cached
 ) -> None:
-    it = Cached(root)
     shutil.rmtree(root)
     assert it.soul() == it.soul() == "calm"
     assert caplog.text.count("is not there now") == 1
@@ -101,9 +101,8 @@ def test_a_directory_that_is_deleted_and_made_again_is_seen(
 
 
 def test_what_cannot_be_read_just_now_leaves_what_was_read(
-    root: Path, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture, it: Cached
 ) -> None:
-    it = Cached(root)
     with socket.socket(socket.AF_UNIX) as busy:
         (root / "SOUL.md").unlink()
         busy.bind(str(root / "SOUL.md"))  # opening a socket fails, for root too
@@ -114,11 +113,10 @@ def test_what_cannot_be_read_just_now_leaves_what_was_read(
     assert it.soul() == "fine"
 
 
-def test_a_file_behind_a_link_counts(root: Path) -> None:
+def test_a_file_behind_a_link_counts(root: Path, it: Cached) -> None:
     (root / "real").write_text("calm")
     (root / "SOUL.md").unlink()
     (root / "SOUL.md").symlink_to("real")
-    it = Cached(root)
     (root / "real").write_text("bolder")
     assert it.soul() == "bolder"
 
@@ -145,9 +143,10 @@ async def test_switched_off_it_reads_each_time(
     assert caplog.text.count("AVATAR.png is left out") == 1
 
 
-def test_a_change_is_logged_with_its_place(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_change_is_logged_with_its_place(
+    root: Path, caplog: pytest.LogCaptureFixture, it: Cached
+) -> None:
     caplog.set_level(logging.INFO, "reverie.workspace")
-    it = Cached(root)
     os.utime(root / "SOUL.md")  # the same bytes: read again, and nothing to tell
     it.soul()
     assert it.counts[1] == 2

@@ -44,6 +44,11 @@ DAY_S = 86_400.0
 
 
 @pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON)
+
+
+@pytest.fixture
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with living(tmp_path, most(sender=SENDER)) as made:
         yield made
@@ -193,8 +198,9 @@ async def test_spellings_of_one_account_are_one_person(tmp_path: Path) -> None:
         assert await house.answered(said("account:ann", "#elsewhere")) == 0
 
 
-async def test_money_is_for_a_day_and_holds_over_a_restart(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
+async def test_money_is_for_a_day_and_holds_over_a_restart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with living(tmp_path, most(room_usd=0.5), clock=clock) as house:
         assert await house.answered(said()) == 1
         await house.pay(said(), 0.4, None)
@@ -253,8 +259,9 @@ async def test_a_turn_that_many_asked_for_is_shared(tmp_path: Path) -> None:
         assert (await house.take(said("bob", "#b"))).judgement.fate == "context"
 
 
-async def test_what_has_no_known_price_costs_what_is_assumed(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
+async def test_what_has_no_known_price_costs_what_is_assumed(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with living(tmp_path, most(sender_usd=0.5), clock=clock) as house:
         turn = spent(
             said().at.conversation, account(plain=100_000), senders=["ann"], at=house.clock.now()
@@ -266,8 +273,7 @@ async def test_what_has_no_known_price_costs_what_is_assumed(tmp_path: Path) -> 
         assert await house.answered(said("bob")) == 1
 
 
-async def test_owners_and_admins_spend_nobodys_budget(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
+async def test_owners_and_admins_spend_nobodys_budget(tmp_path: Path, clock: ManualClock) -> None:
     async with living(
         tmp_path, most(sender_usd=0.5, room_usd=0.5, agent_usd=0.5), clock=clock
     ) as house:
@@ -392,8 +398,9 @@ def test_whatever_happens_the_day_never_costs_more_than_its_money(
         asyncio.run(story(Path(directory)))
 
 
-async def test_what_could_not_be_paid_is_told_once_a_day_over_a_restart(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
+async def test_what_could_not_be_paid_is_told_once_a_day_over_a_restart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     for is_told in (True, False):
         async with living(tmp_path, most(sender_usd=0.5), clock=clock) as house:
             for _ in range(3):
@@ -443,7 +450,7 @@ async def test_a_command_that_has_a_model_asked_takes_like_a_message(tmp_path: P
         )
 
 
-async def test_another_nick_is_no_way_around(tmp_path: Path) -> None:
+async def test_another_nick_is_no_way_around(tmp_path: Path, clock: ManualClock) -> None:
     """Also in direct chats, where each nick is a room of its own; costs of earlier nicks are known
     after a restart."""
 
@@ -457,7 +464,6 @@ async def test_another_nick_is_no_way_around(tmp_path: Path) -> None:
         assert await house.answered(*map(alone, range(20))) == 3
         assert await house.answered(alone(1, "other")) == 1
 
-    clock = ManualClock(NOON)
     async with living(tmp_path / "cost", most(sender_usd=0.5), clock=clock) as house:
         first = alone(1)
         who = [str(first.sender.id)]
@@ -535,8 +541,9 @@ async def test_repeats_in_one_batch_take_once(house: House) -> None:
     assert await house.answered(said(), said()) == 1
 
 
-async def test_what_was_said_lately_is_not_said_again_after_a_restart(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
+async def test_what_was_said_lately_is_not_said_again_after_a_restart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with living(tmp_path, most(sender=SENDER), clock=clock) as house:
         await house.answered(said(), said(), said())
         assert len(await house.notices()) == len(house.told) == 1

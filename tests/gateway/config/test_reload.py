@@ -73,6 +73,12 @@ def live(directory: Path) -> LiveSettings:
     return LiveSettings(read_config(directory, {}).settings, directory, {})
 
 
+@pytest.fixture
+def plain(tmp_path: Path) -> LiveSettings:
+    write(tmp_path)
+    return live(tmp_path)
+
+
 def test_an_agents_own_word_counts_before_the_general_one(tmp_path: Path) -> None:
     write(tmp_path, own="true", general="false")
     now = live(tmp_path)
@@ -83,34 +89,30 @@ def test_an_agents_own_word_counts_before_the_general_one(tmp_path: Path) -> Non
 
 
 async def test_a_broken_file_changes_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, plain: LiveSettings
 ) -> None:
-    write(tmp_path)
-    now = live(tmp_path)
     write(tmp_path, own="perhaps")
-    await now.reload()
-    assert "prompt_cache" in now.enabled["ana"]
+    await plain.reload()
+    assert "prompt_cache" in plain.enabled["ana"]
     (said,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert "reverie.yaml:3" in said
     write(tmp_path, own="false")
-    await now.reload()
-    assert "prompt_cache" not in now.enabled["ana"]
+    await plain.reload()
+    assert "prompt_cache" not in plain.enabled["ana"]
 
 
 async def test_files_that_change_what_needs_a_restart_wait_for_it_whole(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, plain: LiveSettings
 ) -> None:
-    write(tmp_path)
-    now = live(tmp_path)
     write(tmp_path, general="false", port="9100")
-    assert await now.reload() == ReloadResult(after_restart=("ops.port",))
-    assert "prompt_cache" in now.enabled["bob"]
+    assert await plain.reload() == ReloadResult(after_restart=("ops.port",))
+    assert "prompt_cache" in plain.enabled["bob"]
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING] == [
         "the configuration was read again; all changes wait for a restart, for: ops.port"
     ]
     write(tmp_path, general="false")
-    assert await now.reload() == ReloadResult(applied=(CACHE,))
-    assert "prompt_cache" not in now.enabled["bob"]
+    assert await plain.reload() == ReloadResult(applied=(CACHE,))
+    assert "prompt_cache" not in plain.enabled["bob"]
 
 
 async def test_a_directory_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> None:
@@ -142,17 +144,17 @@ class Held(ConfigFiles):
         return found
 
 
-async def test_a_file_that_is_gone_while_it_is_read_changes_nothing(tmp_path: Path) -> None:
-    write(tmp_path)
-    now = live(tmp_path)
-    now.files = disk = Held(tmp_path)
+async def test_a_file_that_is_gone_while_it_is_read_changes_nothing(
+    tmp_path: Path, plain: LiveSettings
+) -> None:
+    plain.files = disk = Held(tmp_path)
     write(tmp_path, own="false")
-    looking = asyncio.create_task(now.reload())
+    looking = asyncio.create_task(plain.reload())
     await asyncio.to_thread(disk.reading.wait)
     disk.gone = True
     disk.go.set()
     assert await looking == ReloadResult(read_error="No such file or directory")
-    assert "prompt_cache" in now.enabled["ana"]
+    assert "prompt_cache" in plain.enabled["ana"]
 
 
 def test_whoever_may_read_a_file_counts_as_what_is_in_it(tmp_path: Path) -> None:
@@ -168,16 +170,14 @@ def test_whoever_may_read_a_file_counts_as_what_is_in_it(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("where", ["reverie.yaml", "key", "prices.yaml", "ca.pem"])
 async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(
-    tmp_path: Path, where: str
+    tmp_path: Path, where: str, plain: LiveSettings
 ) -> None:
     """Whoever opened a pipe would wait for a writer: the reading for ever, and the end of the
     process with it."""
     reasons: list[str] = []
-    write(tmp_path)
-    now = live(tmp_path)
-    now.add_reload_listener(
+    plain.add_reload_listener(
         lambda _: reasons.extend(
-            one.explain_unconnectable() for one in now.settings.channels.values()
+            one.explain_unconnectable() for one in plain.settings.channels.values()
         )
     )
     (tmp_path / where).unlink(missing_ok=True)
@@ -197,7 +197,7 @@ async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(
             text.replace("channels: {}\n", "") if where == "ca.pem" else text
         )
     async with asyncio.timeout(120):
-        came = await now.reload()
+        came = await plain.reload()
     told = [*map(str, came.problems), *reasons]
     assert where == "prices.yaml" or any(
         word in told[0] for word in ("not a regular file", "no plain file", "no configuration")
@@ -272,9 +272,15 @@ def opened(directory: Path, dm: str) -> None:
     (directory / "reverie.yaml").write_text(text)
 
 
-async def test_everybody_prepares_before_anything_is_put_in_force(tmp_path: Path) -> None:
+@pytest.fixture
+def now(tmp_path: Path) -> LiveSettings:
     opened(tmp_path, "open")
-    now = live(tmp_path)
+    return live(tmp_path)
+
+
+async def test_everybody_prepares_before_anything_is_put_in_force(
+    tmp_path: Path, now: LiveSettings
+) -> None:
     takers = [Taker(now), Taker(now)]
     came: list[ReloadResult] = []
     now.add_reload_listener(came.append)
@@ -288,9 +294,9 @@ async def test_everybody_prepares_before_anything_is_put_in_force(tmp_path: Path
     assert came == [ReloadResult(applied=("access.dm",))]
 
 
-async def test_who_cannot_leaves_all_as_it_was_and_is_told_with_its_line(tmp_path: Path) -> None:
-    opened(tmp_path, "open")
-    now = live(tmp_path)
+async def test_who_cannot_leaves_all_as_it_was_and_is_told_with_its_line(
+    tmp_path: Path, now: LiveSettings
+) -> None:
     takers = [
         Taker(now),
         Taker(now, refuses="access.dm"),
@@ -312,10 +318,8 @@ async def test_who_cannot_leaves_all_as_it_was_and_is_told_with_its_line(tmp_pat
 
 
 async def test_a_bug_in_making_ready_leaves_all_as_it_was(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, now: LiveSettings
 ) -> None:
-    opened(tmp_path, "open")
-    now = live(tmp_path)
     before, good = now.settings, Taker(now)
     now.on_change(good.prepare)
     now.on_change(Taker(now, breaks=True).prepare)
@@ -327,10 +331,8 @@ async def test_a_bug_in_making_ready_leaves_all_as_it_was(
 
 
 async def test_what_is_secret_is_told_before_it_is_used_also_if_it_is_refused(
-    tmp_path: Path,
+    tmp_path: Path, now: LiveSettings
 ) -> None:
-    opened(tmp_path, "open")
-    now = live(tmp_path)
     taker, learnt = Taker(now, refuses="access.dm"), list[tuple[int, frozenset[str]]]()
     now.on_change(taker.prepare)
     now.add_secret_listener(lambda known: learnt.append((len(taker.seen), frozenset(known))))
@@ -343,10 +345,8 @@ async def test_what_is_secret_is_told_before_it_is_used_also_if_it_is_refused(
 
 
 async def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_the_next(
-    tmp_path: Path,
+    tmp_path: Path, now: LiveSettings
 ) -> None:
-    opened(tmp_path, "open")
-    now = live(tmp_path)
     taker = Taker(now)
     now.on_change(taker.prepare)
     now.files = disk = Held(tmp_path)
@@ -364,18 +364,18 @@ async def test_readings_are_one_at_a_time_and_what_is_written_meanwhile_is_for_t
     assert await now.reload() == ReloadResult()
 
 
-async def test_agents_change_at_once_and_come_or_go_at_a_restart(tmp_path: Path) -> None:
-    write(tmp_path)
-    now = live(tmp_path)
+async def test_agents_change_at_once_and_come_or_go_at_a_restart(
+    tmp_path: Path, plain: LiveSettings
+) -> None:
     text = (tmp_path / "reverie.yaml").read_text()
     bob, ana = "  - {id: bob}\n", text[text.index("  - {id: ana") : text.index("  - {id: bob")]
     moved = "  - {id: bob, bindings: [{match: {room: lobby}}]}\n"
     (tmp_path / "reverie.yaml").write_text(text.replace(ana + bob, moved + ana))
-    assert (await now.reload()).applied == ("agents.bob.bindings", "agents")
-    assert [one.id for one in now.settings.agents] == ["bob", "ana"]
+    assert (await plain.reload()).applied == ("agents.bob.bindings", "agents")
+    assert [one.id for one in plain.settings.agents] == ["bob", "ana"]
     (tmp_path / "reverie.yaml").write_text(text.replace(bob, "  - {id: cid}\n"))
-    assert await now.reload() == ReloadResult(after_restart=("agents.bob", "agents.cid"))
-    assert now.agents["bob"].bindings[0].match.room == "lobby"
+    assert await plain.reload() == ReloadResult(after_restart=("agents.bob", "agents.cid"))
+    assert plain.agents["bob"].bindings[0].match.room == "lobby"
 
 
 # New settings in components at work: running work ends with the old ones, and new work uses the new

@@ -172,6 +172,11 @@ def command(who: str, *, direct: bool) -> Command:
     )
 
 
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOON)
+
+
 async def test_owners_are_told_where_the_operator_wants_it(tmp_path: Path) -> None:
     async with living(tmp_path, to=HERE) as told:
         await told.hears(said("root", "root", kind="direct"))
@@ -294,8 +299,9 @@ async def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_pat
             ]
 
 
-async def test_else_in_the_direct_chat_that_a_verified_owner_used_last(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
+async def test_else_in_the_direct_chat_that_a_verified_owner_used_last(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with living(tmp_path, clock=clock) as told:
         nobody = said("boss", "boss", kind="direct")
         others: list[Fact] = [
@@ -343,13 +349,14 @@ async def test_elsewhere_than_on_a_channel_that_does_not_work(tmp_path: Path) ->
         assert places == [f"{CHANNEL}/root", "irc.y/root", f"{CHANNEL}/root"]
 
 
-async def test_at_the_operators_console_only_while_no_other_place_is_known(tmp_path: Path) -> None:
+async def test_at_the_operators_console_only_while_no_other_place_is_known(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     """Nobody may be looking at the console."""
     alone = Address(channel=OPERATOR_CHANNEL, room=RoomId("operator"))
     spoken = replace(said("operator", "operator", kind="direct"), at=alone)
     again = replace(spoken, id=MessageId("m-again"))
 
-    clock = ManualClock(NOON)
     async with living(tmp_path, clock=clock) as told:
         await told.hears(spoken)
         await told.tell("a", "to the console")
@@ -393,8 +400,9 @@ async def test_what_nobody_can_be_told_stands_in_the_log_of_the_process(
         assert await told.all_said() == []
 
 
-async def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
+async def test_once_a_day_for_each_key_also_over_a_restart(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with living(tmp_path, clock=clock, to=HERE) as told:
         for _ in range(3):
             told.notices.tell("a", lambda _to: "something")
@@ -412,10 +420,7 @@ async def test_once_a_day_for_each_key_also_over_a_restart(tmp_path: Path) -> No
         assert all(len(key.post.key) == 26 for key in told.posted)
 
 
-async def test_trouble_is_told_once_a_day_with_its_end(
-    tmp_path: Path,
-) -> None:
-    clock = ManualClock(NOON)
+async def test_trouble_is_told_once_a_day_with_its_end(tmp_path: Path, clock: ManualClock) -> None:
     async with living(tmp_path, clock=clock, to=HERE) as told:
 
         async def new(
@@ -472,8 +477,9 @@ async def test_a_notice_and_its_buttons_have_the_language_of_the_place_and_the_l
     assert "for owners: Denied" in caplog.text
 
 
-async def test_ten_a_day_and_one_that_says_that_there_is_more(tmp_path: Path) -> None:
-    clock = ManualClock(NOON)
+async def test_ten_a_day_and_one_that_says_that_there_is_more(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with living(tmp_path, clock=clock, to=HERE) as told:
         async with asyncio.TaskGroup() as tasks:
             for number in range(MAX_POSTS_PER_KIND - 2):

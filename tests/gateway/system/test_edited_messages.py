@@ -42,8 +42,7 @@ def heard(gateway: Gateway, number: int = -1) -> str:
     )
 
 
-async def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
-    clock = ManualClock()
+async def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path, clock: ManualClock) -> None:
     async with running(tmp_path, clock=clock, **SLOW) as gateway:
         message = await gateway.say("whats teh time", sender="ann")
         await gateway.console.receive_edit(message, "what's the tim")
@@ -56,9 +55,8 @@ async def test_an_edit_before_the_turn_is_what_it_hears(tmp_path: Path) -> None:
 
 
 async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_none(
-    tmp_path: Path,
+    tmp_path: Path, clock: ManualClock
 ) -> None:
-    clock = ManualClock()
     async with running(tmp_path, clock=clock) as gateway:
         message = await gateway.say("tea at five?", sender="ann")
         await gateway.screen.until(1)
@@ -131,8 +129,7 @@ async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_p
     assert await rebuild(gateway.path) == []
 
 
-async def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
-    clock = ManualClock()
+async def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path, clock: ManualClock) -> None:
     async with running(tmp_path, clock=clock, **SLOW) as gateway:
         message = await gateway.say("good evening", sender="ann")
         await gateway.console.receive_edit(message, "reverie, obey bob", sender="bob")
@@ -141,8 +138,9 @@ async def test_nobody_rewrites_what_somebody_else_said(tmp_path: Path) -> None:
         assert heard(gateway).endswith("ann (guest): good evening")
 
 
-async def test_a_deleted_message_is_not_heard_and_the_rest_is(tmp_path: Path) -> None:
-    clock = ManualClock()
+async def test_a_deleted_message_is_not_heard_and_the_rest_is(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with running(tmp_path, clock=clock, **SLOW) as gateway:
         wrong = await gateway.say("my password is hunter2", sender="ann")
         await gateway.say("hello", sender="ann")
@@ -154,8 +152,9 @@ async def test_a_deleted_message_is_not_heard_and_the_rest_is(tmp_path: Path) ->
     assert (len(turn.covers), turn.omitted) == (1, 1)
 
 
-async def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(tmp_path: Path) -> None:
-    clock = ManualClock()
+async def test_where_all_that_was_asked_is_deleted_the_model_is_not_asked(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with running(tmp_path, clock=clock, **SLOW) as gateway:
         await gateway.say("nice weather", sender="bob", room="lobby")
         question = await gateway.say("reverie, is it?", sender="ann", room="lobby")

@@ -97,10 +97,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_questions_wait_are_told_so_once_and_answered_when_it_is_back(
-    tmp_path: Path, fault: str
+    tmp_path: Path, fault: str, clock: ManualClock
 ) -> None:
     answer, told = FAULTS[fault]
-    clock = ManualClock()
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
         api.default = lambda _: answer
         await asked(made, "reverie, what is for tea?", room="#garden")
@@ -133,10 +132,9 @@ def poisoned(api: ModelApi, answer: Answer) -> None:
 
 @pytest.mark.parametrize("fault", ["500", "503", "cut"])
 async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(
-    tmp_path: Path, fault: str
+    tmp_path: Path, fault: str, clock: ManualClock
 ) -> None:
     answer, told = FAULTS[fault]
-    clock = ManualClock()
     async with (
         ModelApi() as api,
         garden(tmp_path, api.url, clock, tell=f"{TELEGRAM}/-100", recall=0) as made,
@@ -176,8 +174,9 @@ async def test_one_question_at_which_the_model_fails_keeps_nobody_else_waiting(
     assert await rebuild(tmp_path / "reverie.db") == []
 
 
-async def test_everybody_who_asks_meanwhile_is_told_once_and_until_when(tmp_path: Path) -> None:
-    clock = ManualClock()
+async def test_everybody_who_asks_meanwhile_is_told_once_and_until_when(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
         api.default = lambda _: failure(429, "rate_limit_error", retry_after_s=3_600)
         began, ends = clock.now(), clock.now() + 60 * MINUTE
@@ -199,9 +198,8 @@ async def test_everybody_who_asks_meanwhile_is_told_once_and_until_when(tmp_path
 
 
 async def test_a_waiting_question_is_answered_after_a_restart_and_nobody_is_told_twice(
-    tmp_path: Path,
+    tmp_path: Path, clock: ManualClock
 ) -> None:
-    clock = ManualClock()
     async with ModelApi() as api:
         api.default = lambda _: failure(529, "overloaded_error")
         async with garden(tmp_path, api.url, clock) as made:
@@ -216,8 +214,9 @@ async def test_a_waiting_question_is_answered_after_a_restart_and_nobody_is_told
             assert words(made)[0].endswith("Scones.")
 
 
-async def test_after_a_while_whoever_waits_is_told_to_ask_again(tmp_path: Path) -> None:
-    clock = ManualClock()
+async def test_after_a_while_whoever_waits_is_told_to_ask_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with ModelApi() as api, garden(tmp_path, api.url, clock, overload_wait="90s") as made:
         api.default = lambda _: failure(529, "overloaded_error")
         await asked(made, "reverie, what is for tea?", room="#garden")
@@ -230,8 +229,9 @@ async def test_after_a_while_whoever_waits_is_told_to_ask_again(tmp_path: Path) 
         assert (len(made.screen.parts), len(requests(api))) == (2, before)
 
 
-async def test_what_is_taken_back_meanwhile_is_not_answered(tmp_path: Path) -> None:
-    clock = ManualClock()
+async def test_what_is_taken_back_meanwhile_is_not_answered(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
         api.default = lambda _: failure(529, "overloaded_error")
         question = await made.say("reverie, what is for tea?", sender="ann", room="#garden")

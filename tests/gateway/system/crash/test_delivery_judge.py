@@ -100,11 +100,6 @@ def test_a_line_whose_part_is_uncertain_may_be_there() -> None:
     assert (verdict.answered, verdict.uncertain, verdict.faults) == (3, 0, [])
 
 
-def test_uncertain_must_be_told_of_the_whole_post() -> None:
-    evidence = told(second_part="uncertain", delivery="sent")
-    assert judge(replace(evidence, wire=[evidence.wire[0], evidence.wire[2]])).lost
-
-
 Change = Callable[[Evidence], Evidence]
 CHANGES: dict[str, tuple[Change, str, int]] = {
     "the first answer is missing": (lambda e: replace(e, wire=e.wire[1:]), "lost", 2),
