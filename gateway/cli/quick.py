@@ -6,6 +6,7 @@ configuration has mistakes, the command is one of a plugin.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -34,6 +35,7 @@ from gateway.core.process_files import (
     ANSWER_S,
     READ_S,
     ControlError,
+    GatewayNotAnswering,
     GatewayNotRunning,
     exchange,
     list_process_paths,
@@ -104,15 +106,27 @@ def ask_gateway(argv: Sequence[str]) -> int | None:
     sent = json.dumps(order).encode()
     if store is None or len(sent) > _PLAIN_CHARS:
         return None
-    for process in list_process_paths(process_path(store, args.name)):
+    for path in map(socket_path, list_process_paths(process_path(store, args.name))):
         try:
-            answer = json.loads(exchange(socket_path(process), sent, READ_S + ANSWER_S))
+            answer = _parse_answer(path, exchange(path, sent, READ_S + ANSWER_S))
         except GatewayNotRunning:
             continue
-        except (ControlError, ValueError) as error:
+        except ControlError as error:
             return report_failure("ctl", error)
         return print_answer(answer, as_json=args.json)
     return None
+
+
+def _parse_answer(path: Path, line: bytes) -> dict[str, Any]:
+    """Return the answer from a socket. Raises GatewayNotAnswering if it is none of a gateway."""
+    answer = None
+    with contextlib.suppress(ValueError):
+        answer = json.loads(line)
+    if isinstance(answer, dict) and {"ok", "understood", "lines", "data"} == answer.keys():
+        return answer
+    raise GatewayNotAnswering(
+        f"another program, or a gateway of another version, listens on {path}"
+    )
 
 
 def _find_store(directory: Path) -> Path | None:

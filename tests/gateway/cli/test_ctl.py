@@ -4,8 +4,10 @@ a stopped one."""
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +18,7 @@ from agent import dmn
 from agent.models.scripted import Script, ScriptRule
 from agent.signals import DmnMode
 from gateway.cli.main import main
+from gateway.cli.quick import ask_gateway
 from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
@@ -516,3 +519,45 @@ def test_status_says_why_it_cannot_tell_of_a_process(
         assert told[2].startswith("elsewhere  starting")
     finally:
         postgresql.drop("older")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"[]\n", "another program"),
+        (b'{"ok": true}\n', "another program"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "another program"),
+        (b"", "busy or ending"),
+    ],
+)
+def test_what_is_no_gateway_is_told_and_asked_once(
+    folder: Path, capsys: pytest.CaptureFixture[str], answer: bytes, why: str
+) -> None:
+    asked = list[bytes]()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(socket_path(folder / "s.db")))
+        server.listen()
+
+        def serve() -> None:
+            with server.accept()[0] as link:
+                asked.append(link.recv(65_536))
+                link.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert ask_gateway(["why", "17", "--config", str(folder)]) == 2
+        thread.join()
+    assert why in capsys.readouterr().err
+    assert [json.loads(one)["words"] for one in asked] == [["why", "17"]]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [[], ["run"], ["health"], ["nonsense"], ["reload"], ["ctl"], ["ctl", "reload"], ["trust"],
+     ["status", "--help"], ["why", "--entry", "17"], ["status"], ["say", "x" * 300]],
+)  # fmt: skip
+def test_what_no_running_gateway_does_is_left_to_the_whole_command_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, line: list[str]
+) -> None:
+    monkeypatch.setenv("REVERIE_CONFIG", str(folder))
+    assert ask_gateway(line) is None
