@@ -89,9 +89,7 @@ export class Talk {
     const messages = answer?.messages ?? [];
     const none = this.isOperator
       ? "Say hello: this is your own conversation with the agent. Nobody else sees it."
-      : answer
-        ? "There are no messages here yet."
-        : "This conversation does not exist any more.";
+      : "There are no messages here.";
     return h(
       "div.talk.scroll",
       {
