@@ -1,8 +1,8 @@
 """What planned cache marks cost against the least possible: `python tests/bench/bench_cache_plan.py
 [--json]`.
 
-The recorded hour, busy hours, days with silences, gaps at random, sparse weeks, single rooms at fixed gaps, each of a
-few seeds, judged by the prompt cache of `reverie/testing/servers/messages_cache.py`. 1.00 is the clairvoyant
+The recorded hour, busy hours, days with silences, gaps at random, sparse weeks, each of a few seeds together, and single
+rooms at fixed gaps, judged by the prompt cache of `reverie/testing/servers/messages_cache.py`. 1.00 is the clairvoyant
 optimum (`optimum.py`) for the same requests: it knows when silences end, which nobody can, so talk
 at random cannot come near it. Printed are the four policies (`auto`, `fixed`, all for an hour, all
 for 5 minutes) and `best online`: the best policy found that knows how traffic of this kind goes on,
@@ -15,7 +15,7 @@ import functools
 import itertools
 import json
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -317,6 +317,8 @@ def learning(policy: CachePolicy, price: Price) -> Choose:
     return choose
 
 
+FIRST_SEED = 41
+"""First of the seeds that are reported. The constants of `agent.cache.state` were chosen by others."""
 TAUGHT_REQUESTS = 25_000
 """By so many requests of other seeds the best online policy is taught."""
 
@@ -500,19 +502,20 @@ def best(turns: list[Turn], cost: Cost) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--model", default="claude-sonnet-5-5")
     arguments = parser.parse_args()
     price = PRICES.find(arguments.model)
     result: dict[str, Any] = {"model": arguments.model, "read": price.read, "policies": {}}
     seeds = range(arguments.seed, arguments.seed + arguments.seeds)
     for name, make in RECORDED.items():
+        total = Counter[str]()
         for seed in seeds:
             turns, known = make(seed), best_online(make, cost_of(price))
-            result["policies"][f"{name}, seed {seed}"] = {"requests": len(turns)} | costs(
-                turns, price, policies(price) | {"best online": known}
-            )
+            found = costs(turns, price, policies(price) | {"best online": known})
+            total.update({"requests": len(turns)} | found)
+        result["policies"][name] = dict(total)
     for gap in (60, 310, 900, 3_000, 5_400):
         turns = room_at(gap, shared=2_000)
         result["policies"][f"one room, a message every {gap} s"] = {"requests": len(turns)} | costs(

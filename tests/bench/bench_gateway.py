@@ -354,8 +354,9 @@ async def measure_hour(samples: Samples, _: argparse.Namespace) -> None:
 
 async def measure_policy(samples: Samples, options: argparse.Namespace) -> None:
     price = PriceTable.parse(bench_cache.PRICES.read_text(encoding="utf-8")).find(bench_cache.MODEL)
+    first = bench_cache_plan.FIRST_SEED
     for (name, make), seed in itertools.product(
-        bench_cache_plan.RECORDED.items(), range(1, options.runs + 1)
+        bench_cache_plan.RECORDED.items(), range(first, first + options.runs)
     ):
         chosen = {
             "": bench_cache_plan.learning(bench_cache_plan.POLICIES["auto"], price),
