@@ -283,12 +283,12 @@ def test_where_nobody_comes_in_time_it_costs_no_more_than_writing_what_is_in_fro
 @pytest.mark.parametrize(
     ("workload", "seeds", "over"),
     [
-        ("a busy hour", (1, 3, 4), 1.005),
+        ("the times of the recorded hour", (1,), 1.005),
+        # Here 5 minutes are right from the first request on; to learn that costs a few writes.
+        ("a busy hour", (41, 42, 44), 1.02),
         ("a sparse week", (1, 4), 1.005),
         pytest.param("a day with silences", (1,), 0.95, marks=pytest.mark.system),
-        # All for an hour is right from the first request on; to learn that costs a few writes in
-        # each place.
-        pytest.param("random gaps", (1,), 1.03, marks=pytest.mark.system),
+        pytest.param("random gaps", (1,), 1.01, marks=pytest.mark.system),
     ],
 )
 def test_auto_costs_no_more_than_the_best_of_the_fixed_layouts(
