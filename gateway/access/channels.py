@@ -22,7 +22,7 @@ from channels.base import (
 )
 from gateway.cluster.cluster import Cluster, channel_lease
 from gateway.config.reload import LiveSettings
-from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
+from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId, room_of
 from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.scopes import PUBLIC, space_scope
 
@@ -102,5 +102,5 @@ class Channels(dict[ChannelName, Channel]):
             space = self.space_of(at)
             return None if space is None else space_scope(at.channel, space)
         if audience == "room":
-            return Address(channel=at.channel, room=at.room).conversation
+            return room_of(at.conversation)
         return None if audience is None else at.conversation

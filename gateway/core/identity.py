@@ -14,7 +14,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import field
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
-from string import ascii_lowercase, ascii_uppercase
 from typing import Final, Literal, NamedTuple
 
 from gateway.core.control_messages import OPERATOR
@@ -42,9 +41,6 @@ BRIDGE_MARK: Final = " (via "
 """Stands between the name of such a person and that of the bridge, in `Sender.name`."""
 AGENT_SCOPE_PREFIX: Final = "agent:"
 """Prefix of a scope that is one agent."""
-_ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
-"""Lowers no other letters: a Kelvin sign would become a `k`, and its account equal to another
-person's."""
 _CASE_INSENSITIVE_PREFIXES: Final = ("account:", MASK_PREFIX)
 """Ids of services accounts and masks ignore case
 (https://modern.ircdocs.horse/#casemapping-parameter)."""
@@ -140,7 +136,10 @@ _NOBODY: Final = Identity("guest", "nobody gave a role", "guest")
 def person_key(channel: ChannelName, sender_id: str) -> str:
     """Return `channel:sender id`, equal for all spellings of one id."""
     if sender_id.startswith(_CASE_INSENSITIVE_PREFIXES):
-        sender_id = sender_id.translate(_ASCII_LOWER)
+        # Lowers no other letters: a Kelvin sign would become a `k`, and its account equal to
+        # another person's.
+        lowered = sender_id.encode("utf-8", "surrogatepass").lower()
+        sender_id = lowered.decode("utf-8", "surrogatepass")
     return f"{channel}:{sender_id}"
 
 
@@ -237,10 +236,10 @@ def _find_roles(
     linked = sorted(roster.links.get(own_key, ())) if sender.verified else ()
     for person in (own_key, *linked):
         via = f", as {person}" if person != own_key else ""
-        for key in _matching_keys(person, policy.roles):
+        for key in _matching_keys(person, policy.roles) if policy.roles else ():
             yield policy.roles[key], f"access.roles.{policy.roles[key]}{via}", True
         for grants in (policy.grants, roster.grants):
-            for key in _matching_keys(person, grants):
+            for key in _matching_keys(person, grants) if grants else ():
                 for grant in grants[key]:
                     if scope_covers(policy, grant.scope, at):
                         yield grant.role, grant.rule + via, not grant.scope
@@ -256,8 +255,6 @@ def _find_roles(
 
 
 def _matching_keys(person: str, mapping: Mapping[str, object]) -> Sequence[str]:
-    if not mapping:
-        return ()
     bridge = _bridge_of(person) if f":{BRIDGE_PREFIX}" in person and is_bridged(person) else person
     keys = [key for key in dict.fromkeys([person, bridge]) if key in mapping]
     if f":{MASK_PREFIX}" in person:
