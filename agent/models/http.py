@@ -18,11 +18,10 @@ import logging
 import os
 import re
 import ssl
-import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
-from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
 from pydantic import BaseModel, InstanceOf, SecretStr
 
@@ -41,7 +40,7 @@ from gateway.core.proxy import find_proxy, through
 from gateway.core.text_safety import one_line
 
 if TYPE_CHECKING:
-    from agent.models.connection import HttpConnection
+    import httpx
 
 logger = logging.getLogger(__name__)
 
@@ -437,15 +436,15 @@ _ANSWER_BYTES = 256 * 1024
 _ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
-_URL_CHARS = "/%?=&:@!$'()*+,;~"
-"""Characters of a URL that are sent as they are, besides letters, digits and `_.-`."""
 
 
 class ModelHttpClient:
-    """Posts JSON to one URL and reads server-sent events or JSON. Connections are kept for a moment
-    (`agent.models.connection.KEEP_S`).
+    """Posts JSON to one URL and reads server-sent events or JSON. One connection pool, opened at
+    the first use.
 
-    h11 is imported at the first use, which a start without remote models saves.
+    httpx is imported then, not with this module: the import takes 200 ms, which a start without
+    remote models saves. Of httpx the transport alone: its client, with redirects, cookies and ways
+    to authenticate, takes as long again for each request.
     """
 
     def __init__(
@@ -469,44 +468,59 @@ class ModelHttpClient:
                 "an api key (or ANTHROPIC_CACHE_BETA) holds characters that cannot be sent in a "
                 "header; copy it again"
             )
-        self._server = urlsplit(url)
-        host = self._server.netloc.rpartition("@")[2]
-        self._target = quote(self._server.path or "/", safe=_URL_CHARS)
-        if self._server.query:
-            self._target += f"?{quote(self._server.query, safe=_URL_CHARS)}"
+        self._url = url
         self._headers = {
-            "host": host if host.isascii() else host.encode("idna").decode(),
             "user-agent": "reverie",
-            "accept-encoding": "gzip",
+            "accept-encoding": "gzip, deflate",
             "content-type": "application/json",
             **headers,
-            **_login_header("authorization", self._server),
         }
+        if (parts := urlsplit(url)).username is not None:
+            login = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}".encode()
+            self._headers["authorization"] = f"Basic {base64.b64encode(login).decode()}"
         self._secret = secret
         self._timeout_s = timeout_s
-        self._most_kept = 8 if reuse else 0
+        self._max_keepalive = 8 if reuse else 0
         self._proxy_setting = proxy
-        self._proxy: str | None = None
-        """None: it was not looked up yet."""
-        self._tls: ssl.SSLContext | None = None
-        self._kept: list[HttpConnection] = []
-        self._busy: set[HttpConnection] = set()
+        self._through = ""
+        """The proxy, for reasons."""
+        self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
+        self._timeouts["connect"] = min(CONNECT_TIMEOUT_S, timeout_s)
+        self._transport: httpx.AsyncHTTPTransport | None = None
+        self._target: httpx.URL | None = None
         self._closed = False
         self.host = format_host(url)
         """Host and port, for people."""
 
-    def open(self) -> str:
-        """Return the proxy; empty: there is none. Raises ModelUnusable after `aclose`, or if the
-        environment's proxy is no URL.
+    def open(self) -> "httpx.AsyncHTTPTransport":
+        """Return the connection pool. Raises ModelUnusable after `aclose`, or if the environment's
+        proxy is no URL.
         """
         if self._closed:
             raise ModelUnusable(f"the client of {self.host} is closed")
-        if self._proxy is None:
+        if self._transport is None:
+            import httpx  # noqa: PLC0415 - imported when first needed: see the class
+
+            # CA certificates take a megabyte and 15 ms, and are needed for TLS only.
+            secure = self._url.lower().startswith("https")
             try:
-                self._proxy = find_proxy(self._proxy_setting, self._server.geturl())
+                proxy = find_proxy(self._proxy_setting, self._url)
             except ValueError as error:
                 raise ModelUnusable(f"{self.host} cannot be asked: {error}") from None
-        return self._proxy
+            self._through = through(proxy)
+            self._transport = httpx.AsyncHTTPTransport(
+                verify=httpx.create_ssl_context()
+                if secure
+                else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=self._max_keepalive
+                ),
+                proxy=proxy or None,
+                # of the environment, `find_proxy` reads the proxies, and the context the
+                # certificates
+                trust_env=False,
+            )
+        return self._transport
 
     async def stream_events(
         self,
@@ -525,7 +539,7 @@ class ModelHttpClient:
         """
         parser, size_bytes, count = SseParser(), 0, 0
         async with self._send("POST", encode_body(body), "text/event-stream") as response:
-            async for data in response.read_body():
+            async for data in response.aiter_bytes():
                 size_bytes += len(data)
                 if max_tokens and size_bytes > _ANSWER_BYTES + _BYTES_PER_TOKEN * max_tokens:
                     logger.warning(
@@ -559,87 +573,43 @@ class ModelHttpClient:
     @asynccontextmanager
     async def _send(
         self, method: str, content: bytes | None, media_type: str, *, action: str = ""
-    ) -> AsyncIterator["HttpConnection"]:
-        """Send a request, and yield the connection with the body of its response, which is of this
-        type. Raises a ModelError, also for what breaks while the response is read.
+    ) -> AsyncIterator["httpx.Response"]:
+        """Send a request, and yield its response, which is of this type. Raises a ModelError, also
+        for what breaks while the response is read.
 
-        `action`: appended to the path.
+        `action`: appended to the URL.
         """
-        proxy = self.open()
-        import h11  # noqa: PLC0415 - imported when first needed: see the class
+        transport = self.open()
+        import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-        from agent.models.connection import forwards  # noqa: PLC0415 - the same
-
-        target, headers = self._target + action, self._headers | {"accept": media_type}
-        if content is not None:
-            headers["content-length"] = str(len(content))
-        if forwards(self._server, proxy):
-            target = f"http://{headers['host']}{target}"
-            headers |= _login_header("proxy-authorization", urlsplit(proxy))
-        connection = self._take_kept() or await self._connect(proxy)
-        self._busy.add(connection)
+        self._target = self._target or httpx.URL(self._url)
+        request = httpx.Request(
+            method,
+            httpx.URL(self._url + action) if action else self._target,
+            headers=self._headers | {"accept": media_type},
+            content=content,
+            extensions={"timeout": self._timeouts},
+        )
         try:
-            request = h11.Request(method=method, target=target, headers=[*headers.items()])
-            response = await connection.ask(request, content)
-            items = response.headers.raw_items()
-            found = {name.decode().lower(): value.decode("latin-1") for name, value in items}
-            kind = found.get("content-type", media_type).partition(";")[0].strip()
-            connection.is_packed = found.get("content-encoding", "").endswith("gzip")
-            if response.status_code == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
-                yield connection
-                return
-            body = await _read_limited(connection, _ERROR_BODY_BYTES)
-        except h11.LocalProtocolError:
-            raise ModelUnusable(
-                f"the request to {self.host} cannot be sent: check base_url and api_key"
-            ) from None  # the cause may hold request headers
-        except SseEventTooLarge:
-            raise ModelBusy(f"{self.host} sent more than one event may hold") from None
-        except (h11.RemoteProtocolError, zlib.error):
-            if self._closed:
-                raise ModelUnusable(f"the client of {self.host} is closed") from None
-            if connection.was_silent:
-                raise ModelBusy(f"{self.host} was silent for {self._timeout_s:g} s") from None
-            raise ModelBusy(f"{self.host} cut the connection") from None
-        finally:
-            self._busy.discard(connection)
-            if connection.release() and len(self._kept) < self._most_kept:
-                self._kept.append(connection)
-            else:
-                connection.close()
-        told = self.read_error(response.status_code, found, body)
+            async with aclosing(await transport.handle_async_request(request)) as response:
+                kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
+                is_ok = response.status_code == 200  # noqa: PLR2004 - HTTP's own number
+                if is_ok and kind == media_type:
+                    yield response
+                    return
+                body = await _read_limited(response, _ERROR_BODY_BYTES)
+        except (
+            httpx.TransportError,
+            httpx.DecodingError,
+            httpx.StreamError,
+            SseEventTooLarge,
+        ) as error:
+            raise self._to_model_error(error) from None  # the cause may hold request headers
+        told = self.read_error(response.status_code, response.headers, body)
         raise told or ModelUnusable(
             f"{self.host} answered {sanitize_reason(kind, self._secret)}, not {media_type}: "
             "check base_url"
         )
-
-    def _take_kept(self) -> "HttpConnection | None":
-        while self._kept:
-            connection = self._kept.pop()
-            if connection.is_fresh():
-                return connection
-            connection.close()
-        return None
-
-    async def _connect(self, proxy: str) -> "HttpConnection":
-        """Raises a ModelError."""
-        from agent.models.connection import connect, create_tls_context  # noqa: PLC0415 - see `_send`
-
-        try:
-            if self._tls is None and "https" in (self._server.scheme, urlsplit(proxy).scheme):
-                self._tls = create_tls_context()  # certificates take a megabyte and 15 ms
-            async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeout_s)):
-                connection = await connect(self._server, proxy, self._timeout_s, self._tls)
-        except TimeoutError:
-            raise ModelBusy(f"{self.host} does not answer the connection{through(proxy)}") from None
-        except ssl.SSLCertVerificationError:
-            raise ModelUnusable(f"the certificate of {self.host} is not valid") from None
-        except (OSError, UnicodeError):
-            raise ModelBusy(f"cannot connect to {self.host}{through(proxy)}") from None
-        if self._closed:
-            connection.close()
-            raise ModelUnusable(f"the client of {self.host} is closed")
-        return connection
 
     def read_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError | None:
         """Return the error in a response of another status than 200, or of another type than was
@@ -656,16 +626,29 @@ class ModelHttpClient:
     async def aclose(self) -> None:
         """Close all connections; streams under way end with an error. Safe to call twice."""
         self._closed = True
-        for connection in (*self._kept, *self._busy):
-            connection.close()
+        if self._transport is not None:
+            await self._transport.aclose()
 
+    def _to_model_error(self, error: Exception) -> ModelError:
+        import httpx  # noqa: PLC0415 - imported when first needed: see the class
 
-def _login_header(name: str, url: SplitResult) -> dict[str, str]:
-    """Return a header with the user and password of a URL. Empty: it has none."""
-    if url.username is None:
-        return {}
-    login = f"{unquote(url.username)}:{unquote(url.password or '')}".encode()
-    return {name: f"Basic {base64.b64encode(login).decode()}"}
+        if self._closed:
+            return ModelUnusable(f"the client of {self.host} is closed")
+        if isinstance(error, httpx.ConnectTimeout):
+            return ModelBusy(f"{self.host} does not answer the connection{self._through}")
+        if isinstance(error, httpx.TimeoutException):
+            return ModelBusy(f"{self.host} was silent for {self._timeout_s:g} s")
+        if isinstance(error, httpx.ConnectError | httpx.ProxyError):
+            if "CERTIFICATE_VERIFY_FAILED" in str(error):
+                return ModelUnusable(f"the certificate of {self.host} is not valid")
+            return ModelBusy(f"cannot connect to {self.host}{self._through}")
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError):
+            return ModelUnusable(
+                f"the request to {self.host} cannot be sent: check base_url and api_key"
+            )
+        if isinstance(error, SseEventTooLarge):
+            return ModelBusy(f"{self.host} sent more than one event may hold")
+        return ModelBusy(f"{self.host} cut the connection")
 
 
 class RemoteModel:
@@ -755,9 +738,9 @@ def format_host(url: str) -> str:
     return f"{host}:{parts.port}" if parts.port else host
 
 
-async def _read_limited(response: "HttpConnection", most_bytes: int) -> bytes:
+async def _read_limited(response: "httpx.Response", most_bytes: int) -> bytes:
     body = bytearray()
-    async for data in response.read_body():
+    async for data in response.aiter_bytes():
         body += data
         if len(body) > most_bytes:
             break

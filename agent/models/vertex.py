@@ -32,7 +32,7 @@ from gateway.core.clock import Clock
 from gateway.core.installing import install_command
 
 if TYPE_CHECKING:
-    from agent.models.connection import HttpConnection
+    import httpx
 
 METADATA_URL = "http://metadata.google.internal"
 _VERSION = "vertex-2023-10-16"
@@ -200,7 +200,7 @@ class _VertexClient(ModelHttpClient):
     @asynccontextmanager
     async def _send(
         self, method: str, content: bytes | None, media_type: str, *, action: str = ""
-    ) -> AsyncIterator["HttpConnection"]:
+    ) -> AsyncIterator["httpx.Response"]:
         action = ":streamRawPredict" if media_type == "text/event-stream" else ":rawPredict"
         async with AsyncExitStack() as stack:
             token = ""

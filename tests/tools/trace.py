@@ -30,8 +30,8 @@ SETTLE_S = 1.0
 TURN = "gateway/runtime/turn.py"
 """The turn begins in the first frame of this file."""
 EVENT_LOOP = "asyncio/events.py"
-SEND = ("agent/models/connection.py", "HttpConnection.ask")
-"""File and function that send a request."""
+SEND = ("httpx/_transports/default.py", "handle_async_request")
+"""File and function of the HTTP library that send a request."""
 COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 """Parts of the functions that they stand in."""
 
@@ -74,8 +74,8 @@ class Recorder:
             return
         if path := self._path_of(frame):
             self.calls.append((path, frame.f_code.co_qualname, frame.f_code.co_firstlineno))
-            if self.calls[-1][:2] == SEND:
-                self.sent.append(self._frames_above(frame))
+        elif frame.f_code.co_name == SEND[1] and frame.f_code.co_filename.endswith(SEND[0]):
+            self.sent.append(self._frames_above(frame))
 
     def create_task(
         self, loop: asyncio.AbstractEventLoop, work: Any, **more: Any
