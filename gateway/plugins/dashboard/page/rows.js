@@ -38,7 +38,7 @@ export class Rows {
       this.window,
     );
     this.blank = h("div");
-    this.below = h("div.below");
+    this.below = h("div.below", { onkeydown: (event) => event.key === "Escape" && this.fold() });
     const heads = details && h("div.line.heads", { "aria-hidden": "true" }, columns.map(([name, kind]) => h("span", { class: kind }, name)));
     this.root = h("div.panel.list", heads, this.blank, this.list, this.below);
     new ResizeObserver(() => {

@@ -247,6 +247,7 @@ def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None
         expect(page.locator("#live .unfolded pre")).to_have_text(
             active.locator(".text").inner_text()
         )
+        page.keyboard.press("Tab")
         page.keyboard.press("Escape")
         expect(page.locator("#live .unfolded")).to_have_count(0)
         assert page.evaluate("document.activeElement.matches('#live .rows')")
