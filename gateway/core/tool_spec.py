@@ -85,9 +85,6 @@ class ToolSpec:
     """True if the MCP server says that it changes nothing. Not sent to the model."""
     offer: Offer = "named"
 
-    def __hash__(self) -> int:
-        return hash(self.name)  # each request looks up what was made of all tools
-
 
 class ToolCallRefused(Exception):
     """A tool call that was not carried out. The message, for the model: one sentence with the
