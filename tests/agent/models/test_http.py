@@ -8,7 +8,6 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
-from http import HTTPStatus
 from itertools import pairwise
 
 import pytest
@@ -19,7 +18,6 @@ from agent.models import http
 from agent.models.base import (
     Model,
     ModelBusy,
-    ModelError,
     ModelUnusable,
     PromptTooLong,
     RequestRefused,
@@ -155,13 +153,6 @@ async def test_only_a_server_with_a_trusted_certificate_is_asked(
     monkeypatch.setenv("SSL_CERT_FILE", str(LOCALHOST))
     async with answering("200 OK", tls=True) as api:
         assert await api.fetch() == b"{}"
-
-
-async def test_a_refusal_that_comes_before_the_whole_request_was_sent_is_read() -> None:
-    async with answering("413 Content Too Large") as api:
-        with pytest.raises(ModelError) as caught:
-            await api.fetch(b"x" * 20_000_000)
-    assert caught.value.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
 
 
 async def test_a_packed_answer_is_unpacked() -> None:
