@@ -145,7 +145,8 @@ def end_failed_part(
     `error` is no `SendError`. `resend_s` is the channel's. `finds_sent`: it looks for what it may
     have sent.
     """
-    if isinstance(error, MayNotPost) and (post.style == "notice" or post.replaces is not None):
+    is_for_nobody = post.style == "notice" and post.reply_to is None
+    if isinstance(error, MayNotPost) and (is_for_nobody or post.replaces is not None):
         error = Rejected(error.reason)  # it is not said later
     if since_s is None and isinstance(error, Uncertain):
         since_s = 0.0

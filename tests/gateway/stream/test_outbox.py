@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 
@@ -19,6 +19,7 @@ from channels.base import (
     Channel,
     Denied,
     Emit,
+    MayNotPost,
     OutgoingFile,
     PostPart,
     RateLimited,
@@ -38,6 +39,7 @@ from gateway.core.events import (
     Command,
     DeliveryReport,
     EventId,
+    MessageId,
     Post,
     PostFile,
     PostKey,
@@ -567,6 +569,28 @@ def test_retry_policy(
     error: SendError, attempts: int, age_s: float, expected: RetryDecision
 ) -> None:
     assert decide_retry(error, attempts=attempts, age_s=age_s) == expected
+
+
+@pytest.mark.parametrize(
+    ("style", "reply_to", "state"),
+    [("message", None, "waiting"), ("notice", "1", "waiting"), ("notice", None, "failed")],
+)
+def test_where_it_may_not_post_whoever_asked_is_told_later(
+    style: Literal["message", "notice"], reply_to: str | None, state: str
+) -> None:
+    """E.g. that an answer may not have arrived, after the bot was thrown out and let in again."""
+    to = Address(channel=NAME, room=RoomId("#a"))
+    asked = None if reply_to is None else MessageId(reply_to)
+    end, _ = end_failed_part(
+        Post(key=PostKey("p"), to=to, text="x", reply_to=asked, style=style),
+        part(0, "pending", None),
+        MayNotPost("kicked"),
+        age_s=0,
+        since_s=None,
+        resend_s=0,
+        finds_sent=True,
+    )
+    assert end.state == state
 
 
 class Doorman(Postman):
