@@ -18,25 +18,7 @@ adapter, or a connection's reason. An update is confirmed only after its notific
 """
 
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 # The library's attributes that are lengths of time become `timedelta`; without this, reading one is
 # a warning (docs.python-telegram-bot.org/en/v22.8/telegram.error.html#telegram.error.RetryAfter).
 os.environ.setdefault("PTB_TIMEDELTA", "true")
-
-
-@contextmanager
-def without_passport() -> Iterator[None]:
-    """Let the library be imported without `cryptography`, which extras bring along: it decrypts
-    Telegram Passport, which nothing here reads, and takes 7 MB.
-    """
-    if (name := "cryptography") in sys.modules:
-        yield
-        return
-    sys.modules[name] = None  # type: ignore[assignment]  # None makes an import fail, by the language's rules
-    try:
-        yield
-    finally:
-        del sys.modules[name]

@@ -10,7 +10,6 @@ from typing import ClassVar
 from channels.base import Channel, CommandSpec
 from channels.discord.config import DiscordConfig
 from channels.irc.config import IrcConfig
-from channels.telegram import without_passport
 from channels.telegram.config import TelegramConfig
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName
@@ -70,8 +69,7 @@ def _make_telegram(
     commands: Sequence[CommandSpec],
     ranked_rooms: AbstractSet[str],
 ) -> Channel:
-    with without_passport():
-        from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
+    from channels.telegram.channel import TelegramChannel  # noqa: PLC0415 - heavy: only where it is used
 
     return TelegramChannel(
         name, settings, clock, cursor=cursor, commands=commands, ranks=ranked_rooms

@@ -86,17 +86,3 @@ def test_the_version_is_told_without_the_gateway() -> None:
     told = subprocess.run(command, capture_output=True, check=True, text=True, timeout=60).stdout
     assert told.startswith("reverie ")
     assert not {"asyncio", "gateway.cli.main", "pydantic"} & set(json.loads(told.splitlines()[-1]))
-
-
-def test_telegram_is_imported_without_what_reads_its_passports() -> None:
-    program = """
-import sys
-from channels.telegram import without_passport
-with without_passport():
-    import channels.telegram.channel
-assert "telegram" in sys.modules and "cryptography" not in sys.modules
-import cryptography
-with without_passport():
-    assert sys.modules["cryptography"] is cryptography
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
