@@ -318,7 +318,7 @@ def test_what_is_downloaded_is_named_exactly() -> None:
         )
         for one in wanted
     }
-    assert {name for name, bounded in is_bounded.items() if not bounded} == {"certifi", "tzdata"}
+    assert {name for name, bounded in is_bounded.items() if not bounded} == {"tzdata"}
 
 
 @pytest.fixture(scope="module")
