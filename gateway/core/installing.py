@@ -4,7 +4,6 @@ environment wants it said.
 
 import json
 import os
-import re
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -49,16 +48,18 @@ def install_command(extra: str) -> str:
 
 def _find_installed_extras() -> list[str]:
     """Return the extras of which everything is installed, but for that of tests."""
+    from packaging.requirements import Requirement  # noqa: PLC0415 - imported where something is missing
+
     ours = distribution(OURS)
-    needed = [one.partition(";") for one in ours.requires or ()]  # e.g. `mcp<3; extra == 'mcp'`
+    needed = [Requirement(one) for one in ours.requires or ()]
     return [
         extra
         for extra in ours.metadata.get_all("Provides-Extra", [])
         if extra != "testing"
         and all(
-            _is_installed(re.split(r"[^\w.-]", requirement, maxsplit=1)[0])
-            for requirement, _, marker in needed
-            if marker.replace('"', "'").strip() == f"extra == '{extra}'"
+            _is_installed(one.name)
+            for one in needed
+            if one.marker is not None and one.marker.evaluate({"extra": extra})
         )
     ]
 

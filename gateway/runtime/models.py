@@ -5,7 +5,7 @@ when unused.
 - `ModelPool` builds each model once (`AgentModel`: with fallbacks and summarizer) and closes it
   when nothing holds it.
 - `TokenCounters` estimate requests before they are sent. Counting bytes is enough where nothing
-  depends on the last percent, because every bill corrects it. The tokenizer takes 16 MB once it is
+  depends on the last percent, because every bill corrects it. The tokenizer takes 27 MB once it is
   loaded, so it is used only for prompts that begin to fill their window, unless the operator asks
   for it.
 """

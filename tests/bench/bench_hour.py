@@ -42,8 +42,8 @@ class Hour(NamedTuple):
 
 
 async def play(folder: Path) -> Hour:
-    clock = ManualClock(BEGIN)
-    cache = MessagesCache(load_tokenizer())
+    clock, encoding = ManualClock(BEGIN), load_tokenizer()
+    cache = MessagesCache(lambda text: len(encoding.encode_ordinary(text)))
     async with ModelApi(cache=cache, clock=clock.monotonic) as api:
         api.default = lambda body: Answer(text=ANSWERS[len(str(body)) % len(ANSWERS)])
         llm = {

@@ -9,6 +9,7 @@ Errors:
 
 import argparse
 import asyncio
+import importlib.util
 import json
 import os
 import shlex
@@ -33,6 +34,7 @@ from gateway.command_line import (
 from gateway.config.models import OpsConfig
 from gateway.core.addresses import is_loopback_host
 from gateway.core.api_models import EVENT_MODELS, ApiEvent, GatewayStatus
+from gateway.core.installing import install_command
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
@@ -183,6 +185,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if importlib.util.find_spec("textual") is None:
+        what = f"textual is not installed: {install_command('console')}"
+        return report_failure("console", ValueError(what))
     if not (
         sys.stdin.isatty() and sys.stderr.isatty()
     ):  # Textual reads from stdin and draws on stderr

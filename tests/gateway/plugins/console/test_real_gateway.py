@@ -16,6 +16,7 @@ from agent.models.scripted import Script, ScriptRule
 from channels import aio
 from gateway.cli.main import main
 from gateway.core.api_models import GatewayStatus, SayReceipt
+from gateway.core.installing import install_command
 from gateway.plugins.console.client import ApiUnavailable, ConsoleApiError, GatewayApiClient
 from reverie.testing.servers.ports import free_port
 from tests.kits.console import TOKEN as STUB_TOKEN
@@ -228,6 +229,14 @@ def test_without_a_terminal_there_is_no_console(
 ) -> None:
     assert main(["console", "--config", str(tmp_path)]) == 2
     assert "needs a terminal" in capsys.readouterr().err
+
+
+def test_without_its_extra_it_tells_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "textual", None)
+    assert main(["console", "--config", str(tmp_path)]) == 2
+    assert install_command("console") in capsys.readouterr().err
 
 
 def test_nothing_but_the_console_imports_textual() -> None:

@@ -134,7 +134,7 @@ async def test_what_every_conversation_begins_with_is_short(tmp_path: Path) -> N
         shared = "\n\n".join([tools, body["system"][0]["text"], body["system"][1]["text"]])
         assert "- bash(command" in shared
         assert "attend" not in shared
-        assert load_tokenizer()(shared) <= MAX_PREFIX_TOKENS
+        assert len(load_tokenizer().encode(shared)) <= MAX_PREFIX_TOKENS
 
 
 async def test_what_says_that_there_is_no_answer_is_shown_to_no_model(tmp_path: Path) -> None:
