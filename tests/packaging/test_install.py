@@ -43,7 +43,7 @@ ADD_MCP = "from gateway.core.installing import install_command as tell; print(te
         ("uv-receipt.toml", "reverie-gateway", "uv tool install "),
         ("pipx_metadata.json", "reverie-gateway", "pipx install --force "),
         ("pyvenv.cfg", "archive-v0/abc", "uvx --from "),
-        ("pyvenv.cfg", "venv", r"(uv pip --python \S+|\S+ -m pip) install "),
+        ("pyvenv.cfg", "venv", r"(uv pip install --python \S+|\S+ -m pip install) "),
     ],
 )
 def test_what_installs_an_extra_is_told_as_the_installer_wants_it(

@@ -27,7 +27,8 @@ NOT_FOR_IDLING = {
     "gateway.plugins.dashboard.api_views", "gateway.plugins.doctor.examine",
     "gateway.plugins.mcp.connection", "gateway.plugins.media.extract",
     "gateway.plugins.setup.dialog", "gateway.store.postgres_log", "markdown_it", "mcp", "numpy",
-    "psycopg", "pypdf", "requests", "rich", "starlette", "textual", "tiktoken", "tokenizers", "uvicorn",
+    "psycopg", "pypdf", "requests", "rich", "starlette", "textual", "tiktoken", "tokenizers",
+    "uvicorn",
 }  # fmt: skip
 """By a gateway on IRC alone that nobody has written to."""
 
