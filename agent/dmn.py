@@ -31,12 +31,10 @@ between them double.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from operator import attrgetter
-from typing import Any, Final
 
 from pydantic import TypeAdapter
 
@@ -208,7 +206,7 @@ def step(state: DmnState, signal: Signal, policy: DmnPolicy) -> StepResult:
         waits = all(due_conversations(one, policy, signal.at) for one in (state, after))
         sooner = waits and not isinstance(signal, Tick | Directive) and after.errors <= state.errors
         effects.append(SetTimer(delay_s=interval_s(after, policy, signal.at), sooner=sooner))
-    if _find_lasting(after) != _find_lasting(state):
+    if persistent(after) != persistent(state):
         effects.append(Persist())
     return after, tuple(effects)
 
@@ -306,8 +304,6 @@ def _queue_turn(
 
 def _clear_pending(state: DmnState, conversation: ConversationId) -> DmnState:
     """Remove this conversation from all lists: a turn begins there that receives everything."""
-    if conversation not in (*state.pending, *state.continuing, *state.low):
-        return state
     pending, continuing, low = (
         tuple(other for other in places if other != conversation)
         for places in (state.pending, state.continuing, state.low)
@@ -323,11 +319,7 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> Ste
         tuple(other for other in places if other != conversation)
         for places in (state.running, state.chats)
     )
-    answers = state.answers
-    if signal.answered is not None and not signal.failed:
-        newest = max(signal.answered, answers.get(signal.model, signal.answered))
-        answers = {**answers, signal.model: newest}
-    state = replace(state, running=running, chats=chats, woken=False, answers=answers)
+    state = replace(state, running=running, chats=chats, woken=False)
     if signal.addressed:  # it was counted as autonomous when it began
         state = replace(state, autonomous=0, turns_today=max(0, state.turns_today - 1))
     passive, goes_on = state.mode in PASSIVE_MODES, False
@@ -363,6 +355,9 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> Ste
         state = replace(state, continuing=(*state.continuing, conversation))
     if signal.failed:
         return _put_off(state, signal)
+    if signal.answered is not None:
+        newest = max(signal.answered, state.answers.get(signal.model, signal.answered))
+        state = replace(state, answers={**state.answers, signal.model: newest})
     return _settle_put_off(state, signal, policy) if state.put_off else (state, ())
 
 
@@ -601,25 +596,26 @@ def persistent(state: DmnState) -> DmnState:
     unread messages are noticed again. A dream that a restart interrupts is dreamt again; after
     a complete one there is nothing left to dream of.
     """
-    mode, dreamt, *lasting = _find_lasting(state)
-    return DmnState(mode=mode, dreamt=dreamt, **dict(zip(_LASTING, lasting, strict=True)))
-
-
-_PASSING: Final = {
-    *("running", "chats", "waiting", "pending", "continuing", "low", "low_since", "put_off"),
-    *("answers", "outages", "spared", "woken", "stopping"),
-}
-_LASTING: Final = [
-    one.name for one in fields(DmnState) if one.name not in {*_PASSING, "mode", "dreamt"}
-]
-_read_lasting: Final[Callable[[DmnState], tuple[Any, ...]]] = attrgetter(*_LASTING)
-
-
-def _find_lasting(state: DmnState) -> tuple[Any, ...]:
-    """Return the values that survive: of the mode, of the last dream, and of `_LASTING`."""
     mode = state.mode if state.mode in PASSIVE_MODES else DmnMode.RESTING
     dreamt = None if state.mode is DmnMode.DREAMING else state.dreamt
-    return (mode, dreamt, *_read_lasting(state))
+    return replace(
+        state,
+        mode=mode,
+        dreamt=dreamt,
+        running=(),
+        chats=(),
+        waiting=(),
+        pending=(),
+        continuing=(),
+        low=(),
+        low_since=None,
+        put_off=(),
+        answers={},
+        outages={},
+        spared=False,
+        woken=False,
+        stopping=False,
+    )
 
 
 @cache

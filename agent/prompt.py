@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from datetime import datetime
 from functools import lru_cache
+from itertools import chain
 from operator import attrgetter
 from typing import Literal
 
@@ -255,14 +256,14 @@ def build_request(
     `plain` is for very small models: no protocol text, no skills and no channel card.
     """
     new = PromptTurn(input_text=brief.input_text, reply="", images=brief.images)
-    conversation = list[ModelMessage]()
-    for said in [turn.messages for turn in (*brief.history, new)]:
-        # Sides must alternate, as they do within a turn: a silent one leaves no answer at its end.
-        if said and conversation and conversation[-1].role == said[0].role:
-            parts = (*conversation.pop().parts, *said[0].parts)
-            conversation += (ModelMessage(role=said[0].role, parts=parts), *said[1:])
+    conversation, role = list[ModelMessage](), ""
+    for message in chain.from_iterable([turn.messages for turn in (*brief.history, new)]):
+        if message.role == role:  # sides must alternate: a silent turn leaves no answer between two
+            parts = (*conversation[-1].parts, *message.parts)
+            conversation[-1] = ModelMessage(role=message.role, parts=parts)
         else:
-            conversation += said
+            conversation.append(message)
+            role = message.role
     return ModelRequest(
         blocks=_build_blocks(brief, plain=plain),
         conversation=tuple(conversation),

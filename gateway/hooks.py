@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import (
+    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
     Coroutine,
-    Iterable,
     Iterator,
     Mapping,
     Sequence,
@@ -122,8 +122,6 @@ class Plugins:
             ["plugin", "hook"],
             registry=self.metrics,
         )
-        self._at = dict[tuple[str, type], list[Hook]]()
-        """Who hangs on a hook for the places of a channel, by the channel's class."""
         self._skills = dict[tuple[Hook, str, frozenset[str]], tuple[float, str]]()
         """What `skills` returned for these, and until when (monotonic) that is shown."""
         self.on_problem: Callable[[PluginProblem], None] = lambda _: None
@@ -162,14 +160,19 @@ class Plugins:
         for hook in self.hooks["parts"]:
             if hook.plugin.parts_for == "owner" and not turn.context.visibility.sees_everything:
                 continue
-            found += await self._ask(hook, _check_parts, [], turn=turn)
+            async with self._limited(hook):
+                parts = [*await hook(turn=turn)]
+                for one in parts:
+                    _check_part(one)
+                found += parts
         return found
 
     async def plans(self, agent: str, place: ConversationId) -> list[Plan]:
         """Return what an agent means to do in a conversation. Raises StoreError."""
         found = list[Plan]()
         for hook in self.hooks["plans"]:
-            found += await self._ask(hook, list, [], agent=agent, place=place)
+            async with self._limited(hook):
+                found += await hook(agent=agent, place=place)
         return found
 
     async def skills(self, agent: str, tools: frozenset[str]) -> str:
@@ -179,8 +182,9 @@ class Plugins:
             now_s, asked = hook.plugin.context.gateway.clock.monotonic(), (hook, agent, tools)
             until_s, text = self._skills.get(asked, (now_s, ""))
             if now_s >= until_s:
-                text = await self._ask(hook, str.strip, text, agent=agent, tools=tools)
-                self._skills[asked] = now_s + SKILLS_SHOWN_S, text
+                async with self._limited(hook):
+                    text = (await hook(agent=agent, tools=tools)).strip()
+                    self._skills[asked] = now_s + SKILLS_SHOWN_S, text
             found.append(text)
         return "\n\n".join(filter(None, found))
 
@@ -192,10 +196,9 @@ class Plugins:
         """
         strictest: Ask | Refuse | None = None
         for hook in self.hooks["before_call"]:
-            failed = Refuse(f"the plugin {hook.plugin.name} has failed")
-            answer: Ask | Refuse | None = await self._ask(
-                hook, _as_it_is, failed, turn=turn, call=call, tool=tool
-            )
+            answer: Ask | Refuse | None = Refuse(f"the plugin {hook.plugin.name} has failed")
+            async with self._limited(hook):
+                answer = await hook(turn=turn, call=call, tool=tool)
             if isinstance(answer, Refuse):
                 return answer
             strictest = strictest or answer
@@ -260,14 +263,11 @@ class Plugins:
 
     def _hooks_at(self, name: str, channel: object) -> list[Hook]:
         """Return who hangs on a hook for the places of a channel, see `Plugin.abilities`."""
-        at = name, type(channel)
-        if at not in self._at:  # testing for protocols takes long
-            self._at[at] = [
-                one
-                for one in self.hooks[name]
-                if not one.plugin.abilities or isinstance(channel, one.plugin.abilities)
-            ]
-        return self._at[at]
+        return [
+            one
+            for one in self.hooks[name]
+            if not one.plugin.abilities or isinstance(channel, one.plugin.abilities)
+        ]
 
     def progress_listeners(self, channel: object) -> list[ProgressListener]:
         """Return who is told what happens in the turns of a channel's places."""
@@ -283,15 +283,16 @@ class Plugins:
         """
         named = "before_post"
         for hook in self.hooks[named] if channel is None else self._hooks_at(named, channel):
-            changed: Post | None = await self._ask(hook, _as_it_is, None, turn=turn, post=post)
-            post = changed or post
+            async with self._limited(hook):
+                post = await hook(turn=turn, post=post) or post
         return post
 
     async def after_turn(self, turn: TurnRecord) -> list[Fact]:
         """Return facts to append with the record of a turn. Raises StoreError."""
         found = list[Fact]()
         for hook in self.hooks["after_turn"]:
-            found += await self._ask(hook, list, [], turn=turn)
+            async with self._limited(hook):
+                found += await hook(turn=turn)
         return found
 
     async def notify(self, notice: Notice) -> None:
@@ -337,26 +338,21 @@ class Plugins:
             await work()
 
     async def _judge(self, hook: Hook, routed: Routed, so_far: Decision) -> Decision | None:
-        return await self._ask(hook, _as_it_is, None, routed=routed, so_far=so_far)
+        decided: list[Decision | None] = [None]
+        async with self._limited(hook):
+            decided.append(await hook(routed=routed, so_far=so_far))
+        return decided[-1]
 
     def take_facts(self, hook: Hook, entries: Sequence[LogEntry]) -> None:
         """Call an `on_facts`."""
         with self.guard(hook.plugin.name, hook.name):
             hook(entries=entries)
 
-    async def _ask(
-        self, hook: Hook, read: Callable[[Any], ResultT], otherwise: ResultT, **values: object
-    ) -> ResultT:
-        """Return what `read` makes of what a hook returns; `otherwise` if either fails, or takes
-        too long.
-        """
-        try:
+    @contextlib.asynccontextmanager
+    async def _limited(self, hook: Hook) -> AsyncIterator[None]:
+        with self.guard(hook.plugin.name, hook.name):
             async with asyncio.timeout(HOOK_LIMIT_S):
-                return read(await hook(**values))
-        except Exception as error:
-            if not self._is_told(hook.plugin.name, hook.name, error):
-                raise
-            return otherwise
+                yield
 
     @contextlib.contextmanager
     def guard(self, plugin: str, hook: str) -> Iterator[None]:
@@ -366,16 +362,10 @@ class Plugins:
         try:
             yield
         except Exception as error:
-            if not self._is_told(plugin, hook, error):
+            if isinstance(error, StoreError) and not isinstance(error.__cause__, StatementRefused):
                 raise
-
-    def _is_told(self, plugin: str, hook: str, error: Exception) -> bool:
-        """Log and count an exception. False: it is the store's, and goes through."""
-        if isinstance(error, StoreError) and not isinstance(error.__cause__, StatementRefused):
-            return False
-        logger.error("plugin %s has failed in %s", plugin, hook, exc_info=error)
-        self.record_failure(plugin, hook, error)
-        return True
+            logger.exception("plugin %s has failed in %s", plugin, hook)
+            self.record_failure(plugin, hook, error)
 
     def record_failure(self, plugin: str, hook: str, error: Exception) -> None:
         """Count a failure that was logged, and tell it."""
@@ -385,20 +375,12 @@ class Plugins:
         self.on_problem(self.problems[plugin])
 
 
-def _as_it_is(found: Any) -> Any:  # noqa: ANN401 - as the hook returns
-    return found
-
-
-def _check_parts(found: Iterable[object]) -> list[Part]:
+def _check_part(part: object) -> None:
     """Raise TypeError or ValueError for what is no part of a prompt: nothing of it is used."""
-    parts = list[Part]()
-    for part in found:
-        if not isinstance(part, Part) or not isinstance(part.label, Label):
-            raise TypeError(f"parts returns {type(part).__name__}, or one without a label")
-        if not part.text.strip():
-            raise ValueError("parts returns a part without words")
-        parts.append(part)
-    return parts
+    if not isinstance(part, Part) or not isinstance(part.label, Label):
+        raise TypeError(f"parts returns {type(part).__name__}, or one without a label")
+    if not part.text.strip():
+        raise ValueError("parts returns a part without words")
 
 
 class _HookManager(pluggy.PluginManager):

@@ -7,7 +7,7 @@ else.
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from gateway.core.events import CacheTtl, RequestUsage, ToolImage, Usage
 from gateway.core.frozen import frozen
@@ -88,36 +88,12 @@ class ModelMessage:
     parts: tuple[MessagePart, ...]
     thinking: str = ""
     """Thinking of an answer with calls: `StreamEnd.thinking`. Empty: not known."""
-    kept: "dict[object, tuple[tuple[ModelMessage, ...], Any]]" = field(
+    sizes: "dict[CountText, tuple[int, int]]" = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    """What `keep_beginning` keeps with it: the messages in front of it, and the value."""
+    """Tokens of its text and of its images, once `measure_prompt` has counted them in some way."""
     wire: dict[str, bytes] = field(default_factory=dict, init=False, compare=False, repr=False)
     """Its JSON, once a request held it, by form: a client's name for how it writes messages."""
-
-
-_NEW_MESSAGES = 8
-"""Messages that a request of a conversation has more than the one before, usually: an answer and a
-message, or those of a step."""
-
-
-def find_beginning(said: tuple[ModelMessage, ...], key: object) -> tuple[int, Any]:
-    """Return for how many of the first messages something is kept, and that. 0, None: nothing."""
-    for end in range(len(said), max(0, len(said) - _NEW_MESSAGES), -1):
-        before, value = said[end - 1].kept.get(key, ((), None))
-        if value is not None and before == said[: end - 1]:
-            return end, value
-    return 0, None
-
-
-def keep_beginning(said: tuple[ModelMessage, ...], key: object, value: object, start: int) -> None:
-    """Keep what was made of messages in place of what was found for the first `start` of them, so
-    that a longer conversation costs only its new ones.
-    """
-    if said and start < len(said):
-        if start:
-            said[start - 1].kept.pop(key, None)
-        said[-1].kept[key] = said[:-1], value
 
 
 @frozen

@@ -14,7 +14,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -97,33 +97,30 @@ class RequestLimit:
         """Requests that may be under way now."""
         return int(self._allowed)
 
-    async def acquire(self, conversation: ConversationId) -> None:
-        """Wait until one more request may be made, which counts until `release`; cut off, none
-        does. The next one is of the room with the fewest under way.
+    @asynccontextmanager
+    async def holding(self, conversation: ConversationId) -> AsyncIterator[str]:
+        """Wait until one more request may be made, and count it until the end of the block, which
+        raises ModelBusy if it was refused. The next one is of the room with the fewest under way,
+        and has the name of its room.
         """
-        room, turn = room_of(conversation), asyncio.get_running_loop().create_future()
+        room = room_of(conversation)
+        turn = asyncio.get_running_loop().create_future()
         self._waiting.append((room, turn))
         self._admit()
         try:
             await turn
-        except asyncio.CancelledError as error:
+            yield room
+            self._allowed = min(self._most, self._allowed + 1 / self._allowed)
+        except ModelBusy as error:
+            if error.status is not None:
+                self._allowed = max(1.0, min(self._allowed, self._running.total() - 1.0))
+            raise
+        finally:
             if (room, turn) in self._waiting:
                 self._waiting.remove((room, turn))
             else:
-                self.release(conversation, error)
-            raise
-
-    def release(self, conversation: ConversationId, error: BaseException | None) -> None:
-        """Count a request no more, which was answered (None) or ended with this error."""
-        if error is None:
-            self._allowed = min(self._most, self._allowed + 1 / self._allowed)
-        elif isinstance(error, ModelBusy) and error.status is not None:
-            self._allowed = max(1.0, min(self._allowed, self._running.total() - 1.0))
-        room = room_of(conversation)
-        self._running[room] -= 1
-        if not self._running[room]:
-            del self._running[room]
-        self._admit()
+                self._running -= Counter([room])
+            self._admit()
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
@@ -136,7 +133,7 @@ class RequestLimit:
             self._admit()
 
     def _admit(self) -> None:
-        while self._waiting and not self._pauses and self._running.total() < self.allowed:
+        while not self._pauses and self._running.total() < self.allowed:
             waiting = [one for one in self._waiting if not one[1].done()]
             if not waiting:
                 return
@@ -399,11 +396,12 @@ class _Attempt:
         self._shown = self.text = ""
         self.calls: list[ToolCall] = []
         self._end: StreamEnd | None = None
-        self._stop_timer: Callable[[], object] | None = None
-        self._waiting: asyncio.Task[object] | None = None
-        """The task that waits in `wait_for`. None: there is none."""
+        self._scope: asyncio.Timeout | None = None
+        """The wait that is under way. None: there is none."""
         self.missed = ""
         """What did not happen in time. Empty: nothing."""
+        self._stop_timer: Callable[[], object] | None = None
+        """None: its time is not limited."""
 
     @asynccontextmanager
     async def begin(
@@ -416,25 +414,20 @@ class _Attempt:
         if until_s < math.inf:
             check = partial(self._check_begun, clock, request.max_output_tokens)
             self._stop_timer = call_later(clock, until_s - clock.monotonic(), check)
-        conversation = ConversationId(request.conversation_id)
         try:
-            await self.wait_for(limit.acquire(conversation))
-            if self.missed:
-                label, waited_s = self._candidate.model.label, self._candidate.first_token_s
-                busy = _NoTurn(f"{label} took no further request within {waited_s:g} s")
-                busy.status = HTTPStatus.TOO_MANY_REQUESTS  # as others were answered
-                raise busy
-            try:
+            async with AsyncExitStack() as turn:
+                held = limit.holding(ConversationId(request.conversation_id))
+                if await self.wait_for(turn.enter_async_context(held)) is None:
+                    label, waited_s = self._candidate.model.label, self._candidate.first_token_s
+                    busy = _NoTurn(f"{label} took no further request within {waited_s:g} s")
+                    busy.status = HTTPStatus.TOO_MANY_REQUESTS  # as others were answered
+                    raise busy
                 if cache is None:
                     yield request
                 else:
                     async with cache.sending(request, until_s) as planned:
                         self._sent = cache, planned
                         yield planned.request
-            except BaseException as error:
-                limit.release(conversation, error)
-                raise
-            limit.release(conversation, None)
         finally:
             if self._stop_timer is not None:
                 self._stop_timer()
@@ -450,22 +443,18 @@ class _Attempt:
 
     def _miss(self, missed: str) -> None:
         self.missed = missed
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def wait_for(self, awaited: Awaitable[_ResultT]) -> _ResultT | None:
         """Return what is awaited. None, and it is cancelled: the attempt has missed its time."""
-        task = self._waiting = asyncio.current_task()
-        assert task is not None
-        cancelling = task.cancelling()
         try:
-            return await awaited
-        except asyncio.CancelledError:  # as in `asyncio.Timeout`, which takes four times as long
-            if not self.missed or task.uncancel() > cancelling:
-                raise
+            async with asyncio.timeout(None) as self._scope:
+                return await awaited
+        except TimeoutError:
             return None
         finally:
-            self._waiting = None
+            self._scope = None
 
     def add(self, chunk: StreamChunk) -> PartialText | ThinkingDelta | StreamStart | None:
         """Add a chunk. Return what is shown of it at once; None: nothing."""

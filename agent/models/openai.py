@@ -48,8 +48,6 @@ from agent.models.base import (
     TextPart,
     ThinkingDelta,
     ToolResult,
-    find_beginning,
-    keep_beginning,
 )
 from agent.models.http import (
     DEFAULT_TIMEOUT_S,
@@ -216,15 +214,9 @@ def _encode_tools(tools: tuple[ToolSpec, ...]) -> bytes:
     )
 
 
-@lru_cache(maxsize=16)
-def _name_form(model: str, dialect: OpenAIDialect) -> str:
-    """Return how `ModelMessage.wire` names what is written for them."""
-    return f"{model} {dialect}"
-
-
 def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) -> bytes:
-    """Return the messages as JSON. Of those that look the same in every later request it is kept:
-    together as far as there are no images, and with each.
+    """Return the messages as JSON. That of a message which looks the same in every later request
+    is kept with it.
     """
     marks = (
         {(mark.behind, mark.index): mark.lifetime for mark in request.breakpoints}
@@ -235,31 +227,31 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
         _text_part(text if not index else f"\n\n{text}", marks.get(("block", index)))
         for index, text in enumerate(block.text for block in request.blocks)
     ]
-    system, last_role = list[bytes](), "system"
+    pieces, last_role = list[bytes](), "system"
     if head and dialect.identity_in == "system":
-        system = [encode_json({"role": "system", "content": _to_content(head, dialect)})]
+        pieces.append(encode_json({"role": "system", "content": _to_content(head, dialect)}))
         head = []
-    conversation, form = append_suffix(request), _name_form(model, dialect)
+    conversation, form = append_suffix(request), f"{model} {dialect}"
     loop = find_tool_loop_start(conversation)
-    marked = [index for behind, index in marks if behind == "said"]
-    same = conversation[: 0 if head else min([len(conversation) - 1, loop, *marked])]
-    start, together = find_beginning(same, form)
-    pieces, last_role = ([together], same[start - 1].role) if together else ([], last_role)
-    for index, message in enumerate(conversation[start:], start):
-        if index == len(same) > start and not any(
-            isinstance(part, Image) for one in same[start:] for part in one.parts
-        ):
-            keep_beginning(same, form, b",".join(pieces), start)
-        is_fixed = not head and index < loop and index not in marked
+    for index, message in enumerate(conversation):
+        lifetime = marks.get(("said", index)) if marks else None
+        is_fixed = not head and lifetime is None and index < loop
         written = message.wire.get(form) if is_fixed else None
         if written is None:
-            if message.role == "assistant":
+            if (  # the most frequent case, which all dialects but these write alike
+                is_fixed
+                and not dialect.takes_breakpoints
+                and not dialect.wants_thinking
+                and len(message.parts) == 1
+                and isinstance(only := message.parts[0], TextPart)
+            ):
+                rendered: list[Json] = [{"role": message.role, "content": only.text}]
+            elif message.role == "assistant":
                 thinking = thinking_fields(message, model, dialect, in_loop=index >= loop)
                 rendered = [_assistant_message(message, model, dialect) | thinking]
             else:
                 is_said = index < len(request.conversation)
                 stable = len(request.conversation[index].parts) if is_said else 0
-                lifetime = marks.get(("said", index))
                 rendered = _user_messages(message, stable, lifetime, head, dialect)
                 head = head if not rendered or rendered[-1]["role"] != "user" else []
             written = b",".join([encode_json(one) for one in rendered])
@@ -271,7 +263,7 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
     if head or last_role != "user":
         nothing = [*head, _join_after(head, _text_part(EMPTY_USER_TEXT))]
         pieces.append(encode_json({"role": "user", "content": _to_content(nothing, dialect)}))
-    return b"[" + b",".join([*system, *pieces]) + b"]"
+    return b"[" + b",".join(pieces) + b"]"
 
 
 def _user_messages(
@@ -823,10 +815,7 @@ class OpenAIModel(RemoteModel):
             ),
             None,
         )
-        if self._may_leak_calls or ephemeral_from is not None:
-            leaks = self._may_leak_calls
-            end = replace(end, may_leak_calls=leaks, ephemeral_from=ephemeral_from)
-        yield end
+        yield replace(end, may_leak_calls=self._may_leak_calls, ephemeral_from=ephemeral_from)
 
     def build_body(self, request: ModelRequest) -> Json:
         """Return the body of the HTTP request."""

@@ -25,15 +25,9 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from agent.models.base import (
-    ModelMessage,
-    ModelRequest,
-    TextPart,
-    find_beginning,
-    keep_beginning,
-)
+from agent.models.base import ModelMessage, ModelRequest, TextPart
 from gateway.core.frozen import frozen
 from gateway.core.media_types import identify_image
 from gateway.core.ratelimit import LruDict
@@ -235,20 +229,10 @@ class PromptSize:
     """Tokens of the whole prompt."""
 
 
-class ConversationSize(NamedTuple):
-    """Tokens of messages."""
-
-    messages: tuple[int, ...] = ()
-    """Of each."""
-    images: int = 0
-    total: int = 0
-    """Images included."""
-
-
 def measure_prompt(request: ModelRequest, count: CountText = count_heuristically) -> PromptSize:
     """Estimate each part, uncorrected, with this counting function.
 
-    What was counted is kept with the request and a message, so a longer request of the same
+    What was counted is kept with the request and its messages, so a longer request of the same
     conversation costs only its new messages.
     """
     if (known := request.sizes.get(count)) is not None:
@@ -256,36 +240,18 @@ def measure_prompt(request: ModelRequest, count: CountText = count_heuristically
     tools = _measure_tools(request.tools, count)
     blocks = tuple([count(block.text) for block in request.blocks])
     now = sum([count(text) + FRAME_TOKENS for text in (request.aside, request.now) if text])
-    said = _measure_conversation(request.conversation, count)
+    said = request.conversation
+    sizes = [message.sizes.get(count) or _measure_message(message, count) for message in said]
+    conversation = tuple([text + images for text, images in sizes])
     request.sizes[count] = measured = PromptSize(
         tools=tools,
         blocks=blocks,
-        conversation=said.messages,
+        conversation=conversation,
         now=now,
-        images=said.images,
-        total=tools + sum(blocks) + said.total + now,
+        images=sum([images for _, images in sizes]),
+        total=tools + sum(blocks) + sum(conversation) + now,
     )
     return measured
-
-
-def _measure_conversation(said: tuple[ModelMessage, ...], count: CountText) -> ConversationSize:
-    """Return the size of a conversation, and keep that of all but its last message, which the next
-    request may continue.
-    """
-    before = said[:-1]
-    start, known = find_beginning(before, count)
-    size = _add_messages(known or ConversationSize(), before[start:], count)
-    keep_beginning(before, count, size, start)
-    return _add_messages(size, said[-1:], count)
-
-
-def _add_messages(
-    size: ConversationSize, said: tuple[ModelMessage, ...], count: CountText
-) -> ConversationSize:
-    new = [_measure_message(message, count) for message in said]
-    totals = [text_tokens + image_tokens for text_tokens, image_tokens in new]
-    images = size.images + sum([image_tokens for _, image_tokens in new])
-    return ConversationSize((*size.messages, *totals), images, size.total + sum(totals))
 
 
 @lru_cache(maxsize=16)
@@ -295,7 +261,7 @@ def _measure_tools(tools: tuple[ToolSpec, ...], count: CountText) -> int:
 
 
 def _measure_message(message: ModelMessage, count: CountText) -> tuple[int, int]:
-    """Return the tokens of the text and of the images."""
+    """Return the tokens of the text and of the images, and keep them with the message."""
     text_tokens, image_tokens = FRAME_TOKENS, 0
     for part in message.parts:
         if isinstance(part, TextPart):
@@ -310,6 +276,7 @@ def _measure_message(message: ModelMessage, count: CountText) -> tuple[int, int]
             text_tokens += count(part.name) + count(part.arguments) + TOOL_TOKENS
         else:
             text_tokens += count(part.text) + TOOL_TOKENS
+    message.sizes[count] = text_tokens, image_tokens
     return text_tokens, image_tokens
 
 

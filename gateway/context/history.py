@@ -107,11 +107,6 @@ class HistoryTurn:
             return self
         return replace(self, exchange=exchange, form=form)
 
-    @property
-    def is_plain(self) -> bool:
-        """It holds nothing but text."""
-        return not (self.raw.steps or self.record.media)
-
     @cached_property
     def tool_images(self) -> tuple[ToolImage, ...]:
         """Images that its tools returned, as far as the form shows them."""
@@ -174,7 +169,7 @@ class HistoryView:
         """Estimated."""
         return estimate_tokens(self.head) if self.head else 0
 
-    @cached_property
+    @property
     def tokens(self) -> int:
         """Estimated size of the whole view."""
         return self.head_tokens + sum([turn.tokens for turn in self.turns])
@@ -226,7 +221,7 @@ class HistoryView:
     @cached_property
     def is_plain(self) -> bool:
         """There is nothing but text in it: only whole turns can leave it."""
-        return all(turn.is_plain for turn in self.turns)
+        return not any(turn.raw.steps or turn.record.media for turn in self.turns)
 
     def turns_since_fold(self) -> Iterator[HistoryTurn]:
         """Yield the turns after the newest fold, newest first."""
@@ -254,14 +249,7 @@ class HistoryView:
                 newest = HistoryTurn.from_record(
                     entry.seq, entry.fact, entry.at, simple=simple, inner=inner
                 )
-                view = replace(self, turns=(*self.turns, newest))
-                # Else each turn would look at all before it again.
-                vars(view).update(
-                    label=self.label | newest.record.label,
-                    tokens=self.tokens + newest.tokens,
-                    is_plain=self.is_plain and newest.is_plain,
-                )
-                return view
+                return replace(self, turns=(*self.turns, newest))
             case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
                 return self.with_fold(entry.fact, entry.seq)
             case _:

@@ -234,8 +234,7 @@ class Delivery:
                 if not await self._split(channel):
                     return
             self._resend_s = resend_window_s(post, channel)
-            # the comparison spares most channels the test for a protocol, which takes longer
-            if self._resend_s >= MAX_AGE_S and isinstance(channel, FindsSent):
+            if isinstance(channel, FindsSent):
                 await self._outbox.teach(channel)
                 self._finder = channel if post.replaces is None else None
             window = select_window(
@@ -485,13 +484,9 @@ class Delivery:
         return end, wait_s
 
 
-def _pending_parts(
-    bodies: Sequence[str], first: Literal["pending", "sending"] = "pending"
-) -> list[OutboxPart]:
+def _pending_parts(bodies: Sequence[str]) -> list[OutboxPart]:
     return [
-        OutboxPart(
-            index=index, body=body, state="pending" if index else first, reason="", attempts=0
-        )
+        OutboxPart(index=index, body=body, state="pending", reason="", attempts=0)
         for index, body in enumerate(bodies)
     ]
 
@@ -547,8 +542,9 @@ class Outbox:
         """
         self._refused_at = dict[ConversationId, datetime]()
         """Time of the last refusal of a place where the bot may not, or might not post."""
-        self._in_flight = defaultdict[ChannelName, set[asyncio.Future[None]]](set)
-        """Done once the sends that began together have ended."""
+        self._in_flight = defaultdict[
+            ChannelName, set[asyncio.Future[list[Receipt | BaseException]]]
+        ](set)
         self._stopping = False
         self._begun = dict[PostKey, tuple[str, ...]]()
         """Posts that are being appended with the start of their first part, and their parts."""
@@ -696,7 +692,9 @@ class Outbox:
             opening = self._openings.get(post.to.channel) or self._openings.get(None)
             if opening is None:
                 continue
-            parts = _pending_parts(self._begun.pop(post.key, ()), first="sending")
+            parts = _pending_parts(self._begun.pop(post.key, ()))
+            if parts:
+                parts[0] = replace(parts[0], state="sending")
             item = OutboxPost(seq=entry.seq, at=entry.at, post=post, parts=tuple(parts))
             if item.post.key in self._own_notices:
                 self._put_next(item)
@@ -784,17 +782,10 @@ class Outbox:
         self, channel: ChannelName, sends: Sequence[Awaitable[Receipt]]
     ) -> list[Receipt | BaseException]:
         """Return the results of these sends, which `pause` waits for."""
-        done = asyncio.get_running_loop().create_future()
+        done = asyncio.gather(*sends, return_exceptions=True)
         self._in_flight[channel].add(done)
-        try:
-            if len(sends) > 1:
-                return await asyncio.gather(*sends, return_exceptions=True)
-            return [await sends[0]]
-        except Exception as error:  # noqa: BLE001 - as `gather` returns it
-            return [error]
-        finally:
-            self._in_flight[channel].discard(done)
-            done.set_result(None)
+        done.add_done_callback(self._in_flight[channel].discard)
+        return await done
 
     async def wait_until_present(
         self, channel: Channel, post: Post, absence: RecipientAway | MayNotPost, max_wait_s: float

@@ -1,8 +1,6 @@
 """How many requests a model takes at the same time, and whose is next."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from agent.models.base import ModelBusy
 from agent.models.client import RequestLimit
@@ -41,21 +39,10 @@ class Provider:
             await asyncio.sleep(0)
 
 
-@asynccontextmanager
-async def holding(limit: RequestLimit, room: str) -> AsyncIterator[None]:
-    await limit.acquire(ConversationId(room))
-    try:
-        yield
-    except BaseException as error:
-        limit.release(ConversationId(room), error)
-        raise
-    limit.release(ConversationId(room), None)
-
-
 async def ask(limit: RequestLimit, provider: Provider, room: str) -> None:
     while True:
         try:
-            async with holding(limit, room):
+            async with limit.holding(ConversationId(room)):
                 return await provider.answer(room)
         except ModelBusy:
             await asyncio.sleep(0)
@@ -111,7 +98,7 @@ async def test_who_stops_waiting_or_is_cut_off_leaves_its_place_to_others() -> N
     assert not last.done()
     last.cancel()
     await asyncio.gather(last, return_exceptions=True)
-    async with asyncio.timeout(5), holding(limit, "irc/d"):
+    async with asyncio.timeout(5), limit.holding(ConversationId("irc/d")):
         pass
 
 
