@@ -139,7 +139,10 @@ async def trace_hello(checkout: Path) -> tuple[list[Any], float, float]:
 
     Times are `time.perf_counter`, which both processes share.
     """
+    from gateway.cli.main import STARTUP_S  # noqa: PLC0415 - not in the child, as `watched` does
+
     async with watched("tests.tools.trace", checkout) as gateway:
+        await asyncio.sleep(STARTUP_S)  # what a start leaves for later is done
         for _ in range(MESSAGES - 1):
             await gateway.ask("hello")
             await asyncio.sleep(SETTLE_S)  # what the message before left behind is done
