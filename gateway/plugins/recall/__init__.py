@@ -12,8 +12,8 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -167,6 +167,7 @@ class Recall(Plugin):
         name = turn.context.agent.lower()
         if not command and all(is_small_talk(one, name) for one in lines):
             return []
+        told_names = {name for one in turn.past for name in one.record.recalled}
         builder = RecallBuilder(tokens, self.context.gateway.redactor, lines)
         async with asyncio.TaskGroup() as group:
             fetching = (
@@ -182,7 +183,7 @@ class Recall(Plugin):
                 if command and any(one.line.is_addressed for one in turn.lines)
                 else None
             )
-            looking = self._search(turn, lines, builder)
+            looking = self._search(turn, lines, told_names, builder)
             try:
                 await with_timeout(self._clock, DEADLINE_S, looking)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody is to wait for an answer because of it
@@ -194,9 +195,7 @@ class Recall(Plugin):
                 self._has_failed = True
         for piece in fetching.result() if fetching is not None else ():
             name, line = recall_name("p", piece), partial(quote_text, piece, ())
-            if name not in _told_names(turn) and not builder.add(
-                name, piece, line, sizes=_PREFETCH_SIZES
-            ):
+            if name not in told_names and not builder.add(name, piece, line, sizes=_PREFETCH_SIZES):
                 break
         part = builder.build()
         return [part] if part.text else []
@@ -295,6 +294,7 @@ class Recall(Plugin):
         self,
         turn: TurnView,
         lines: Sequence[str],
+        told_names: Collection[str],
         builder: "RecallBuilder",
     ) -> None:
         """Add what is found to the result. If this is cut off, the items added before are valid."""
@@ -308,6 +308,7 @@ class Recall(Plugin):
         view_start = min((oldest.seq, *oldest.record.covers)) if oldest is not None else None
         query = _RecallQuery(
             turn=turn,
+            told_names=told_names,
             weights=weights,
             asked="\n".join([*lines, agent]),
             view_start=view_start,
@@ -492,18 +493,15 @@ def recall_name(kind: str, text: str) -> str:
     return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-@frozen(slots=False)
+@frozen
 class _RecallQuery:
     turn: TurnView
+    told_names: Collection[str]
     weights: TermWeights
     asked: str
     """The new messages."""
     view_start: Seq | None
     """Entries of this conversation from here on are in view. None: none is."""
-
-    @cached_property
-    def told_names(self) -> set[str]:
-        return _told_names(self.turn)
 
     @property
     def words(self) -> list[str]:
@@ -550,11 +548,6 @@ def _is_question(fact: Fact, asked: str) -> bool:
     return repeats or bool(_QUESTION.search(fact.text))
 
 
-def _told_names(turn: TurnView) -> set[str]:
-    """Return the items that earlier turns in view were told."""
-    return {name for one in turn.past for name in one.record.recalled}
-
-
 def _is_recallable(entry: EntryLocation, query: _RecallQuery) -> bool:
     """Return whether an entry may be recalled.
 
@@ -565,8 +558,7 @@ def _is_recallable(entry: EntryLocation, query: _RecallQuery) -> bool:
     news = entry.unread is not None and (here or entry.unread > AMBIENT)
     is_other_agents = entry.is_note and entry.agent != query.turn.context.agent
     left = entry.is_removed or (here and entry.is_left_behind and not entry.is_note)
-    is_hidden = in_view or news or left or is_other_agents
-    return not is_hidden and f"s{entry.seq}" not in query.told_names
+    return not (in_view or news or left or is_other_agents or f"s{entry.seq}" in query.told_names)
 
 
 async def run_prefetch(
