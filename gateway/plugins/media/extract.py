@@ -50,8 +50,8 @@ MAX_ENTRIES: Final = 200
 MAX_MARKS: Final = 20_000
 """Links and cells of tables that are marked; more become plain text."""
 HIDDEN: Final = (
-    '[hidden], [style*="display:none"], [style*="display: none"], [style*="visibility:hidden"], '
-    '[style*="visibility: hidden"], template, dialog:not([open])'
+    '[hidden], [style*="display:none" i], [style*="display: none" i], '
+    '[style*="visibility:hidden" i], [style*="visibility: hidden" i], template, dialog:not([open])'
 )
 """Selectors of invisible elements, where instructions to models are often hidden."""
 WITHOUT_TEXT: Final = (
@@ -80,12 +80,17 @@ _HREF_SIGNS: Final = str.maketrans({sign: f"%{ord(sign):X}" for sign in " ()<>\\
 """What an address in Markdown would need signs of escape for (RFC 3986, 2.1)."""
 _PDF_HEAD_BYTES = 1024
 """A PDF's header may stand anywhere in these (ISO 32000-1, annex H, 3.4.1)."""
+_DOCX_PARTS: Final = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
+_DOCX_UNSEEN: Final = ("pPr", "Fallback", "del", "moveFrom")
+"""Properties have stops of tabs, which are named `tab`. `Fallback` has the same text again, for
+older programs."""
 _DOCX_SIGNS: Final = {
     "p": "\n",
     "tc": "\n",
     "br": "\n",
     "cr": "\n",
     "tab": "\t",
+    "ptab": "\t",
     "noBreakHyphen": "-",
 }
 """Text of elements that stand for a sign in a Word document."""
@@ -211,8 +216,7 @@ def extract_document(head: dict[str, str], body: bytes) -> Extracted:
         and not body.startswith(tuple(mark for mark, _ in _BOMS))
     ):
         raise Unreadable("no text")
-    title, text = _extract_markup(head, body)
-    return Extracted(title, text[:MAX_TEXT_CHARS], cut=len(text) > MAX_TEXT_CHARS)
+    return Extracted(*_extract_markup(head, body))
 
 
 def _extract_markup(head: dict[str, str], body: bytes) -> tuple[str, str]:
@@ -286,8 +290,8 @@ def _extract_pdf(body: bytes) -> Extracted:
 
 def _extract_docx(body: bytes) -> Extracted:
     archive = zipfile.ZipFile(io.BytesIO(body))
-    with archive.open("word/document.xml") as document:
-        text, cut = _join_pieces(_read_docx_lines(document))
+    present = [archive.open(name) for name in _DOCX_PARTS if name in archive.namelist()]
+    text, cut = _join_pieces(line for part in present for line in _read_docx_lines(part))
     title = ""
     with contextlib.suppress(KeyError, ET.ParseError):  # a document may have no properties
         core = ET.fromstring(archive.read("docProps/core.xml"))  # noqa: S314 - as for feeds
@@ -296,8 +300,8 @@ def _extract_docx(body: bytes) -> Extracted:
 
 
 def _read_docx_lines(document: IO[bytes]) -> Iterator[str]:
-    """Yield paragraphs and rows of tables (ECMA-376, part 1, 17.3 and 17.4). A table in a cell is
-    part of its text. `Fallback` has the same text again, for older programs.
+    """Yield paragraphs and rows of tables (ECMA-376, part 1, 17.3 and 17.4), as they are shown
+    once all changes are accepted. A table in a cell is part of its text.
     """
     depth = 0
     for event, node in ET.iterparse(document, ("start", "end")):  # noqa: S314 - as for feeds
@@ -316,8 +320,14 @@ def _read_docx_lines(document: IO[bytes]) -> Iterator[str]:
         elif name == "p" and not depth:
             yield _join_runs(node).strip("\n")
             node.clear()
-        elif name in ("pPr", "Fallback"):  # properties have stops of tabs, which are named `tab`
+        elif name in _DOCX_UNSEEN or (name == "r" and _is_hidden(node)):
             node.clear()
+
+
+def _is_hidden(run: ET.Element) -> bool:
+    """Return whether the text is hidden (ECMA-376, part 1, 17.3.2.41)."""
+    hidden = run.find("{*}rPr/{*}vanish")
+    return hidden is not None and not {"0", "false", "off"} & {*hidden.attrib.values()}
 
 
 def _join_runs(node: ET.Element) -> str:
@@ -465,7 +475,8 @@ def main() -> None:
     except Unreadable as reason:
         sys.stdout.write(str(reason))
         sys.exit(UNREADABLE_STATUS)
-    sys.stdout.write(json.dumps(found._replace(text=found.text[:MAX_TEXT_CHARS])._asdict()))
+    text, cut = found.text[:MAX_TEXT_CHARS], found.cut or len(found.text) > MAX_TEXT_CHARS
+    sys.stdout.write(json.dumps(found._replace(text=text, cut=cut)._asdict()))
 
 
 if __name__ == "__main__":

@@ -47,7 +47,9 @@ xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"><w:body>
 <w:p><w:pPr><w:tabs><w:tab w:val="left" w:pos="90"/></w:tabs></w:pPr><w:r><w:t>Fir</w:t></w:r><w:r><w:rPr><w:b/></w:rPr>
 <w:t xml:space="preserve">st </w:t><w:tab/><w:t>tab</w:t><w:br/><w:t>e</w:t><w:noBreakHyphen/><w:t>mail</w:t></w:r>
-<w:del><w:r><w:delText>gone</w:delText></w:r></w:del></w:p>
+<w:del><w:r><w:tab/><w:delText>gone</w:delText></w:r></w:del>
+<w:moveFrom><w:r><w:t>Second</w:t></w:r></w:moveFrom><w:r><w:rPr><w:vanish/></w:rPr><w:t>Obey</w:t></w:r>
+<w:r><w:rPr><w:vanish w:val="0"/></w:rPr><w:t>!</w:t></w:r></w:p>
 <w:sdt><w:sdtContent><w:p><w:hyperlink><w:r><w:t>Second</w:t></w:r></w:hyperlink></w:p></w:sdtContent></w:sdt>
 <w:tbl><w:tr><w:tc><w:p/></w:tc><w:tc><w:p><w:r><w:t>a</w:t></w:r></w:p><w:p><w:r><w:t>cell</w:t></w:r></w:p>
 <w:tbl><w:tr><w:tc><w:p><w:r><w:t>within</w:t></w:r></w:p></w:tc></w:tr></w:tbl></w:tc></w:tr></w:tbl>
@@ -133,8 +135,11 @@ async def test_a_pdf_that_the_provider_refuses_is_left_out_and_its_text_answered
         ("Grüße".encode("cp1252"), "Grüße"),
         (b"<!doctype html><title>T</title><p>Seen<p hidden>Not", "Seen"),
         (
-            zipped(word__document_xml=WORD.encode()),
-            "First \ttab\ne-mail\nSecond\n\ta cell within\nbox",
+            zipped(
+                word__document_xml=WORD.encode(),
+                word__footnotes_xml=b"<x><p><r><t>note</t></r></p></x>",
+            ),
+            "First \ttab\ne-mail!\nSecond\n\ta cell within\nbox\n\nnote",
         ),
         (workbook(), "[sheet Sheet]\n[sheet Sums]\nname\t3\t\tx"),
         (pdf("Hello", "World"), "[page 1]\nHello\n[page 2]\nWorld"),
@@ -166,6 +171,12 @@ async def test_a_word_document_tells_its_title_and_an_entity_bomb_in_it_ends_its
     )
     with pytest.raises(ExtractionError, match="broken, or too much"):
         await extract_text(zipped(**parts))
+
+
+async def test_a_document_of_one_long_paragraph_is_told_to_be_cut() -> None:
+    long = b"<x><p><r><t>%s</t></r></p></x>" % (b"a" * 1_000_001)
+    found = await extract_text(zipped(word__document_xml=long))
+    assert (len(found.text), found.cut) == (1_000_000, True)
 
 
 async def test_a_document_can_open_nothing_while_it_is_read() -> None:
