@@ -17,7 +17,7 @@ const SILENT_MS = 40_000;
 export function parse(text) {
   const blocks = text.split("\n\n");
   const rest = blocks.pop();
-  const fields = (block) => Object.fromEntries(block.split("\n").map((line) => line.split(/: ?(.*)/, 2)));
+  const fields = (block) => Object.fromEntries(block.split("\n").map((line) => line.split(/: ?(.*)/s, 2)));
   return { events: blocks.map(fields).filter((one) => one.data), rest };
 }
 
