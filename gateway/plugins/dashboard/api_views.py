@@ -75,10 +75,15 @@ PLUGINS_PATH: Final = "/api/plugins"
 RESPONSE_TIMEOUT_S: Final = 20.0
 """Seconds for the gateway to build a response. Orders wait until they are carried out."""
 ASSET_CSP: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' "
-    "data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-ASSET_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+ASSET_TYPES: Final = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
 INDEX_FILE: Final = "index.html"
 MAX_ARGS_CHARS: Final = 200
 """Longest input, and longest result, in an audit record."""

@@ -1,7 +1,7 @@
 /** Acts: what the gateway is told to do, the buttons for it, the questions before it, and its result. */
 
 import { may, post } from "./api.js";
-import { h, show } from "./dom.js";
+import { h, put, show } from "./dom.js";
 import { markdown } from "./markdown.js";
 
 /** Carry out a command of the command table. `about`: `{place, agent}`. Return `{ok, text}`; it never throws. */
@@ -22,11 +22,11 @@ const resultOf = ({ ok, text }) => h("div.result", { class: ok ? "good" : "bad" 
 
 /** Show a result above the page; a screen reader says it. It stays until another one, or another view. */
 export function tell(result) {
-  const close = h("button.plain.close", { type: "button", "aria-label": "Close the result", onclick: forgetResult }, "✕");
+  const close = h("button.plain.close", { "aria-label": "Close the result", onclick: forgetResult }, "✕");
   show(document.getElementById("told"), h("div.toast", resultOf(result), close));
 }
 
-export const forgetResult = () => show(document.getElementById("told"));
+export const forgetResult = () => put(document.getElementById("told"));
 
 /**
  * Ask a question with two buttons, below `more`. Return the values of the fields in `more` by name, or null if the
@@ -40,7 +40,7 @@ export function ask(question, yes, ...more) {
     more,
     h("div.acts", h("button", { value: "no", autofocus: true }, "Back"), h("button.strong", { value: "yes" }, yes)),
   );
-  const dialog = h("dialog.ask", { "aria-label": question, closedby: "any" }, form);
+  const dialog = h("dialog.ask", { "aria-label": question }, form);
   document.body.append(dialog);
   dialog.showModal();
   return new Promise((answer) => {
@@ -84,7 +84,7 @@ export function act({ label, words, place, agent, path, body, edit: fields, run,
     if (result?.ok) done?.();
   };
   const key = JSON.stringify([label, words ?? path, place, agent, body]);
-  return h("button", { type: "button", key, class: style || (confirm ? "no" : ""), title, onclick }, label);
+  return h("button", { key, class: style || (confirm ? "no" : ""), title, onclick }, label);
 }
 
 /** Return buttons in a row; null if the role may press none. `acts`: as for `act`, or nodes. */

@@ -1,7 +1,7 @@
 /** Health: channels, the processes that share a store, the outbox, and the alerts above all views. */
 
 import { get } from "./api.js";
-import { chip, empty, h, panel, placed, put, quiet, said } from "./dom.js";
+import { chip, h, panel, placed, put, quiet, said } from "./dom.js";
 import { plural, since } from "./format.js";
 import { state, table, toneOf } from "./tables.js";
 
@@ -41,14 +41,14 @@ export class Channels {
     Object.assign(this, { all: items, uncertain: uncertain.length });
     put(
       this.outbox,
-      waiting.length ? table("Waiting", waiting.map(post)) : empty("Nothing is waiting. Messages stay here until the platform has accepted them."),
-      deliveries.length ? table("Deliveries", [...uncertain, ...known].map(row)) : empty("Nothing was delivered yet."),
+      table("Waiting", waiting.map(post), "Nothing is waiting. Messages stay here until the platform has accepted them."),
+      table("Deliveries", [...uncertain, ...known].map(row), "Nothing was delivered yet."),
     );
     this.paint();
   }
 
   paint() {
-    put(this.list, this.all.length ? table("Channels", this.all.map(row)) : empty("No channel is configured."));
+    put(this.list, table("Channels", this.all.map(row), "No channel is configured."));
     const link = (...nodes) => h("a.alert.bad", { href: "#channels" }, nodes);
     const broken = this.all.filter((one) => toneOf(one.state) === "bad");
     put(

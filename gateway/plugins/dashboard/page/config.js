@@ -74,7 +74,7 @@ export class Config {
     this.numbers = h("div.numbers", { "aria-hidden": "true" });
     this.found = h("div.problems", { role: "status" });
     this.help = h("div.schema-help", { id: "config-help" });
-    this.save = h("button.strong", { type: "button", onclick: () => this.review() }, "Review and save");
+    this.save = h("button.strong", { onclick: () => this.review() }, "Review and save");
     const pick = h("select", { "aria-label": "File", onchange: () => this.leave(pick) }, this.files.map((one) => h("option", { selected: one === file }, one.name)));
     show(
       this.body,
@@ -115,7 +115,7 @@ export class Config {
     if (asked !== this.asked) return null;
     this.problems = problems;
     this.count();
-    const jump = (line) => h("button.plain", { type: "button", onclick: () => this.jump(line) }, line ? `line ${line}` : "file");
+    const jump = (line) => h("button.plain", { onclick: () => this.jump(line) }, line ? `line ${line}` : "file");
     const problem = (one) => h("li", jump(one.line), h("b.mono", said(one.key)), " ", said(one.message));
     const none = h("p.good", this.dirty ? "No problem found. It is not saved yet." : "No problem found.");
     show(this.found, problems.length ? [h("p.bad", plural(problems.length, "problem")), h("ul", problems.map(problem))] : none);
@@ -125,7 +125,7 @@ export class Config {
   /** Select a line. */
   jump(line) {
     const lines = this.text.value.split("\n");
-    const from = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+    const from = lines.slice(0, line - 1).reduce((sum, one) => sum + one.length + 1, 0);
     this.text.focus();
     this.text.setSelectionRange(from, from + (lines[line - 1]?.length ?? 0));
     this.numbers.children[line - 1]?.scrollIntoView({ block: "center" });

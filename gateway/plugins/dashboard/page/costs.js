@@ -1,7 +1,7 @@
 /** Costs of models: per channel over time, and sums by channel, room, day, person, model and agent. */
 
 import { get } from "./api.js";
-import { empty, h, panel, put, said, select, show } from "./dom.js";
+import { h, panel, put, said, select, show } from "./dom.js";
 import { day, dollars, hour, input, now } from "./format.js";
 import { table } from "./tables.js";
 
@@ -28,12 +28,12 @@ export class Costs {
     this.hours = select("Span", { "24 hours": 24, "7 days": 168, "31 days": 744 });
     this.by = select("Sums by", { channel: "channel", room: "conversation", day: "day", person: "person", model: "model", agent: "agent" });
     this.hours.onchange = this.by.onchange = () => this.load();
-    this.drawing = h("svg:svg", { preserveAspectRatio: "none", "aria-hidden": "true", onpointermove: (event) => this.point(event) });
-    this.slider = h("input", { type: "range", min: 0, "aria-label": "Time of the costs", oninput: () => this.read() });
+    this.bars = h("div.bars", { "aria-hidden": "true" });
+    this.slider = h("input", { type: "range", min: 0, "aria-label": "Time of the costs", oninput: () => this.choose(this.slider.value) });
     this.told = h("p.told");
     this.axis = h("div.axis", { "aria-hidden": "true" });
     this.ticks = h("div.ticks", { "aria-hidden": "true" });
-    this.plot = h("div.plot", this.axis, this.drawing, this.slider, this.ticks, this.told);
+    this.plot = h("div.plot", this.axis, this.bars, this.slider, this.ticks, this.told);
     this.tools = this.hours;
     this.body = [panel("Cost per channel", this.plot), panel("Sums", this.sums, [" by ", this.by])];
   }
@@ -44,7 +44,7 @@ export class Costs {
     const items = by === "channel" ? channels.totals : (await get("/api/spending", { hours, by })).items;
     if (hours !== Number(this.hours.value) || by !== this.by.value) return; // another choice was made meanwhile
     const most = Math.max(...items.map((one) => one.cost_usd)) || 1;
-    put(this.sums, items.length ? table("Costs", items.map((one) => this.row(one, most))) : empty(NONE));
+    put(this.sums, table("Costs", items.map((one) => this.row(one, most)), NONE));
     this.draw(channels, hours);
   }
 
@@ -70,30 +70,21 @@ export class Costs {
     this.names = totals.map((one) => one.key).sort(); // so that each keeps its colour
     const known = new Map(buckets.map((one) => [`${one.key} ${Date.parse(one.at)}`, one.cost_usd]));
     this.costs = this.times.map((at) => this.names.map((name) => known.get(`${name} ${at}`) ?? 0));
-    const below = (at, end) => this.costs[at].slice(0, end).reduce((sum, one) => sum + one, 0);
-    const high = round(Math.max(...this.times.map((_, at) => below(at))));
-    const y = (value) => 1 - value / high;
-    const bar = (index) => (at) => `M${at + 0.1} ${y(below(at, index))}h0.8V${y(below(at, index + 1))}h-0.8z`;
-    const bars = (_, index) => h("svg:path", { class: colour(index), d: [...this.times.keys()].map(bar(index)).join("") });
+    const high = round(Math.max(...this.costs.map((all) => all.reduce((sum, one) => sum + one, 0))));
+    const part = (cost, index) => h("i", { class: colour(index), style: { height: `${(100 * cost) / high}%` } });
+    const bar = (all, at) => h("div", { onpointermove: () => this.choose(at) }, all.map(part));
     const every = Math.ceil(count / MOST_TICKS);
-    this.drawing.setAttribute("viewBox", `0 0 ${count} 1`);
-    show(this.drawing, h("svg:path.lines", { d: `M0 0H${count}M0 .5H${count}M0 1H${count}` }), this.names.map(bars));
+    show(this.bars, this.costs.map(bar));
     show(this.axis, [1, 0.5, 0].map((part) => h("span", dollars(part * high))));
     show(this.ticks, this.times.map((at, index) => h("span", index % every ? "" : this.width < DAY_MS ? hour(at) : day(at))));
+    const at = this.slider.max === `${count - 1}` ? this.slider.value : count - 1;
     this.slider.max = count - 1;
-    this.read();
+    this.choose(at);
   }
 
-  /** Choose the time at the pointer. */
-  point({ offsetX }) {
-    this.slider.value = Math.floor((offsetX / this.drawing.clientWidth) * this.times.length);
-    this.read();
-  }
-
-  /** Tell the costs of the chosen time. */
-  read() {
-    if (!this.times.length) return;
-    const index = this.slider.valueAsNumber;
+  /** Tell the costs of a time. */
+  choose(index) {
+    this.slider.value = index;
     const at = this.times[index];
     const when = `${day(at)} ${hour(at)}–${hour(at + this.width)}`;
     const words = this.names.map((name, place) => `${name} ${dollars(this.costs[index][place])}`);

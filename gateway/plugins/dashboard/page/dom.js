@@ -3,23 +3,22 @@
  * is never more than text.
  */
 
-const SVG = "http://www.w3.org/2000/svg";
 /** Attributes that change as the page is used: what is drawn again does not set them back. */
 const OWN = ["open", "aria-busy", "style"];
 
 const present = (nodes) => nodes.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
 
 /**
- * Return an element. `name`: its tag (`svg:` before those of SVG), and its classes behind dots. `properties` may be left
+ * Return an element. `name`: its tag, and its classes behind dots. `properties` may be left
  * out: attributes, listeners (`onclick`), `style` (properties by name), `key` (its identity for `put`), and `kept` (what
  * is in it stays when `put` draws again). Properties and children that are null or false are left out.
  */
 export function h(name, ...rest) {
   const [tag, ...classes] = name.split(".");
-  const element = tag.startsWith("svg:") ? document.createElementNS(SVG, tag.slice(4)) : document.createElement(tag);
+  const element = document.createElement(tag);
   const { class: more, ...properties } = rest[0]?.constructor === Object ? rest.shift() : {};
-  classes.push(...(more || "").split(" "));
-  if (classes.some(Boolean)) element.setAttribute("class", classes.filter(Boolean).join(" "));
+  if (more) classes.push(more);
+  if (classes.length) element.className = classes.join(" ");
   for (const [key, value] of Object.entries(properties)) {
     if (value === null || value === undefined || value === false) continue;
     if (key.startsWith("on")) listen(element, key.slice(2), value);

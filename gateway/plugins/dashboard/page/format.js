@@ -49,10 +49,10 @@ const formatter = (options) => {
 export const tokens = formatter({ notation: "compact", maximumSignificantDigits: 3 });
 /** Format a share of 1 as percent. */
 export const share = formatter({ style: "percent" });
-const cents = formatter({ style: "currency", currency: "USD", minimumFractionDigits: 2 });
-const parts = formatter({ style: "currency", currency: "USD", minimumFractionDigits: 0, maximumFractionDigits: 4 });
+const cents = formatter({ style: "currency", currency: "USD" });
+const parts = formatter({ style: "currency", currency: "USD", maximumFractionDigits: 4 });
 /** Format dollars; null: the price is not known. */
-export const dollars = (usd) => (usd >= 1 ? cents(usd) : parts(usd));
+export const dollars = (usd) => (usd >= 1 ? cents : parts)(usd);
 /** Format as `12.3 MB`. */
 export const bytes = (count) => `${Number((count / 1e6).toPrecision(3))} MB`;
 

@@ -21,7 +21,7 @@ const text = ["text", "text", (one) => said(one.text?.slice(0, 400))];
 
 /** Return what a notification says. An event has only the beginning of a text, so a long one is read from the log. */
 function whole(one) {
-  const nodes = details(one);
+  const nodes = details({ ...one, urgency: one.urgency === undefined ? null : urgency(one.urgency) });
   if (one.text?.length >= EVENT_CHARS)
     get("/api/notifications", { after: one.seq - 1, limit: 1 })
       .then(({ items: [found] }) => found?.seq === one.seq && show(nodes[0], said(found.text)))
@@ -35,7 +35,6 @@ export class Live extends Log {
     super("/api/notifications", {
       name: "live",
       title: "Live stream",
-      label: "Notifications, newest first",
       none: "Nothing has arrived yet. Messages and events appear here with their outcome and the rule that decided.",
       columns: [at, ["fate", "state", (one) => fateChip(one.fate)], place, who, text, ["urgency", "how", (one) => urgency(one.urgency)]],
       details: whole,
@@ -47,8 +46,6 @@ export class Live extends Log {
   }
 
   draw() {
-    clearTimeout(this.timer);
-    this.timer = null;
     const all = this.sorted;
     const shown = all.filter((one) => this.fits(one));
     this.rows.set(shown, all.length ? "Nothing matches the filter. New events that match appear here." : this.none);
@@ -85,7 +82,6 @@ export class Search extends Log {
     super("/api/search", {
       name: "search",
       title: "Search",
-      label: "What was found, newest first",
       none: "Write words that you remember; all messages since the beginning are searched.",
       columns: [at, ["kind", "state", (one) => chip(one.kind)], place, who, text],
       details: whole,
@@ -121,7 +117,6 @@ export const turns = () =>
     name: "turns",
     title: "Turns",
     hint: "Each time that a model was used.",
-    label: "Turns, newest first",
     none: "There were no turns yet. Each turn appears here with its cause, outcome and cost.",
     columns: [
       at,
@@ -134,7 +129,8 @@ export const turns = () =>
       ["cost", "num", (one) => dollars(one.cost_usd)],
       ["took", "num", (one) => took(one.seconds)],
     ],
-    details,
+    details: ({ input_tokens, read_tokens, written_tokens, seconds, state: _, ...more }) =>
+      details({ ...more, took_s: seconds, "read from the cache_tokens": read_tokens, "written to it_tokens": written_tokens, "neither_tokens": input_tokens }),
   });
 
 export const audit = () =>
@@ -142,7 +138,6 @@ export const audit = () =>
     name: "audit",
     title: "Audit",
     hint: "Who did what with the gateway.",
-    label: "Acts of administrators, newest first",
     none: "Nobody has used an administrative command yet. Such commands appear here with the person and the result.",
     columns: [
       at,
@@ -160,7 +155,6 @@ export const warnings = () =>
     name: "warnings",
     title: "Warnings",
     hint: "Since this page was opened.",
-    label: "Warnings, newest first",
     none: "No warning since this page was opened. New warnings appear here.",
     columns: [
       at,

@@ -188,7 +188,11 @@ function theme(by = 1) {
 
 const KEYS = {
   "?": help,
-  ":": () => document.querySelector(`#${Refresh.view} .reply textarea`)?.focus(),
+  ":": () => {
+    const field = document.querySelector(`#${Refresh.view} .reply textarea`);
+    if (field) field.focus();
+    else go("talk");
+  },
   t: () => theme(),
   "/": () => document.querySelector(`#${Refresh.view} input[type=search]`)?.focus(),
 };
@@ -200,6 +204,12 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
   act();
 });
+const dismiss = (event) => {
+  if (event.key !== "Escape" || !$("told").firstChild || document.querySelector("dialog[open]")) return;
+  event.stopPropagation(); // it closes the result only
+  forgetResult();
+};
+document.addEventListener("keydown", dismiss, true);
 $("skip").onclick = () => $("main").focus();
 $("help-button").onclick = help;
 $("theme").onclick = () => theme();

@@ -1,7 +1,7 @@
 /** Plugins: what is in use, and their panels: tables whose rows may have buttons. */
 
 import { get } from "./api.js";
-import { chip, empty, h, panel, put, quiet, said } from "./dom.js";
+import { chip, h, panel, put, quiet, said } from "./dom.js";
 import { plural } from "./format.js";
 import { table } from "./tables.js";
 
@@ -29,7 +29,7 @@ async function load(plugin, heading, path, again) {
   let [rows, body] = [[], null];
   try {
     rows = await get(path);
-    body = rows.length ? table(heading, rows, again) : empty("There is nothing yet.");
+    body = table(heading, rows, "There is nothing yet.", again);
   } catch (error) {
     if (error.status === 401 || !error.status) throw error;
     if (error.status === 403 || error.status === 404) return null;

@@ -5,11 +5,6 @@ import { dollars, plural, time, tokens } from "./format.js";
 
 const KINDS = { read: "read from the cache", written: "written to it", fresh: "neither" };
 
-/** Tokens of a block by what the cache did with them. */
-function shares({ tokens: all, read_tokens: read, written_tokens: written }) {
-  return { read, written, fresh: Math.max(0, all - read - written) };
-}
-
 /** `snapshot`: `prompt` of `/api/conversation`; null: no request since the start. `opened`: keys of blocks. */
 export function prompt(snapshot, opened) {
   if (!snapshot)
@@ -18,14 +13,15 @@ export function prompt(snapshot, opened) {
       empty("The model was not used here since the start. The next prompt appears here, block by block."),
     ];
   const { blocks, at, model, marks } = snapshot;
-  const sum = (kind) => blocks.reduce((all, one) => all + shares(one)[kind], 0);
   const whole = blocks.reduce((all, one) => all + one.tokens, 0);
-  const part = (one) =>
-    h(
+  const part = ({ name, marked, tokens: all, read_tokens: read, written_tokens: written }) => {
+    const shares = Object.entries({ read, written, fresh: Math.max(0, all - read - written) });
+    return h(
       "span.part",
-      { class: one.marked ? "marked" : "", title: `${one.name}: ${plural(one.tokens, "token")}`, style: { "flex-grow": Math.max(one.tokens, whole / 200) } },
-      Object.entries(shares(one)).map(([kind, count]) => h("i", { class: kind, style: { "flex-grow": count } })),
+      { class: marked ? "marked" : "", title: `${name}: ${plural(all, "token")}`, style: { "flex-grow": Math.max(all, whole / 200) } },
+      shares.map(([kind, count]) => h("i", { class: kind, style: { "flex-grow": count } })),
     );
+  };
   return [
     h("h4", "Last prompt"),
     h("p.quiet", time(at), " · ", said(model), ` · ${tokens(whole)} tokens · ${plural(marks, "mark")}`),
@@ -33,10 +29,9 @@ export function prompt(snapshot, opened) {
     h("div.ribbon", { "aria-hidden": "true" }, blocks.map(part)),
     h(
       "p.key3",
-      Object.entries(KINDS).map(([kind, words]) => h("span", h("i", { class: kind }), ` ${words} ${tokens(sum(kind))}`)),
+      Object.entries(KINDS).map(([kind, words]) => h("span", h("i", { class: kind }), ` ${words}`)),
       h("span", h("span.mark", "◆"), " cache mark"),
     ),
-    h("p.quiet", "Open a block to read its exact text."),
     h("div.names", { "aria-hidden": "true" }, ["", "block", "kept", "tokens", "read", "written"].map((name) => h("span", name))),
     h("ol.blocks", blocks.map((one, index) => block(one, `${index} ${one.name}`, opened))),
   ];

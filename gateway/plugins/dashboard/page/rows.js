@@ -135,7 +135,7 @@ export class Rows {
   unfold(item) {
     if (this.opened === item.seq) return this.fold();
     this.opened = item.seq;
-    const close = h("button.plain.close", { type: "button", "aria-label": "Close the details", title: "Close (Esc)", onclick: () => this.fold() }, "✕");
+    const close = h("button.plain.close", { "aria-label": "Close the details", title: "Close (Esc)", onclick: () => this.fold() }, "✕");
     show(this.below, h("section.unfolded.scroll", { tabindex: 0, "aria-label": "Details" }, close, this.details(item)));
     this.reveal();
   }
@@ -159,7 +159,7 @@ export class Log {
   /** `path`: of the API; null: there are only entries that are taken. `name`, `title`, `hint`: of the view. */
   constructor(path, { name, title, hint, ...options }) {
     Object.assign(this, { name, title, hint, tall: true, path, query: {}, entries: new Map(), next: null, timer: null, none: options.none });
-    this.rows = new Rows({ ...options, more: () => this.older() });
+    this.rows = new Rows({ ...options, label: `${title}, newest first`, more: () => this.older() });
     this.body = this.rows.root;
   }
 
@@ -198,7 +198,10 @@ export class Log {
       this.entries.delete(Math.min(...this.entries.keys()));
       this.next = null; // what is older would be dropped again
     }
-    this.timer ??= setTimeout(() => this.draw(), EVERY_MS);
+    this.timer ??= setTimeout(() => {
+      this.timer = null;
+      this.draw();
+    }, EVERY_MS);
   }
 
   /** All entries, the newest first. */
@@ -212,8 +215,6 @@ export class Log {
   }
 
   draw() {
-    clearTimeout(this.timer);
-    this.timer = null;
     this.rows.set(this.sorted, this.none);
   }
 }

@@ -2,13 +2,13 @@
 
 import { acts } from "./acts.js";
 import { may } from "./api.js";
-import { chip, h, said } from "./dom.js";
+import { chip, empty, h, said } from "./dom.js";
 import { dollars, share, time, tokens, took } from "./format.js";
 import { markdown } from "./markdown.js";
 import { address } from "./views.js";
 
 const ISO = /^\d{4}-\d\d-\d\dT\d\d:\d\d/;
-const MARKUP = /\n|[*`#|]/;
+const MARKUP = /\n|[*`#|]|^- /;
 /** Colours of words that tell a state. */
 const TONES = {
   done: ["up", "running", "sent", "replied", "done"],
@@ -53,10 +53,11 @@ export function details({ text, result, message, conversation, title: place, seq
 }
 
 /**
- * Return a table of records with the same fields. `_tone` of a record is the class of its row, and `_actions` are
+ * Return a table of records with the same fields, or a paragraph with the words `none`. `_tone` of a record is the class of its row, and `_actions` are
  * buttons: see `gateway.core.route`. `again()`: called after one of them has changed something.
  */
-export function table(label, records, again) {
+export function table(label, records, none, again) {
+  if (!records.length) return empty(none);
   const names = Object.keys(records[0]).filter((name) => !name.startsWith("_"));
   const kind = (name) => (records.every((one) => typeof one[name] === "number") ? "num" : null);
   const cell = (one) => (name) =>

@@ -3,7 +3,7 @@
 import { acts, choice, order, send, tell } from "./acts.js";
 import { describe } from "./agents.js";
 import { get, may } from "./api.js";
-import { chip, empty, h, put, said } from "./dom.js";
+import { chip, empty, h, put, quiet, said, show } from "./dom.js";
 import { plural, time } from "./format.js";
 import { fateChip } from "./legend.js";
 import { markdown } from "./markdown.js";
@@ -12,6 +12,7 @@ import { address } from "./views.js";
 
 /** The operator's own conversation with the agent. */
 const OPERATOR = "console/operator";
+const MOST_HINTS = 6;
 /** Split as a shell does: words in quotes are one. */
 const split = (text) => [...text.matchAll(/"([^"]*)"|(\S+)/g)].map(([, quoted, plain]) => quoted ?? plain);
 
@@ -88,7 +89,7 @@ export class Talk {
   log(answer) {
     const messages = answer?.messages ?? [];
     const none = this.isOperator
-      ? "Say hello: this is your own conversation with the agent. Nobody else sees it."
+      ? "Say hello: only those with a token for this page see what is said here."
       : "There are no messages here.";
     return h(
       "div.talk.scroll",
@@ -119,6 +120,14 @@ export class Talk {
     const id = this.id;
     const field = h("textarea", { rows: 2, "aria-label": label, placeholder: label, maxlength: 16_000 });
     const button = h("button.strong", "Send");
+    const hints = h("div.hints", { role: "status" });
+    let [commands, fitting] = [[], []];
+    field.oninput = async () => {
+      if (field.value === "/") commands = (await get("/api/commands")).items; // read anew: the role may be another
+      const [typed, slash] = [field.value.slice(1), field.value.startsWith("/")];
+      fitting = commands.filter(({ name }) => slash && (name.startsWith(typed) || typed.startsWith(`${name} `))).slice(0, MOST_HINTS);
+      show(hints, fitting.map(({ usage, help }) => h("div", h("b.mono", said(usage)), " ", quiet(said(help)))));
+    };
     const onsubmit = async (event) => {
       event.preventDefault();
       const text = field.value.trim();
@@ -128,13 +137,20 @@ export class Talk {
       const result = await (this.isOperator ? send("/api/say", { text }) : order(words, { place: id }));
       button.disabled = false;
       if (result.ok) field.value = "";
+      field.oninput();
       if (!this.isOperator || !result.ok) tell(result);
       await this.load(true).catch(() => {});
     };
     field.onkeydown = (event) => {
+      const [first] = fitting;
       if (event.key === "Enter" && !event.shiftKey && !event.isComposing) onsubmit(event);
+      else if (event.key === "Tab" && !event.shiftKey && first && !field.value.startsWith(`/${first.name} `)) {
+        event.preventDefault();
+        field.value = `/${first.name} `;
+        field.oninput();
+      }
     };
-    return h("form.reply", { key: `reply in ${id}`, kept: true, onsubmit }, field, button);
+    return h("form.reply", { key: `reply in ${id}`, kept: true, onsubmit }, hints, field, button);
   }
 
   /** Show the turn that runs here, with what it has written so far. */

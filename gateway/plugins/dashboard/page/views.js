@@ -26,12 +26,9 @@ export class Views {
     return this.links.filter((one) => !one.hidden).map((one) => one.hash.slice(1));
   }
 
-  link = (name) => this.links.find((one) => one.hash === `#${name}`);
-  title = (name) => this.link(name)?.firstChild.data ?? "";
-
   /** Show or hide a view in the navigation. */
   offer(name, there) {
-    this.link(name).hidden = !there;
+    this.links.find((one) => one.hash === `#${name}`).hidden = !there;
   }
 
   /** Tell the number of what waits. */
@@ -46,7 +43,8 @@ export class Views {
   }
 
   entitle() {
-    document.title = `${this.total ? `(${this.total}) ` : ""}${this.title(Refresh.view)} · Reverie`;
+    const heading = document.querySelector(".view:not([hidden]) h2");
+    document.title = `${this.total ? `(${this.total}) ` : ""}${heading.textContent} · Reverie`;
   }
 
   /** Show what the address says. `focus`: move the focus to the heading, as a new page would. */

@@ -33,8 +33,7 @@ export class Waiting {
       figure("spent today", dollars(today.cost_usd), "since midnight UTC"),
       figure("read from the cache", share(today.read_share), `${tokens(today.read_tokens)} tokens`),
       figure("requests to models", today.requests, `${tokens(input(today))} tokens in, ${tokens(today.output_tokens)} out`),
-      figure("turns on its own", total("turns_today"), `of ${total("daily_turns")} a day`),
-      figure("cost of its own turns", dollars(total("spent_today_usd")), `of ${dollars(total("daily_cost_usd"))}`),
+      figure("turns on its own", total("turns_today"), `of ${total("daily_turns")}; ${dollars(total("spent_today_usd"))} of ${dollars(total("daily_cost_usd"))}`),
       figure("store", bytes(store.size_bytes), growth),
     );
   }
@@ -50,11 +49,12 @@ function card(one, done) {
     h(
       "div.top",
       chip(KINDS[one.kind] ?? one.kind, "open"),
+      said(one.who, { class: "who" }),
       where.textContent && where.textContent !== one.who ? quiet("in ", where) : null,
       h("span.spring"),
       one.since ? quiet(time(one.since, `${since(one.since)} ago`)) : null,
     ),
-    h("p.what", one.who ? [said(one.who, { class: "who" }), " "] : null, said(one.what)),
+    h("p", said(one.what)),
     one.words ? h("blockquote", words) : null,
     one.until ? h("p.quiet", "It waits until ", time(one.until), ".") : null,
     acts(...one.actions.map((action) => ({ ...action, done }))),

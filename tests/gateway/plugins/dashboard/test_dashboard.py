@@ -328,6 +328,10 @@ BEYOND = """() => {
   const seen = [...document.querySelectorAll("main *")].filter((one) => one.checkVisibility() && !one.closest("svg"));
   return seen.filter((one) => right(one) > innerWidth + 1).map((one) => one.outerHTML.slice(0, 80));
 }"""
+BELOW_THE_FIELD = """(() => {
+  const bottom = (name) => document.querySelector(`#talk ${name}`).getBoundingClientRect().bottom;
+  return bottom(".opened") - bottom(".reply");
+})()"""
 SMALL = """() => [...document.querySelectorAll("button, select, input")]
   .filter((one) => one.checkVisibility() && !one.closest(".legend, .exact"))
   .filter((one) => one.getBoundingClientRect().height < 24)
@@ -379,7 +383,8 @@ def test_themes_follow_the_system_or_the_person(gateway: House, browser: Browser
 
 
 def test_a_narrow_screen_has_all_of_it(gateway: House, browser: Browser) -> None:
-    with tab(browser, viewport={"width": 390, "height": 844}, has_touch=True) as it:
+    phone: dict[str, Any] = {"viewport": {"width": 360, "height": 740}, "has_touch": True}
+    with tab(browser, bypass_csp=True, **phone) as it:
         page = it.open(gateway.address)
         for view in VIEWS:
             it.show(view)
@@ -388,6 +393,9 @@ def test_a_narrow_screen_has_all_of_it(gateway: House, browser: Browser) -> None
             assert wide <= screen, view
             assert page.evaluate(BEYOND) == [], view
             assert page.evaluate(SMALL) == [], view
+            check_accessible(page)
+        it.show("talk")
+        assert page.evaluate(BELOW_THE_FIELD) < 3
         it.show("conversations")
         places = page.locator("#conversations .rows")
         places.locator(".line").first.click()
@@ -458,9 +466,16 @@ def test_the_operator_answers_in_a_conversation_and_talks_with_the_agent(
         expect(page.get_by_role("button", name="Back")).to_be_focused()
         page.keyboard.press("Enter")
         assert "new" not in {one["command"] for one in gateway.ask("/api/audit")["items"]}
-        page.locator(f"{OPENED} textarea").fill("/why")
+        page.locator(f"{OPENED} textarea").press_sequentially("/why")
+        expect(page.locator(f"{OPENED} .hints")).to_contain_text("why")
+        page.keyboard.press("Tab")
+        expect(page.locator(f"{OPENED} textarea")).to_have_value("/why ")
         page.keyboard.press("Enter")
         expect(page.locator("#told .good")).not_to_be_empty()
+        expect(page.locator(f"{OPENED} .hints")).to_be_empty()
+        page.keyboard.press("Escape")
+        expect(page.locator("#told")).to_be_empty()
+        expect(page.locator(f"{OPENED} h3")).to_have_text("#two")  # which is not closed with it
         it.show("audit")
         expect(page.locator("#audit .rows .line").first).to_contain_text("why")
         it.show("talk")
@@ -602,7 +617,7 @@ def test_the_configuration_is_checked_beside_its_lines_and_saved(
     made.written = f"{WRITTEN}ops: {secret}\n"
     try:
         made.begin()
-        with tab(browser) as it:
+        with tab(browser, bypass_csp=True) as it:
             page = it.open(made.address, "config")
             text, review = (
                 page.locator("#config textarea"),
@@ -614,12 +629,14 @@ def test_the_configuration_is_checked_beside_its_lines_and_saved(
             text.fill(shown.replace("dm: open", "dm: opn"))
             expect(page.locator("#config .problems")).to_contain_text("access.dm")
             expect(page.locator("#config .numbers .bad")).to_have_text("11")
+            check_accessible(page)
             review.click()
             expect(page.locator("#told .bad")).not_to_be_empty()
             text.fill(shown.replace("dm: open", "dm: pairing"))
             expect(page.locator("#config .problems .good")).to_be_visible()
             review.click()
             expect(page.locator("dialog .ins")).to_contain_text("dm: pairing")
+            check_accessible(page)
             page.locator("dialog .strong").click()
             expect(page.locator("#told .good")).to_be_visible()
         expected = made.written.replace("dm: open", "dm: pairing")
@@ -808,7 +825,9 @@ def test_a_token_that_is_changed_brings_the_form_back(gateway: House, browser: B
             gateway.begin()
 
 
-EVENTS = 'retry: 2000\n\n: nothing\n\nid: 7\nevent: fate\ndata: {"a": "ä: b"}\n\ndata: last\n\n'
+EVENTS = (
+    'retry: 2000\n\n: nothing\n\nid: 7\nevent: fate\ndata: {"a": "ä: b\u2028c"}\n\ndata: last\n\n'
+)
 
 
 CASES = {
@@ -871,7 +890,7 @@ def test_events_are_read_however_they_are_cut_and_what_nobody_sees_is_named(
         for size in (1, 2, 3, 7, 1_000):
             found = it.page.evaluate(READ, [EVENTS, size])
             assert found == [
-                {"id": "7", "event": "fate", "data": '{"a": "ä: b"}'},
+                {"id": "7", "event": "fate", "data": '{"a": "ä: b\u2028c"}'},
                 {"data": "last"},
             ]
         for text, shown in CASES.items():
