@@ -340,11 +340,9 @@ class IrcOutgoing:
 
     def _is_barrier_due(self, item: SendItem | None) -> bool:
         lines = self._window.lines
-        if not lines:
-            return self._is_ping_wanted
         parts = sum(line.future is not None for line in lines)
         idle = item is None or item.future is None
-        apart = lines[0].lone_command or (item is not None and item.lone_command)
+        apart = lines and (lines[0].lone_command or (item is not None and item.lone_command))
         return bool(
             self._is_ping_wanted
             or apart
@@ -391,8 +389,7 @@ class IrcOutgoing:
                     item.settle(RecipientAway(absence_text(item.chat)))
                     self._fail_away(item.chat)  # their order is that of the calls
                 item.settle(outcome)
-        if self._waiting:
-            self._wake.set()
+        self._wake.set()
 
     def close(self, reason: str, *, is_complete: bool = False) -> None:
         """Fail all items: the connection is gone. What was echoed was sent, other written lines are

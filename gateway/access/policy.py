@@ -243,8 +243,7 @@ def route(policy: AccessPolicy, binding: ConversationBinding, event: Notificatio
     sender: Sender | None = getattr(event, "sender", None)
     who = None
     if at is not None and sender is not None:
-        person = person_key(at.channel, sender.id)
-        who = identify(policy, at, sender, person)
+        who, person = identify(policy, at, sender), person_key(at.channel, sender.id)
         if sender.verified:
             linked = frozenset(policy.roster_state().links.get(person, ()))
     access = decide(policy, event, who)

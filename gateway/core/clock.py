@@ -45,8 +45,6 @@ class SystemClock:
 
 def call_later(clock: Clock, delay_s: float, work: Callable[[], None]) -> Callable[[], object]:
     """Call this on the event loop after `delay_s` seconds. Return what cancels that."""
-    if isinstance(clock, SystemClock):  # asyncio's own timer, which needs no task
-        return asyncio.get_running_loop().call_later(delay_s, work).cancel
 
     async def wait() -> None:
         await clock.sleep(delay_s)

@@ -187,17 +187,14 @@ def _bridge_of(person: str) -> str:
     return ":".join([*person.split(":", 3)[:3], ""])
 
 
-def identify(policy: AccessPolicy, at: Address, sender: Sender, person: str = "") -> Identity:
+def identify(policy: AccessPolicy, at: Address, sender: Sender) -> Identity:
     """Return the role of a sender in a place. Administration only where the platform vouches for
     the id.
-
-    `person`: the sender's `person_key`, where that is known.
     """
     if at.channel == policy.operator_channel:
         role: Role = "owner" if sender.id == OPERATOR else "admin"  # one of `ops.tokens`
         return Identity(role, "the operator's own channel", role)
-    person = person or person_key(at.channel, sender.id)
-    found = list(_find_roles(policy, at, sender, person))
+    found = list(_find_roles(policy, at, sender, person_key(at.channel, sender.id)))
     for role, rule, _ in found:
         if role == "blocked":
             return Identity(role, rule, role)
@@ -236,10 +233,10 @@ def _find_roles(
     linked = sorted(roster.links.get(own_key, ())) if sender.verified else ()
     for person in (own_key, *linked):
         via = f", as {person}" if person != own_key else ""
-        for key in _matching_keys(person, policy.roles) if policy.roles else ():
+        for key in _matching_keys(person, policy.roles):
             yield policy.roles[key], f"access.roles.{policy.roles[key]}{via}", True
         for grants in (policy.grants, roster.grants):
-            for key in _matching_keys(person, grants) if grants else ():
+            for key in _matching_keys(person, grants):
                 for grant in grants[key]:
                     if scope_covers(policy, grant.scope, at):
                         yield grant.role, grant.rule + via, not grant.scope
@@ -255,6 +252,8 @@ def _find_roles(
 
 
 def _matching_keys(person: str, mapping: Mapping[str, object]) -> Sequence[str]:
+    if not mapping:
+        return ()
     bridge = _bridge_of(person) if f":{BRIDGE_PREFIX}" in person and is_bridged(person) else person
     keys = [key for key in dict.fromkeys([person, bridge]) if key in mapping]
     if f":{MASK_PREFIX}" in person:

@@ -196,9 +196,10 @@ class Delivery:
         self._clock = outbox.clock
         self._is_begun = any(part.state == "sending" for part in item.parts)
         """That its first part is handed over was recorded with the post, and it was not yet."""
-        self._parts = list(item.parts)
-        if self._is_begun:
-            self._parts[0] = replace(item.parts[0], state="pending")
+        self._parts = [
+            replace(part, state="pending") if part.state == "sending" else part
+            for part in item.parts
+        ]
         self._unsaved: tuple[str, ...] | None = None
         """Rendered parts, if they are not in the store yet."""
         self._resend_s = 0.0
@@ -620,8 +621,7 @@ class Outbox:
 
     def split(self, post: Post, channel: Channel) -> tuple[str, ...]:
         """Cut the post into parts as the channel does."""
-        text = self.redactor(post.text)
-        return channel.split(post if text == post.text else replace(post, text=text))
+        return channel.split(replace(post, text=self.redactor(post.text)))
 
     def _begin_posts(self, entries: Sequence[NewEntry]) -> Sequence[NewEntry]:
         """Return, for each post that can be sent at once, that its first part is handed over: see
