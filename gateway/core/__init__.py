@@ -17,8 +17,8 @@ Vocabulary:
                        them; process_files.py: the files beside the store, and what a client needs
 
 Services:
-  clock.py             clocks and ULIDs; logging.py: log lines and progress; metrics.py: counters
-                       and Prometheus text
+  clock.py             clocks and ULIDs; metrics.py: counters and Prometheus text
+  logging.py           log lines and progress; context_var.py: what log lines are about
   redaction.py         removal of secrets from text; text_safety.py: invisible characters, lookalike
                        names, mentions
   addresses.py         URLs and IP addresses that may be fetched; media_types.py: images, sound,

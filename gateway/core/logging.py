@@ -2,8 +2,8 @@
 
 The program and its libraries log through the standard library: text on a terminal, JSON elsewhere.
 Each line has its time (UTC), level, logger and message, and the conversation, turn and post it
-belongs to (`log_context`). Lines quote servers and people: before that, secrets are redacted and
-terminal escapes escaped.
+belongs to (`gateway.core.context_var.log_context`). Lines quote servers and people: before that,
+secrets are redacted and terminal escapes escaped.
 """
 
 import io
@@ -12,19 +12,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from types import MappingProxyType, TracebackType
+from types import TracebackType
 from typing import Any, Final, Literal, TextIO
 
-from gateway.core.context_var import SetWithin
+from gateway.core.context_var import LOG_FIELDS
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 
 _TITLE_LOOKUP: ContextVar[Callable[[str], str]] = ContextVar("title")
-_LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar("about", default=MappingProxyType({}))
 LogFormat = Literal["auto", "text", "json"]
 """`auto`: text on a terminal, else JSON."""
 LOG_FORMATS: Final[tuple[LogFormat, ...]] = ("auto", "text", "json")
@@ -36,16 +35,6 @@ logger = logging.getLogger("reverie")
 ReportProgress = Callable[[int, int], None]
 """Called with the done and the total amount. From any thread, as often as one likes."""
 PROGRESS_LINE_S: Final = 10.0
-
-
-def log_context(**what: str) -> SetWithin[Mapping[str, str]]:
-    """Add these fields to log lines until the block ends, also in tasks started meanwhile, and hide
-    earlier ones.
-
-    Nothing is inherited, because a task of one conversation may be started in the middle of
-    another's turn. Costs one context variable, and nothing while nothing is logged.
-    """
-    return SetWithin(_LOG_CONTEXT, what)
 
 
 def set_title_lookup(title: Callable[[str], str]) -> None:
@@ -123,7 +112,7 @@ class LineFormatter(logging.Formatter):
         self._has_colors = terminal and not os.environ.get("NO_COLOR")
 
     def format(self, record: logging.LogRecord) -> str:
-        at, context = datetime.fromtimestamp(record.created, UTC), dict(_LOG_CONTEXT.get())
+        at, context = datetime.fromtimestamp(record.created, UTC), dict(LOG_FIELDS.get())
         title = _TITLE_LOOKUP.get(None)
         if title is not None and "conversation" in context:
             context["place"] = title(context["conversation"])

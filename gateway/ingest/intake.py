@@ -18,6 +18,7 @@ from gateway.access.policy import UNBOUND, ConversationBinding, Routed, route
 from gateway.commands.dispatcher import CommandDispatcher
 from gateway.commands.parser import expand_command, narrow_mention, parse_command
 from gateway.config.models import Settings
+from gateway.core.context_var import log_context
 from gateway.core.events import (
     ChannelName,
     Command,
@@ -42,7 +43,6 @@ from gateway.core.facts import (
 )
 from gateway.core.i18n import use_language
 from gateway.core.identity import identify
-from gateway.core.logging import log_context
 from gateway.hooks import Judging
 from gateway.store import AppendResult, NewEntry
 from gateway.store.effects import Decision

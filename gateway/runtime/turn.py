@@ -44,6 +44,7 @@ from gateway.context.requesters import (
     deduplicate_requesters,
     find_inherited_requesters,
 )
+from gateway.core.context_var import log_context
 from gateway.core.events import (
     Alarm,
     ConversationId,
@@ -58,7 +59,6 @@ from gateway.core.format import format_moment
 from gateway.core.i18n import _, language_for, use_language
 from gateway.core.identity import lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, RequestLabel, readers_of, role_of_integrity
-from gateway.core.logging import log_context
 from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall

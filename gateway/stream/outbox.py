@@ -43,6 +43,7 @@ from channels.base import (
 )
 from gateway.cluster.cluster import Cluster
 from gateway.core.clock import Clock
+from gateway.core.context_var import log_context
 from gateway.core.events import (
     Address,
     ChannelName,
@@ -69,7 +70,6 @@ from gateway.core.facts import (
     dedup_key,
 )
 from gateway.core.i18n import use_language
-from gateway.core.logging import log_context
 from gateway.core.private_files import is_half_written, read_private, replace_private
 from gateway.core.redaction import Redactor
 from gateway.store import (

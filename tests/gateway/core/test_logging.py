@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.core.context_var import log_context
 from gateway.core.logging import (
     LogFormat,
-    log_context,
     show_progress,
     start_logging,
 )
