@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.config.source import ConfigProblem, format_key, is_config_file
-from gateway.core.process_files import (
-    check_process_name,
-)
+from gateway.core.process_files import check_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 
@@ -202,16 +200,21 @@ def run_with_reader(
 
     try:
         asyncio.run(opened())
-    except (
-        BrokenPipeError
-    ):  # the reader closed the pipe (https://docs.python.org/3/library/signal.html)
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        drop_output()
     except KeyboardInterrupt:  # the usual end of `tail -f`
         pass
     except (StoreError, OSError) as error:
         return report_failure(command, error)
     return 0
+
+
+def drop_output() -> None:
+    """Drop what standard output still holds, because its reader has closed the pipe, or it cannot
+    be written (https://docs.python.org/3/library/signal.html#note-on-sigpipe).
+    """
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def report_failure(command: str, error: Exception) -> int:

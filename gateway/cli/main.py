@@ -36,9 +36,7 @@ from gateway.config.loader import ConfigError, ConfigFiles, read_config
 from gateway.config.models import BudgetsConfig, Settings
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
 from gateway.core.name_clash import find_name_clashes
-from gateway.core.process_files import (
-    default_process_name,
-)
+from gateway.core.process_files import default_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
 from gateway.plugin import Plugin

@@ -1,8 +1,9 @@
 """Commands that a running gateway carries out, in 0.1 s: `reverie status`, `reverie ctl why 17`.
 
 Its socket is asked before the settings, plugins and the store are imported, which takes most of the
-time of a command. Whatever is not as usual is left to `gateway.cli.main`: no gateway runs, the
-configuration has mistakes, the command is one of a plugin.
+time of a command. Of the configuration only the store's place is read: its mistakes and warnings
+are told where the gateway reads it again (`reverie reload`, `reverie check-config`). All else is
+left to `gateway.cli.main`: no gateway runs, the files are no YAML, the command is one of a plugin.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from gateway.command_line import (
     add_process_name,
     current_user,
     default_config,
+    drop_output,
     print_json,
     report_failure,
 )
@@ -95,7 +97,7 @@ def ask_gateway(argv: Sequence[str]) -> int | None:
     is_ctl = argv[:1] == ["ctl"]
     line = argv[1:] if is_ctl else argv
     is_asked = bool(line) and (line[0] in ASKED or (is_ctl and line[0] != "reload"))
-    if not is_asked or {"-h", "--help"} & {*line} or find_removed(line):
+    if not is_asked or find_removed(line):
         return None
     secure_standard_streams()
     args, unknown = build_parser().parse_known_intermixed_args(line)
@@ -147,11 +149,18 @@ def _find_store(directory: Path) -> Path | None:
 
 def print_answer(answer: Mapping[str, Any], *, as_json: bool) -> int:
     """Print the answer of a gateway (`ControlResponse`), and return the exit code."""
-    if as_json:
-        print_json(answer)
-    else:
-        out = sys.stdout if answer["ok"] else sys.stderr
-        out.writelines(f"{escape_unprintable(line)}\n" for line in answer["lines"] if line != "```")
+    try:
+        if as_json:
+            print_json(answer)
+        else:
+            out = sys.stdout if answer["ok"] else sys.stderr
+            lines = (escape_unprintable(line) for line in answer["lines"] if line != "```")
+            out.writelines(f"{line}\n" for line in lines)
+        sys.stdout.flush()
+    except OSError as error:
+        drop_output()
+        if not isinstance(error, BrokenPipeError):
+            return report_failure("ctl", error)
     if not answer["understood"]:
         return 2
     return 0 if answer["ok"] else 1

@@ -58,9 +58,7 @@ from gateway.core.facts import AMBIENT, LOW, URGENT, AuditRecord, dedup_key
 from gateway.core.format import format_duration, format_time
 from gateway.core.i18n import _, current_language
 from gateway.core.identity import ADMIN_ROLES, Role, identify, person_key, stable_source
-from gateway.core.process_files import (
-    GatewayNotRunning,
-)
+from gateway.core.process_files import GatewayNotRunning
 from gateway.core.ratelimit import SlidingWindows
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed

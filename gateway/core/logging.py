@@ -63,6 +63,8 @@ def secure_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", errors="replace", closefd=False)  # noqa: SIM115 - until the end
     if sys.stderr is sys.__stderr__:
         raw = io.BufferedWriter(_UnfailingFile(2, "w", closefd=False))
         encoding = "utf-8" if sys.stderr is None else sys.stderr.encoding

@@ -23,9 +23,7 @@ from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.control_socket import HUNG_REMEDY
 from gateway.core.events import ChannelName
 from gateway.core.facts import DmnStateSaved
-from gateway.core.process_files import (
-    socket_path,
-)
+from gateway.core.process_files import socket_path
 from gateway.plugins.health.program import judge_gateway
 from gateway.store import NewEntry, Store, StoreInUse
 from reverie.testing.channels import story

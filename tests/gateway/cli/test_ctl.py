@@ -4,11 +4,12 @@ a stopped one."""
 import asyncio
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -521,6 +522,26 @@ def test_status_says_why_it_cannot_tell_of_a_process(
         postgresql.drop("older")
 
 
+@contextlib.contextmanager
+def answering(folder: Path, answer: bytes) -> Iterator[list[bytes]]:
+    """Answers one client in place of a gateway, and yields what it asks."""
+    asked = list[bytes]()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(socket_path(folder / "s.db")))
+        server.listen()
+        server.settimeout(30)
+
+        def serve() -> None:
+            with contextlib.suppress(TimeoutError), server.accept()[0] as link:
+                asked.append(link.recv(65_536))
+                link.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield asked
+        thread.join()
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -533,28 +554,38 @@ def test_status_says_why_it_cannot_tell_of_a_process(
 def test_what_is_no_gateway_is_told_and_asked_once(
     folder: Path, capsys: pytest.CaptureFixture[str], answer: bytes, why: str
 ) -> None:
-    asked = list[bytes]()
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(socket_path(folder / "s.db")))
-        server.listen()
-
-        def serve() -> None:
-            with server.accept()[0] as link:
-                asked.append(link.recv(65_536))
-                link.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
+    with answering(folder, answer) as asked:
         assert ask_gateway(["why", "17", "--config", str(folder)]) == 2
-        thread.join()
     assert why in capsys.readouterr().err
     assert [json.loads(one)["words"] for one in asked] == [["why", "17"]]
 
 
 @pytest.mark.parametrize(
+    ("output", "code", "told"),
+    [(">&-", 0, ""), (">/dev/full", 1, "No space left"), ("", 0, "")],
+    ids=["closed", "full disk", "pipe that nobody reads"],
+)
+def test_an_answer_that_cannot_be_written_ends_without_a_traceback(
+    folder: Path, output: str, code: int, told: str
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    answer = {"ok": True, "understood": True, "lines": ["é"], "data": None}
+    line = f"exec {sys.executable} -m reverie whoami --config {folder} {output}"
+    with answering(folder, json.dumps(answer).encode() + b"\n"):
+        done = subprocess.run(
+            ["sh", "-c", line],
+            check=False, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=20,
+        )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+    assert done.stderr.count("\n") == bool(told)
+
+
+@pytest.mark.parametrize(
     "line",
     [[], ["run"], ["health"], ["nonsense"], ["reload"], ["ctl"], ["ctl", "reload"], ["trust"],
-     ["status", "--help"], ["why", "--entry", "17"], ["status"], ["say", "x" * 300]],
+     ["why", "--entry", "17"], ["status"], ["say", "x" * 300]],
 )  # fmt: skip
 def test_what_no_running_gateway_does_is_left_to_the_whole_command_line(
     folder: Path, monkeypatch: pytest.MonkeyPatch, line: list[str]

@@ -21,9 +21,7 @@ from pydantic import SecretStr
 from gateway.cli.main import main
 from gateway.command_line import dashboard_url
 from gateway.config.models import OpsConfig
-from gateway.core.process_files import (
-    socket_path,
-)
+from gateway.core.process_files import socket_path
 from gateway.core.removed import find_removed
 from gateway.plugin import Plugin
 from gateway.plugins import use_plugins

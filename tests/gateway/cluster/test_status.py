@@ -22,9 +22,7 @@ from gateway.core.api_models import LeaseRecord
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.metrics import GatewayStats
-from gateway.core.process_files import (
-    hold_process_files,
-)
+from gateway.core.process_files import hold_process_files
 from gateway.core.redaction import Redactor
 from gateway.plugins.health import list_routes as list_health_routes
 from gateway.plugins.http import OpsServer

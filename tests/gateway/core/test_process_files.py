@@ -28,9 +28,7 @@ HOLDING = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from gateway.core.process_files import (
-    hold_process_files,
-)
+from gateway.core.process_files import hold_process_files
 with hold_process_files(Path(sys.argv[1]), "killed", datetime.now(UTC)) as path:
     print("held", flush=True)
     sys.stdin.read()

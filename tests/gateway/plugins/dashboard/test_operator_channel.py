@@ -20,9 +20,7 @@ from gateway.core.control_socket import send_control_request
 from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
 from gateway.core.identity import AccessPolicy
-from gateway.core.process_files import (
-    socket_path,
-)
+from gateway.core.process_files import socket_path
 from gateway.store import Store
 from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import settings

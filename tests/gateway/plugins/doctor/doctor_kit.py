@@ -26,9 +26,7 @@ from gateway.core.clock import SystemClock
 from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
 from gateway.core.facts import Fact, PostQueued
 from gateway.core.findings import Finding, Severity
-from gateway.core.process_files import (
-    socket_path,
-)
+from gateway.core.process_files import socket_path
 from gateway.plugins.doctor import examine as doctor
 from gateway.plugins.doctor.examine import DoctorReport, examine
 from gateway.plugins.mcp import check as mcp
