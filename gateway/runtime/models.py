@@ -416,14 +416,10 @@ class ModelServices:
         """
         cadences = {agent.id: Cadence() for agent in self.live.settings.agents}
         for one in await reader.newest_entries(CADENCE_TURNS, kinds=["turn_ended"]):
-            if (
-                isinstance(one.fact, TurnRecord)
-                and one.fact.requests
-                and one.conversation is not None
-            ):
-                cadences.setdefault(one.fact.agent, Cadence()).observe_request(
-                    one.conversation, one.at.timestamp()
-                )
+            if isinstance(one.fact, TurnRecord) and one.conversation is not None:
+                cadence = cadences.setdefault(one.fact.agent, Cadence())
+                for _ in range(one.fact.requests):  # each of them counted before the restart
+                    cadence.observe_request(one.conversation, one.at.timestamp())
         for cache in self.pool.caches:
             for agent, cadence in cadences.items():
                 cache.restore_cadence(agent, deepcopy(cadence))

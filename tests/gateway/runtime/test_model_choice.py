@@ -306,3 +306,25 @@ def test_an_admin_of_one_room_chooses_its_model_but_no_agent_with_its_memory_and
     assert may("model", "guest")
     assert not may("persona", "guest")
     assert may("persona", "admin")
+
+
+@story
+async def test_after_a_restart_the_gaps_between_all_requests_of_a_turn_count_as_before(
+    tmp_path: Path,
+) -> None:
+    def expected(gate: Gate) -> float:
+        [cache] = gate.equipment.pool.caches
+        return cache.forecast("reverie", ANN.conversation).expected_requests
+
+    async with ModelApi() as api:
+        api.then(Answer(calls=(("c", "no_such_tool", "{}"),)), Answer(text="I see."))
+        made = configured(tmp_path, api)
+        async with serving(made) as gate:
+            await gate.console.receive_message("one", sender="ann")
+            await gate.screen.until(1)
+            await gate.calm()
+            before = expected(gate)
+        async with serving(made) as gate:
+            await gate.console.receive_message("/no_such_command", sender="ann")
+            await gate.screen.until(1)
+            assert expected(gate) == before
