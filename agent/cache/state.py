@@ -42,11 +42,12 @@ _PRESUMED_GAPS = (0.2, *[0.02] * len(LENGTHS_S))
 _OVER_WEIGHT = 0.1
 """Weight, in gaps, of the end of the conversation. It hardly counts before a conversation is idle
 for longer than ever."""
-_SHARED_RETURNS = 0.4
-"""Returns that are presumed for what all conversations share, which so begins with an hour."""
-_POOL_RETURNS = 4.0
-"""Returns that are presumed among all conversations: the first few of a new gateway begin with an
-hour, until they show that nobody returns."""
+_FRONT_RETURNS = 0.4
+"""Returns that are presumed for what stands in front of the card, which so begins with an hour."""
+_POOL_RETURNS = 4
+"""Most returns that are presumed among all conversations, one for each but the first: the first
+few of a new gateway begin with an hour, until they show that nobody returns. One alone shows by
+itself."""
 _POOL_ENDS = 8.0
 """Ends of a conversation that all conversations together stand for in each."""
 _ENDS_PER_GAP = 0.1
@@ -88,6 +89,13 @@ class Gaps(NamedTuple):
     def ends(self) -> float:
         """Return the number of gaps that an hour does not survive, the presumed ones included."""
         return sum(self.lengths[_HOUR:]) + _ENDS_PER_GAP * sum(self.lengths[:_HOUR])
+
+    def lasting(self, price: Price) -> CacheTtl:
+        """Return the lifetime of a prefix that keeps its size: an hour, until the gaps show that it
+        does not pay.
+        """
+        returns, ends = self.returns + _FRONT_RETURNS, sum(self.lengths[_HOUR:])
+        return "1h" if is_hour_cheaper(returns, ends, price) else "5m"
 
 
 _NO_GAPS = Gaps()
@@ -159,22 +167,18 @@ class Cadence:
         Added to its own are `_POOL_ENDS` ends, and as many returns as all conversations have had
         for so many ends.
         """
-        gaps, pool, shared = (
-            self._by_conversation.get(conversation, _NO_GAPS),
-            self.pool,
-            self.shared or _NO_GAPS,
-        )
-        likely = _POOL_ENDS * (pool.returns + _POOL_RETURNS) / max(1.0, pool.ends)
+        gaps, pool = self._by_conversation.get(conversation, _NO_GAPS), self.pool
+        presumed = min(_POOL_RETURNS, max(0, len(self._by_conversation) - 1))
+        likely = _POOL_ENDS * (pool.returns + presumed) / max(1.0, pool.ends)
         short, long = sum(gaps.lengths[:_SHORT]), sum(gaps.lengths[_HOUR:])
         lost = sum(gaps.lengths[_SHORT:])
-        returns, ends = shared.returns + _SHARED_RETURNS, sum(shared.lengths[_HOUR:])
-        head: CacheTtl = "1h" if is_hour_cheaper(returns, ends, price) else "5m"
+        head = (self.shared or _NO_GAPS).lasting(price)
         own: CacheTtl | None = "5m"
         if head == "1h" and is_hour_cheaper(gaps.returns + likely, gaps.ends + _POOL_ENDS, price):
             own = "1h"
         elif long >= _MIN_LONG_GAPS and short * (1.0 - price.read) < lost * (price.write_5m - 1.0):
             own = None  # hardly anything that was written was read
-        return Lifetimes(head, own or "5m", own)
+        return Lifetimes(head, "1h" if own == "1h" else gaps.lasting(price), own)
 
     def lengths(self, conversation: str) -> list[float]:
         """Return the gaps expected of a conversation, by length. All those of the others weigh as

@@ -317,7 +317,7 @@ def learning(policy: CachePolicy, price: Price) -> Choose:
     return choose
 
 
-FIRST_SEED = 41
+FIRST_SEED = 401
 """First of the seeds that are reported. The constants of `agent.cache.state` were chosen by others."""
 TAUGHT_REQUESTS = 25_000
 """By so many requests of other seeds the best online policy is taught."""

@@ -157,10 +157,24 @@ def test_gaps_of_hours_outweigh_a_few_that_an_hour_survives() -> None:
     assert own(cadence) != "1h"
 
 
+def new() -> Cadence:
+    """A gateway whose fourth conversation begins."""
+    cadence = Cadence()
+    for room in range(3):
+        heard(0.0, 30.0, room=f"irc/{room}", cadence=cadence)
+    return heard(60.0, cadence=cadence)
+
+
 def test_a_new_gateway_begins_with_an_hour_until_nobody_comes_back() -> None:
-    assert Cadence().lifetimes(ROOM, COST) == ("1h", "1h", "1h")
-    assert heard(0.0, 60.0, 120.0).lifetimes(ROOM, COST) == ("1h", "1h", "1h")
-    assert quiet().lifetimes(ROOM, COST) == ("1h", "5m", "5m")
+    assert new().lifetimes(ROOM, COST) == ("1h", "1h", "1h")
+    assert quiet().lifetimes(ROOM, COST) == ("1h", "1h", "5m")
+
+
+def test_the_only_conversation_has_an_hour_from_its_first_return_on() -> None:
+    assert Cadence().lifetimes(ROOM, COST) == ("1h", "1h", "5m")
+    cadence = heard(0.0, 60.0, 120.0)
+    assert own(cadence) == "5m"
+    assert own(heard(500.0, cadence=cadence)) == "1h"
 
 
 def test_a_new_conversation_begins_as_the_others_go_on() -> None:
@@ -181,7 +195,7 @@ def test_prices_decide() -> None:
     heard(0.0, cadence=cadence)
     assert own(cadence) == "5m"
     assert cadence.lifetimes(ROOM, Price(write_5m=1.25, write_1h=1.3)).own == "1h"
-    assert Cadence().lifetimes(ROOM, Price(write_5m=1.25, write_1h=30.0)).own == "5m"
+    assert new().lifetimes(ROOM, Price(write_5m=1.25, write_1h=30.0)).own == "5m"
 
 
 def test_newer_gaps_weigh_more() -> None:
