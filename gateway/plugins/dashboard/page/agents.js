@@ -30,12 +30,20 @@ const periods = (states, from, to) => {
 };
 
 export class Agents {
-  constructor() {
-    Object.assign(this, { name: "agent", title: "Agent and memory", hint: "What it does on its own, and what it keeps." });
-    Object.assign(this, { also: ["conversations"], list: h("div.panel"), panels: h("div.panels"), running: h("div") });
-    Object.assign(this, { seen: new Map(), states: [], turns: new Map(), models: [], read_ms: 0, timer: null });
-    this.body = [this.list, this.panels];
-  }
+  name = "agent";
+  title = "Agent and memory";
+  hint = "What it does on its own, and what it keeps.";
+  also = ["conversations"];
+  list = h("div.panel");
+  panels = h("div.panels");
+  running = h("div");
+  body = [this.list, this.panels];
+  seen = new Map();
+  states = [];
+  turns = new Map();
+  models = [];
+  read_ms = 0;
+  timer = null;
 
   /** Update from `/api/status`. */
   status({ agents, activity }) {

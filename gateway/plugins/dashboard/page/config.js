@@ -35,10 +35,16 @@ function schemaAt(schema, keys) {
 }
 
 export class Config {
-  constructor() {
-    Object.assign(this, { name: "config", title: "Configuration", tall: true, tools: h("span"), body: h("div.panel") });
-    Object.assign(this, { files: [], file: null, problems: [], asked: 0, timer: null });
-  }
+  name = "config";
+  title = "Configuration";
+  tall = true;
+  tools = h("span");
+  body = h("div.panel");
+  files = [];
+  file = null;
+  problems = [];
+  asked = 0;
+  timer = null;
 
   get dirty() {
     return this.file !== null && this.text.value !== this.file.text;
@@ -75,10 +81,11 @@ export class Config {
     this.found = h("div.problems", { role: "status" });
     this.help = h("div.schema-help", { id: "config-help" });
     this.save = h("button.strong", { onclick: () => this.review() }, "Review and save");
+    this.undo = h("button", { onclick: () => this.reset() }, "Undo all");
     const pick = h("select", { "aria-label": "File", onchange: () => this.leave(pick) }, this.files.map((one) => h("option", { selected: one === file }, one.name)));
     show(
       this.body,
-      h("div.acts", pick, h("span.spring"), file.writable ? this.save : chip("read only", "open")),
+      h("div.acts", pick, h("span.spring"), file.writable ? [this.undo, this.save] : chip("read only", "open")),
       h("div.editor.scroll", this.numbers, this.text),
       this.found,
       this.help,
@@ -93,9 +100,16 @@ export class Config {
     else pick.value = this.file.name;
   }
 
+  /** Take back what was changed, and load the file: it may be another one meanwhile. */
+  reset() {
+    this.text.value = this.file.text;
+    this.changed();
+    this.load().catch(() => {});
+  }
+
   changed() {
     this.count();
-    this.save.disabled = !this.dirty;
+    this.save.disabled = this.undo.disabled = !this.dirty;
     this.explain();
     clearTimeout(this.timer);
     this.timer = setTimeout(() => this.check().catch((error) => show(this.found, h("p.bad", said(error.message)))), CHECK_MS);

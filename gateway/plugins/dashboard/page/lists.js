@@ -112,55 +112,52 @@ function folded(names) {
   return [...counts].map(([name, { length }]) => (length > 1 ? `${name} ×${length}` : name)).join(", ");
 }
 
-export const turns = () =>
-  new Log("/api/turns", {
-    name: "turns",
-    title: "Turns",
-    hint: "Each time that a model was used.",
-    none: "There were no turns yet. Each turn appears here with its cause, outcome and cost.",
-    columns: [
-      at,
-      ["outcome", "state", (one) => state(one.outcome)],
-      ["conversation", "place", place[2]],
-      ["cause", "cause", (one) => one.cause],
-      ["tools", "text", (one) => said(folded(one.tools) || "–")],
-      ["input", "num", (one) => tokens(input(one))],
-      ["output", "num", (one) => tokens(one.output_tokens)],
-      ["cost", "num", (one) => dollars(one.cost_usd)],
-      ["took", "num", (one) => took(one.seconds)],
-    ],
-    details: ({ input_tokens, read_tokens, written_tokens, seconds, state: _, ...more }) =>
-      details({ ...more, took_s: seconds, "read from the cache_tokens": read_tokens, "written to it_tokens": written_tokens, "neither_tokens": input_tokens }),
-  });
+export const turns = new Log("/api/turns", {
+  name: "turns",
+  title: "Turns",
+  hint: "Each time that a model was used.",
+  none: "There were no turns yet. Each turn appears here with its cause, outcome and cost.",
+  columns: [
+    at,
+    ["outcome", "state", (one) => state(one.outcome)],
+    ["conversation", "place", place[2]],
+    ["cause", "cause", (one) => one.cause],
+    ["tools", "text", (one) => said(folded(one.tools) || "–")],
+    ["input", "num", (one) => tokens(input(one))],
+    ["output", "num", (one) => tokens(one.output_tokens)],
+    ["cost", "num", (one) => dollars(one.cost_usd)],
+    ["took", "num", (one) => took(one.seconds)],
+  ],
+  details: ({ input_tokens, read_tokens, written_tokens, seconds, state: _, ...more }) =>
+    details({ ...more, took_s: seconds, "read from the cache_tokens": read_tokens, "written to it_tokens": written_tokens, "neither_tokens": input_tokens }),
+});
 
-export const audit = () =>
-  new Log("/api/audit", {
-    name: "audit",
-    title: "Audit",
-    hint: "Who did what with the gateway.",
-    none: "Nobody has used an administrative command yet. Such commands appear here with the person and the result.",
-    columns: [
-      at,
-      ["who", "who", (one) => said(one.actor)],
-      ["command", "mono place", (one) => said(`${one.command} ${one.arguments}`)],
-      ["done", "state", (one) => state(one.ok ? "done" : "not done")],
-      ["result", "text", (one) => said(one.result || "–")],
-    ],
-    details,
-  });
+export const audit = new Log("/api/audit", {
+  name: "audit",
+  title: "Audit",
+  hint: "Who did what with the gateway.",
+  none: "Nobody has used an administrative command yet. Such commands appear here with the person and the result.",
+  columns: [
+    at,
+    ["who", "who", (one) => said(one.actor)],
+    ["command", "mono place", (one) => said(`${one.command} ${one.arguments}`)],
+    ["done", "state", (one) => state(one.ok ? "done" : "not done")],
+    ["result", "text", (one) => said(one.result || "–")],
+  ],
+  details,
+});
 
 /** What the gateway and this page warned of: `{at, level, logger, message}`, with a `seq` that counts them. */
-export const warnings = () =>
-  new Log(null, {
-    name: "warnings",
-    title: "Warnings",
-    hint: "Since this page was opened.",
-    none: "No warning since this page was opened. New warnings appear here.",
-    columns: [
-      at,
-      ["level", "state", (one) => state(one.level)],
-      ["from", "mono place", (one) => said(one.logger)],
-      ["message", "text", (one) => said(one.message)],
-    ],
-    details,
-  });
+export const warnings = new Log(null, {
+  name: "warnings",
+  title: "Warnings",
+  hint: "Since this page was opened.",
+  none: "No warning since this page was opened. New warnings appear here.",
+  columns: [
+    at,
+    ["level", "state", (one) => state(one.level)],
+    ["from", "mono place", (one) => said(one.logger)],
+    ["message", "text", (one) => said(one.message)],
+  ],
+  details,
+});

@@ -25,14 +25,14 @@ const agents = new Agents();
 const talk = new Talk(agents);
 const places = new Places(new Talk(agents, ""));
 const waiting = new Waiting(agents.running, (number) => views.count(number));
-const [live, search, turnLog, auditLog, warningLog] = [new Live(), new Search(), turns(), audit(), warnings()];
+const [live, search] = [new Live(), new Search()];
 const channels = new Channels($("ready"), $("alerts"));
 const config = new Config();
 
 const groups = {
   "": [waiting, talk, places, live, search],
-  Agent: [agents, turnLog, new Costs()],
-  Gateway: [channels, auditLog, warningLog, config, new Plugins(agents.panels)],
+  Agent: [agents, turns, new Costs()],
+  Gateway: [channels, audit, warnings, config, new Plugins(agents.panels)],
 };
 const views = new Views({ nav: $("nav"), menu: $("menu"), main: $("main") }, shown, groups);
 
@@ -87,7 +87,7 @@ function heard(type, event) {
 
 /** Show a warning; without more, one of the page itself. */
 const warn = (level, message, logger = "this page", at = new Date().toISOString()) =>
-  warningLog.take({ at, level, logger, message, seq: warningLog.newest + 1 });
+  warnings.take({ at, level, logger, message, seq: warnings.newest + 1 });
 
 let wasLive = false;
 const events = new Events(heard, (state, error) => {

@@ -73,7 +73,7 @@ export class Talk {
       answer &&
         acts(
           { label: "Start over", words: ["new"], place: id, confirm: "Start over? The agent no longer sees what was said here before." },
-          { label: "Shorten", words: ["compact"], place: id, title: "Shorten what the agent sees of this conversation, now" },
+          { label: "Shorten", words: ["compact"], place: id, title: "Shorten what the agent sees of this conversation" },
           { label: "Answer again", words: ["retry"], place: id, title: "Answer the last question here again" },
           this.isOperator ? null : this.model(),
         ),
@@ -123,7 +123,7 @@ export class Talk {
     const hints = h("div.hints", { role: "status" });
     let [commands, fitting] = [[], []];
     field.oninput = async () => {
-      if (field.value === "/") commands = (await get("/api/commands")).items; // read anew: the role may be another
+      if (field.value === "/") commands = (await get("/api/commands").catch(() => ({ items: [] }))).items;
       const [typed, slash] = [field.value.slice(1), field.value.startsWith("/")];
       fitting = commands.filter(({ name }) => slash && (name.startsWith(typed) || typed.startsWith(`${name} `))).slice(0, MOST_HINTS);
       show(hints, fitting.map(({ usage, help }) => h("div", h("b.mono", said(usage)), " ", quiet(said(help)))));
