@@ -38,7 +38,7 @@ from agent.models.base import (
     ThinkingDelta,
 )
 from agent.models.breaker import CircuitBreaker
-from gateway.core.clock import Clock, call_later
+from gateway.core.clock import Clock
 from gateway.core.events import ConversationId, RequestUsage, Usage, room_of
 from gateway.core.tool_spec import ToolCall
 
@@ -400,8 +400,6 @@ class _Attempt:
         """The wait that is under way. None: there is none."""
         self.missed = ""
         """What did not happen in time. Empty: nothing."""
-        self._stop_timer: Callable[[], object] | None = None
-        """None: its time is not limited."""
 
     @asynccontextmanager
     async def begin(
@@ -410,10 +408,9 @@ class _Attempt:
         """Wait for its turn and plan the request, and yield it as it is sent. Its first token must
         come until `until_s` of the clock's `monotonic`. Raises ModelBusy if its turn does not.
         """
-        cache = self._candidate.cache
+        timer, cache = None, self._candidate.cache
         if until_s < math.inf:
-            check = partial(self._check_begun, clock, request.max_output_tokens)
-            self._stop_timer = call_later(clock, until_s - clock.monotonic(), check)
+            timer = asyncio.create_task(self._watch(clock, until_s, request.max_output_tokens))
         try:
             async with AsyncExitStack() as turn:
                 held = limit.holding(ConversationId(request.conversation_id))
@@ -429,19 +426,17 @@ class _Attempt:
                         self._sent = cache, planned
                         yield planned.request
         finally:
-            if self._stop_timer is not None:
-                self._stop_timer()
+            if timer is not None:
+                timer.cancel()
 
-    def _check_begun(self, clock: Clock, tokens: int) -> None:
-        """End the attempt if its first token has not come in time, else once all of it has not."""
-        if not self._has_begun:
-            self._miss(f"did not begin to answer within {self._candidate.first_token_s:g} s")
-            return
-        whole_s = ANSWER_S + SLOWEST_TOKEN_S * tokens
-        missed = f"did not end its answer within {whole_s:g} s"
-        self._stop_timer = call_later(clock, whole_s, partial(self._miss, missed))
-
-    def _miss(self, missed: str) -> None:
+    async def _watch(self, clock: Clock, until_s: float, tokens: int) -> None:
+        """End the attempt once it has missed the time for its first token, or for all of it."""
+        await clock.sleep(until_s - clock.monotonic())
+        missed = f"did not begin to answer within {self._candidate.first_token_s:g} s"
+        if self._has_begun:
+            whole_s = ANSWER_S + SLOWEST_TOKEN_S * tokens
+            await clock.sleep(whole_s)
+            missed = f"did not end its answer within {whole_s:g} s"
         self.missed = missed
         if self._scope is not None:
             self._scope.reschedule(asyncio.get_running_loop().time())

@@ -7,7 +7,6 @@ import heapq
 import itertools
 import secrets
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
@@ -41,16 +40,6 @@ class SystemClock:
 
     async def sleep(self, delay_s: float) -> None:
         await asyncio.sleep(max(0.0, delay_s))
-
-
-def call_later(clock: Clock, delay_s: float, work: Callable[[], None]) -> Callable[[], object]:
-    """Call this on the event loop after `delay_s` seconds. Return what cancels that."""
-
-    async def wait() -> None:
-        await clock.sleep(delay_s)
-        work()
-
-    return asyncio.create_task(wait()).cancel
 
 
 class ManualClock:

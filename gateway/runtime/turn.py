@@ -210,8 +210,8 @@ class TurnRunner:
             await self._record_parked(turn)
             raise
         finally:
-            if turn.stop_slow is not None:
-                turn.stop_slow()
+            if turn.slow_task is not None:
+                turn.slow_task.cancel()
 
     async def _is_needed(self, turn: Turn) -> bool:
         """Return whether a person still waits for an answer, also because an earlier turn was

@@ -8,13 +8,13 @@
 - `build_post_entries` lets plugins have their say in a post, such as that a preview becomes it.
 """
 
+import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Final, NamedTuple
 
 from agent.models.base import FailureCause
@@ -31,7 +31,7 @@ from gateway.context.conversation import (
     is_addressed,
 )
 from gateway.context.observer import RunningTurn, TurnTracker
-from gateway.core.clock import call_later, new_id
+from gateway.core.clock import new_id
 from gateway.core.events import (
     Address,
     Alarm,
@@ -210,8 +210,8 @@ class Turn:
         self.waits_since_s = math.inf
         """Time (monotonic) of the last piece of the answer, or since when people wait for it. inf:
         they do not, or it is not the model that they wait for."""
-        self.stop_slow: Callable[[], object] | None = None
-        """Ends the watch that tells people who wait that the model is slow. None: there is none."""
+        self.slow_task: asyncio.Task[None] | None = None
+        """Tells people who wait that the model is slow."""
         self.is_put_off = False
         """No model answered, and a later turn is to answer."""
         self.has_refused_images = False
@@ -258,19 +258,17 @@ class Turn:
         if self._is_compaction or not self.is_awaited:
             return
         self.waits_since_s = self.context.gateway.clock.monotonic()
-        if self.stop_slow is None:
-            self._check_slow(tracker)
+        if self.slow_task is None:
+            self.slow_task = self.context.gateway.tasks.create_task(self._tell_slow(tracker))
 
-    def _check_slow(self, tracker: TurnTracker) -> None:
+    async def _tell_slow(self, tracker: TurnTracker) -> None:
         gateway = self.context.gateway
-        left_s = min(self.waits_since_s + SLOW_S - gateway.clock.monotonic(), SLOW_S)
-        if left_s > 0:
-            self.stop_slow = call_later(gateway.clock, left_s, partial(self._check_slow, tracker))
-        elif self.running is not None and self.running.is_shown:
+        while (left_s := self.waits_since_s + SLOW_S - gateway.clock.monotonic()) > 0:
+            await gateway.clock.sleep(min(left_s, SLOW_S))
+        if self.running is not None and self.running.is_shown:
             tracker.tell(self.id, "slow")
         else:
-            told = post_notice(gateway, self.place, _(SLOW_TEXT), self.oldest_awaited().seq)
-            self.stop_slow = gateway.tasks.create_task(told).cancel
+            await post_notice(gateway, self.place, _(SLOW_TEXT), self.oldest_awaited().seq)
 
     def oldest_awaited(self) -> Awaited:
         """Return the oldest message for which somebody waits, or the interrupted turn that had
@@ -329,8 +327,7 @@ class Turn:
             if self.thread_title is not None and (found := _TITLE.match(text)) is not None:
                 self.thread_title = self.context.gateway.redactor(found[1])
                 text = text[found.end() :]
-            if text != outcome.text:
-                outcome = replace(outcome, text=text)
+            outcome = replace(outcome, text=text)
         room = self.preparation.current
         if room.requests:
             outcome = replace(
@@ -467,13 +464,12 @@ def _name_askers(askers: Sequence[Sender], text: str) -> str:
     """
     senders = {one.id: name_to_address(one) for one in askers}
     is_bridged = any(who.startswith(BRIDGE_PREFIX) for who in senders)
-    if not (0 if is_bridged else 1) < len(senders) <= MAX_NAMED_ASKERS:
-        return text
     names = list(dict.fromkeys(senders.values()))
     is_told = all(
         re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names
     )
-    if is_told:
+    is_few = (0 if is_bridged else 1) < len(senders) <= MAX_NAMED_ASKERS
+    if not is_few or is_told:
         return text
     gap = "\n\n" if _BLOCK_START.match(text) else " "
     return f"{', '.join(map(escape_markdown, names))}:{gap}{text}"
