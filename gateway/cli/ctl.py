@@ -97,7 +97,7 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
             answers[process_name(process, store)] = await send_control_request(
                 socket_path(process), order
             )
-            if order.words[0] != "reload":  # which each process does for itself
+            if order.words[0].lower() != "reload":  # which each process does for itself
                 break
     if answers:
         return _join_answers(answers)

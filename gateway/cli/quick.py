@@ -96,11 +96,12 @@ def ask_gateway(argv: Sequence[str]) -> int | None:
     """
     is_ctl = argv[:1] == ["ctl"]
     line = argv[1:] if is_ctl else argv
-    is_asked = bool(line) and (line[0] in ASKED or (is_ctl and line[0] != "reload"))
-    if not is_asked or find_removed(line):
+    if not line or not (is_ctl or line[0] in ASKED) or find_removed(line):
         return None
     secure_standard_streams()
     args, unknown = build_parser().parse_known_intermixed_args(line)
+    if args.words[0].lower() == "reload":
+        return None
     directory = args.config or default_config()
     store = None if unknown or directory is None else _find_store(directory)
     order = {"words": args.words, "place": args.place, "agent": args.agent}
