@@ -75,6 +75,7 @@ _READ_SHARE, _FIRST_READ_SHARE = 0.7, 0.5
 without."""
 _WINDOW_SHARE = 0.95
 """The same for a bill that is a power of two, as windows are (Ollama: 4,096)."""
+_NO_CADENCE = Cadence()
 _RETRY_S = 60.0
 """A request so soon after a failure is a retry (`agent.models.client.MAX_RETRY_AFTER_S`), and
 says nothing about gaps."""
@@ -410,7 +411,9 @@ class PromptCache:
         """Return the lifetimes for the next request of a conversation. None: no breakpoints."""
         if self.dialect.caching != "marks":
             return None
-        return self._policy(agent).lifetimes(self._cadence[agent], place, self.dialect.price)
+        return self._policy(agent).lifetimes(
+            self._cadence.get(agent, _NO_CADENCE), place, self.dialect.price
+        )
 
     def plan_refresh(self, agent: str, place: str, *, budget_usd: float) -> CacheRefresh | None:
         """Return when to `refresh` a conversation, or what it shares, and the cost. None: not at
@@ -419,7 +422,7 @@ class PromptCache:
         planned, lifetimes = self.last_requests.get(agent, place), self._lifetimes(agent, place)
         if planned is None or lifetimes is None:
             return None
-        cadence, price = self._cadence[agent], self.dialect.price
+        cadence, price = self._cadence.get(agent, _NO_CADENCE), self.dialect.price
         lasting = self._cache_state.find(planned.segments, self._now_s())
         shared = cadence.shared or Gaps()
         for prefixes, last_s, lengths, lifetime in (
@@ -445,7 +448,7 @@ class PromptCache:
         planned, cached = self.last_requests.get(agent, place), tuple[CachedPrefix, ...]()
         if planned is not None:
             cached = self._cache_state.find(planned.segments, self._now_s())
-        lengths = self._cadence[agent].lengths(place)
+        lengths = self._cadence.get(agent, _NO_CADENCE).lengths(place)
         return forecast_cache(planned, cached, lengths, self.dialect.price)
 
     async def refresh(
