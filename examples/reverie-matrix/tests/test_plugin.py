@@ -43,8 +43,12 @@ async def test_configured_account_answers_in_a_room_once_over_a_restart(
         found = await asyncio.to_thread(ann.messages, room, bot.id)
         return [str(one["body"]) for one in found]
 
+    async def has_joined() -> bool:
+        found = await asyncio.to_thread(ann.state, room, "m.room.member", bot.id)
+        return bool(found["membership"] == "join")
+
     async with Gateway(made, Script()) as gateway:
-        await gateway.until(lambda: gateway.entries("link"))  # what was said before is history
+        await gateway.until(has_joined)  # what was said before is history
         await asyncio.to_thread(ann.say, room, "gatekeeper: who goes there?")
         await gateway.until(answers)
     await asyncio.to_thread(ann.say, room, "gatekeeper: and now?")

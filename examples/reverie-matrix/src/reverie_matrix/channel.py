@@ -142,12 +142,14 @@ class MatrixChannel(MatrixActions):
         """Return what happened since the cursor. `full`: with the state of all rooms. `wait`: once
         there is something, or the poll time is over.
         """
-        timeline = {"limit": _TIMELINE if self._cursor else 1, "lazy_load_members": True}
+        # Members that this device was told of before its restart are told again with all else.
+        members = {"lazy_load_members": True, "include_redundant_members": full}
+        timeline = {"limit": _TIMELINE if self._cursor else 1, **members}
         nothing: dict[str, object] = {"types": []}
         wanted = {
             "room": {
                 "timeline": timeline,
-                "state": {"lazy_load_members": True},
+                "state": members,
                 "ephemeral": nothing,
                 "account_data": nothing,
             },
