@@ -2,7 +2,7 @@
 failures are printed.
 
 Settings and the store are imported where they are used: a command for a running gateway needs
-neither (`gateway.cli.quick`).
+neither (`gateway.cli.client`).
 """
 
 import argparse

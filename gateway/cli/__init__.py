@@ -4,7 +4,7 @@
 and `check-config`; `operate` has dashboard and `store copy`, `log` reads the log
 for people and programs. Plugins bring further commands (`Plugin.subcommands`): console, setup,
 doctor, backup and restore. All other words are commands of the table (`gateway.commands`): `ctl`
-has them carried out by the running gateway, or on the store of a stopped one; `quick` does the
+has them carried out by the running gateway, or on the store of a stopped one; `client` does the
 former before anything else is imported. What commands share:
 `gateway.command_line`.
 

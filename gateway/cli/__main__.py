@@ -25,7 +25,7 @@ def main() -> int:
     # stays.
     gc.disable()
     try:
-        from gateway.cli.quick import ask_gateway  # noqa: PLC0415 - after that
+        from gateway.cli.client import ask_gateway  # noqa: PLC0415 - after that
 
         if (code := ask_gateway(sys.argv[1:])) is not None:
             return code

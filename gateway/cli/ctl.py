@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from gateway.cli.quick import build_parser, print_answer
+from gateway.cli.client import build_parser, print_answer
 from gateway.command_line import current_user, find_config, load_settings, report_failure
 from gateway.commands.definition import CommandDefinition
 from gateway.config.models import Settings

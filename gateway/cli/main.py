@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from channels.aio import cancel_and_wait
 from gateway import __version__
+from gateway.cli.client import HELP as CTL_HELP
 from gateway.cli.ctl import operator_commands, run_ctl
-from gateway.cli.quick import HELP as CTL_HELP
 from gateway.command_line import (
     BAD_USAGE,
     add_command,

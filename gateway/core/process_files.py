@@ -6,7 +6,7 @@ so their names are in those of their sockets and locks: `reverie.db@edge-1.sock`
 processes of the same name apart.
 
 Only the standard library is imported, and no asyncio: a command for a running gateway needs no more
-(`gateway.cli.quick`).
+(`gateway.cli.client`).
 
 ControlError
 ├── GatewayNotRunning     no gateway listens there: the store can be worked on instead

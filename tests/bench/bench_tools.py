@@ -21,7 +21,7 @@ from gateway.core.tool_spec import ToolSpec
 from gateway.plugins import find_plugins
 from tests.kits.tools import specs_of
 
-ASKED: dict[str, tuple[str, ...]] = {
+CHAT_COMMANDS: dict[str, tuple[str, ...]] = {
     "bash": ("run the shell command {}", "execute `{}` in a shell for me"),
     "copy_file": ("copy the file {} to the public files", "make a copy of the file {}"),
     "edit_file": ("replace a piece of text in the file {}", "change the word in the file {}"),
@@ -65,7 +65,7 @@ def requests() -> list[tuple[str, str]]:
     made = [
         (wording.format(filled), tool)
         for filled in FILLED
-        for tool, wordings in ASKED.items()
+        for tool, wordings in CHAT_COMMANDS.items()
         for wording in wordings
     ]
     return [*made, *((f"please, {text}", tool) for text, tool in made)][:200]
@@ -136,7 +136,7 @@ class Embedded:
 async def measure(choose: Choose, count: int) -> dict[str, int]:
     """How many of the first requests each form has answered with the right tool."""
     specs = [*ENDING_TOOLS, *specs_of(*find_plugins().classes)]
-    offered = [spec for spec in specs if spec.name in ASKED]
+    offered = [spec for spec in specs if spec.name in CHAT_COMMANDS]
     right = Counter[str]()
     for name, told in (("all described", whole(offered)), ("on demand", on_demand(offered))):
         for asked, tool in requests()[:count]:

@@ -37,7 +37,7 @@ def request(at: str, place: str, text: str, now: str = "") -> Request:
     return Request(moment(at), place, {"system": "You are here.", "messages": messages}, Answer())
 
 
-ASKED = line("10:00", OLGA, "olga", "what happened?", to_bot=True)
+CHAT_COMMANDS = line("10:00", OLGA, "olga", "what happened?", to_bot=True)
 TELLS = line("10:00", OLGA, "reverie", "the disk is full")
 AGAIN = line("12:00", OLGA, "reverie", "the disk is full")
 SECRET = line("09:00", "family", "reverie", "a surprise party!")
@@ -47,7 +47,7 @@ CASES: Sequence[tuple[Rule, Day, Day]] = [
         Day(said=[TELLS]),
         Day(said=[AGAIN]),
     ),
-    (told_once(OLGA, "disk"), Day(said=[ASKED, TELLS, AGAIN]), Day(said=[TELLS, AGAIN])),
+    (told_once(OLGA, "disk"), Day(said=[CHAT_COMMANDS, TELLS, AGAIN]), Day(said=[TELLS, AGAIN])),
     (nothing_twice(), Day(said=[TELLS]), Day(said=[TELLS, AGAIN])),
     (never("surprise", outside=(OLGA,)), Day(said=[TELLS]), Day(said=[SECRET])),
     (
@@ -60,11 +60,11 @@ CASES: Sequence[tuple[Rule, Day, Day]] = [
         Day(said=[TELLS]),
         Day(said=[TELLS, AGAIN]),
     ),
-    (answered(), Day(said=[ASKED, TELLS]), Day(said=[ASKED, AGAIN])),
+    (answered(), Day(said=[CHAT_COMMANDS, TELLS]), Day(said=[CHAT_COMMANDS, AGAIN])),
     (
         once(),
-        Day(said=[ASKED, TELLS]),
-        Day(said=[ASKED, TELLS, line("10:01", OLGA, "reverie", "as I said")]),
+        Day(said=[CHAT_COMMANDS, TELLS]),
+        Day(said=[CHAT_COMMANDS, TELLS, line("10:01", OLGA, "reverie", "as I said")]),
     ),
     (
         shown(OLGA, moment("10:00"), "disk"),
@@ -73,8 +73,8 @@ CASES: Sequence[tuple[Rule, Day, Day]] = [
     ),
     (
         no_afterthought(),
-        Day(said=[ASKED, TELLS], requests=[request("10:00", OLGA, "what happened?")]),
-        Day(said=[ASKED, TELLS], requests=[request("10:01", OLGA, "(nothing new)")]),
+        Day(said=[CHAT_COMMANDS, TELLS], requests=[request("10:00", OLGA, "what happened?")]),
+        Day(said=[CHAT_COMMANDS, TELLS], requests=[request("10:01", OLGA, "(nothing new)")]),
     ),
     (
         guided(),

@@ -11,12 +11,12 @@ from gateway.core.events import Message
 from reverie.testing.servers.discord_api import DiscordApi
 from tests.channels.discord.channel_kit import Running, part, place, running
 
-ASKED = "how do I install it on a Mac?"
+CHAT_COMMANDS = "how do I install it on a Mac?"
 MAKES = "POST .*/threads"
 
 
 async def asked(
-    api: DiscordApi, run: Running, text: str = ASKED, *, number: int = 1, **more: Any
+    api: DiscordApi, run: Running, text: str = CHAT_COMMANDS, *, number: int = 1, **more: Any
 ) -> Message:
     api.says(api.room, api.ann, f"<@{api.bot}> {text}", **more)
     return await run.message(number)
@@ -105,9 +105,9 @@ async def test_only_configured_rooms_open_threads_and_no_reply_to_what_the_bot_s
         ("<@BEN> said **this** `works` in C# @everyone", "", "ben said this works in C# everyone"),
         ("word " * 30, "", "word " * 11 + "word…"),
         ("x" * 200, "", "x" * 60 + "…"),
-        (ASKED, "Install it on\na Mac", "Install it on a Mac"),
-        (ASKED, "<@1> " * 30 + "@here " * 30, ("here " * 30)[:100].strip()),
-        (ASKED, "🐈" * 100, "🐈" * 50),
+        (CHAT_COMMANDS, "Install it on\na Mac", "Install it on a Mac"),
+        (CHAT_COMMANDS, "<@1> " * 30 + "@here " * 30, ("here " * 30)[:100].strip()),
+        (CHAT_COMMANDS, "🐈" * 100, "🐈" * 50),
     ],
 )
 @pytest.mark.channel(threads=["*"])

@@ -18,8 +18,8 @@ import pytest
 from agent import dmn
 from agent.models.scripted import Script, ScriptRule
 from agent.signals import DmnMode
+from gateway.cli.client import ask_gateway
 from gateway.cli.main import main
-from gateway.cli.quick import ask_gateway
 from gateway.cluster.database import DatabaseCluster, read_processes
 from gateway.core.clock import SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gateway.cli.client import CHAT_COMMANDS
 from gateway.cli.ctl import operator_commands
-from gateway.cli.quick import ASKED
 from gateway.plugins import find_plugins
 from reverie.testing.servers.ircd import Ircd
 
@@ -78,8 +78,8 @@ def test_a_gateway_that_idles_and_its_client_import_nothing_for_what_nobody_aske
 
 def test_the_commands_that_are_asked_without_plugins_are_those_of_the_table() -> None:
     own = {"help", "log", "new", "reload", "version"}
-    assert {*operator_commands()} == ASKED | own
-    assert not ASKED & {name for one in find_plugins().classes for name in one.subcommands}
+    assert {*operator_commands()} == CHAT_COMMANDS | own
+    assert not CHAT_COMMANDS & {name for one in find_plugins().classes for name in one.subcommands}
 
 
 def test_the_version_is_told_without_the_gateway() -> None:

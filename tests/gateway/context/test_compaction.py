@@ -51,7 +51,7 @@ from tests.kits.turns import Outcomes
 AT = place("#a")
 _TRIGGERED = 'llm_compaction_triggered_total{{agent="reverie",outcome="{}"}} 1.0'
 TEXT = "Ada wants the report in /srv/a.txt. Bob promised it for Monday."
-ASKED = ModelRequest(
+CHAT_COMMANDS = ModelRequest(
     blocks=(IDENTITY,),
     conversation=PromptTurn(input_text="hello", reply="Hi.").messages,
     max_output_tokens=4_096,
@@ -150,7 +150,7 @@ class Kit:
 
     async def make(
         self,
-        request: ModelRequest = ASKED,
+        request: ModelRequest = CHAT_COMMANDS,
         host: Host | None = None,
         *,
         leaving: int = 3,
@@ -229,16 +229,20 @@ async def test_the_request_begins_with_what_is_cached_and_asks_the_model_as_it_c
 ) -> None:
     played = Played(Say(text=TEXT))
     async with kit(tmp_path, played) as made:
-        await made.make(replace(ASKED, tools=ENDING_TOOLS, now="It is late."), most_tokens=500)
+        await made.make(
+            replace(CHAT_COMMANDS, tools=ENDING_TOOLS, now="It is late."), most_tokens=500
+        )
         (asked,) = played.requests
         assert asked == replace(
-            build_summary_request(replace(ASKED, tools=ENDING_TOOLS), tail=1, most_tokens=500),
+            build_summary_request(
+                replace(CHAT_COMMANDS, tools=ENDING_TOOLS), tail=1, most_tokens=500
+            ),
             max_output_tokens=1_000,
         )
         assert (asked.blocks, asked.tools, asked.conversation[:2]) == (
-            ASKED.blocks,
+            CHAT_COMMANDS.blocks,
             ENDING_TOOLS,
-            ASKED.conversation,
+            CHAT_COMMANDS.conversation,
         )
 
 

@@ -327,40 +327,23 @@ async def test_what_has_left_the_log_is_said_to_have_left(kit: Desk) -> None:
 async def test_messages_read_as_they_do_now(kit: Desk) -> None:
     seq = await kit.say(ODD)
     assert await kit.whole(f"m{seq}") == ODD
-    sender = Sender(id=SenderId("u"), name="Ulla")
-    for number, text in enumerate(["better", "best"]):
-        await kit.write(
-            MessageEdited(
-                id=EventId(f"e{number}"),
-                at=ROOM,
-                sender=sender,
-                message=MessageId("m1"),
-                text=text,
-                sent=NOW,
-            )
+
+    async def edit(number: int, text: str, sender: str = "u") -> Seq:
+        edited = MessageEdited(
+            id=EventId(f"e{number}"),
+            at=ROOM,
+            sender=Sender(id=SenderId(sender), name="Ulla"),
+            message=MessageId("m1"),
+            text=text,
+            sent=NOW,
         )
+        return await kit.write(edited)
+
+    await edit(1, "better")
+    await edit(2, "best")
     assert await kit.whole(f"m{seq}") == "best"
-    other = Sender(id=SenderId("m"), name="Ulla")
-    await kit.write(
-        MessageEdited(
-            id=EventId("e9"),
-            at=ROOM,
-            sender=other,
-            message=MessageId("m1"),
-            text="worst",
-            sent=NOW,
-        )
-    )
-    refused = await kit.write(
-        MessageEdited(
-            id=EventId("e8"),
-            at=ROOM,
-            sender=sender,
-            message=MessageId("m1"),
-            text="refused",
-            sent=NOW,
-        )
-    )
+    await edit(3, "worst", sender="m")
+    refused = await edit(4, "refused")
     judged = Judgement(type="x", urgency=0, fate="refused", rule="r", role="blocked")
     await kit.store.append(
         [NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=refused)]

@@ -85,7 +85,7 @@ async def test_a_task_that_only_repeats_itself_ends_after_the_third_time(tmp_pat
 
 RESTS = ScriptRule(match="next step of your task", calls=(("yield_to_user", "{}"),))
 """Whatever is said: it does what the guidance says."""
-ASKED = ScriptRule(match="two plus two", reply="four")
+CHAT_COMMANDS = ScriptRule(match="two plus two", reply="four")
 
 
 def job(name: str, **arguments: object) -> tuple[ScriptRule, ...]:
@@ -113,7 +113,7 @@ async def first_job(gateway: Gateway, room: str | None) -> None:
 async def test_what_is_asked_right_after_a_task_is_answered(
     tmp_path: Path, delay_s: float, sender: str, room: str | None
 ) -> None:
-    clock, rules = ManualClock(), (RESTS, ASKED, *WROTE)
+    clock, rules = ManualClock(), (RESTS, CHAT_COMMANDS, *WROTE)
     async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
         await first_job(gateway, room)
         await gateway.advance(delay_s)
