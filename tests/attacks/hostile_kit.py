@@ -664,14 +664,12 @@ async def town(
             await running
             it.street = Street(shown.append)
             stop, running = await _begin(it)
+            await _meet_server(it)
 
         it.again = again
         try:
             async with await Store.open_readonly(folder / "data/reverie.db") as it.reader:
-                while "it is up" not in await it.scene().does(
-                    OLGA, ("mcp_street_tell", {"words": "it is up"})
-                ):
-                    await asyncio.sleep(0.1)
+                await _meet_server(it)
                 yield it
         finally:
             stop.set()
@@ -690,6 +688,12 @@ async def _begin(it: Town) -> tuple[asyncio.Event, asyncio.Task[None]]:
     if running.done():
         await running
     return stop, running
+
+
+async def _meet_server(it: Town) -> None:
+    """Return once the MCP server answers: turns wait for one that starts for a few seconds only."""
+    while "it is up" not in await it.scene().does(OLGA, ("mcp_street_tell", {"words": "it is up"})):
+        await asyncio.sleep(0.1)
 
 
 class Names:
