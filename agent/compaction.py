@@ -3,7 +3,7 @@ only plans.
 
 Without pressure, old results and old tool loops go once that pays, or at once if the cache is cold
 and it costs nothing. Under pressure the view shrinks to half of its limit, whatever that costs.
-`plan_compaction` decides, `fit_view` finds the gentlest way to make a view smaller, `FoldEconomics`
+`plan_compaction` decides, `fold_further` finds the next way to make a view smaller, `FoldEconomics`
 weighs the savings of a fold against its cost.
 
 The economics, in tokens at the input price: keeping S tokens that could go costs S * read at each

@@ -3,11 +3,12 @@
 Each package imports only those before it:
 
 - `core`: vocabulary (events, facts, identity) and helpers. `config`: settings. `store`: the log and
-  its projections.
+  its projections. `cluster`: the processes that share it.
 - `access`: people and their permissions. `stream`: channels, attention, inbox and outbox.
-- `context`: what an agent knows. `tools`: what it can do. `runtime`: agents, turns, models.
+- `context`: what an agent knows. `plugin.py`: the interface of features, `hooks.py` calls it.
+  `tools`: what an agent can do. `runtime`: agents, turns, models.
 - `commands`: commands in rooms. `ingest`: intake of events.
-- `ops`: HTTP API and metrics. `app.py`: composition root. `cli`: command line.
+- `plugins`: the features. `app.py`: composition root. `cli`: command line.
 
 ARCHITECTURE.md follows a message through them.
 """

@@ -6,11 +6,10 @@ appended does not hold.
 
 - `policy`: the decision about one event (pure).
 - `roster`: the current state, the rules on who may change it, and its lists for people.
-- `roles`: roles and blocks that an admin sets.
 - `limits`: rates and budgets.
 - `texts`: forms of codes, and texts about people and rooms.
-- `channels`: the channels that exist at present, and what is asked of them; `remote`: those that
-  another process holds; `place_names`: titles of places.
+- `channels`: the channels that exist at present, and what is asked of them; `place_names`: titles
+  of places.
 
 How people are let in, and what owners are told, are plugins (`gateway.plugins.pairing`,
 `gateway.plugins.owners`). Names and ids come from others, so every text shows them as code.

@@ -2,4 +2,5 @@
 
 - `cluster.py`: the interface that the services use. `Cluster` itself is a gateway of one process.
 - `database.py`: processes that share a PostgreSQL database. Imported only for these.
+- `monitor.py`: what a process says of itself and of the others.
 """

@@ -5,7 +5,9 @@
   source.py    one YAML file: values with their lines, `${...}` resolved, problems collected
   loader.py    a directory of files: merged, validated, with messages for people; `ConfigFiles`
                notices changes
-  checks.py    checks across sections, on values as written; warnings about unwise settings
+  validation.py  checks across sections, on values as written; warnings about unwise settings
+  check_registry.py  `@check`, and the checks for `reverie doctor`: files_check.py, model_check.py,
+               settings_check.py
   secrets.py   secret values, for redaction; the price table
   reload.py    `LiveSettings`: the settings in force, reload in two phases, and the watcher of the
                files

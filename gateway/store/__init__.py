@@ -16,9 +16,10 @@ queries; `rebuild` makes every derived table again from the log and reports the 
   log.py          one connection: sqlite_log.py and postgres_log.py
   transfer.py     copies of whole stores from one engine to the other
   rebuild.py      upgrade of an older store, and repair of the derived tables
-  retention.py    what leaves the log, and what stays however old it is
+  spending.py     what turns cost, by day and for the budgets
   archive.py      files of the months that have left the log
   files.py        copies and checks of stores; the mark, which finds a store that has lost its end
+  check.py        checks for `reverie doctor`
   format.py       log entries on one line, for people
   effects.py      facts that a command adds to the log
 

@@ -2,8 +2,8 @@
 inside the process, for tests.
 
 `client` is the HTTP client of the gateway's API and its event stream, and has the command. `model`
-turns events into text for the panes, and parses the input line; `safe_text` makes foreign text safe
-for a terminal; both are pure. `app` is the Textual application.
+turns events into text for the panes, makes foreign text safe for a terminal, and parses the input
+line; it is pure. `app` is the Textual application.
 
 Rules: nothing outside imports `app` or `model` before the command runs, for Textual is an extra.
 Foreign text goes to the screen as `rich.text.Text` made of safe lines, never as markup.
