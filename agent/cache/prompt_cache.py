@@ -318,14 +318,15 @@ class PromptCache:
         return replace(end, usage=usage, account=planned.account)
 
     def bound_usage(self, planned: PlannedRequest, usage: Usage) -> Usage:
-        """Return the usage, or the estimate where the provider reports more than there can be."""
+        """Return the usage, or the estimate where the provider reports what cannot be."""
         size, asked = planned.estimate.size.total, planned.request.max_output_tokens
         most_prompt = min(self._model.context_tokens, int(RATIO_BOUNDS[1] * size) + _FRAME_TOKENS)
         most_output = min(self._model.context_tokens, int(RATIO_BOUNDS[1] * asked) + _FRAME_TOKENS)
         bounded = usage
         if (
             not 0 <= usage.prompt_tokens <= most_prompt
-            or min(usage.input_tokens, usage.cache_read_tokens) < 0
+            or min(usage.input_tokens, usage.cache_read_tokens, usage.cache_write_1h_tokens) < 0
+            or usage.cache_write_1h_tokens > usage.cache_write_tokens
         ):
             bounded = Usage(
                 input_tokens=min(planned.estimate.tokens, most_prompt),

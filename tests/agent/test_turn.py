@@ -256,8 +256,9 @@ async def test_who_rests_without_answering_what_was_said_meanwhile_is_asked_to()
     assert ended.outcome == "silent"
 
 
-def test_an_answer_without_anything_is_asked_for_once_more() -> None:
-    ended, model = run(Say(), Say(calls=(LOOK,)), Say())
+@pytest.mark.parametrize("nothing", ["", "\N{ZERO WIDTH SPACE} \N{WORD JOINER}"])
+def test_an_answer_without_anything_is_asked_for_once_more(nothing: str) -> None:
+    ended, model = run(Say(text=nothing), Say(calls=(LOOK,)), Say(text=nothing))
     assert (ended.outcome, ended.reason, len(model.requests)) == (
         "failed",
         "the model answered with nothing, twice",

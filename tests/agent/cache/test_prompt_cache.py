@@ -42,6 +42,27 @@ async def test_what_is_expected_is_what_is_billed(bench: Bench) -> None:
     assert bench.api.violations == []
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"input_tokens": 10**15},
+        {"input_tokens": -5},
+        {"output_tokens": 10**15},
+        {"cache_creation": {"ephemeral_1h_input_tokens": 10**15}},
+        {"cache_creation": {"ephemeral_1h_input_tokens": -5}},
+    ],
+)
+async def test_a_bill_that_cannot_be_costs_what_the_request_can(
+    bench: Bench, told: dict[str, int | dict[str, int]]
+) -> None:
+    fair = {"input_tokens": 300, "output_tokens": 5}
+    bench.api.then(Answer(text="hi", usage=fair | told))
+    usage = (await bench.ask(request("irc/#a", "hello"))).usage
+    assert 0 <= usage.cache_write_1h_tokens <= usage.cache_write_tokens
+    assert 0 <= usage.prompt_tokens < 10_000
+    assert 0 <= usage.output_tokens < 10_000
+
+
 async def test_a_cold_shared_prefix_is_written_once(bench: Bench) -> None:
     bench.api.then(replace(ANSWER, delay_s=0.2), ANSWER, ANSWER)
     places = ("irc/#a", "telegram/1", "discord/2")
