@@ -98,6 +98,8 @@ _WANTS_SHORT_IDS = re.compile(
 )
 """Matches Mistral's demand for ids of nine letters and digits, and that of its chat templates."""
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
+_MAX_ID_CHARS = 40
+"""OpenAI refuses a longer id (`string too long`): vLLM's have 46 characters."""
 _NO_THINKING = " "
 """Stands for thinking that is not known where some is demanded: DeepSeek V4 Pro refuses an empty
 text."""
@@ -369,7 +371,7 @@ def _returned_fields(written: str, model: str, dialect: OpenAIDialect) -> Json:
 
 def _wire_id(written: str, dialect: OpenAIDialect) -> str:
     """Return the id of a call in a form that the server takes: always the same for the same id."""
-    if not dialect.takes_short_ids or _SHORT_ID.fullmatch(written):
+    if _SHORT_ID.fullmatch(written) if dialect.takes_short_ids else len(written) <= _MAX_ID_CHARS:
         return written
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 

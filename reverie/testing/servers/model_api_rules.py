@@ -28,6 +28,8 @@ _MAGIC = {
     "image/gif": b"GIF8",
     "image/webp": b"RIFF",
 }
+_ID_CHARS = 40
+"""Of a call's id, at OpenAI (langgenius/dify#28987, camel-ai/camel#2215)."""
 _DATA_URL = re.compile(r"data:([^;,]*);base64,(.*)", re.DOTALL)
 
 _OPENAI_KEYS = {
@@ -176,6 +178,8 @@ def _openai(body: Json) -> Iterator[str]:
             yield "[] is too short - 'messages.tool_calls'"
         if role == "assistant":
             asked = {call["id"] for call in message.get("tool_calls") or []}
+            if any(len(ident) > _ID_CHARS for ident in asked):
+                yield "string too long. Expected a string with maximum length 40"
         before = role
     if asked:
         yield (

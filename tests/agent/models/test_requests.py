@@ -353,21 +353,23 @@ LOOPS = st.lists(st.tuples(WORDS, st.integers(1, 2), WORDS), max_size=3)
     turns=st.lists(st.tuples(WORDS, LOOPS, WORDS), min_size=1, max_size=3),
     aside=WORDS,
     now=WORDS,
+    ident=st.sampled_from(["t", f"chatcmpl-tool-{'0' * 32}"]),
     data=st.data(),
 )
 def test_every_request_that_holds_it_is_a_valid_one(
     turns: list[tuple[str, list[tuple[str, int, str]], str]],
     aside: str,
     now: str,
+    ident: str,
     data: st.DataObject,
 ) -> None:
     said: list[ModelMessage] = []
     for number, (heard, loops, reply) in enumerate(turns):
         said.append(user(f"turn {number}", heard))
         for step, (words, calls, behind) in enumerate(loops):
-            idents = [f"t{number}_{step}_{place}" for place in range(calls)]
-            asked = tuple(ToolCall(id=ident, name="look_up", arguments="{}") for ident in idents)
-            results = tuple(ToolResult(id=ident, text="found") for ident in idents)
+            idents = [f"{ident}{number}_{step}_{place}" for place in range(calls)]
+            asked = tuple(ToolCall(id=one, name="look_up", arguments="{}") for one in idents)
+            results = tuple(ToolResult(id=one, text="found") for one in idents)
             said.append(ModelMessage(role="assistant", parts=(TextPart(text=words), *asked)))
             said.append(ModelMessage(role="user", parts=(*results, TextPart(text=behind))))
         said.append(assistant(reply or "yes"))
