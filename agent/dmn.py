@@ -11,7 +11,8 @@ Rules:
      attention rates as normal, or work that the agent itself has begun ever costs a model call.
   4. The timer is always armed, except after `Stopping`.
   5. A tick starts nothing in a conversation where a person has just spoken to the agent: their
-     message begins the turn, which then counts as theirs.
+     message begins the turn, which then counts as theirs. While people sleep it starts only what
+     they asked for at this time.
   6. A question that no model answered waits, and is asked again: after a time that doubles, once
      its provider may be asked again, when another question that waited is answered, and when the
      model changes. If others were answered since a model failed at it, the question is at fault.
@@ -441,8 +442,12 @@ def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
         ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
         state = replace(state, mode=DmnMode.RESTING)
     lower = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
-    if blocking_reasons(state, policy, signal.at):
+    promised = tuple(one for one in candidates if one in signal.promised)
+    awake = replace(state, presence="present") if promised else state
+    if blocking_reasons(awake, policy, signal.at):
         return lower, ends
+    if state.presence == "sleeping":
+        candidates = promised
     if candidates:
         due = tuple(
             conversation for conversation in candidates if conversation not in signal.arriving

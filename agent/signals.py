@@ -238,6 +238,8 @@ class Tick:
     arriving: tuple[ConversationId, ...] = ()
     """Conversations in which no turn begins now: a person has just spoken to the agent, and the
     `Noticed` that follows in a moment begins the turn."""
+    promised: tuple[ConversationId, ...] = ()
+    """Conversations where the time has come for which people asked: also while they sleep."""
 
 
 @frozen

@@ -137,6 +137,8 @@ class Agent:
         """Highest urgency announced where a turn runs."""
         self._reminded: set[ConversationId] = set()
         """Places where a reminder has fired, and no turn has begun since."""
+        self._promised: set[ConversationId] = set()
+        """Those of them where somebody asked for this time."""
         self._begun_anew: dict[ConversationId, int] = {}
         """Number of answers in a row that were begun anew, by place."""
         self._queued: dict[ConversationId, asyncio.Task[None]] = {}
@@ -243,7 +245,8 @@ class Agent:
         arriving = tuple([place for place in wanted if self._is_arriving(place)])
         dreams = self._dreams if self.leads else None
         tokens = dreams.material_tokens(self.id) if dreams is not None else 0
-        self.send(Tick(at=at, material_tokens=tokens, arriving=arriving))
+        promised = tuple(self._promised)
+        self.send(Tick(at=at, material_tokens=tokens, arriving=arriving, promised=promised))
 
     def look_at_presence(self) -> None:
         """Let the DMN know how near the people are now."""
@@ -251,9 +254,14 @@ class Agent:
         if level != self.state.presence:
             self.send(Presence(at=self._clock.now(), level=level))
 
-    def remind(self, conversation: ConversationId) -> None:
-        """Take up a reminder that has fired there: now, or once a running turn has ended."""
+    def remind(self, conversation: ConversationId, *, promised: bool = False) -> None:
+        """Take up a reminder that has fired there: now, or once a running turn has ended.
+
+        `promised`: somebody asked for it at this time, so it does not wait until they have slept.
+        """
         self._reminded.add(conversation)
+        if promised:
+            self._promised.add(conversation)
         self.tick()
 
     def send(self, signal: Signal) -> None:
@@ -275,6 +283,7 @@ class Agent:
         match effect:
             case StartTurn(conversation=conversation):
                 self._reminded.discard(conversation)
+                self._promised.discard(conversation)
                 self.running[conversation] = handle = TurnHandle()
                 task = self._tasks.create_task(self._run_turn(effect, handle))
                 self._turn_tasks[conversation] = task

@@ -232,7 +232,9 @@ class Agents:
     def _on_alarms(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
             if entry.conversation is not None and self.holds(entry.conversation):
-                self.agent_for(entry.conversation).remind(entry.conversation)
+                one = entry.fact
+                promised = isinstance(one, Alarm) and bool(one.by) and not one.source
+                self.agent_for(entry.conversation).remind(entry.conversation, promised=promised)
 
     def _on_saved_elsewhere(self, entries: Sequence[LogEntry]) -> None:
         """Know when the agents last dreamt, for the case that they are led here."""

@@ -103,6 +103,15 @@ def test_an_agent_at_rest_looks_once_at_what_is_low_for_an_hour() -> None:
     assert dmn.load_state(dmn.dump_state(state)).low_since is None, "noticed again"
 
 
+def test_what_people_asked_for_at_this_time_does_not_wait_until_they_have_slept() -> None:
+    asleep = replace(R, presence="sleeping", pending=(A, B))
+    after, effects = dmn.step(asleep, Tick(at=NOW, promised=(B, C)), POLICY)
+    assert [one for one in effects if isinstance(one, StartTurn)] == [start(B, autonomous=True)]
+    assert after.pending == (A,)
+    for held in (replace(asleep, quiet_until=LATER), replace(asleep, mode=DmnMode.OFF)):
+        assert dmn.step(held, Tick(at=NOW, promised=(B,)), POLICY)[0].pending == (A, B)
+
+
 def test_with_one_lane_a_room_may_have_it() -> None:
     narrow = replace(POLICY, lanes=1)
     after, effects = dmn.step(R, IDLE["urgent"], narrow)
