@@ -365,7 +365,7 @@ class TurnRunner:
         told once.
         """
         store, is_awaited = turn.context.gateway.store, turn.is_awaited
-        waiting = turn.first_awaited() if is_awaited else []
+        waiting = turn.first_awaited() if is_awaited and not turn.is_only_due else []
         is_first = not turn.context.agent.is_put_off(turn.conversation)
         turn.is_put_off, wait_s = True, outcome.retry_after_s or 0.0
         if not outcome.steps or turn.is_inner:

@@ -244,6 +244,18 @@ class Turn:
             or any(is_addressed(one.message) for one in self._said())
         )
 
+    @property
+    def due(self) -> Sequence[Alarm]:
+        """Reminders and intentions that are new to it."""
+        facts = [one.fact for one in self.input.unread.messages]
+        return [one for one in facts if isinstance(one, Alarm) and not one.attended]
+
+    @property
+    def is_only_due(self) -> bool:
+        """True: it is for reminders and intentions, and nobody has spoken to the agent."""
+        said = [one for one in self._said() if not one.notice and is_addressed(one.message)]
+        return bool(self.due) and not said
+
     def hear(self, messages: Sequence[CurrentMessage]) -> None:
         """Let changes of the messages to the agent reach the turn from now on."""
         said = [one.message for one in messages if is_addressed(one.message)]
@@ -255,7 +267,7 @@ class Turn:
 
         It is said where the answer is shown as it grows; where it is not, in a post of its own.
         """
-        if self._is_compaction or not self.is_awaited:
+        if self._is_compaction or self.is_only_due or not self.is_awaited:
             return
         self.waits_since_s = self.context.gateway.clock.monotonic()
         if self.slow_task is None:
@@ -275,7 +287,7 @@ class Turn:
         it.
         """
         for one in self.input.unread.messages:
-            if is_addressed(one.fact):
+            if isinstance(one.fact, Message) and is_addressed(one.fact):
                 return Awaited(one.seq, one.at)
         if self.view.turns:
             earlier = self.view.turns[-1]
@@ -297,13 +309,16 @@ class Turn:
 
     def may_wait(self) -> bool:
         """Return whether the turn may wait for a model: as long as people who wait may, for ever if
-        nobody does.
+        nobody does. A reminder does not wait, an intention does.
         """
         gateway, agent = self.context.gateway, self.context.agent
         if self.handle.stop_reason or self.handle.drop_reason or agent.is_faulty(self.conversation):
             return False
         if not self.is_awaited:
             return self.autonomous
+        is_promised = any(one.intended for one in self.due)
+        if self.is_only_due or is_promised:
+            return is_promised
         waited_s = (gateway.clock.now() - self.oldest_awaited().at).total_seconds()
         return waited_s < gateway.live.settings.llm.overload_wait
 
@@ -347,7 +362,7 @@ class Turn:
         text = redact(outcome.text)
         if outcome.outcome == "failed":
             logger.error("turn %s failed: %s", self.id, outcome.reason)
-            text = _(FAILURE_TEXTS[outcome.cause]) if self.is_awaited else ""
+            text = self._explain_failure(outcome.cause) if self.is_awaited else ""
         return TurnRecord(
             turn=self.id,
             covers=consumed.rendered.covers,
@@ -382,6 +397,19 @@ class Turn:
             if self.autonomous
             else "",
         )
+
+    def _explain_failure(self, cause: FailureCause) -> str:
+        """Return what whoever waits is told: of a reminder, its text."""
+        lines = list[str]()
+        for one in self.due:
+            line = (
+                _("I could not do what I intended: {text}")
+                if one.intended
+                else _("Reminder: {text}")
+            )
+            lines.append(line.format(text=escape_markdown(one.text, len(one.text))))
+        is_explained = not self.is_only_due or any(one.intended for one in self.due)
+        return "\n".join([*lines, *([_(FAILURE_TEXTS[cause])] if is_explained else [])])
 
     def to_entry(self, outcome: TurnOutcome) -> NewEntry:
         """Return the entry of its record."""

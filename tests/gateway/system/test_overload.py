@@ -244,3 +244,28 @@ async def test_what_is_taken_back_meanwhile_is_not_answered(
         await made.until(lambda: clock.monotonic() >= until_s, step_s=0.1)
         assert len(made.screen.parts) == 3
         assert "for tea" not in requests(api)[-1]
+
+
+async def test_a_reminder_comes_in_time_without_a_model_and_a_promise_is_kept_once_it_is_back(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        for shown, kind, given in (
+            (1, "remind", {"text": "drink *tea*", "at": "in 10m"}),
+            (2, "intend", {"what": "look after the tea", "when": "in 20m"}),
+        ):
+            calls = (("c", "call_capability", json.dumps({"capability": kind, "args": given})),)
+            api.then(Answer(calls=calls), Answer(text="I will."))
+            await asked(made, f"please {kind}", channel=TELEGRAM)
+            await made.screen.until(shown)
+        api.default = lambda _: failure(529, "overloaded_error")
+        await made.until(lambda: len(made.screen.parts) == 3, step_s=5)
+        assert clock.monotonic() < 11 * 60
+        assert words(made)[2] == r"Reminder: drink \*tea\*"
+        await made.until(lambda: clock.monotonic() > 90 * 60, step_s=30)
+        assert len(made.screen.parts) == 3, "nobody asked anything"
+        api.default = lambda _: Answer(text="It stands on the table.")
+        await made.until(lambda: len(made.screen.parts) == 4, step_s=5)
+        assert clock.monotonic() < 93 * 60
+        assert "look after the tea" in requests(api)[-1]
+        assert words(made)[3] == "It stands on the table."
