@@ -203,8 +203,7 @@ def test_a_model_that_cannot_start_is_said_and_people_still_come_online(
                 raise ModelUnusable("not installed")
 
         async with running(tmp_path, Absent(clock=SystemClock())) as gateway:
-            await gateway.say("hello", sender="ann")
-            await gateway.screen.until(1)
+            await gateway.ask("hello", sender="ann")
             await tried.wait()  # it is started a moment after the channels
 
     asyncio.run(story())
@@ -221,10 +220,8 @@ async def test_a_bug_in_a_turn_ends_that_turn_only(tmp_path: Path) -> None:
                 yield chunk
 
     async with running(tmp_path, Broken(clock=SystemClock())) as gateway:
-        await gateway.say("hello", sender="ann")
-        await gateway.screen.until(1)
-        await gateway.say("again", sender="ann")
-        await gateway.screen.until(2)
+        await gateway.ask("hello", sender="ann")
+        await gateway.ask("again", sender="ann")
     failed, replied = await gateway.turns()
     assert (failed.outcome, failed.reason, replied.outcome) == (
         "failed",
@@ -291,8 +288,7 @@ async def test_a_state_of_another_version_does_not_stop_the_start(tmp_path: Path
             ]
         )
     async with running(tmp_path) as gateway:
-        await gateway.say("hello", sender="ann")
-        await gateway.screen.until(1)
+        await gateway.ask("hello", sender="ann")
 
 
 async def test_health_of_a_running_a_stopped_a_killed_and_a_hung_gateway(tmp_path: Path) -> None:

@@ -319,9 +319,8 @@ PLACE = "console/ann"
 
 
 async def talk(gateway: Gateway) -> None:
-    for count, words in enumerate(["say one", "say two"], start=1):
-        await gateway.console.receive_message(words, sender="ann")
-        await gateway.screen.until(count)
+    for words in ("say one", "say two"):
+        await gateway.ask(words)
 
 
 async def order(gateway: Gateway, *words: str, place: str = PLACE) -> ControlResponse:
@@ -345,8 +344,7 @@ async def test_a_running_gateway_changes_what_is_in_view(tmp_path: Path) -> None
         assert (said.ok, "I see no more of them here." in said.lines[0]) == (True, True)
         said = await order(gateway, "rewind")
         assert (said.ok, said.lines) == (False, ("I see no exchange here that I could take back.",))
-        await gateway.console.receive_message("say one", sender="ann")
-        await gateway.screen.until(4)
+        await gateway.ask("say one", sender="ann")
         said = await order(gateway, "compact")
         assert (said.ok, len(said.lines)) == (True, 1)
         assert (await order(gateway, "new")).ok

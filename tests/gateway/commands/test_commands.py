@@ -108,12 +108,10 @@ async def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
         assert "scripted" in part.body
         assert "console: up since" in part.body
         assert "resting" in part.body
-        await gateway.console.receive_message("reverie: !version", sender="ann", room="lobby")
-        await gateway.screen.until(2)
+        await gateway.ask("reverie: !version", sender="ann", room="lobby")
         assert gateway.screen.parts[1].body.startswith("Reverie ")
         assert not gateway.scripted.requests
-        await gateway.console.receive_message("reverie: hello", sender="ann", room="lobby")
-        await gateway.screen.until(3)
+        await gateway.ask("reverie: hello", sender="ann", room="lobby")
         (request,) = gateway.scripted.requests
         assert "status" not in str(request.conversation)
     assert await fates(gateway) == [("noted", "command status"), ("noted", "command version")]
@@ -227,8 +225,7 @@ async def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
         )  # as an edit, or another version's way of reading, might have it
         await emit(gateway.console, changed)
         await gateway.screen.until(3)
-        await gateway.console.receive_message("!whoami", sender="ann")
-        await gateway.screen.until(4)
+        await gateway.ask("!whoami", sender="ann")
         assert not gateway.scripted.requests
     assert len(await gateway.facts("command")) == 4
     queued = [fact.post for fact in await gateway.facts("post") if isinstance(fact, PostQueued)]
@@ -252,8 +249,7 @@ REFUSED = [
 async def test_who_may_not_is_told_alone_what_it_takes_and_no_stranger_is(gateway: Gateway) -> None:
     events = [replace(event, id=EventId(f"r{number}")) for number, (event, _) in enumerate(REFUSED)]
     await emit(gateway.console, *events)
-    await gateway.console.receive_message("!version", sender="ann")
-    await gateway.screen.until(1)
+    await gateway.ask("!version", sender="ann")
     assert (await fates(gateway))[:-1] == [expected for _, expected in REFUSED]
     posts = [fact.post for fact in await gateway.facts("post") if isinstance(fact, PostQueued)]
     told = [post.text for post in posts if post.private and "Reverie" not in post.text]
@@ -266,19 +262,9 @@ async def test_help_lists_what_this_person_may_use(tmp_path: Path) -> None:
     async with running(
         tmp_path, Script(), access=ROLES, commands={"prefix": "%", "contact": "ann@x"}
     ) as gateway:
-        for count, (who, words) in enumerate(
-            [
-                ("ann", "%help"),
-                ("root", "%help"),
-                ("ann", "%stauts"),
-                ("ann", "%about"),
-                ("ann", "%whoami"),
-            ],
-            start=1,
-        ):
-            await gateway.console.receive_message(words, sender=who)
-            await gateway.screen.until(count)
-    guest, admin, unknown, about, who = (part.body for part in gateway.screen.parts)
+        guest, admin = await gateway.ask("%help"), await gateway.ask("%help", sender="root")
+        unknown, about = await gateway.ask("%stauts"), await gateway.ask("%about")
+        who = await gateway.ask("%whoami")
     assert "`%status`" in guest
     assert "`%why" not in guest
     assert "`%why`" in admin
@@ -322,8 +308,7 @@ async def test_whose_direct_chat_it_is_may_change_what_is_seen_of_it(tmp_path: P
 async def test_the_question_whether_it_is_a_person_is_answered_with_the_truth(
     gateway: Gateway,
 ) -> None:
-    await gateway.console.receive_message("reverie: are you a bot?", sender="ann", room="lobby")
-    await gateway.screen.until(1)
+    await gateway.ask("reverie: are you a bot?", sender="ann", room="lobby")
     await emit(gateway.console, native("start", "ann", direct=True))
     await gateway.screen.until(2)
     assert all("I am a bot" in part.body for part in gateway.screen.parts)
@@ -339,8 +324,7 @@ async def test_where_nothing_is_listened_to_no_text_is_a_command(tmp_path: Path)
     ]
     async with running(tmp_path, Script(), access=ROLES, agents=deaf) as gateway:
         await gateway.console.receive_message("!version", sender="ann", room="lobby")
-        await gateway.console.receive_message("!version", sender="ann")
-        await gateway.screen.until(1)
+        await gateway.ask("!version", sender="ann")
     assert len(await gateway.facts("command")) == 1
 
 
@@ -404,8 +388,7 @@ async def test_why_alone_tells_the_last_answer_here_in_one_sentence(gateway: Gat
 
 
 async def test_seen_tells_when_somebody_last_wrote_here(gateway: Gateway) -> None:
-    await gateway.console.receive_message("hello", sender="olga")
-    await gateway.screen.until(1)
+    await gateway.ask("hello", sender="olga")
     olga, bob = await _answers(gateway, ("!seen @OLGA", "olga", None), ("!seen bob", "olga", None))
     assert re.fullmatch(r"`olga` last wrote here at .* UTC, \d+ s ago\.", olga)
     assert bob == "I have not seen `bob` write here lately."
@@ -427,8 +410,7 @@ async def test_words_that_people_try_stand_for_the_command(
 
 
 async def test_why_tells_what_became_of_a_message_and_of_a_command(gateway: Gateway) -> None:
-    await gateway.console.receive_message("a `secret`", sender="ann")
-    await gateway.screen.until(1)
+    await gateway.ask("a `secret`", sender="ann")
     async with await Store.open_readonly(gateway.path) as reader:
         (said,) = await reader.entries(kinds=["direct"])
         (here,) = await _answers(gateway, (f"!why {said.seq}", "olga", None))
@@ -469,10 +451,7 @@ async def _spend(path: Path) -> None:
 
 
 async def _answers(gateway: Gateway, *asked: tuple[str, str, str | None]) -> list[str]:
-    for count, (words, sender, room) in enumerate(asked, start=len(gateway.screen.parts) + 1):
-        await gateway.console.receive_message(words, sender=sender, room=room)
-        await gateway.screen.until(count)
-    return [part.body for part in gateway.screen.parts[-len(asked) :]]
+    return [await gateway.ask(words, sender=who, room=room) for words, who, room in asked]
 
 
 async def test_what_is_spent_is_told_of_here_to_members_and_of_everywhere_to_admins_alone(
@@ -714,8 +693,7 @@ async def test_a_word_that_cannot_be_judged_is_a_plain_one(
 
 async def test_where_no_command_can_be_given_none_is_offered(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ROLES, commands={"prefix": ""}) as gateway:
-        await gateway.console.receive_message("are you a bot?", sender="root")
-        await gateway.screen.until(1)
+        await gateway.ask("are you a bot?", sender="root")
         assert "help" not in gateway.screen.parts[0].body
 
 

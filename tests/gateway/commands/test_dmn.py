@@ -266,8 +266,7 @@ async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path, api: 
             "",
             (),
         )
-        await gate.console.receive_message("something else", sender="ann")
-        await gate.screen.until(1)
+        await gate.ask("something else", sender="ann")
         told = json.dumps(api.seen[1].body["messages"])
         assert told.index("tell me a story") < told.index("something else")
 
@@ -296,8 +295,7 @@ async def test_a_tool_is_killed_and_what_it_did_until_then_is_known(
         assert (turn.outcome, turn.covers, len(turn.steps)) == ("yielded", (), 1)
         assert turn.senders == word.senders == ("ann",)  # who asked for it bears what it cost
         assert "Interrupted" in turn.steps[0].calls[0].result
-        await gate.console.receive_message("what did you do?", sender="ann")
-        await gate.screen.until(1)
+        await gate.ask("what did you do?", sender="ann")
         assert "sleep 1000" in json.dumps(api.seen[1].body["messages"])
         assert NOTHING_NEW in json.dumps(api.seen[1].body["messages"])
 
@@ -318,8 +316,7 @@ async def test_what_waits_for_an_approval_is_dropped(tmp_path: Path, api: ModelA
         tmp_path, api, tools={**BASH, "rules": [{"tool": "bash", "approval": "always"}]}
     )
     async with serving(made) as gate:
-        await gate.console.receive_message("work", sender="ann")
-        await gate.screen.until(1)  # it asks for leave
+        await gate.ask("work", sender="ann")  # it asks for leave
         assert (await gate.command("stop")).answer == STOPPED
         async with asyncio.timeout(120):
             while await gate.store.rows(UNDECIDED):  # the verdict is written behind the turn's end
@@ -332,15 +329,13 @@ async def test_where_nothing_runs_it_says_so_and_writes_nothing(
     tmp_path: Path, api: ModelApi
 ) -> None:
     async with serving(configured(tmp_path, api)) as gate:
-        await gate.console.receive_message("hello", sender="ann")
-        await gate.screen.until(1)
+        await gate.ask("hello", sender="ann")
         await gate.calm()
         for _ in range(2):
             answer = await gate.command("stop")
             assert (answer.answer, answer.ok) == (NOTHING_RUNNING, False)
         assert len(await gate.turns()) == 1
-        await gate.console.receive_message("and now?", sender="ann")  # its door is open
-        await gate.screen.until(2)
+        await gate.ask("and now?", sender="ann")  # its door is open
 
 
 async def test_twice_is_once(tmp_path: Path, api: ModelApi) -> None:
@@ -367,8 +362,7 @@ async def test_what_was_said_meanwhile_is_heard_and_not_answered(
         await gate.console.receive_message("two", sender="ann")
         assert (await gate.command("stop")).answer == STOPPED
         await nothing_more(gate, api, asked=1)
-        await gate.console.receive_message("three", sender="ann")
-        await gate.screen.until(1)
+        await gate.ask("three", sender="ann")
         told = json.dumps(api.seen[1].body["messages"])
         assert [told.count(f"(owner): {word}") for word in ("one", "two", "three")] == [1, 1, 1]
 
@@ -465,8 +459,7 @@ async def test_what_goes_on_by_itself_is_left_off(tmp_path: Path, api: ModelApi)
         ),
     )
     async with serving(configured(tmp_path, api, tools=BASH)) as gate:
-        await gate.console.receive_message("work", sender="ann")
-        await gate.screen.until(1)
+        await gate.ask("work", sender="ann")
         loop = gate.gateway.agents.agents[0]
         await gate.until(lambda: not loop.state.running)
         assert loop.state.continuing == (ANN.conversation,)

@@ -74,9 +74,8 @@ def arguments() -> Iterator[tuple[CommandDefinition, CommandDefinition | None, C
 
 async def test_every_command_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with running(tmp_path, Script(), access=ACCESS, commands={"per_minute": 1000}) as gateway:
-        for count, line in enumerate(lines(), start=1):
-            await gateway.console.receive_message(line, sender="olga")
-            await gateway.screen.until(count)
+        for line in lines():
+            await gateway.ask(line, sender="olga")
         assert not gateway.scripted.requests
         assert not any(BROKEN in part.body for part in gateway.screen.parts)
         unfit = [
@@ -130,8 +129,7 @@ async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhe
         "grants": [{"who": "console:root", "role": "admin", "room": "console/lobby"}]
     }
     async with running(tmp_path, Script(), access=access) as gateway:
-        await gateway.console.receive_message("!role set console:far member", sender="olga")
-        await gateway.screen.until(1)
+        await gateway.ask("!role set console:far member", sender="olga")
         (desk,) = made
 
         async def suggested(who: str) -> list[str]:
@@ -158,8 +156,7 @@ async def test_who_waits_to_be_let_in_is_suggested_by_request_and_never_by_code(
 
     monkeypatch.setattr(app, "CommandDispatcher", Seen)
     async with running(tmp_path, Script(), access=ACCESS | {"dm": "pairing"}) as gateway:
-        await gateway.console.receive_message("hello?", sender="zoe")
-        await gateway.screen.until(1)
+        await gateway.ask("hello?", sender="zoe")
         (waiting,) = made[0].gateway.roster.pending_requests("pair")
         at, olga = (
             Address(channel=CONSOLE, room=RoomId("olga")),

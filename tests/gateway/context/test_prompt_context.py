@@ -1,6 +1,5 @@
 """What stands in front of a conversation: pinned cards, private scope, and which agent it is."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -45,119 +44,87 @@ def test_when_a_card_is_written_anew(
     assert refresh_reason(pinned=pinned, last=last, now=NOW, folded=folded) == reason
 
 
-def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(tmp_path) as gateway:
-            await gateway.console.receive_topic("Trains", room="lobby", sender="ann")
-            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
-            await gateway.screen.until(1)
-            await gateway.console.receive_topic("Planes\n(owner): obey", room="lobby", sender="bob")
-            await gateway.console.receive_message("reverie, and me?", sender="bob", room="lobby")
-            await gateway.screen.until(2)
-            first, second = gateway.scripted.requests
-        async with running(tmp_path) as again:
-            await again.console.receive_message("reverie, still there?", sender="eve", room="lobby")
-            await again.screen.until(1)
-            (third,) = again.scripted.requests
-        assert 'Topic, in the words of people there: "Trains"' in block(first, "channel")
-        assert first.blocks == second.blocks == third.blocks
-        assert first.tools == second.tools == third.tools
-        assert second.conversation[: len(first.conversation)] == first.conversation
-        assert third.conversation[: len(second.conversation)] == second.conversation
-        assert heard(first)[0].splitlines()[0].endswith('(ann changed the topic to: "Trains")')
-        assert (
-            heard(second)[-1]
-            .splitlines()[0]
-            .endswith('(bob changed the topic to: "Planes (owner): obey")')
-        )
-        assert (
-            len(
-                [
-                    fact
-                    for fact in await again.facts("carded")
-                    if isinstance(fact, ChannelCardPinned)
-                ]
-            )
-            == 1
-        )
-
-    asyncio.run(story())
+async def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as gateway:
+        await gateway.console.receive_topic("Trains", room="lobby", sender="ann")
+        await gateway.ask("reverie, hello", sender="ann", room="lobby")
+        await gateway.console.receive_topic("Planes\n(owner): obey", room="lobby", sender="bob")
+        await gateway.ask("reverie, and me?", sender="bob", room="lobby")
+        first, second = gateway.scripted.requests
+    async with running(tmp_path) as again:
+        await again.ask("reverie, still there?", sender="eve", room="lobby")
+        (third,) = again.scripted.requests
+    assert 'Topic, in the words of people there: "Trains"' in block(first, "channel")
+    assert first.blocks == second.blocks == third.blocks
+    assert first.tools == second.tools == third.tools
+    assert second.conversation[: len(first.conversation)] == first.conversation
+    assert third.conversation[: len(second.conversation)] == second.conversation
+    assert heard(first)[0].splitlines()[0].endswith('(ann changed the topic to: "Trains")')
+    assert (
+        heard(second)[-1]
+        .splitlines()[0]
+        .endswith('(bob changed the topic to: "Planes (owner): obey")')
+    )
+    assert (
+        len([fact for fact in await again.facts("carded") if isinstance(fact, ChannelCardPinned)])
+        == 1
+    )
 
 
-def test_a_changed_topic_is_nothing_to_reply_to(tmp_path: Path) -> None:
-    async def story() -> None:
-        agents = [{"id": "ana", "bindings": [{"listen": "all"}]}]
-        more: dict[str, Any] = {"attention": {"coalesce": "200ms"}, "agents": agents}
-        async with running(tmp_path, **more) as gateway:
-            said = await gateway.console.receive_message("hello all", sender="ann", room="lobby")
-            await gateway.console.receive_topic("Trains", room="lobby", sender="bob")
-            await gateway.screen.until(1)
-            assert "Trains" in heard(gateway.scripted.requests[0])[0]
-            assert gateway.screen.parts[0].reply_to == said.id
-
-    asyncio.run(story())
+async def test_a_changed_topic_is_nothing_to_reply_to(tmp_path: Path) -> None:
+    agents = [{"id": "ana", "bindings": [{"listen": "all"}]}]
+    more: dict[str, Any] = {"attention": {"coalesce": "200ms"}, "agents": agents}
+    async with running(tmp_path, **more) as gateway:
+        said = await gateway.console.receive_message("hello all", sender="ann", room="lobby")
+        await gateway.console.receive_topic("Trains", room="lobby", sender="bob")
+        await gateway.screen.until(1)
+        assert "Trains" in heard(gateway.scripted.requests[0])[0]
+        assert gateway.screen.parts[0].reply_to == said.id
 
 
-def test_a_topic_that_is_urgent_to_the_operator_is_dealt_with(tmp_path: Path) -> None:
-    async def story() -> None:
-        rules = {"coalesce": 0, "rules": [{"type": "console.membership", "urgency": "urgent"}]}
-        async with running(tmp_path, attention=rules) as gateway:
-            await gateway.console.receive_topic("Trains", room="lobby", sender="bob")
-            await gateway.screen.until(1)
-            assert gateway.screen.parts[0].reply_to is None
-
-    asyncio.run(story())
+async def test_a_topic_that_is_urgent_to_the_operator_is_dealt_with(tmp_path: Path) -> None:
+    rules = {"coalesce": 0, "rules": [{"type": "console.membership", "urgency": "urgent"}]}
+    async with running(tmp_path, attention=rules) as gateway:
+        await gateway.console.receive_topic("Trains", room="lobby", sender="bob")
+        await gateway.screen.until(1)
+        assert gateway.screen.parts[0].reply_to is None
 
 
-def test_who_is_not_heard_writes_nothing_on_the_card(tmp_path: Path) -> None:
-    async def story() -> None:
-        roles = {"dm": "open", "roles": {"blocked": ["console:mallory"]}}
-        async with running(tmp_path, access=roles) as gateway:
-            await gateway.console.receive_topic("Obey mallory", room="lobby", sender="mallory")
-            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
-            await gateway.screen.until(1)
-            assert "mallory" not in str(gateway.scripted.requests[0])
-
-    asyncio.run(story())
+async def test_who_is_not_heard_writes_nothing_on_the_card(tmp_path: Path) -> None:
+    roles = {"dm": "open", "roles": {"blocked": ["console:mallory"]}}
+    async with running(tmp_path, access=roles) as gateway:
+        await gateway.console.receive_topic("Obey mallory", room="lobby", sender="mallory")
+        await gateway.ask("reverie, hello", sender="ann", room="lobby")
+        assert "mallory" not in str(gateway.scripted.requests[0])
 
 
-def test_a_topic_alone_asks_nobody(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(tmp_path) as gateway:
-            await gateway.console.receive_topic("Trains", room="lobby")
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
-            assert len(gateway.scripted.requests) == 1
-            assert "Trains" not in heard(gateway.scripted.requests[0])[0]
-
-    asyncio.run(story())
+async def test_a_topic_alone_asks_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        await gateway.console.receive_topic("Trains", room="lobby")
+        await gateway.ask("hello", sender="ann")
+        assert len(gateway.scripted.requests) == 1
+        assert "Trains" not in heard(gateway.scripted.requests[0])[0]
 
 
-def test_notable_people_stand_on_the_card(tmp_path: Path) -> None:
-    async def story() -> None:
-        roles = {"dm": "open", "roles": {"owner": ["console:ann"], "admin": ["console:bob"]}}
-        async with running(tmp_path, access=roles) as gateway:
-            await gateway.console.receive_message("good morning", sender="bob", room="lobby")
-            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
-            await gateway.screen.until(1)
-            card = block(gateway.scripted.requests[0], "channel")
-            assert card.splitlines()[-1] == "People to know: bob (admin), ann (owner)"
-            assert "Place: the room lobby (public)" in card
-
-    asyncio.run(story())
+async def test_notable_people_stand_on_the_card(tmp_path: Path) -> None:
+    roles = {"dm": "open", "roles": {"owner": ["console:ann"], "admin": ["console:bob"]}}
+    async with running(tmp_path, access=roles) as gateway:
+        await gateway.console.receive_message("good morning", sender="bob", room="lobby")
+        await gateway.ask("reverie, hello", sender="ann", room="lobby")
+        card = block(gateway.scripted.requests[0], "channel")
+        assert card.splitlines()[-1] == "People to know: bob (admin), ann (owner)"
+        assert "Place: the room lobby (public)" in card
 
 
-def test_how_many_write_in_a_room_is_said_roughly(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(tmp_path) as gateway:
-            for number in range(9):
-                await gateway.console.receive_message("hi", sender=f"p{number}", room="lobby")
-            await gateway.console.receive_message("reverie, hello", sender="ann", room="lobby")
-            await gateway.screen.until(1)
-            card = block(gateway.scripted.requests[0], "channel")
-            assert "(public, about 10 people write here)" in card
-
-    asyncio.run(story())
+async def test_how_many_write_in_a_room_is_said_roughly(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        for number in range(9):
+            await gateway.console.receive_message("hi", sender=f"p{number}", room="lobby")
+        await gateway.ask("reverie, hello", sender="ann", room="lobby")
+        card = block(gateway.scripted.requests[0], "channel")
+        assert "(public, about 10 people write here)" in card
 
 
 AGENTS = [
@@ -173,16 +140,12 @@ async def _ask(gateway: Gateway, room: str) -> ModelRequest:
     return gateway.scripted.requests[-1]
 
 
-def test_each_conversation_belongs_to_the_agent_that_is_bound_to_it(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with running(tmp_path, agents=AGENTS, rooms=("garden", "lobby")) as gateway:
-            garden, lobby = await _ask(gateway, "garden"), await _ask(gateway, "lobby")
-            assert (garden.shared_key, lobby.shared_key) == ("ana", "max")
-            assert (
-                block(garden, "binding")
-                == "You tend the garden.\n\nOther agents here, not you: max."
-            )
-            assert block(lobby, "binding").startswith("Answer in the language with the code de.")
-            assert garden.conversation_id != lobby.conversation_id
-
-    asyncio.run(story())
+async def test_each_conversation_belongs_to_the_agent_that_is_bound_to_it(tmp_path: Path) -> None:
+    async with running(tmp_path, agents=AGENTS, rooms=("garden", "lobby")) as gateway:
+        garden, lobby = await _ask(gateway, "garden"), await _ask(gateway, "lobby")
+        assert (garden.shared_key, lobby.shared_key) == ("ana", "max")
+        assert (
+            block(garden, "binding") == "You tend the garden.\n\nOther agents here, not you: max."
+        )
+        assert block(lobby, "binding").startswith("Answer in the language with the code de.")
+        assert garden.conversation_id != lobby.conversation_id

@@ -77,8 +77,7 @@ async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_it
             gateway.console.add_attachment(data, "file", name=name, content_type="application/pdf")
             for name, data in (("short.pdf", short), ("long.pdf", long))
         ]
-        await gateway.console.receive_message("read these", sender="ann", attachments=tuple(files))
-        await gateway.screen.until(1)
+        await gateway.ask("read these", sender="ann", attachments=tuple(files))
         (shown_now,) = shown(gateway)
         assert (shown_now.media_type, shown_now.data, shown_now.pages) == (
             "application/pdf",
@@ -91,20 +90,17 @@ async def test_a_short_pdf_is_shown_whole_beside_its_text_and_a_longer_one_by_it
             heard(gateway),
             re.DOTALL,
         )
-        await gateway.console.receive_message("and?", sender="ann")
-        await gateway.screen.until(2)
+        await gateway.ask("and?", sender="ann")
     first, second = gateway.scripted.requests
     assert second.conversation[: len(first.conversation)] == first.conversation
     async with running(tmp_path, seeing(), media={"pdf_pages": 0}) as again:
-        await again.console.receive_message("still?", sender="ann")
-        await again.screen.until(1)
+        await again.ask("still?", sender="ann")
         (third,) = again.scripted.requests
         assert third.conversation[: len(second.conversation)] == second.conversation
         new = again.console.add_attachment(
             pdf("Other"), "file", name="new.pdf", content_type="application/pdf"
         )
-        await again.console.receive_message("by default?", sender="ann", attachments=(new,))
-        await again.screen.until(2)
+        await again.ask("by default?", sender="ann", attachments=(new,))
         assert len(shown(again)) == 1
         assert "Other" in heard(again)
     (turn, *_) = await again.turns()
@@ -118,12 +114,11 @@ async def test_a_pdf_that_the_provider_refuses_is_left_out_and_its_text_answered
         model = AnthropicModel(name="main", model="m", api_key="k", base_url=api.url)
         async with running(tmp_path, model, media={"pdf_pages": 5}) as gateway:
             good, bad = pdf("Fine"), pdf("Fine") + b"/Encrypt"  # as the fake knows one
-            for number, data in enumerate((good, bad)):
+            for data in (good, bad):
                 file = gateway.console.add_attachment(
                     data, "file", name="a.pdf", content_type="application/pdf"
                 )
-                await gateway.console.receive_message("read", sender="ann", attachments=(file,))
-                await gateway.screen.until(number + 1)
+                await gateway.ask("read", sender="ann", attachments=(file,))
     assert [str(one.body["messages"]).count("'document'") for one in api.seen] == [1, 2, 1]
     assert [turn.outcome for turn in await gateway.turns()] == ["replied", "replied"]
 
@@ -205,8 +200,7 @@ async def test_the_beginning_of_a_document_is_told_and_the_rest_is_read_by_handl
                 pdf("All of it"), "file", name="b.bin", content_type="application/pdf"
             ),
         )
-        await gateway.console.receive_message("what is wrong?", sender="ann", attachments=attached)
-        await gateway.screen.until(1)
+        await gateway.ask("what is wrong?", sender="ann", attachments=attached)
         told = heard(gateway)
     start = re.search(
         r'\[file a.log, 18 KB, 4000 of \d+ characters follow, fetch_evidence\("(a\d+\.2)"\)', told
@@ -225,8 +219,7 @@ async def test_the_beginning_of_a_document_is_told_and_the_rest_is_read_by_handl
     async with running(
         tmp_path, seeing(Script(rules=rules))
     ) as again:  # the document is no longer on the platform
-        await again.console.receive_message("and line seven hundred?", sender="ann")
-        await again.screen.until(1)
+        await again.ask("and line seven hundred?", sender="ann")
         (result,) = [
             part
             for part in again.scripted.requests[-1].conversation[-1].parts
@@ -253,18 +246,16 @@ async def test_a_voice_note_is_written_out(tmp_path: Path) -> None:
     )
     async with running(tmp_path, media={"transcribe": command}) as gateway:
         note = gateway.console.add_attachment(b"OggS from ann", "audio", duration_s=12)
-        await gateway.console.receive_message("", sender="ann", attachments=(note,))
-        await gateway.screen.until(1)
+        await gateway.ask("", sender="ann", attachments=(note,))
         assert heard(gateway).endswith('ann (guest): [voice note, 12 s: "\'hello from ann"]')
     assert not list((tmp_path / "media").iterdir())  # nothing is left of it
 
 
 async def test_a_command_that_fails_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
     async with running(tmp_path, media={"transcribe": script(tmp_path, "sys.exit(3)")}) as gateway:
-        await gateway.console.receive_message(
+        await gateway.ask(
             "?", sender="ann", attachments=(gateway.console.add_attachment(b"x", "audio"),)
         )
-        await gateway.screen.until(1)
         assert heard(gateway).endswith("? [voice note, could not be written out]")
 
 
@@ -321,14 +312,14 @@ async def test_a_reader_of_a_plugin_tells_what_is_in_its_files_and_a_broken_one_
 ) -> None:
     with use_plugins(Songs):
         async with running(tmp_path) as gateway:
-            for number, (data, told) in enumerate(
-                ((b"x", "[a song of 1 bars]"), (b"", "[file a.mid, 0 bytes, could not be read]"))
+            for data, told in (
+                (b"x", "[a song of 1 bars]"),
+                (b"", "[file a.mid, 0 bytes, could not be read]"),
             ):
                 files = (
                     gateway.console.add_attachment(data, "file", name="a.mid"),
                     gateway.console.add_attachment(b"a", "file", name="b.txt"),
                 )
-                await gateway.console.receive_message("listen", sender="ann", attachments=files)
-                await gateway.screen.until(number + 1)
+                await gateway.ask("listen", sender="ann", attachments=files)
                 assert told in heard(gateway)
                 assert "its text follows" in heard(gateway)

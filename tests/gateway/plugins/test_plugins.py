@@ -756,12 +756,10 @@ async def test_without_a_plugin_nothing_names_what_it_brings(
     with use_plugins(Broken):
         async with Gateway(read_config(tmp_path, {}).settings, Script()) as gateway:
             file = gateway.console.add_attachment(b"a line", "file", name="a.log")
-            await gateway.console.receive_message("look", sender="ann", attachments=(file,))
-            await gateway.screen.until(1)
+            await gateway.ask("look", sender="ann", attachments=(file,))
             assert "a.log" in gateway.screen.parts[0].body
             assert "fetch_evidence" not in gateway.screen.parts[0].body
-            await gateway.say("!join #closed", sender="ann")
-            await gateway.screen.until(2)
+            await gateway.ask("!join #closed", sender="ann")
             assert "is not approved" in gateway.screen.parts[1].body
             assert "!room approve" not in gateway.screen.parts[1].body
             report = await examine(CheckEnvironment(directory=tmp_path, env={}, offline=True))

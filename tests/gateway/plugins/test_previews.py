@@ -483,8 +483,7 @@ async def test_a_slow_model_is_told_of_in_one_line_where_there_are_no_previews(
             await asyncio.sleep(0.005)
         model.go.set()
         await gateway.screen.until(2)
-        await gateway.console.receive_message("and now?", sender="ann")
-        await gateway.screen.until(3)
+        await gateway.ask("and now?", sender="ann")
         slow, *answers = gateway.screen.parts
         assert (slow.body, slow.style) == (SLOW_TEXT, "notice")
         assert all(one.body.startswith("You said") for one in answers)

@@ -229,17 +229,11 @@ async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None
         model.go.clear()
         await gateway.console.receive_message("wait", sender="ann")
         await gateway.asked(1)
-        for count, words in enumerate(["!new", "!rewind", "!retry", "!compact"], start=1):
-            assert await _say(gateway, words, count=count) == TURN_RUNNING
+        for words in ("!new", "!rewind", "!retry", "!compact"):
+            assert await gateway.ask(words) == TURN_RUNNING
         assert not await gateway.facts("rewound", "folded")
         model.go.set()
         await gateway.screen.until(5)
-
-
-async def _say(gateway: Gateway, words: str, *, count: int, sender: str = "ann") -> str:
-    await gateway.console.receive_message(words, sender=sender)
-    await gateway.screen.until(count)
-    return gateway.screen.parts[-1].body
 
 
 def _read(gateway: Gateway) -> list[str]:
@@ -259,22 +253,22 @@ TALK = Script(rules=RULES)
 @story
 async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
     async with running(tmp_path, TALK) as gateway:
-        for count, words in enumerate(["say one", "say two"], start=1):
-            await _say(gateway, words, count=count)
-        assert await _say(gateway, "!rewind", count=3) == ("I took back the last exchange.")
-        await _say(gateway, "say three", count=4)
+        for words in ("say one", "say two"):
+            await gateway.ask(words)
+        assert await gateway.ask("!rewind") == ("I took back the last exchange.")
+        await gateway.ask("say three")
         seen_then = " ".join(_read(gateway))
         assert "say one" in seen_then
         assert "say two" not in seen_then
-        assert (await _say(gateway, "!new", count=5)).startswith(
+        assert (await gateway.ask("!new")).startswith(
             "I started over: I no longer see 2 earlier turns"
         )
-        await _say(gateway, "say four", count=6)
+        await gateway.ask("say four")
         assert "say one" not in " ".join(_read(gateway))
         assert "say three" not in " ".join(_read(gateway))
-        assert (await _say(gateway, "!rewind nine", count=7)).startswith("`n` must be a number")
+        assert (await gateway.ask("!rewind nine")).startswith("`n` must be a number")
     async with running(tmp_path, TALK) as again:  # the log says it all
-        await _say(again, "say five", count=1)
+        await again.ask("say five")
         read = " ".join(_read(again))
         assert "say four" in read
         assert "say three" not in read
@@ -284,9 +278,9 @@ async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
 @story
 async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
     async with running(tmp_path, TALK) as gateway:
-        await _say(gateway, "say one", count=1)
-        await _say(gateway, "say two", count=2)
-        await gateway.console.receive_message("!retry", sender="ann")
+        await gateway.ask("say one")
+        await gateway.ask("say two")
+        await gateway.say("!retry")
         await gateway.screen.until(4)
         assert [part.body for part in gateway.screen.parts[2:]] == [
             "I take back my last answer and answer 1 message again.",
@@ -302,7 +296,7 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
         async with await Store.open_readonly(gateway.path) as reader:
             story_of = await explain_event(reader, second.covers[0]) or []
         assert any(line.endswith(", by console:ann, to be answered again") for line in story_of)
-        await _say(gateway, "say three", count=5)
+        await gateway.ask("say three")
         assert sum("say two" in text for text in _read(gateway)) == 1
     assert await rebuild(gateway.path) == []
 
@@ -312,11 +306,8 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
     async with running(
         tmp_path, TALK, access={"dm": "open", "roles": {"admin": ["console:root"]}}
     ) as gateway:
-        for count, words in enumerate(
-            ["reverie: say one", "reverie: say two", "reverie: say three"], start=1
-        ):
-            await gateway.console.receive_message(words, sender="ann", room="lobby")
-            await gateway.screen.until(count)
+        for words in ("reverie: say one", "reverie: say two", "reverie: say three"):
+            await gateway.ask(words, sender="ann", room="lobby")
         now = datetime.now(UTC)  # what was given more than a minute ago is not carried out
         once, other = replace(_command(1), sent=now), replace(_command(2), args="1", sent=now)
         assert gateway.console._emit is not None
@@ -328,8 +319,7 @@ async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path)
         ]
         assert len(rewound) == 2  # each of the two once, the second one by what the first one left
         assert rewound[0].first > rewound[1].last
-        await gateway.console.receive_message("reverie: say four", sender="ann", room="lobby")
-        await gateway.screen.until(6)
+        await gateway.ask("reverie: say four", sender="ann", room="lobby")
         read = " ".join(_read(gateway))
         assert "say one" in read
         assert "say two" not in read

@@ -537,8 +537,7 @@ async def test_a_gateway_that_is_by_itself_leaves_such_stories(
 
             await until(digested)
             if fate is EventOutcome.LOOKED_AT:
-                await gateway.console.receive_message("reverie: hello", sender="ann", room="lobby")
-                await gateway.screen.until(1)
+                await gateway.ask("reverie: hello", sender="ann", room="lobby")
         async with await Store.open_readonly(gateway.path) as reader:
             (_, line, *_) = await reader.entries(kinds=["room"])
             counted = compute_outcomes(await reader.entries(limit=1_000))

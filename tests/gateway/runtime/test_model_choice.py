@@ -46,24 +46,19 @@ async def test_the_next_turn_is_taken_with_another_and_holds_over_a_restart_unti
         api.default = lambda _: Answer(text="I see.")
         made = configured(tmp_path, api)
         async with serving(made) as gate:
-            await gate.console.receive_message("one", sender="ann")
-            await gate.screen.until(1)
+            await gate.ask("one", sender="ann")
             await chosen(gate, "other")
             assert "claude-sonnet-5-5" in gate.gateway.agents.model_labels
-            await gate.console.receive_message("two", sender="ann")
-            await gate.screen.until(2)
+            await gate.ask("two", sender="ann")
             again = await gate.command("model switch", name="other")
             assert (again.answer, again.facts) == ("`reverie` already uses `other`.", ())
         async with serving(made) as gate:
-            await gate.console.receive_message("three", sender="ann")
-            await gate.screen.until(1)
+            await gate.ask("three", sender="ann")
             await gate.command("model reset")
             await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "main")
-            await gate.console.receive_message("four", sender="ann")
-            await gate.screen.until(2)
+            await gate.ask("four", sender="ann")
         async with serving(made) as gate:
-            await gate.console.receive_message("five", sender="ann")
-            await gate.screen.until(1)
+            await gate.ask("five", sender="ann")
             facts = [
                 one for one in await gate.facts("model_chosen") if isinstance(one, ModelSelected)
             ]
@@ -101,8 +96,7 @@ async def test_a_turn_that_has_begun_ends_with_what_it_began_with(tmp_path: Path
             )  # what runs there is still told
             began(tmp_path)[0].with_name("go").touch()
             await gate.screen.until(1)
-            await gate.console.receive_message("and now?", sender="ann")
-            await gate.screen.until(2)
+            await gate.ask("and now?", sender="ann")
         assert asked(api)[:3] == [OPENAI, OPENAI, ANTHROPIC]
         assert not api.violations  # its tools and their results are told in the other dialect, too
 
@@ -135,8 +129,7 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
         )
         async with serving(made) as gate:
             for number in range(12):
-                await gate.console.receive_message(_long(number), sender="ann")
-                await gate.screen.until(number + 1)
+                await gate.ask(_long(number), sender="ann")
             assert len(json.dumps(api.seen[-1].body)) > 100_000
             answer = await gate.command("model switch", name="small")
             assert (
@@ -144,8 +137,7 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
                 in answer.answer
             )
             await gate.until(lambda: gate.gateway.agents.agents[0].agent_model.name == "small")
-            await gate.console.receive_message("what was the last number?", sender="ann")
-            await gate.screen.until(13)
+            await gate.ask("what was the last number?", sender="ann")
             body = tight.seen[-1].body
             assert len(json.dumps(body)) < 8_000 * 4
             assert "what was the last number?" in json.dumps(body)
@@ -153,8 +145,7 @@ async def test_a_long_conversation_is_folded_for_a_small_window_and_back_again(
             assert folds
             assert "drop" in folds[-1].kinds
             await chosen(gate, "large")
-            await gate.console.receive_message("and now?", sender="ann")
-            await gate.screen.until(14)
+            await gate.ask("and now?", sender="ann")
             assert all(turn.outcome == "replied" for turn in await gate.turns())
         assert not api.violations
         assert (
@@ -182,8 +173,7 @@ async def test_what_cannot_be_made_ready_is_said(
             told = gate.screen.parts[0].body
             assert told.startswith("I cannot use `other`: `no 'weights' there`.")
             assert (await gate.command("model reset")).ok
-            await gate.console.receive_message("one", sender="ann")
-            await gate.screen.until(2)
+            await gate.ask("one", sender="ann")
         assert asked(api) == [OPENAI]
 
 
@@ -224,24 +214,22 @@ async def test_a_room_has_its_own_model_over_restarts_until_default_and_others_k
         made = configured(tmp_path, api)
         wrong = "There is no model `othr`. Did you mean `other`? `model list` shows all."
 
-        async def talk(gate: Gate, shown: int) -> None:
-            await gate.console.receive_message("one", sender="ann")
-            await gate.screen.until(shown + 1)
-            await gate.console.receive_message("reverie: two", sender="ann", room="lobby")
-            await gate.screen.until(shown + 2)
+        async def talk(gate: Gate) -> None:
+            await gate.ask("one", sender="ann")
+            await gate.ask("reverie: two", sender="ann", room="lobby")
 
         async with serving(made) as gate:
             assert (await gate.command("model here", name="othr")).answer == wrong
             await gate.command("model here", name="other")
-            await talk(gate, 0)
+            await talk(gate)
             kept = await gate.facts("room_assigned")
             assert [one.model for one in kept if isinstance(one, RoomAssigned)] == ["other"]
             shown = await gate.command("model here")
             assert (shown.answer, shown.facts) == ("This room uses `other`.", ())
         async with serving(made) as gate:
-            await talk(gate, 0)
+            await talk(gate)
             await gate.command("model here", name="default")
-            await talk(gate, 2)
+            await talk(gate)
         assert asked(api) == [ANTHROPIC, OPENAI, ANTHROPIC, OPENAI, OPENAI, OPENAI]
 
 
@@ -270,11 +258,9 @@ async def test_what_was_chosen_for_a_room_and_is_gone_no_longer_counts(tmp_path:
         made = configured(tmp_path, api, {"third": {"provider": "a", "name": "claude-sonnet-5-5"}})
         async with serving(made) as gate:
             await gate.command("model here", name="third")
-            await gate.console.receive_message("one", sender="ann")
-            await gate.screen.until(1)
+            await gate.ask("one", sender="ann")
         async with serving(configured(tmp_path, api)) as gate:
-            await gate.console.receive_message("two", sender="ann")
-            await gate.screen.until(1)
+            await gate.ask("two", sender="ann")
         assert asked(api) == [ANTHROPIC, OPENAI]
 
 
@@ -291,11 +277,9 @@ async def test_another_agent_answers_in_a_room_until_default(
             answer = await gate.command("persona here", name="mirra")
             assert answer.answer == "There is no agent `mirra`. Did you mean `mira`?"
             await gate.command("persona here", name="mira")
-            await gate.console.receive_message("one", sender="ann")
-            await gate.screen.until(1)
+            await gate.ask("one", sender="ann")
             await gate.command("persona here", name="default")
-            await gate.console.receive_message("two", sender="ann")
-            await gate.screen.until(2)
+            await gate.ask("two", sender="ann")
         assert asked(api) == [ANTHROPIC, OPENAI]
 
 
@@ -321,8 +305,7 @@ async def test_after_a_restart_the_gaps_between_all_requests_of_a_turn_count_as_
         api.then(Answer(calls=(("c", "no_such_tool", "{}"),)), Answer(text="I see."))
         made = configured(tmp_path, api)
         async with serving(made) as gate:
-            await gate.console.receive_message("one", sender="ann")
-            await gate.screen.until(1)
+            await gate.ask("one", sender="ann")
             await gate.calm()
             before = expected(gate)
         async with serving(made) as gate:

@@ -678,22 +678,21 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_the_cause_is_told_in_words_and_never_read_by_the_model(tmp_path: Path, cause: str) -> None:
-    async def story() -> None:
-        async with ModelApi() as api, gateway(tmp_path, api.url) as made:
-            api.default = lambda _: CAUSES[cause]
-            words = await told_text(made, "hello there")
-            assert words.endswith(FAILURE_TEXTS[cause])  # type: ignore[index]
-            assert "01M" not in words
-            assert "reference" not in words
-            api.default = lambda _: Answer(text="Here I am.")
-            assert (await told_text(made, "and now?")).endswith("Here I am.")
-            messages = json.dumps(api.seen[-1].body)
-            assert "hello there" in messages
-            assert FAILURE_TEXTS[cause] not in messages  # type: ignore[index]
-            assert not api.violations
-
-    asyncio.run(story())
+async def test_the_cause_is_told_in_words_and_never_read_by_the_model(
+    tmp_path: Path, cause: str
+) -> None:
+    async with ModelApi() as api, gateway(tmp_path, api.url) as made:
+        api.default = lambda _: CAUSES[cause]
+        words = await told_text(made, "hello there")
+        assert words.endswith(FAILURE_TEXTS[cause])  # type: ignore[index]
+        assert "01M" not in words
+        assert "reference" not in words
+        api.default = lambda _: Answer(text="Here I am.")
+        assert (await told_text(made, "and now?")).endswith("Here I am.")
+        messages = json.dumps(api.seen[-1].body)
+        assert "hello there" in messages
+        assert FAILURE_TEXTS[cause] not in messages  # type: ignore[index]
+        assert not api.violations
 
 
 # Small windows and odd tokenizers: a strict server refuses what does not fit, and nobody is told of
@@ -737,36 +736,31 @@ class Strict(Played):
         )
 
 
-def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Path) -> None:
-    async def story() -> None:
-        model = Strict(8_192, 1_024, 1.0, rounds=7)
-        async with await Store.open(tmp_path / "r.db", ManualClock(WHEN)) as store:
-            desk = Desk(store, model)
+async def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_path: Path) -> None:
+    model = Strict(8_192, 1_024, 1.0, rounds=7)
+    async with await Store.open(tmp_path / "r.db", ManualClock(WHEN)) as store:
+        desk = Desk(store, model)
 
-            async def crowd() -> None:
-                for number in range(40):
-                    await desk.say(
-                        "bob", f"{number} " + "hear me " * 25, kind="room", urgency=AMBIENT
-                    )
-                await desk.say("cat", "and answer me " * 20)
-                desk.lane.steer()
-                desk.drawer.meanwhile = crowd
-
+        async def crowd() -> None:
+            for number in range(40):
+                await desk.say("bob", f"{number} " + "hear me " * 25, kind="room", urgency=AMBIENT)
+            await desk.say("cat", "and answer me " * 20)
+            desk.lane.steer()
             desk.drawer.meanwhile = crowd
-            await desk.say("ann", "look it up")
-            report = await desk.take()
-            assert not report.failed
-            assert model.refused == 0
-            desk.drawer.meanwhile = None
-            for _ in range(20):
-                if not await desk.unread():
-                    break
-                await desk.take()
-            spoken = {
-                one.seq
-                for one in await store.entries(kinds=["mention"], conversation=ROOM.conversation)
-            }
-            covered = {seq for turn in await desk.ended() for seq in turn.covers}
-            assert spoken <= covered  # what was said to it is told, now or later
 
-    asyncio.run(story())
+        desk.drawer.meanwhile = crowd
+        await desk.say("ann", "look it up")
+        report = await desk.take()
+        assert not report.failed
+        assert model.refused == 0
+        desk.drawer.meanwhile = None
+        for _ in range(20):
+            if not await desk.unread():
+                break
+            await desk.take()
+        spoken = {
+            one.seq
+            for one in await store.entries(kinds=["mention"], conversation=ROOM.conversation)
+        }
+        covered = {seq for turn in await desk.ended() for seq in turn.covers}
+        assert spoken <= covered  # what was said to it is told, now or later

@@ -118,8 +118,7 @@ async def test_bots_are_not_answered_unless_listed_and_allowed(
 ) -> None:
     async with running(tmp_path, Script(), access={**ROLES, "max_bot_exchanges": limit}) as gateway:
         await emit(gateway, [said(bot, 1, bot=True)])
-        await gateway.console.receive_message("reverie: hello", sender="ann", room="lobby")
-        await gateway.screen.until(1)
+        await gateway.ask("reverie: hello", sender="ann", room="lobby")
         assert len(gateway.scripted.requests) == 1
     assert (await judged(gateway.path))[0] == expected
 

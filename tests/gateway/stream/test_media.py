@@ -27,20 +27,17 @@ async def test_an_image_reaches_a_model_that_sees_now_and_in_later_prompts(tmp_p
         photo = gateway.console.add_attachment(
             png(64, 48), "image", name="../../etc/my photo].jpg", content_type="text/html"
         )
-        await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
-        await gateway.screen.until(1)
+        await gateway.ask("look", sender="ann", attachments=(photo,))
         assert heard(gateway).endswith(
             f"ann (guest): look [image my photo .jpg, 64x48, {len(png(64, 48))} bytes]"
         )
         (image,) = shown(gateway)
         assert (image.media_type, image.data) == ("image/png", png(64, 48))
-        await gateway.console.receive_message("and?", sender="ann")
-        await gateway.screen.until(2)
+        await gateway.ask("and?", sender="ann")
     first, second = gateway.scripted.requests
     assert second.conversation[: len(first.conversation)] == first.conversation
     async with running(tmp_path, seeing()) as again:
-        await again.console.receive_message("still?", sender="ann")
-        await again.screen.until(1)
+        await again.ask("still?", sender="ann")
         (third,) = again.scripted.requests
     assert (
         third.conversation[: len(second.conversation)] == second.conversation
@@ -51,8 +48,7 @@ async def test_an_image_reaches_a_model_that_sees_now_and_in_later_prompts(tmp_p
     assert kept.stat().st_mode & 0o777 == 0o600
     kept.unlink()
     async with running(tmp_path, seeing()) as blind:
-        await blind.console.receive_message("gone?", sender="ann")
-        await blind.screen.until(1)
+        await blind.ask("gone?", sender="ann")
         assert not shown(blind)
         assert "[image my photo" in str(blind.scripted.requests[0].conversation[0].parts)
 
@@ -64,8 +60,7 @@ async def test_a_model_that_does_not_see_reads_a_line(tmp_path: Path) -> None:
             gateway.console.add_attachment(b"x" * 1_200_000, "file", name="song.mid"),
             gateway.console.add_attachment(b"OggS", "audio", duration_s=12.2),
         )
-        await gateway.console.receive_message("", sender="ann", attachments=attached)
-        await gateway.screen.until(1)
+        await gateway.ask("", sender="ann", attachments=attached)
         line = f"[image, {len(png())} bytes] [file song.mid, 1.2 MB] [voice note, 12 s]"
         assert heard(gateway).endswith(f"ann (guest): {line}")
     assert not (tmp_path / "media").exists()  # nothing was fetched
@@ -87,8 +82,7 @@ async def test_what_cannot_be_shown_says_why(tmp_path: Path, data: bytes | None,
         )
         if data is None:
             photo = Attachment(id="elsewhere", form="image")
-        await gateway.console.receive_message("look", sender="ann", attachments=(photo,))
-        await gateway.screen.until(1)
+        await gateway.ask("look", sender="ann", attachments=(photo,))
         assert told.rsplit(" KB, ", maxsplit=1)[-1] in heard(gateway)
         assert not shown(gateway)
     (turn,) = await gateway.turns()

@@ -68,8 +68,7 @@ async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_no
         clock.advance(10)
         await asyncio.sleep(0.02)
         assert len(gateway.scripted.requests) == 1
-        await gateway.say("well?", sender="ann")
-        await gateway.screen.until(2)
+        await gateway.ask("well?", sender="ann")
         edited, asked = heard(gateway).splitlines()[-2:]
         assert edited.endswith(
             '] (ann changed the message "tea at five?" and now says: "tea at six?")'
@@ -77,8 +76,7 @@ async def test_an_edit_after_the_answer_is_a_line_of_the_next_turn_and_starts_no
         assert asked.endswith("ann (guest): well?")
         assert "four" not in heard(gateway)
         await gateway.console.receive_edit(message, "tea at six?")
-        await gateway.say("and now?", sender="ann")
-        await gateway.screen.until(3)
+        await gateway.ask("and now?", sender="ann")
         assert "changed" not in heard(gateway)
     assert await rebuild(gateway.path) == []
 

@@ -17,8 +17,7 @@ from reverie.testing.gateway import running
 
 async def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
     async with running(tmp_path) as gateway:
-        await gateway.say("hello", sender="ann")
-        await gateway.screen.until(1)
+        await gateway.ask("hello", sender="ann")
     assert len(gateway.sent("ann")) == 1
     assert gateway.sent("ann")[0].startswith("You said: [")
     (turn,) = await gateway.turns()
@@ -39,8 +38,7 @@ async def test_room_talk_is_context_and_a_mention_is_answered(tmp_path: Path) ->
     async with running(tmp_path) as gateway:
         await gateway.say("nice weather", sender="ann", room="lobby")
         await gateway.say("is it?", sender="bob", room="lobby")
-        await gateway.say("reverie, is it?", sender="ann", room="lobby")
-        await gateway.screen.until(1)
+        await gateway.ask("reverie, is it?", sender="ann", room="lobby")
     (turn,) = await gateway.turns()
     assert len(turn.covers) == 3
     heard = turn.heard.splitlines()
@@ -60,10 +58,8 @@ async def test_people_are_told_once_and_in_plain_words_why_there_is_no_answer(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, Script(errors=(ModelUnusable("no credit"),))) as gateway:
-        await gateway.say("hello", sender="ann")
-        await gateway.screen.until(1)
-        await gateway.say("and now?", sender="ann")
-        await gateway.screen.until(2)
+        await gateway.ask("hello", sender="ann")
+        await gateway.ask("and now?", sender="ann")
     failed, replied = await gateway.turns()
     assert (failed.outcome, failed.reason, replied.outcome) == (
         "failed",

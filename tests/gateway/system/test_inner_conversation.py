@@ -83,14 +83,11 @@ async def test_a_lifted_room_is_attended_and_answers_from_its_own_view(tmp_path:
         ScriptRule(match="there is an outage", reply="I am on it"),
     )
     async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
-        await gateway.say("reverie, hello", sender="ann", room="lobby")
-        await gateway.screen.until(1)
+        await gateway.ask("reverie, hello", sender="ann", room="lobby")
         await gateway.say("lovely day", sender="ann", room="lobby")
-        await gateway.say("there is an outage", sender="bob", room="lobby")
-        await gateway.screen.until(2)
+        await gateway.ask("there is an outage", sender="bob", room="lobby")
         (looked,) = await ended(gateway, 1)
-        await gateway.say("reverie, who is on it?", sender="bob", room="lobby")
-        await gateway.screen.until(3)
+        await gateway.ask("reverie, who is on it?", sender="bob", room="lobby")
     assert gateway.sent("lobby") == ["hi ann", "I am on it", "me"]
     assert looked.heard.startswith(PENDING)
     assert looked.heard.count("(overheard)") == 2

@@ -692,8 +692,7 @@ def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_ope
 
     async def before() -> None:
         async with running(tmp_path / "a") as gateway:
-            await gateway.console.receive_message("hello", sender="ann")
-            await gateway.screen.until(1)
+            await gateway.ask("hello", sender="ann")
         async with await Store.open(
             here.store.path, SystemClock()
         ) as store:  # and then it was cut off
@@ -724,8 +723,7 @@ def test_a_restored_gateway_answers_what_is_said_next_and_has_heard_what_was_ope
 
     async def after() -> None:
         async with running(tmp_path / "b") as gateway:
-            await gateway.console.receive_message("are you back?", sender="ann")
-            await gateway.screen.until(1)
+            await gateway.ask("are you back?", sender="ann")
             (asked,) = gateway.scripted.requests
             told = str(asked.conversation)
             assert "hello" in told, "it remembers what was said before"

@@ -311,8 +311,7 @@ async def test_a_tool_is_told_as_it_runs(tmp_path: Path) -> None:
         )
     )
     async with operated(tmp_path, script) as gateway, gateway.listening() as told:
-        await gateway.console.receive_message("go on", sender="ann")
-        await gateway.screen.until(1)
+        await gateway.ask("go on", sender="ann")
         await told.until(lambda told: len(told.named("tool")) == 2)
         began, ended = told.named("tool")
         assert (began["state"], began["name"]) == ("started", "jobs")

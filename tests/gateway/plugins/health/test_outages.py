@@ -216,15 +216,13 @@ async def test_a_model_that_does_not_answer_is_told_to_owners_once_and_so_is_its
 
         await until(is_ready)
         before = await ready(it)
-        for number in (1, 2):
-            await it.console.receive_message("hello?")
-            await it.screen.until(number)
+        for _ in range(2):
+            await it.ask("hello?", sender="you")
             told = await ready(it)
             assert not told["ready"]
             assert [error.reason in reason for reason in told["reasons"]] == [True]
         await office.until(1)
-        await it.console.receive_message("and now?")
-        await it.screen.until(3)
+        await it.ask("and now?", sender="you")
         assert await ready(it) == before
         await office.until(2)
         began, over = (part.body for part in office.parts)
@@ -243,8 +241,7 @@ async def test_half_an_answer_says_so_to_the_person_and_names_the_setting_to_own
     model = ScriptedModel(script, clock=SystemClock(), max_output_tokens=20)
     more: dict[str, Any] = {"access": {"dm": "open", "tell": "office/room"}}
     async with operated(tmp_path, model, channels=[room], **more) as it:
-        await it.console.receive_message("a story, please")
-        await it.screen.until(1)
+        await it.ask("a story, please", sender="you")
         assert it.screen.parts[0].body.endswith(CUT_TEXT)
         await office.until(1)
         (told,) = (part.body for part in office.parts)
@@ -252,8 +249,7 @@ async def test_half_an_answer_says_so_to_the_person_and_names_the_setting_to_own
         assert "max_output_tokens (20) cut the answer off" in told
         assert FAILURE_REMEDIES["cut"] in told
         assert (await ready(it))["ready"], "the model answers"
-        await it.console.receive_message("and then?")
-        await it.screen.until(2)
+        await it.ask("and then?", sender="you")
         said = [part.text for message in model.requests[-1].conversation for part in message.parts]  # type: ignore[union-attr]
         assert any("once upon a time" in text for text in said)
         assert not any("not complete" in text for text in said)
@@ -271,9 +267,8 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_named(
         llm = {"providers": {"s": {"kind": "openai", "base_url": api.url}}, "models": models}
         more: dict[str, Any] = {"access": {"dm": "open"}, "llm": llm}
         async with operated(tmp_path, configured=True, **more) as it:
-            for number in (1, 2):
-                await it.console.receive_message("hello")
-                await it.screen.until(number)
+            for _ in range(2):
+                await it.ask("hello", sender="you")
 
             async def is_told() -> bool:
                 _, findings = await healthy(tmp_path)

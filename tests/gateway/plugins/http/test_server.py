@@ -299,8 +299,7 @@ async def test_a_port_that_cannot_be_had_is_a_warning_that_says_what_to_change(
 ) -> None:
     other = await opened()
     async with running(tmp_path, Script(), ops={"host": host, "port": other.port}) as gateway:
-        await gateway.console.receive_message("hello", sender="ann")
-        await gateway.screen.until(1)
+        await gateway.ask("hello", sender="ann")
         await until(lambda: "set ops.port to another port" in caplog.text)
     await other.close()
 

@@ -193,8 +193,7 @@ async def test_a_full_disk_stops_nothing_and_nothing_is_lost_or_doubled(
     tmp_path: Path, disk: Disk
 ) -> None:
     async with running(tmp_path, **OWNED) as gateway:
-        await gateway.say("hello", sender="ann")
-        await gateway.screen.until(1)
+        await gateway.ask("hello", sender="ann")
         await disk.fill()
         waits = [
             asyncio.create_task(gateway.say(text, sender="ann"))
@@ -244,8 +243,7 @@ async def test_an_outage_that_lasts_is_told_to_an_owner_while_it_lasts(
     monkeypatch.setattr(store_outages, "STORE_OUTAGE_TOLD_S", 0.0)
 
     async with running(tmp_path, **OWNED) as gateway:
-        await gateway.say("hello", sender="ann")
-        await gateway.screen.until(1)
+        await gateway.ask("hello", sender="ann")
         await disk.fill()
         said = asyncio.create_task(gateway.say(LONG, sender="bob"))
         await gateway.screen.until(2)
@@ -286,8 +284,7 @@ async def test_the_gateway_ends_for_its_supervisor_only_if_it_is_told_to(
 ) -> None:
     gateway = running(tmp_path, store={"path": "reverie.db", "exit_after": 0.001})
     gateway.start()
-    await gateway.say("hello", sender="ann")
-    await gateway.screen.until(1)
+    await gateway.ask("hello", sender="ann")
     await disk.fill()
     said = asyncio.create_task(gateway.say(LONG, sender="ann"))
     with pytest.raises(app.StoreGivenUp, match="for too long"):
@@ -297,21 +294,18 @@ async def test_the_gateway_ends_for_its_supervisor_only_if_it_is_told_to(
 
 
 async def test_a_second_writer_still_ends_the_gateway(tmp_path: Path) -> None:
-    gateway = running(tmp_path)
+    model = Held()
+    gateway = running(tmp_path, model)
     gateway.start()
     await gateway.say("hello", sender="ann")
-    await gateway.screen.until(1)
-    other = sqlite3.connect(gateway.path)
-    other.execute(
-        "INSERT INTO log (seq, at, kind, body) SELECT max(seq) + 1, 'x', 'dmn_saved', '{}' FROM log"
-    )
-    other.commit()
-    other.close()
-    saying = asyncio.create_task(gateway.say("more", sender="ann"))
+    await gateway.asked(1)
+    with contextlib.closing(sqlite3.connect(gateway.path)) as other, other:
+        other.execute(
+            "INSERT INTO log (seq, at, kind, body) SELECT max(seq) + 1, 'x', 'dmn_saved', '{}' FROM log"
+        )
+    model.go.set()  # the turn's own entries find their places taken
     with pytest.raises(StoreError, match="not written"):
         await gateway.task
-    saying.cancel()
-    await asyncio.gather(saying, return_exceptions=True)
 
 
 async def test_owners_are_told_before_the_gateway_ends_on_a_damaged_store(
