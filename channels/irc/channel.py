@@ -7,7 +7,7 @@ none.
 import asyncio
 import logging
 import random as _random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -33,7 +33,13 @@ from channels.base import (
 from channels.irc.config import IrcConfig, create_ssl_context
 from channels.irc.history import IrcNotificationQueue, LastingState
 from channels.irc.outgoing import MAX_IN_FLIGHT
-from channels.irc.render import FORMATTING, max_body_bytes, paginate, split_line
+from channels.irc.render import (
+    FORMATTING,
+    max_body_bytes,
+    paginate,
+    split_line,
+    without_codes,
+)
 from channels.irc.session import CONNECT_TIMEOUT_S, IrcSession
 from channels.irc.state import (
     ACCOUNT_PREFIX,
@@ -111,6 +117,8 @@ class IrcChannel:
     def split(self, post: Post) -> tuple[str, ...]:
         pages, state = self._paginate(post), self._session and self._session.state
         page = pages[min(post.page, len(pages)) - 1]
+        if "c" in self._text_modes(post.to):
+            page = tuple(filter(str.strip, map(without_codes, page)))
         nicks = state and state.rooms.get(state.isupport.fold(post.to.room))
         if not state or not nicks:
             return page
@@ -136,6 +144,10 @@ class IrcChannel:
         with use_language(post.language):
             return paginate(post.text, self._limit(post.to), page_lines, more)
 
+    def _text_modes(self, at: Address) -> Collection[str]:
+        state = self._session and self._session.state
+        return state.text_modes.get(state.isupport.fold(at.room), ()) if state else ()
+
     def _limit(self, at: Address) -> int:
         return max_body_bytes(self._config.nick, (at.thread or "") + message_target(at.room))
 
@@ -147,10 +159,8 @@ class IrcChannel:
         if not part.body.strip():
             raise ValueError("a part needs text")
         session, target = self._require_target(part.to)
-        command, chat = (
-            "NOTICE" if part.style == "notice" else "PRIVMSG",
-            direct_chat_of(part.to.room),
-        )
+        is_notice = part.style == "notice" and "T" not in self._text_modes(part.to)
+        command, chat = "NOTICE" if is_notice else "PRIVMSG", direct_chat_of(part.to.room)
         raw = format_line(command, target, trailing=part.body)
         folded = session.state.isupport.fold(target)
         try:

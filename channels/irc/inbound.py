@@ -101,13 +101,27 @@ class IrcLineContext:
     """Folded accounts, or nicks where the server tells no accounts, of bots that pass on what
     others say."""
 
+    _configured_nick: str = ""
+
     def follow(self, config: IrcConfig) -> None:
         """Take over names of the configuration, also when the server's case mapping is known."""
+        self._configured_nick = config.nick
         fold = self.state.isupport.fold
         self.rooms = {
             fold(room): Address(channel=self.channel, room=RoomId(room)) for room in config.rooms
         }
         self.bridges = frozenset(map(fold, config.bridges))
+
+    def called(self, room: str) -> tuple[str, ...]:
+        """Return the nicks by which people in a room call us: ours, and the configured one unless
+        somebody else has it there. A dead connection of ours may still have it.
+        """
+        state, nick = self.state, self.state.isupport.fold(self._configured_nick)
+        if nick == state.me:
+            return (state.nick,)
+        is_there = nick in state.rooms.get(state.isupport.fold(room), {})
+        is_others = is_there and state.hosts(nick) != state.hosts(state.me)
+        return (state.nick,) if is_others else (state.nick, self._configured_nick)
 
 
 def to_notifications(
@@ -179,6 +193,9 @@ def _parse_message(
     if text.startswith("\x01"):
         command, argument = parse_ctcp(text)
         text = f"/me {argument}" if command == "ACTION" and argument.strip() else ""
+        if command == "DCC" and direct:
+            what = " ".join(argument.split()[:2])  # an address follows
+            text = f"[offers {what} by DCC, which cannot be taken here]"
     else:
         text = strip_formatting(text)
     if not text.strip():
@@ -187,7 +204,7 @@ def _parse_message(
     kind: Literal["direct", "mention", "reply", "room"] = "room"
     if direct:
         kind = "direct"
-    elif mentions_nick(text, context.state.nick, context.state.isupport):
+    elif any(mentions_nick(text, nick, context.state.isupport) for nick in context.called(at.room)):
         kind = "mention"
     elif reply_to is not None and reply_to in context.own_message_ids:
         kind = "reply"

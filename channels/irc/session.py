@@ -97,6 +97,8 @@ class IrcSession:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Reason of the end of the connection; Denied if another attempt is useless."""
         self._error_text = ""
+        self._is_login_missed = False
+        """Services to which lines of `on_connect` go were away."""
 
     def apply_config(self, config: IrcConfig) -> None:
         self.membership.apply_config(config)
@@ -214,6 +216,8 @@ class IrcSession:
             case "PONG":
                 self._emitter.sync_clock(line)
                 self.outgoing.handle_pong(line)
+            case "INVITE" if told.target == self.state.me:
+                self.membership.follow_invitation(line.param(1))
             case "JOIN" | "PART" | "KICK" | "MODE" | "NICK" | "QUIT":
                 if told.entered:
                     self._emitter.sync_clock(line)
@@ -244,6 +248,9 @@ class IrcSession:
                 self._query_modes()
             case "421" if line.param(1).upper() == "WHOIS":
                 self._give_up_whois(self.last_heard_s + 1)
+            case "401" | "440":  # nobody has that nick, or the services are down
+                heard = {one.lower().split()[1] for one in self._connect_lines() if " " in one}
+                self._is_login_missed = self._is_login_missed or line.param(1).lower() in heard
             case "900":  # rooms for those who are logged in may let us in now
                 self.membership.join_missing()
 
@@ -272,6 +279,10 @@ class IrcSession:
         if is_needed and self.state.isupport.has_whox and self.membership.is_in_room(room):
             self.outgoing.queue_lines([format_line("WHO", room, WHOX_FIELDS)])
 
+    def _connect_lines(self) -> list[str]:
+        lines = [line.get_secret_value() for line in self._config.on_connect]
+        return [line.replace("{nick}", self.state.nick) for line in lines]
+
     async def bring_up(self) -> bool:
         """Wait for the welcome and join rooms. Return whether the session is up; False: it is
         lost.
@@ -288,12 +299,9 @@ class IrcSession:
             return False
         with contextlib.suppress(TimeoutError):  # jaraco's server and some bouncers send no MOTD
             await with_timeout(self.clock, _MOTD_WAIT_S, self._is_ready.wait())
-        nick, bot_mode = self.state.nick, self.state.isupport.bot_mode
-        if bot_mode:  # https://ircv3.net/specs/extensions/bot-mode
-            self.outgoing.queue_lines([format_line("MODE", nick, f"+{bot_mode}")])
-        self.outgoing.queue_lines(
-            line.get_secret_value().replace("{nick}", nick) for line in self._config.on_connect
-        )
+        if bot_mode := self.state.isupport.bot_mode:  # https://ircv3.net/specs/extensions/bot-mode
+            self.outgoing.queue_lines([format_line("MODE", self.state.nick, f"+{bot_mode}")])
+        self.outgoing.queue_lines(self._connect_lines())
         self._emitter.hold_rooms(self._config.rooms)
         self.membership.join_configured()
         try:
@@ -310,6 +318,9 @@ class IrcSession:
         while True:
             await self.clock.sleep(_TICK_S)
             membership.tick()
+            if self._is_login_missed:
+                self._is_login_missed = False
+                self.outgoing.queue_lines(self._connect_lines())
             self._query_modes()
             self._give_up_whois(self.clock.monotonic() - _WHOIS_TIMEOUT_S)
 

@@ -37,6 +37,10 @@ _MAX_ROOMS = 1_000
 _MAX_PEOPLE = 50_000
 """Per room. More people are not tracked: a server must not fill our memory."""
 _MAX_REMEMBERED: Final = 1_000
+_TEXT_MODES: Final = frozenset("cT")
+"""Modes of rooms that refuse formatting (InspIRCd, ircd-hybrid) and notices:
+https://docs.inspircd.org/3/channel-modes/."""
+_MAX_PAST_HOSTS: Final = 10
 _CLOSED_MODES: Final = frozenset("ikpsO")
 """Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators
 only (https://modern.ircdocs.horse/#channel-modes)."""
@@ -123,6 +127,10 @@ class IrcState:
         """Nick -> services account, of people whom we see."""
         self._masks: dict[str, str] = {}
         """Nick -> `nick!user@host`, or the nick where no more is known."""
+        self._past_hosts: dict[str, tuple[str, ...]] = {}
+        """Nick -> earlier `user@host` of people whom we saw change it."""
+        self.text_modes: dict[str, set[str]] = {}
+        """Room of ours -> those of its modes that say how one must write there."""
         self.open_rooms: dict[str, bool] = {}
         """Room -> whether anybody may enter and find it. Rooms with unknown modes are left out."""
         self.unknown_modes: dict[str, None] = {}
@@ -147,6 +155,11 @@ class IrcState:
     def mask(self, nick: str) -> str:
         """Return the mask of a folded nick, in its own spelling."""
         return str(self._masks.get(nick, nick))
+
+    def hosts(self, nick: str) -> tuple[str, ...]:
+        """Return the `user@host` of a visible person, and the earlier ones; empty: unknown."""
+        userhost = self.mask(nick).partition("!")[2]
+        return (userhost, *self._past_hosts.get(nick, ())) if "@" in userhost else ()
 
     def is_visible(self, nick: str) -> bool:
         """Return whether a folded nick is in a room of ours."""
@@ -223,6 +236,7 @@ class IrcState:
             case "CHGHOST":
                 self.whois.pop(nick, None)
                 if self.is_visible(nick):
+                    self._past_hosts[nick] = self.hosts(nick)[:_MAX_PAST_HOSTS]
                     self._masks[nick] = f"{line.source.nick}!{line.param(0)}@{line.param(1)}"
             case numeric if numeric.isdecimal():
                 whois = self._apply_reply(line, now_s)
@@ -266,6 +280,8 @@ class IrcState:
                 return about
             case "324":  # RPL_CHANNELMODEIS
                 self._set_open(about, is_open=not set(line.param(2)) & _CLOSED_MODES)
+                if about in self.rooms:
+                    self.text_modes[about] = set(line.param(2)) & _TEXT_MODES
             case "353":  # RPL_NAMREPLY
                 self._add_names(self.isupport.fold(line.param(-2)), line.param(-1).split())
             case "354" if line.param(1) == _WHOX_QUERY_TYPE and len(line.params) > _WHOX_ACCOUNT:
@@ -294,6 +310,7 @@ class IrcState:
         self.rooms.get(room, {}).pop(nick, None)
         if nick == self.me:
             self.unknown_modes.pop(room, None)
+            self.text_modes.pop(room, None)
             self._forget_unseen(self.rooms.pop(room, {}))
         self._forget_unseen([nick])
 
@@ -310,6 +327,8 @@ class IrcState:
     def _rename(self, line: IrcLine, old: str, new: str) -> None:
         self._gone.pop(old, None)
         spelled, account = line.param(0), self.accounts.pop(old, "")
+        if past := self._past_hosts.pop(old, ()):
+            self._past_hosts[new] = past
         if self._masks.pop(old, None) is not None:
             self._masks[new] = spelled + line.source[len(line.source.nick) :]
         for nicks in self.rooms.values():
@@ -320,7 +339,8 @@ class IrcState:
         self.whois.pop(new, None)
         if line.source.user:
             self._rename_chats(old, spelled)
-            self.chat_nicks.put(line.source, spelled)
+            for userhost in (*past, line.source.partition("!")[2]):
+                self.chat_nicks.put(f"{line.source.nick}!{userhost}", spelled)
             if account := line.tags.get("account") or account:
                 self.chat_nicks.put(f"{line.source.nick}!{ACCOUNT_PREFIX}{account}", spelled)
         if old == self.me:
@@ -352,7 +372,7 @@ class IrcState:
             ranks = frozenset(modes[sign] for sign in signs if sign in modes)
             self._add_user(room, nick, mask, ranks)
 
-    def _apply_modes(self, room: str, params: Sequence[str]) -> None:
+    def _apply_modes(self, room: str, params: Sequence[str]) -> None:  # noqa: C901 - one case per kind of mode
         """Apply a change of modes (https://modern.ircdocs.horse/#mode-message) to a room and the
         ranks of people who are there.
 
@@ -372,6 +392,9 @@ class IrcState:
         lists, always, when_set, never = self.isupport.mode_groups
         on, is_clear, arguments = True, True, iter(params[1:])
         for letter in letters:
+            if letter in _TEXT_MODES:
+                modes = self.text_modes.setdefault(room, set())
+                (modes.add if on else modes.discard)(letter)
             if letter in "+-":
                 on = letter == "+"
             elif letter in ranks:
@@ -400,6 +423,7 @@ class IrcState:
             if not self.is_visible(nick):
                 self.accounts.pop(nick, None)
                 self._masks.pop(nick, None)
+                self._past_hosts.pop(nick, None)
 
 
 _MAX_MONITORED: Final = 30
@@ -476,11 +500,11 @@ def _identity_state(
 ) -> IdentityState:
     nick = state.isupport.fold(name)
     if state.is_visible(nick):
-        mask, current_account = state.mask(nick).partition("!")[2], state.accounts.get(nick)
+        current_account = state.accounts.get(nick)
         if account and current_account and "account-notify" in state.caps:
             return "known" if current_account == account else "other"
-        if userhost and "@" in mask:
-            return "known" if _is_same_host(mask, userhost) else "other"
+        if userhost and (hosts := state.hosts(nick)):
+            return "known" if any(_is_same_host(one, userhost) for one in hosts) else "other"
     owner = state.whois.get(nick)
     if owner is None or owner.until_s <= now_s:
         return "unknown"

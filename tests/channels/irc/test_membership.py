@@ -57,6 +57,33 @@ async def test_a_room_that_does_not_let_us_in_is_tried_again_every_five_minutes(
         assert _asked(bot, "JOIN") == ["JOIN #room"] * 3, "once in, no more"
 
 
+async def test_an_invitation_into_a_configured_room_that_refused_us_is_used_at_once() -> None:
+    options = Options(refused={"#room": "473"})
+    async with Ircd(options) as ircd, running(ircd) as run:
+        await run.up()
+        options.refused = {}
+        ircd.clients[0].send(":op!o@h INVITE reverie #Room")
+        await ircd.joined("reverie", "#room")
+        ircd.clients[0].send(":op!o@h INVITE reverie #room")
+        ircd.clients[0].send(":op!o@h INVITE reverie #other")
+        await settled(ircd.clients[0], "told")
+        assert _asked(ircd.clients[0], "JOIN") == ["JOIN #room"] * 2
+
+
+async def test_services_that_were_away_are_told_the_login_once_they_are_back() -> None:
+    clock, login = ManualClock(), "PRIVMSG NickServ :IDENTIFY reverie hush"
+    async with Ircd() as ircd, running(ircd, clock, on_connect=[login]) as run:
+        await run.until_advancing(clock, lambda: run.links == [True])
+        await run.until_advancing(clock, lambda: ircd.lines.count(login) > 2)
+        ircd.people["NickServ"] = ("NickServ!s@services", "")
+        told = ircd.lines.count(login)
+        await run.until_advancing(clock, lambda: ircd.lines.count(login) > told)
+        for second in range(6):
+            clock.advance(10)
+            await settled(ircd.clients[0], f"t{second}")
+        assert ircd.lines.count(login) == told + 1
+
+
 async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_are_told_to() -> (
     None
 ):

@@ -103,7 +103,25 @@ def test_an_account_is_known_only_while_the_server_says_so(
         ([":al!x@h JOIN #room * :real"], ("al", "other")),
         ([":bob!a@h JOIN #room * :real"], ("al", "unknown")),
         ([":al!a@h JOIN #room * :real", ":al!a@h NICK al2"], ("al2", "known")),
-        ([":al!a@h JOIN #room * :real", ":al!a@h CHGHOST a user/al"], ("al", "other")),
+        ([":al!a@h JOIN #room * :real", ":al!a@h CHGHOST a user/al"], ("al", "known")),
+        (
+            [
+                ":al!a@h JOIN #room * :real",
+                ":al!a@h CHGHOST a user/al",
+                ":al!a@user/al NICK al2",
+                ":al2!a@user/al CHGHOST a elsewhere",
+            ],
+            ("al2", "known"),
+        ),
+        (
+            [
+                ":al!a@h JOIN #room * :real",
+                ":al!a@h CHGHOST a user/al",
+                ":al!a@user/al PART #room",
+                ":al!e@x JOIN #room * :real",
+            ],
+            ("al", "other"),
+        ),
         (
             [
                 ":al!a@h JOIN #room * :real",

@@ -183,6 +183,41 @@ async def test_a_room_is_open_or_closed_as_its_modes_say(server: Server, tmp_pat
         await alice.close()
 
 
+async def test_a_room_without_formatting_and_notices_reads_answers_all_the_same(
+    tmp_path: Path,
+) -> None:
+    """InspIRCd refuses what such a room does not want."""
+    modules = '<module name="blockcolor"><module name="nonotice">'
+    post = Post(
+        key=PostKey("p"),
+        to=Address(channel=NAME, room=RoomId("#room")),
+        text="**bold** and *italic*\n```\na = 1\n\nb = 2\n```",
+    )
+    with served(lambda where: inspircd(where, more=modules), tmp_path) as port:
+        alice = await Raw.joined(port)
+        async with running(port) as run:
+            await run.up()
+            for number, mode in enumerate(("-c+nt", "+cT", "-cT")):
+                alice.say(f"MODE #room {mode}", "PRIVMSG #room :and now?")
+                await run.message(number + 1)
+                for body in run.channel.split(post):
+                    await run.channel.send(part(body))
+                await run.channel.send(part("done", style="notice"))
+                await alice.until(r":reverie\S+ (PRIVMSG|NOTICE) #room :done")
+        await alice.close()
+    said = [re.sub(r":reverie\S+ (PRIVMSG|NOTICE) \S+ :", r"\1 ", line) for line in alice.lines]
+    said = [line for line in said if line.startswith(("PRIVMSG", "NOTICE"))]
+    marked = ["\x02bold\x02 and \x1ditalic\x1d", "a = 1", BLANK_LINE, "b = 2"]
+    plain = ["bold and italic", "a = 1", "b = 2"]
+    assert said == [
+        *(f"PRIVMSG {line}" for line in marked),
+        "NOTICE done",
+        *(f"PRIVMSG {line}" for line in [*plain, "done"]),
+        *(f"PRIVMSG {line}" for line in marked),
+        "NOTICE done",
+    ]
+
+
 SASL = {"mechanism": "plain", "account": "reverie", "password": "correct horse"}
 
 

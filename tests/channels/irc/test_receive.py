@@ -55,6 +55,35 @@ async def test_people_and_rooms_are_told_apart() -> None:
         assert len({m.id for m in run.messages}) == len(lines)
 
 
+async def test_people_may_call_us_by_the_nick_that_we_should_have() -> None:
+    """Unless somebody else has it in that room: a dead connection of ours is nobody else."""
+    called: list[str] = []
+    async with Ircd(Options(taken={"reverie"})) as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        for lines in (
+            [],
+            [f":reverie!{bot.user}@{bot.host} JOIN #room"],
+            [f":reverie!{bot.user}@{bot.host} QUIT :gone", ":Reverie!x@y JOIN #room"],
+            [":Reverie!x@y PART #room"],
+        ):
+            for line in [*lines, ":al!a@h PRIVMSG #room :reverie: hi"]:
+                bot.send(line)
+            called.append((await run.message(len(called) + 1)).kind)
+    assert called == ["mention", "mention", "room", "mention"]
+
+
+async def test_a_file_that_somebody_offers_is_told_without_their_address() -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        await run.up()
+        ircd.clients[0].send(":al!a@h PRIVMSG #room :\x01DCC SEND a.jpg 2130706433 4000 9\x01")
+        ircd.clients[0].send(":al!a@h PRIVMSG reverie :\x01DCC SEND a.jpg 2130706433 4000 9\x01")
+        told = await run.message()
+        assert told.kind == "direct"
+        assert "SEND a.jpg" in told.text
+        assert "2130706433" not in told.text
+
+
 @pytest.mark.parametrize(
     "line",
     [
