@@ -357,7 +357,7 @@ class InteractionResponder:
         it as a message.
 
         `content` is the message. Raises a `SendError`; `Rejected` if it is private and cannot be
-        sent privately any more.
+        sent privately any more: only in a direct chat a message is as private.
         """
         stem = part.key.rpartition("#")[0] or part.key
         pending = self._find_pending(part, stem)
@@ -366,7 +366,8 @@ class InteractionResponder:
             or not await _is_acknowledged(pending)
             or self._clock.monotonic() >= pending.expires_s
         ):
-            if part.private and stem not in self._public_posts:
+            is_direct = self._directory.is_direct(part.to.room)
+            if part.private and not is_direct and stem not in self._public_posts:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION_PREFIX):
                     raise Rejected("the command is too old to be answered privately")
                 self._public_posts.put(stem, None)
@@ -379,7 +380,7 @@ class InteractionResponder:
         try:
             return await self._answer(part, pending, content, before_send)
         except Rejected:
-            if part.private or pending.is_private:
+            if (part.private or pending.is_private) and not self._directory.is_direct(part.to.room):
                 raise
             pending.expires_s = 0.0  # the token is no longer valid: the rest goes to the room
             return None

@@ -187,7 +187,7 @@ RESEND_WINDOW_S: Final = 120.0
 """https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique
 `in the past few minutes`; that is at least two."""
 _PREVIEW_TRIES: Final = 3
-_HAS_THREAD, _WRONG_CHANNEL_TYPE = 160004, 50024
+_HAS_THREAD, _WRONG_CHANNEL_TYPE, _ARCHIVED = 160004, 50024, 50083
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
 _NO_POSTING: Final = {
     50001: "",  # missing access
@@ -299,7 +299,7 @@ class DiscordOutgoing:
                     preview = await self.find_preview(
                         api, part.to, preview, part.body, before_send=before_send
                     )
-                return await self._edit(api, part, preview, before_send)
+                return await self._finish(api, part, preview, before_send)
             except DiscordRefused as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
@@ -379,6 +379,26 @@ class DiscordOutgoing:
                 if receipt.ids:
                     return receipt.ids[0]
         raise Uncertain("Discord: an answer without the id of the message")
+
+    async def _finish(
+        self, api: "DiscordRestClient", part: PostPart, preview: MessageId, before_send: BeforeSend
+    ) -> Receipt:
+        """Make the preview the part. A thread that was archived meanwhile is opened again, as a new
+        message would do.
+
+        https://discord.com/developers/docs/resources/channel#modify-channel-json-params-thread
+        """
+        try:
+            return await self._edit(api, part, preview, before_send)
+        except DiscordRefused as error:
+            if error.code != _ARCHIVED:
+                raise
+            thread, opened = parse_channel_id(part.to, self._directory), {"archived": False}
+            try:
+                await api.call("PATCH", "/channels/{channel_id}", json=opened, channel_id=thread)
+            except DiscordRefused:  # it is locked
+                raise error from None
+            return await self._edit(api, part, preview, before_send)
 
     async def _edit(
         self, api: "DiscordRestClient", part: PostPart, message: MessageId, before_send: BeforeSend

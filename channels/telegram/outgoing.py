@@ -119,7 +119,19 @@ class TelegramOutgoing:
         message = HandOver(before_send)
         try:
             if part.reply_to is not None and part.reply_to.startswith(TAP_PREFIX):
-                return await self._answer_tap(part, part.reply_to.removeprefix(TAP_PREFIX), message)
+                try:
+                    query = part.reply_to.removeprefix(TAP_PREFIX)
+                    return await self._answer_tap(part, query, message)
+                except BadRequest as error:
+                    # As after an outage. In private a message is as private.
+                    is_late = "query is too old" in str(error).casefold()
+                    if (
+                        not is_late
+                        or self.chat_id(part.to) < 0
+                        or part.maybe_sent_after is not None
+                    ):
+                        raise
+                    part = replace(part, reply_to=None)
             async with self.lock(part.to):
                 return Receipt(ids=(await self._send_or_find(part, message),))
         except Exception as error:

@@ -712,6 +712,8 @@ class Acts:
             refuse(400, 50035, "Invalid Form Body")
         if thread and "name" in body and channel["thread_metadata"]["archived"]:
             refuse(400, 50083, "Thread is archived")
+        if thread and channel["thread_metadata"]["locked"]:  # it needs Manage Threads
+            refuse(403, 50013, "Missing Permissions")
         if thread:
             channel["thread_metadata"] |= {
                 name: body[name] for name in ("archived", "locked") if name in body

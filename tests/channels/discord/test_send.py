@@ -250,6 +250,21 @@ async def test_a_private_answer_never_becomes_a_public_one(api: DiscordApi, run:
 
 
 @pytest.mark.channel(commands=COMMANDS)
+async def test_a_private_answer_in_a_direct_chat_that_comes_too_late_is_a_message(
+    api: DiscordApi, run: Running
+) -> None:
+    await api.until(lambda: bool(api.made("PUT /applications")))
+    direct = api.world.dm(api.ann)
+    api.slash(direct, api.ann, "log").made_s -= 16 * 60
+    command = await run.command()
+    await run.channel.send(part("late", direct, key="p#0", reply_to=command.id, private=True))
+    # as after a restart: the token is gone
+    await run.channel.send(part("lost", direct, key="q#0", reply_to="interaction:5", private=True))
+    await run.channel.send(part("more", direct, key="q#1", private=True))
+    assert (api.texts(direct), api.offences) == (["late", "lost", "more"], [])
+
+
+@pytest.mark.channel(commands=COMMANDS)
 async def test_the_token_of_a_command_is_in_no_log_line(
     caplog: pytest.LogCaptureFixture, api: DiscordApi, run: Running
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from channels.base import Rejected, Unreachable, no_announcement
+from channels.base import MayNotPost, Rejected, Unreachable, no_announcement
 from channels.discord.channel import DiscordPreviewChannel
 from gateway.core.events import Message
 from reverie.testing.servers.discord_api import DiscordApi
@@ -198,6 +198,28 @@ async def test_a_growing_answer_grows_in_its_thread(api: DiscordApi, run: Runnin
     await channel.preview(message.at, "Like th", grown)
     await answer(run, message, "Like this.", finishes=grown)
     assert (api.texts(message.id), api.texts(api.room)) == (["Like this."], [])
+
+
+@pytest.mark.channel(preview="all")
+async def test_a_growing_answer_is_finished_in_a_thread_that_is_archived_meanwhile(
+    api: DiscordApi, run: Running
+) -> None:
+    thread, channel = api.threads(api.room, api.ben, "a post"), run.channel
+    assert isinstance(channel, DiscordPreviewChannel)
+    grown = await channel.preview(place(api.room, thread), "Like", None)
+    assert grown is not None
+    state = api.world.channels[thread]["thread_metadata"]
+    state |= {"archived": True, "locked": True}
+    whole = part("Like this.", api.room, thread=thread, finishes=grown)
+    with pytest.raises(MayNotPost, match="archived"):
+        await run.channel.send(whole)
+    state["locked"] = False
+    await run.channel.send(whole)
+    assert (api.texts(thread), api.texts(api.room), state["archived"]) == (
+        ["Like this."],
+        [],
+        False,
+    )
 
 
 @pytest.mark.channel(threads=["*"])

@@ -1,6 +1,7 @@
 """Buttons under messages of Telegram: as they are shown, tapped, answered and taken away."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -79,3 +80,18 @@ async def test_a_tap_is_answered_while_the_chat_waits_for_its_flood_limit(
     await run.tell("Denied.", command.at, reply_to=MessageId(command.id))
     await api.called("answerCallbackQuery")
     waiting.cancel()
+
+
+async def test_the_answer_to_a_tap_that_is_too_old_is_a_message_in_private(
+    api: BotApi, run: Running
+) -> None:
+    ann, lounge = api.person("Ann"), api.group("lounge")
+    api.private_says(ann, "hi")
+    for there, shown in ((ann, ["Denied."]), (lounge, [])):
+        (number,) = await run.tell("May I?", at(there), buttons=BUTTONS)
+        query = api.presses(there, ann, int(number), "deny 7kq2")
+        command = (await run.some(Command, 1 + (there is lounge)))[-1]
+        del api.world.callbacks[query]
+        with contextlib.nullcontext() if shown else pytest.raises(Rejected, match="too old"):
+            await run.tell("Denied.", command.at, reply_to=MessageId(command.id))
+        assert api.said(there) == ["May I?", *shown]
