@@ -460,7 +460,7 @@ class AnthropicModel(RemoteModel):
                         continue
                     if text := answer.add_event(self._parse_event(event.data)):
                         yield TextPart(text=text)
-                    if answer.thinking:
+                    if answer.thinking or event.name == "content_block_start":
                         yield ThinkingDelta(text=answer.thinking)
                     if event.name == "message_start":
                         yield StreamStart(usage=answer.usage)

@@ -195,7 +195,7 @@ class ThinkingDelta:
     """New piece of the thinking before the answer.
 
     For display only: it is not part of the answer, and an attempt that breaks off does not retract
-    it.
+    it. Empty: the model thinks or calls a tool, and there is nothing to show of it yet.
     """
 
     text: str

@@ -471,7 +471,7 @@ class _Attempt:
             self._shown = whole
             return PartialText(text=whole)
         if isinstance(chunk, ThinkingDelta):
-            return chunk
+            return chunk if chunk.text else None
         if isinstance(chunk, StreamEnd):
             self._end = chunk
         else:

@@ -541,6 +541,11 @@ class ChatCompletionResponse:
             self._refused = self._refused or bool(delta.refusal)
         return self.text_halves.join(text) if text else ""
 
+    @property
+    def has_begun_silently(self) -> bool:
+        """Return whether there is something that is not shown: thinking without text, or a call."""
+        return bool(self._details or self._calls)
+
     def _add_thinking(self, delta: _ChatDelta, in_content: str) -> None:
         reasoning = (delta.reasoning_content, delta.reasoning, in_content)
         for thought in reasoning:
@@ -768,7 +773,7 @@ class OpenAIModel(RemoteModel):
                         if chunk.error is not None:
                             raise self._api.read_stream_error(event.data)
                         text = answer.add_chunk(chunk)
-                        if answer.new_thinking:
+                        if answer.new_thinking or answer.has_begun_silently:
                             yield ThinkingDelta(text=answer.new_thinking)
                         said += text
                         begun = begun or bool(text)

@@ -16,6 +16,7 @@ from agent.models.base import (
     StreamStart,
     SystemBlock,
     TextPart,
+    ThinkingDelta,
 )
 from agent.models.client import Candidate, ModelClient
 from agent.models.gemini import GeminiModel
@@ -142,7 +143,7 @@ async def ask(model: Model, asked: ModelRequest | None = None) -> list[StreamChu
     return [
         chunk
         async for chunk in model.stream(asked or request())
-        if not isinstance(chunk, StreamStart)
+        if not isinstance(chunk, StreamStart) and chunk != ThinkingDelta(text="")
     ]
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.prompt_cache import PromptCache
 from agent.models.adapt import adapt_request
+from agent.models.anthropic import AnthropicModel
 from agent.models.base import (
     ModelBusy,
     ModelError,
@@ -27,6 +29,7 @@ from agent.models.base import (
     StreamEnd,
     StreamStart,
     TextPart,
+    ThinkingDelta,
     ToolResult,
 )
 from agent.models.breaker import CircuitBreaker
@@ -40,7 +43,7 @@ from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
 from reverie.testing.servers.model_api import Answer, ModelApi, failure
 from tests.agent.cache.request_kit import ANSWER, IDENTITY, PRICES, Bench, Bytes
-from tests.kits.models import TOOL, ask, client_of, end, request, text, user
+from tests.kits.models import KEY, TOOL, ask, client_of, end, request, text, user
 from tests.kits.scripted_turn import Host, NoTools, take_turn
 
 
@@ -124,6 +127,32 @@ async def test_a_model_that_begins_and_hangs_is_billed_and_asked_no_more() -> No
     assert (took_s, len(begins.requests)) == (60, 1)
     (account,) = end(chunks).lost_accounts
     assert (account.model, account.usage) == ("m", Usage(input_tokens=7))
+
+
+SILENT_CALL = ("c", "look_up", '{"word": "' + "x" * 90)
+
+
+@pytest.mark.parametrize(
+    ("make", "answer"),
+    [
+        (AnthropicModel, Answer(content=({"type": "thinking", "thinking": ""},), silent_after=4)),
+        (AnthropicModel, Answer(calls=(SILENT_CALL,), silent_after=4)),
+        (OpenAIModel, Answer(calls=(SILENT_CALL,), silent_after=3)),
+    ],
+)
+async def test_thinking_that_is_not_shown_and_a_long_call_begin_an_answer(
+    make: type[AnthropicModel | OpenAIModel], answer: Answer
+) -> None:
+    async with (
+        ModelApi() as api,
+        aclosing(make(name="main", model="m", base_url=api.url, api_key=KEY, timeout_s=1)) as one,
+    ):
+        api.then(answer)
+        async with aclosing(one.stream(request(user("hi"), tools=(TOOL,)))) as chunks:
+            begun = await anext(
+                chunk async for chunk in chunks if not isinstance(chunk, StreamStart)
+            )
+    assert isinstance(begun, ThinkingDelta)
 
 
 async def test_who_waits_too_long_for_others_is_told_of_an_overload() -> None:
