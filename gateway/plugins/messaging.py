@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
@@ -88,8 +89,28 @@ MAX_ATTENDS_PER_HOUR: Final = 6
 otherwise keep it talking, and people of other rooms make it."""
 _SEARCHED_LINES: Final = 20
 """Newest lines of a chat that are searched for the asker's."""
-_RELAY_WORDS: Final = frozenset({"answers", "asks", "owner", "said", "says", "the", "writes"})
-"""Words with which an answer is passed on."""
+_RELAY_WORDS: Final = frozenset(
+    [
+        "answers",
+        "asks",
+        "owner",
+        "said",
+        "says",
+        "the",
+        "writes",
+        "antwortet",
+        "fragt",
+        "sagt",
+        "sagte",
+        "schreibt",
+        "dice",
+        "escribe",
+        "pregunta",
+        "responde",
+    ]
+)
+"""Words with which an answer is passed on, in the languages of the catalogs."""
+_PLAIN_SIGNS: Final = ".,:;!?\"'()-@\u2013\u2019\u201c\u201d\u201e\u00ab\u00bb\u00a1\u00bf"
 MAX_RELAY_CHARS: Final = 60
 """Characters of an answer beyond what it passes on: no message fits into their number."""
 _RECENT: Final = 500
@@ -692,18 +713,47 @@ def _clean_reason(error: SendError) -> str:
 
 def words_of(text: str) -> set[str]:
     """Return the words of a text, without case and punctuation."""
-    return {*re.findall(r"\w+", text.casefold())} or {text}
+    return {*_list_words(text)} or {text}
+
+
+def _list_words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
 
 
 def is_relayed(text: str, said: str, known: Sequence[str]) -> bool:
     """Return whether a text passes on what somebody said, and tells no more than its readers know.
 
     What was told may have been written by those who get the answer, so a model that obeys it could
-    otherwise have anything of the asker's chat sent to them. Pure.
+    otherwise have anything of the asker's chat sent to them, also spelled in words that they offer.
+    So the words of what was said stand there in their order, of each other text one passage at
+    most, each word of `_RELAY_WORDS` once, and no signs but plain ones. Pure.
     """
-    words = words_of(said).union(_RELAY_WORDS, *map(words_of, known))
-    most = len(said) + sum(map(len, known)) + MAX_RELAY_CHARS
-    return words_of(text) <= words and len(text) <= most
+    frame, mine, texts = {*_RELAY_WORDS}, _list_words(said), [*map(_list_words, known)]
+    left, most = _list_words(text), len(said) + MAX_RELAY_CHARS
+    while left:
+        count = 1
+        if left[0] in frame:
+            frame.remove(left[0])
+        elif left[0] in mine:
+            mine = mine[mine.index(left[0]) + 1 :]
+        else:
+            counts = [_count_common(left, one) for one in texts]
+            count = max(counts, default=0)
+            if not count:
+                return False
+            del texts[counts.index(count)]
+            most += len(" ".join(left[:count]))
+        left = left[count:]
+    signs = {*re.sub(r"[\w\s]", "", text)}
+    return signs <= {*said, *_PLAIN_SIGNS} and len(text) <= most
+
+
+def _count_common(words: Sequence[str], text: Sequence[str]) -> int:
+    """Return how many of the first words stand together somewhere in the text."""
+    pairs = (zip(words, text[at:], strict=False) for at in range(len(text)))
+    return max(
+        (sum(1 for _ in takewhile(lambda two: two[0] == two[1], one)) for one in pairs), default=0
+    )
 
 
 def build_post_entries(

@@ -526,14 +526,19 @@ def test_the_same_is_told_in_nearly_the_same_words(
     [
         ("Ben looks at it", True),
         ("Olga says: Ben looks at the deploy", True),
+        ("Olga sagt: \u201eBen looks at it\u201c", True),
         ("Ben looks at it tomorrow", False),
         ("Ben looks at it. " * 20, False),  # their number could say something
+        ("Olga says: 4 7 1 1", False),  # words that they offered could say anything
+        ("it at looks Ben", False),  # so could their order
+        ("Ben looks at it \u2683\u2680", False),  # and signs that are no words
     ],
 )
 def test_an_answer_says_what_the_owner_says_and_what_they_know(
     text: str, *, is_relayed_: bool
 ) -> None:
-    assert is_relayed(text, "tell them Ben looks at it", ["the deploy", "olga"]) is is_relayed_
+    known = ["the deploy", "1 2 4 7", "olga"]
+    assert is_relayed(text, "tell them Ben looks at it", known) is is_relayed_
 
 
 @simulated
