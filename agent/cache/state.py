@@ -31,6 +31,10 @@ LIFETIME_S: dict[CacheTtl, float] = {"5m": 300.0, "1h": 3_600.0}
 
 LENGTHS_S = (300.0, 600.0, 1_200.0, 2_400.0, 3_600.0, 7_200.0, 14_400.0, 28_800.0, 57_600.0)
 """Limits of the lengths of gaps, the lifetimes among them."""
+_LOOP_SEGMENTS = 128
+"""Segments in front of the end of what is read whose lifetimes begin anew with it. Among them is
+the one in front of a loop of tools, at which the next turn reads if the loop's thinking is left
+out."""
 _SHORT, _HOUR = LENGTHS_S.index(LIFETIME_S["5m"]) + 1, LENGTHS_S.index(LIFETIME_S["1h"]) + 1
 """Number of the lengths that each lifetime survives."""
 
@@ -253,7 +257,8 @@ class CacheState:
     prefixes of each request where the provider caches by itself.
 
     What is written of the messages behind other messages, for as long, is kept as one with them:
-    the moving end of a conversation. So the steps of a request do not grow with its conversation.
+    the moving end of a conversation. Of its earlier ends, the last ones are used with it. So the
+    steps of a request do not grow with its conversation.
     """
 
     def __init__(self, *, capacity: int = 8_192) -> None:
@@ -306,9 +311,14 @@ class CacheState:
         answer wrote nothing.
         """
         behind = path[read - 1].digest if read else None
-        for used, segment in self._chain(behind):
-            del self._segments[used]  # used segments move to the end: the oldest stand in front
-            self._segments[used] = segment
+        used = dict(self._chain(behind))
+        for one in path[max(0, read - _LOOP_SEGMENTS) : read]:
+            known = self._segments.get(one.digest)
+            if known is not None and at_s < known.expires_s:
+                used[one.digest] = known
+        for digest, segment in used.items():
+            del self._segments[digest]  # used segments move to the end: the oldest stand in front
+            self._segments[digest] = segment
             segment.expires_s = max(segment.expires_s, at_s + LIFETIME_S[segment.lifetime])
         for index, lifetime in writes:
             digest, until_s = path[index].digest, at_s + LIFETIME_S[lifetime]

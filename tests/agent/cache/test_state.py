@@ -75,6 +75,19 @@ def test_use_begins_a_lifetime_anew_and_makes_none_longer() -> None:
     assert found(warmth, PATH, 6_599.0) == (CachedPrefix(0, "1h"),)
 
 
+def test_the_place_in_front_of_a_slow_loop_lives_as_long_as_the_loop() -> None:
+    warmth, said, digest = CacheState(), list[PromptSegment](), A
+    for number in range(8):
+        digest = extend_digest(digest, b"step")
+        said.append(PATH[1]._replace(behind="said", number=number, digest=digest))
+    path = [PATH[0], *said]
+    warmth.record_request(path[:2], read=0, writes=[(0, "1h"), (1, "5m")], at_s=0.0)
+    for read in range(2, 9):  # each step reads what the one before it has written
+        warmth.record_request(path, read=read, writes=[(read, "5m")], at_s=100.0 * read)
+    assert found(warmth, path[:2], 1_099.0) == (CachedPrefix(0, "1h"), CachedPrefix(1, "5m"))
+    assert found(warmth, path[:2], 1_100.0) == (CachedPrefix(0, "1h"),)
+
+
 def test_what_was_written_anew_carries_again_what_still_lives_behind_it() -> None:
     warmth = CacheState()
     warmth.record_request(PATH, read=0, writes=[(0, "5m"), (1, "1h")], at_s=0.0)
