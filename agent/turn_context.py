@@ -580,10 +580,18 @@ class TurnRequest:
             }
 
     def hide_images(self) -> bool:
-        """Repeat the request without images from tools. False: there were none."""
+        """Repeat the request without images from tools, and record none, so that later turns do not
+        send them either. False: there were none.
+        """
         if not self._tool_images:
             return False
-        self._tool_images = {}
+        self._tool_images, done = {}, self.progress.current
+        steps = [
+            replace(step, calls=tuple([replace(one, images=()) for one in step.calls]))
+            for step in done.steps
+        ]
+        self.progress.current = replace(done, steps=tuple(steps))
+        self._hints = (*self._hints, load_prompt("images_refused"))
         self._render_again()
         return True
 

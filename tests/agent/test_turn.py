@@ -583,6 +583,8 @@ def test_a_picture_that_the_provider_refuses_does_not_end_the_turn() -> None:
     refused, again = model.requests[1:3]
     told = [part for part in refused.conversation[-1].parts if not isinstance(part, Image)]
     assert list(again.conversation[-1].parts) == told
+    assert again.now != refused.now, "the model is not told that it sees nothing"
+    assert all(not one.images for step in ended.steps for one in step.calls)
 
 
 async def test_cut_off_in_the_middle_what_is_done_is_kept_and_the_rest_does_not_begin() -> None:
