@@ -36,6 +36,7 @@ from channels.irc.outgoing import MAX_IN_FLIGHT
 from channels.irc.render import (
     FORMATTING,
     max_body_bytes,
+    name_people,
     paginate,
     split_line,
     without_codes,
@@ -136,13 +137,14 @@ class IrcChannel:
     def _paginate(self, post: Post) -> tuple[tuple[str, ...], ...]:
         # A person who is asked to approve something must see all of it.
         page_lines = 0 if post.style == "notice" and not post.private else self._config.page_lines
-        more = f"{self.nick}: more"  # works with any command prefix
-        if not is_room_name(
-            post.to.room
-        ):  # clients show a notice where the person is, not in a chat with us
+        text, more = post.text, f"{self.nick}: more"  # works with any command prefix
+        if not is_room_name(post.to.room):
+            # Clients show a notice where the person is, not in a chat with us.
             more = f"/msg {self.nick} more" if post.style == "notice" else "more"
+        elif post.reply_to is None:  # e.g. a reminder
+            text = name_people(text, (one.name for one in post.notify))
         with use_language(post.language):
-            return paginate(post.text, self._limit(post.to), page_lines, more)
+            return paginate(text, self._limit(post.to), page_lines, more)
 
     def _text_modes(self, at: Address) -> Collection[str]:
         state = self._session and self._session.state

@@ -165,8 +165,8 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
         text = _("{room} is not approved. The operator can add it to the configuration.")
         if can_approve:
             text = _(
-                "{room} is not approved. An admin can write `{command}` there, or the operator can "
-                "add it to the configuration."
+                "{room} is not approved. Invite me there: I show you a code for `{command}`. Or "
+                "the operator can add it to the configuration."
             )
         return refuse(text.format(room=name, command=approve))
     membership = context.membership

@@ -21,7 +21,16 @@ from channels.irc.render import (
     strip_formatting,
 )
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, Post, PostKey, RoomId
+from gateway.core.events import (
+    Address,
+    ChannelName,
+    MessageId,
+    Post,
+    PostKey,
+    RoomId,
+    Sender,
+    SenderId,
+)
 
 B, I = BOLD, ITALIC  # noqa: E741 - as in every IRC client's menu
 
@@ -167,6 +176,19 @@ def test_a_long_text_comes_in_pages_and_says_so() -> None:
     assert irc.split(post(text)) == (*numbered(0, 12), '(page 1 of 3; write "reverie: more")')
     assert irc.split(post(text, 2)) == (*numbered(12, 24), '(page 2 of 3; write "reverie: more")')
     assert irc.split(post(text, 3)) == irc.split(post(text, 9)) == tuple(numbered(24, 30))
+
+
+def test_a_reminder_in_a_room_names_whom_it_is_for_so_that_their_client_tells_them() -> None:
+    boss = Sender(id=SenderId("account:boss"), name="b_ss")
+    reminder = replace(post("your tea is ready"), notify=(boss,))
+    assert channel().split(reminder) == ("b_ss: your tea is ready",)
+    assert channel().split(replace(reminder, text="- a\n- b")) == ("b_ss:", "• a", "• b")
+    named = "B_SS, your tea is ready"
+    assert channel().split(replace(reminder, text=named.replace("_", "\\_"))) == (named,)
+    answer = replace(reminder, reply_to=MessageId("m1"))
+    assert channel().split(answer) == ("your tea is ready",)
+    alone = replace(reminder, to=Address(channel=NAME, room=RoomId("b_ss!account:boss")))
+    assert channel().split(alone) == ("your tea is ready",)
 
 
 def test_a_notice_says_how_to_ask_for_the_next_page_wherever_it_is_shown() -> None:

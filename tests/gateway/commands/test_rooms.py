@@ -304,8 +304,8 @@ async def test_rooms_tells_every_room_once_with_how_it_stands(it: House) -> None
         (
             "#closed",
             (
-                "`here/#closed` is not approved. An admin can write `!room approve` there, or the "
-                "operator can add it to the configuration."
+                "`here/#closed` is not approved. Invite me there: I show you a code for `!room "
+                "approve`. Or the operator can add it to the configuration."
             ),
         ),
         ("there/#closed", "`there/#closed` is not approved."),
