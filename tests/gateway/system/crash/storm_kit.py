@@ -251,6 +251,8 @@ class Storm(Program):
         or its end of the log is lost."""
         self.asked_about: set[str] = set()
         self.model_faults: list[Callable[[], Answer | None]] = []
+        self.sabotage = ""
+        """Python that a process runs before its own first step."""
         self.pause_s = 0.6
         """At most so long somebody is silent who was answered."""
         self.uses_tools = self.edits = self.split = False
@@ -344,6 +346,7 @@ class Storm(Program):
             FAST.format(
                 begun=self._begun_s, speed=self.speed, ahead=self.ahead_s, directory=str(directory)
             )
+            + self.sabotage
             + MAIN
         )
 
