@@ -1,5 +1,5 @@
 # The gateway, with bubblewrap, without the embedded model: docker build -t reverie .
-# With it (about 200 MB more):            docker build -t reverie --build-arg EMBEDDED=yes .
+# With it (125 MB more):                  docker build -t reverie --build-arg EMBEDDED=yes .
 # With servers of tools (MCP):            docker build -t reverie --build-arg MCP=yes .
 # With a store in PostgreSQL:             docker build -t reverie --build-arg POSTGRES=yes .
 # With Vertex AI and a key for it:        docker build -t reverie --build-arg VERTEX=yes .
