@@ -16,6 +16,7 @@ from gateway.config.tools import McpServerConfig, ToolsConfig
 from gateway.core.addresses import is_loopback_host
 from gateway.core.findings import Finding, ok, warning
 from gateway.core.identity import ADMIN_ROLES, ANY_ROOM, ROLE_ORDER
+from gateway.core.installing import in_image
 from gateway.core.permissions import ApprovalMode, ToolPermit, apply_rules
 from gateway.core.tool import permits_of
 from gateway.plugins import find_plugins
@@ -45,7 +46,8 @@ def find_openings(settings: Settings, permits: dict[str, ToolPermit]) -> Iterato
         *_find_open_access(settings),
         *_find_missing_limits(settings.access),
         *_find_open_tools(settings.tools, permits),
-        *_find_open_ports(settings),
+        # What can be reached of a container is decided where its ports are published.
+        *(() if in_image() else _find_open_ports(settings)),
         *_find_open_models(settings),
     ):
         yield warning(code, what, _FIX, key)

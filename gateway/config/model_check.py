@@ -307,6 +307,8 @@ async def _explain_failure(
         fix = (
             "do what the server says; if that is not possible, check base_url, the kind of the "
             "provider and the name"
+            if isinstance(provider, RemoteSettings)
+            else "do that, or choose another provider"
         )
         found.bad("model.answer", f"{name} gave no answer: {error.reason}", fix)
 

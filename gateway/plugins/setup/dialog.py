@@ -27,7 +27,7 @@ BACK: Final = "back"
 LATER, NONE = "later", "none"
 QUESTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "platforms": (
-        "Platforms (telegram, discord, irc; separate several with spaces)",
+        "Platforms (telegram, discord, irc; several with spaces)",
         "telegram, discord, irc; several in quotes",
     ),
     "telegram.url": ("", "another Bot API server"),
@@ -64,14 +64,14 @@ QUESTIONS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "model.provider": (
         "Who answers",
-        "anthropic, openai, compatible, llama.cpp or embedded",
+        "anthropic, openai, gemini, compatible, llama.cpp or embedded",
     ),
     "model.url": ("Its address", "the provider's address"),
     "model.name": ("Model", "the model, as its provider calls it"),
     "persona.name": ("Its name", "name of the bot"),
     "persona.text": ("Its character, in a paragraph", "character of the bot, in a paragraph"),
     "speaks.up": (
-        "May it speak up in rooms without being asked? never, when useful, sometimes",
+        "May it speak up in rooms unasked? never, when useful, sometimes",
         "in rooms, without being asked: never, when useful, or sometimes",
     ),
 }

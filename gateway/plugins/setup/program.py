@@ -190,7 +190,14 @@ def _say_farewell(
         start = "  A gateway is running with this configuration. It reads the changes by itself."
     lines = ["", "Written." if changed else "Nothing has changed."]
     lines += [f"  note: {one}" for one in notes]
-    lines += ["", "Next", f"  {doctor}     checks everything again", start, "", "Talking to it"]
+    lines += [
+        "",
+        "Next, in a container with the same directories" if in_image() else "Next",
+        f"  {doctor}     checks everything again",
+        start,
+        "",
+        "Talking to it",
+    ]
     lines += [line for one in channels for line in one.farewell]
     if without := [one for one in channels if one.owner is None]:
         irc = {one.section["platform"] == "irc" for one in without}

@@ -155,6 +155,13 @@ def test_nothing_is_named_where_nothing_is_open(more: dict[str, Any], tmp_path: 
     assert openings(more, tmp_path) == []
 
 
+def test_what_publishes_the_ports_of_a_container_opens_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REVERIE_IMAGE", "yes")
+    assert openings({"ops": {"host": "0.0.0.0", "token": "t" * 24}}, tmp_path) == []
+
+
 def is_mergeable(more: dict[str, Any]) -> bool:
     """Whether it holds no list, which would take the place of another's."""
     return "rules" not in more.get("tools", {}) and "agents" not in more
