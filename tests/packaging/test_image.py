@@ -46,7 +46,7 @@ def test_the_image_is_small_and_runs_hardened(engine: dict[str, str], tmp_path: 
     (base,) = set(re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE))
     # What looks for packages trusts whom this machine trusts.
     (tmp_path / "pip.conf").write_text("[global]\ncert = /run/certificates\n")
-    for command in (
+    commands: list[list[str | Path]] = [
         [
             *("mmdebstrap", "--quiet", "--variant=minbase", "--include=usr-is-merged"),
             "--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr",
@@ -60,5 +60,6 @@ def test_the_image_is_small_and_runs_hardened(engine: dict[str, str], tmp_path: 
             *(f"--volume={tmp_path / 'pip.conf'}:/etc/pip.conf:ro", ROOT),
         ],
         [ROOT / ".ci/image", "reverie", "podman"],
-    ):
+    ]
+    for command in commands:
         subprocess.run(command, env=engine, check=True)
