@@ -138,14 +138,20 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
         (is_quiet, f"it is quiet until {_format_date(state.quiet_until)}"),
         (state.presence == "sleeping", "the people are asleep"),
         (
-            state.autonomous >= policy.max_autonomous_turns,
-            f"{state.autonomous} turns in a row (max_autonomous_turns)",
+            (row := count_in_a_row(state, policy, at)) >= policy.max_autonomous_turns,
+            f"{row} turns in a row (max_autonomous_turns)",
         ),
         (state.turns_today >= policy.daily_turns, f"{state.turns_today} turns today (daily_turns)"),
         (state.spent_up, "its money for today is spent (daily_cost_usd)"),
         (_free_lanes(state, policy) <= 0, "every lane is taken"),
     )
     return tuple(reason for holds, reason in reasons if holds)
+
+
+def count_in_a_row(state: DmnState, policy: DmnPolicy, at: datetime) -> int:
+    """Return the number of autonomous turns in a row, which half of the time of rest ends."""
+    waited_s = (at - state.began).total_seconds() if state.began is not None else 0.0
+    return state.autonomous if waited_s < policy.resting_s / 2 else 0
 
 
 def due_conversations(
@@ -442,46 +448,48 @@ def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
         ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
         state = replace(state, mode=DmnMode.RESTING)
     lower = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
-    promised = tuple(one for one in candidates if one in signal.promised)
-    awake = replace(state, presence="present") if promised else state
-    if blocking_reasons(awake, policy, signal.at):
-        return lower, ends
-    if state.presence == "sleeping":
+    free, promised = state, tuple(one for one in candidates if one in signal.promised)
+    if promised and blocking_reasons(state, policy, signal.at):
         candidates = promised
+        free = replace(state, presence="present", autonomous=0, turns_today=0, spent_up=False)
+    if blocking_reasons(free, policy, signal.at):
+        return lower, ends
     if candidates:
         due = tuple(
             conversation for conversation in candidates if conversation not in signal.arriving
         )
-        state, starts = _start_turns(state, due, policy)
+        state, starts = _start_turns(state, due, policy, signal)
         return state, (*ends, *starts)
     if _may_dream(state, signal, policy):
-        state = _count_turn(_clear_pending(state, policy.inner), policy.inner)
+        state = _count_turn(_clear_pending(state, policy.inner), policy, signal.at)
+        state = replace(state, running=(*state.running, policy.inner))
         dreaming = replace(state, mode=DmnMode.DREAMING, dreamt=signal.at, spared=False)
         return dreaming, (Dream(),)
     return lower, ends
 
 
-def _start_turns(state: DmnState, due: tuple[ConversationId, ...], policy: DmnPolicy) -> StepResult:
-    most = min(
-        _free_lanes(state, policy),
-        policy.max_autonomous_turns - state.autonomous,
-        policy.daily_turns - state.turns_today,
-    )
+def _start_turns(
+    state: DmnState, due: tuple[ConversationId, ...], policy: DmnPolicy, signal: Tick
+) -> StepResult:
     starts = []
-    for conversation in due[:most]:
+    for conversation in due[: _free_lanes(state, policy)]:
+        row = count_in_a_row(state, policy, signal.at)
+        if conversation not in signal.promised:
+            if row >= policy.max_autonomous_turns or state.turns_today >= policy.daily_turns:
+                continue
+            state = _count_turn(state, policy, signal.at)
         goes_on = conversation in state.continuing and conversation not in state.pending
         is_owed = goes_on or conversation in state.pending
         state = replace(state, foraged_today=state.foraged_today + (not is_owed))
-        state = _count_turn(_clear_pending(state, conversation), conversation)
+        state = _clear_pending(state, conversation)
+        state = replace(state, running=(*state.running, conversation))
         starts.append(StartTurn(conversation=conversation, autonomous=True, continuing=goes_on))
     return state, tuple(starts)
 
 
-def _count_turn(state: DmnState, conversation: ConversationId) -> DmnState:
-    running = (*state.running, conversation)
-    return replace(
-        state, running=running, autonomous=state.autonomous + 1, turns_today=state.turns_today + 1
-    )
+def _count_turn(state: DmnState, policy: DmnPolicy, at: datetime) -> DmnState:
+    row = count_in_a_row(state, policy, at)
+    return replace(state, autonomous=row + 1, began=at, turns_today=state.turns_today + 1)
 
 
 def _may_dream(state: DmnState, signal: Tick, policy: DmnPolicy) -> bool:

@@ -139,7 +139,9 @@ class DmnState:
     """True: the inner turn was interrupted once already, and is not interrupted again."""
     presence: PresenceLevel = "present"
     autonomous: int = 0
-    """Autonomous turns since a person last spoke to the agent."""
+    """Autonomous turns in a row: since a person last spoke to the agent, or it had rested."""
+    began: datetime | None = None
+    """Start of the last of them."""
     day: str = ""
     """UTC date of the next three fields."""
     turns_today: int = 0
@@ -239,7 +241,8 @@ class Tick:
     """Conversations in which no turn begins now: a person has just spoken to the agent, and the
     `Noticed` that follows in a moment begins the turn."""
     promised: tuple[ConversationId, ...] = ()
-    """Conversations where the time has come for which people asked: also while they sleep."""
+    """Conversations where the time has come for which people asked. What they may have limits
+    these, and not the sleep of people or the number of autonomous turns."""
 
 
 @frozen

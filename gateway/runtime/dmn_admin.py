@@ -183,7 +183,7 @@ def snapshot_dmn(agent: "Agent", now: datetime, state: DmnState | None = None) -
         ),
         held=dmn.blocking_reasons(state, policy, now),
         low=state.low,
-        in_a_row=state.autonomous,
+        in_a_row=dmn.count_in_a_row(state, policy, now),
         max_in_a_row=policy.max_autonomous_turns,
         turns_today=state.turns_today if today else 0,
         daily_turns=policy.daily_turns,

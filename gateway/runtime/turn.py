@@ -286,13 +286,8 @@ class TurnRunner:
 
     async def _record(self, turn: Turn, outcome: TurnOutcome) -> TurnEnded:
         """Record how the turn ended, and post its answer; or leave its input to another turn."""
-        hit = turn.limit_hit
-        if hit is not None and outcome.is_over_budget and not hit.is_own:
-            outcome = replace(outcome, is_over_budget=False, reason=hit.rule)
-            await self._record_over_budget(turn, hit)
-        elif outcome.is_over_budget:
-            logger.warning("no more turns of its own today: dmn.daily_cost_usd")
-            turn.context.agent.send(BudgetSpent(at=turn.context.gateway.clock.now()))
+        if outcome.is_over_budget:
+            outcome = await self._settle_over_budget(turn, outcome)
         people = turn.context.gateway.people
         if are_blocked(people, turn.place, turn.handle.requesters):
             turn.handle.drop_reason = turn.handle.drop_reason or BLOCKED_REASON
@@ -328,6 +323,21 @@ class TurnRunner:
         )
         if not never_asked or outcome.requests or outcome.steps:
             await write_record(turn, outcome, self.services.plugins)
+
+    async def _settle_over_budget(self, turn: Turn, outcome: TurnOutcome) -> TurnOutcome:
+        """Return what comes of a turn whose request no budget covers: people are told which one
+        of theirs, and of what is due.
+        """
+        hit = turn.limit_hit
+        if hit is not None and not hit.is_own:
+            outcome = replace(outcome, is_over_budget=False, reason=hit.rule)
+            await self._record_over_budget(turn, hit)
+        else:
+            logger.warning("no more turns of its own today: dmn.daily_cost_usd")
+            turn.context.agent.send(BudgetSpent(at=turn.context.gateway.clock.now()))
+        if not turn.is_only_due:
+            return outcome
+        return replace(outcome, is_over_budget=False, outcome="replied", text=turn.render_due())
 
     async def _record_over_budget(self, turn: Turn, limit_hit: LimitHit) -> None:
         addressed = [one.message for one in turn.input.messages if is_addressed(one.message)]

@@ -316,7 +316,7 @@ class Turn:
             return False
         if not self.is_awaited:
             return self.autonomous
-        is_promised = any(one.intended for one in self.due)
+        is_promised = bool(self.due) and all(one.intended for one in self.due)
         if self.is_only_due or is_promised:
             return is_promised
         waited_s = (gateway.clock.now() - self.oldest_awaited().at).total_seconds()
@@ -398,8 +398,8 @@ class Turn:
             else "",
         )
 
-    def _explain_failure(self, cause: FailureCause) -> str:
-        """Return what whoever waits is told: of a reminder, its text."""
+    def render_due(self) -> str:
+        """Return what people are told of what is due without a model."""
         lines = list[str]()
         for one in self.due:
             line = (
@@ -408,8 +408,13 @@ class Turn:
                 else _("Reminder: {text}")
             )
             lines.append(line.format(text=escape_markdown(one.text, len(one.text))))
-        is_explained = not self.is_only_due or any(one.intended for one in self.due)
-        return "\n".join([*lines, *([_(FAILURE_TEXTS[cause])] if is_explained else [])])
+        return "\n".join(lines)
+
+    def _explain_failure(self, cause: FailureCause) -> str:
+        """Return what whoever waits is told: of a reminder, its text."""
+        is_told = self.is_only_due and not any(one.intended for one in self.due)
+        why = "" if is_told else _(FAILURE_TEXTS[cause])
+        return "\n".join(filter(None, (self.render_due(), why)))
 
     def to_entry(self, outcome: TurnOutcome) -> NewEntry:
         """Return the entry of its record."""

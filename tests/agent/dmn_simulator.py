@@ -75,6 +75,8 @@ class Counts:
     """Turns that the shell itself has counted, to compare with the limits."""
 
     in_a_row: int = 0
+    began: datetime | None = None
+    """Start of the last of them."""
     by_day: dict[str, int] = field(default_factory=dict)
     refused_on: set[str] = field(default_factory=set)
 
@@ -431,7 +433,9 @@ class Shell:
         assert before.presence != "sleeping"
         assert not self.queue, "people go first"
         counts, day = self.counts, self.now.date().isoformat()
-        counts.in_a_row += 1
+        pause = timedelta(seconds=self.policy.resting_s / 2)
+        has_rested = counts.began is not None and self.now - counts.began >= pause
+        counts.in_a_row, counts.began = 1 if has_rested else counts.in_a_row + 1, self.now
         counts.by_day[day] = counts.by_day.get(day, 0) + 1
         assert self.state.foraged_today <= self.policy.forage_per_day, "so many looks a day"
         assert counts.in_a_row <= self.policy.max_autonomous_turns, "so many in a row"

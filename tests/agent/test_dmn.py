@@ -103,13 +103,25 @@ def test_an_agent_at_rest_looks_once_at_what_is_low_for_an_hour() -> None:
     assert dmn.load_state(dmn.dump_state(state)).low_since is None, "noticed again"
 
 
-def test_what_people_asked_for_at_this_time_does_not_wait_until_they_have_slept() -> None:
+def test_what_people_asked_for_at_this_time_is_held_by_no_sleep_and_no_number_of_turns() -> None:
     asleep = replace(R, presence="sleeping", pending=(A, B))
     after, effects = dmn.step(asleep, Tick(at=NOW, promised=(B, C)), POLICY)
     assert [one for one in effects if isinstance(one, StartTurn)] == [start(B, autonomous=True)]
     assert after.pending == (A,)
+    spent = replace(R, pending=(A, B), autonomous=3, began=NOW, turns_today=5, spent_up=True)
+    after, effects = dmn.step(spent, Tick(at=NOW, promised=(B,)), POLICY)
+    assert [one for one in effects if isinstance(one, StartTurn)] == [start(B, autonomous=True)]
+    assert (after.autonomous, after.turns_today) == (3, 5), "it is not the agent's own"
     for held in (replace(asleep, quiet_until=LATER), replace(asleep, mode=DmnMode.OFF)):
         assert dmn.step(held, Tick(at=NOW, promised=(B,)), POLICY)[0].pending == (A, B)
+
+
+def test_after_a_rest_turns_are_no_more_in_a_row() -> None:
+    many = replace(R, pending=(A,), autonomous=3, began=NOW)
+    rested = Tick(at=NOW + timedelta(seconds=POLICY.resting_s / 2))
+    assert dmn.step(many, TICK, POLICY)[0].pending == (A,)
+    after = dmn.step(many, rested, POLICY)[0]
+    assert (after.running, after.autonomous) == ((A,), 1)
 
 
 def test_with_one_lane_a_room_may_have_it() -> None:

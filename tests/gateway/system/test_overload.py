@@ -269,3 +269,24 @@ async def test_a_reminder_comes_in_time_without_a_model_and_a_promise_is_kept_on
         assert clock.monotonic() < 93 * 60
         assert "look after the tea" in requests(api)[-1]
         assert words(made)[3] == "It stands on the table."
+
+
+@pytest.mark.parametrize(
+    ("dmn", "said"),
+    [
+        ({"max_autonomous_turns": 1, "daily_turns": 2}, "It is time."),
+        ({"daily_cost_usd": 0.0001}, "Reminder: tea"),
+    ],
+)
+async def test_a_reminder_comes_however_many_came_before_and_with_no_money_left(
+    tmp_path: Path, clock: ManualClock, dmn: dict[str, Any], said: str
+) -> None:
+    async with ModelApi() as api, garden(tmp_path, api.url, clock, dmn=dmn) as made:
+        calls = (("c", "remind", json.dumps({"text": "tea", "every": "10 minutes"})),)
+        api.then(Answer(calls=calls), Answer(text="I will."))
+        api.default = lambda _: Answer(text="It is time.")
+        await asked(made, "remind me of the tea", channel=TELEGRAM)
+        await made.screen.until(1)
+        await made.until(lambda: len(made.screen.parts) == 6, step_s=10)
+        assert words(made)[1:] == [said] * 5
+        assert clock.monotonic() < 51 * 60
