@@ -7,7 +7,7 @@ well-formed. Discord's markup is Markdown with references in angle brackets
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -459,6 +459,7 @@ names."""
 _MAX_EMBED_CHARS = 600
 _MAX_EMBEDS = 3
 _MAX_OPTIONS = 10
+_MAX_COMPONENT_DEPTH = 4
 
 
 def mentions_us(content: str, me: str) -> bool:
@@ -547,14 +548,14 @@ def message_files(data: Json) -> list[Json]:
 
 
 def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> list[str]:
-    """Return content besides the text, as lines of text. `embeds`: include embeds, which only bots
-    can write.
+    """Return content besides the text, as lines of text. `embeds`: include embeds and texts of
+    components, which only bots can write.
     """
     lines = []
     for snapshot in get_objects(message, "message_snapshots")[:_MAX_EMBEDS]:
-        inner = get_object(snapshot, "message")
+        inner = {**get_object(snapshot, "message"), "message_snapshots": ()}
         text = resolve_references(get_str(inner, "content"), mentioned_handles(inner), directory)
-        lines.append(f"[forwarded] {text}".rstrip())
+        lines += [f"[forwarded] {text}".rstrip(), *extra_lines(inner, directory, embeds=True)]
     kinds = ("sticker_items", "stickers")
     stickers = next((found for kind in kinds if (found := get_objects(message, kind))), [])
     lines += ["[sticker]"] * len(stickers)
@@ -567,12 +568,19 @@ def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> 
             f"[poll: {get_str(get_object(poll, 'question'), 'text')} - {' / '.join(answers)}]"
         )
     if embeds:
-        lines += [
-            line
-            for embed in get_objects(message, "embeds")[:_MAX_EMBEDS]
-            if (line := _embed_text(embed))
-        ]
+        texts = [*map(_embed_text, get_objects(message, "embeds")), *_component_texts(message, 0)]
+        lines += list(filter(None, texts))[:_MAX_EMBEDS]
     return lines
+
+
+def _component_texts(holder: Json, depth: int) -> Iterator[str]:
+    """Yield what a message without `content` shows, which only bots can write.
+
+    https://discord.com/developers/docs/components/reference#text-display
+    """
+    for one in get_objects(holder, "components") if depth < _MAX_COMPONENT_DEPTH else ():
+        yield get_str(one, "content")[:_MAX_EMBED_CHARS]
+        yield from _component_texts(one, depth + 1)
 
 
 def _embed_text(embed: Json) -> str:

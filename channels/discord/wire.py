@@ -543,11 +543,7 @@ def _message_text(data: Json, sender: Sender, directory: DiscordDirectory) -> tu
     )
     lines = [text] if text.strip() else []
     others = extra_lines(data, directory, embeds=sender.is_bot)
-    carried = (
-        others
-        if get_objects(data, "message_snapshots") or (sender.is_bot and get_objects(data, "embeds"))
-        else []
-    )
+    carried = others if sender.is_bot or get_objects(data, "message_snapshots") else []
     return "\n".join([*lines, *others]), "\n".join(carried)
 
 

@@ -243,7 +243,7 @@ class CommandDispatcher:
     async def explain(self, routed: Routed, decided: Decision) -> Decision | None:
         """Answer a command without an answer. None: nothing is said.
 
-        A tap waits for one, and a refused command where the platform defers commands. Who may talk
+        A tap waits for one, and so does a command where the platform defers commands. Who may talk
         to the agent but may not use the command is told what it needs, once a minute: alone, or
         where they took the command from a menu. A line in a room that looks like a command may be
         for another bot.
@@ -263,7 +263,7 @@ class CommandDispatcher:
         )
         is_heard = access.role != "blocked" and not command.sender.is_bot
         to = command.at
-        if not tapped and not (deferred and refused and is_heard):
+        if not tapped and not (deferred and is_heard):
             to = self._gateway.channels.private_address(command.at, command.sender)
             is_for_us = command.direct or command.origin == "native" or to != command.at
             now_s = self._gateway.clock.monotonic()
@@ -272,10 +272,11 @@ class CommandDispatcher:
             if not self._explained.try_add(_sender_key(command), now_s, _MAX_REFUSALS_PER_MINUTE):
                 return None
         if not refused:
+            unknown = (
+                _("I do not know this button.") if tapped else _("I do not know that command.")
+            )
             text = (
-                _("I do not know this button.")
-                if row is None
-                else _("That was too much at once. Try again in a minute.")
+                unknown if row is None else _("That was too much at once. Try again in a minute.")
             )
         elif access.allowed and row is not None:
             text = (

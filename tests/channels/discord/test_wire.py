@@ -177,6 +177,22 @@ def test_what_stands_beside_the_text_is_told() -> None:
     shown = message("", author=bot, embeds=embeds).text
     assert shown.startswith("Title - xxx")
     assert len(shown) < 700
+    container = {
+        "type": 17,
+        "components": [{"type": 9, "components": [{"type": 10, "content": "hm"}]}],
+    }
+    assert message("", author=bot, components=[container]).carried == "hm"
+    forward["message_snapshots"][0]["message"] = {  # type: ignore[index]
+        "embeds": embeds[:1],
+        "components": [container],
+        "sticker_items": [{"id": "7", "name": "wave"}],
+    }
+    lines = message("", **forward).carried.split("\n")
+    assert (lines[:2], lines[2][:11], lines[3]) == (
+        ["[forwarded]", "[sticker]"],
+        "Title - xxx",
+        "hm",
+    )
     see = message("see", embeds=embeds)
     assert (see.text, see.carried) == ("see", "")  # people's embeds are previews of their links
 

@@ -213,6 +213,27 @@ async def test_of_many_taps_each_is_answered(tmp_path: Path) -> None:
         assert "too much at once" in gateway.screen.parts[2].body
 
 
+async def test_each_command_that_waits_for_an_answer_gets_one(tmp_path: Path) -> None:
+    """Whoever chose it from a menu of Discord is shown that it is thinking until it is answered."""
+    screen = Screen()
+    menu = ConsoleChannel(CONSOLE, screen.show)
+    menu.capabilities = replace(menu.capabilities, defers_commands=True)
+    async with running(
+        tmp_path,
+        Script(),
+        channels={CONSOLE: menu},
+        access=ROLES,
+        commands={"per_minute": 1},
+    ):
+        given = [("nobody_knows", 1), ("version", 2), ("version", 3)]
+        await emit(menu, *(native(name, "ann", number=number) for name, number in given))
+        await screen.until(3)
+        assert [part.body.split(".")[0] for part in screen.parts][::2] == [
+            "I do not know that command",
+            "That was too much at once",
+        ]
+
+
 async def test_a_repeated_command_is_answered_once(tmp_path: Path) -> None:
     """Also if it would be parsed differently the second time, and if it comes in another batch."""
     async with running(tmp_path, Script(), access=ROLES) as gateway:
