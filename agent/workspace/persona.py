@@ -8,6 +8,7 @@ equal files give equal bytes, whatever program wrote them, wherever they are sto
 agent speaks, on whether the private files were read, or on their length.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Mapping
@@ -180,9 +181,9 @@ def _read_content(root: Path, file: str, limit: int, notes: list[str]) -> bytes 
         real = path.resolve(strict=True)
     except FileNotFoundError:
         return None
-    except (
-        RuntimeError
-    ):  # Python 3.11 and 3.12: a link that leads to itself; later an OSError, ELOOP
+    except (OSError, RuntimeError) as error:  # a link to itself: RuntimeError before Python 3.13
+        if isinstance(error, OSError) and error.errno != errno.ELOOP:
+            raise
         notes.append(f"{path} is not read: it links to itself")
         return None
     if not real.is_relative_to(root):

@@ -642,6 +642,8 @@ class StoreTasks(asyncio.TaskGroup):
         except (
             RuntimeError
         ):  # the group ends: what the last append still starts is cancelled like all else
+            work.close()  # Python 3.13 has closed it
+            work = self._run(coro)
             task = asyncio.get_running_loop().create_task(work, name=name, context=context)
             task.cancel()
         self._running.add(task)

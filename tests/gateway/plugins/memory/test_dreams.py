@@ -198,7 +198,7 @@ async def test_what_is_too_long_is_asked_for_once_more(
     ("thinks", "reason"),
     [
         (model("  "), "the model answered with nothing, twice"),
-        (model("  \x00 "), "the model wrote nothing"),
+        (model("  \x00 "), "the model answered with nothing, twice"),
         (model("```\n```"), "the model wrote nothing"),
         (
             ScriptedModel(
