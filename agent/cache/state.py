@@ -311,14 +311,12 @@ class CacheState:
         answer wrote nothing.
         """
         behind = path[read - 1].digest if read else None
-        used = dict(self._chain(behind))
-        for one in path[max(0, read - _LOOP_SEGMENTS) : read]:
-            known = self._segments.get(one.digest)
-            if known is not None and at_s < known.expires_s:
-                used[one.digest] = known
-        for digest, segment in used.items():
-            del self._segments[digest]  # used segments move to the end: the oldest stand in front
-            self._segments[digest] = segment
+        ends = [one.digest for one in path[max(0, read - _LOOP_SEGMENTS) : read]]
+        known = [(end, self._segments[end]) for end in ends if end in self._segments]
+        alive = {end: segment for end, segment in known if at_s < segment.expires_s}
+        for used, segment in (dict(self._chain(behind)) | alive).items():
+            del self._segments[used]  # used segments move to the end: the oldest stand in front
+            self._segments[used] = segment
             segment.expires_s = max(segment.expires_s, at_s + LIFETIME_S[segment.lifetime])
         for index, lifetime in writes:
             digest, until_s = path[index].digest, at_s + LIFETIME_S[lifetime]

@@ -9,7 +9,8 @@ cumulative, content is chosen by type and never by position.
 import json
 import logging
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Literal
@@ -197,9 +198,10 @@ class AnthropicResponse:
         """Update the usage; fields that are missing keep their last value."""
         if reported is None:
             return
-        if reported.iterations:  # the bill is their sum; the totals beside them leave some out
-            reported = _sum_usage(reported.iterations)
-        new = reported.model_dump(exclude_none=True)
+        new = Counter[str]()
+        # The bill is the sum of the iterations; the totals beside them leave some out.
+        for part in reported.iterations or [reported]:
+            new.update(part.model_dump(exclude_none=True))
         self._told_usage = told = self._told_usage.model_copy(update=new)
         self.usage = Usage(
             input_tokens=told.input_tokens or 0,
@@ -259,16 +261,6 @@ class AnthropicResponse:
     def _arguments_json(self, index: int, block: Json) -> str:
         written = replace_half_escapes(join_surrogates(self._arguments.get(index, "")))
         return written or json.dumps(block.get("input") or {}, ensure_ascii=False)
-
-
-def _sum_usage(parts: Sequence[_AnthropicUsage]) -> _AnthropicUsage:
-    return _AnthropicUsage(
-        input_tokens=sum(part.input_tokens or 0 for part in parts),
-        cache_creation_input_tokens=sum(part.cache_creation_input_tokens or 0 for part in parts),
-        cache_creation_1h=sum(part.cache_creation_1h or 0 for part in parts),
-        cache_read_input_tokens=sum(part.cache_read_input_tokens or 0 for part in parts),
-        output_tokens=sum(part.output_tokens or 0 for part in parts),
-    )
 
 
 def _safe_word(word: str) -> str:

@@ -489,7 +489,11 @@ class GeminiModel(RemoteModel):
         contents = body["contents"]
         assert isinstance(contents, bytes)
         if re.search(r"thought.?signature", reason, re.IGNORECASE):
-            sent = {part.get("thoughtSignature", _UNSIGNED) for part in _all_parts(contents)}
+            sent = {
+                part.get("thoughtSignature", _UNSIGNED)
+                for content in json.loads(contents)
+                for part in content["parts"]
+            }
             if not (new := sent - {_UNSIGNED} - self._refused_signatures):
                 return False
             logger.info(
@@ -502,7 +506,3 @@ class GeminiModel(RemoteModel):
             self._takes_thinking_config = False
             return True
         return False
-
-
-def _all_parts(contents: bytes) -> list[dict[str, str]]:
-    return [part for content in json.loads(contents) for part in content["parts"]]

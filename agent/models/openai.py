@@ -493,7 +493,7 @@ class ChatCompletionResponse:
 
     def __init__(self, *, model: str) -> None:
         self._asked_model = self._model = model
-        self._calls: dict[int, _PartialToolCall] = {}
+        self.calls: dict[int, _PartialToolCall] = {}
         self._index_map: dict[int, int] = {}
         """By index on the wire: the index under which a call is kept, if another call had it
         already."""
@@ -541,11 +541,6 @@ class ChatCompletionResponse:
             self._refused = self._refused or bool(delta.refusal)
         return self.text_halves.join(text) if text else ""
 
-    @property
-    def has_begun_silently(self) -> bool:
-        """Return whether there is something that is not shown: thinking without text, or a call."""
-        return bool(self._details or self._calls)
-
     def _add_thinking(self, delta: _ChatDelta, in_content: str) -> None:
         reasoning = (delta.reasoning_content, delta.reasoning, in_content)
         for thought in reasoning:
@@ -572,15 +567,15 @@ class ChatCompletionResponse:
         # continues the last call.
         index = piece.index
         if index is None:
-            index = len(self._calls) if piece.id or not self._calls else max(self._calls)
-        call = self._calls.setdefault(
+            index = len(self.calls) if piece.id or not self.calls else max(self.calls)
+        call = self.calls.setdefault(
             self._index_map.get(index, index), _PartialToolCall(id="", name="")
         )
         # Others give every call the index 0 (ollama#15457, Gemini): another id and name begin
         # another call.
         if call.id and piece.id and piece.id != call.id and piece.name:
-            self._index_map[index] = max(self._calls) + 1
-            call = self._calls[self._index_map[index]] = _PartialToolCall(id="", name="")
+            self._index_map[index] = max(self.calls) + 1
+            call = self.calls[self._index_map[index]] = _PartialToolCall(id="", name="")
         call.id = call.id or piece.id or ""
         call.extra = piece.extra_content or call.extra
         call.name = call.name or piece.name or ""
@@ -590,7 +585,7 @@ class ChatCompletionResponse:
         """Return the calls in their order. A call without an id gets one that the conversation does
         not have: the number of the calls so far is in it.
         """
-        if not self._calls:
+        if not self.calls:
             return []
         parts = [part for message in conversation for part in message.parts]
         earlier = sum(isinstance(part, ToolCall) for part in parts)
@@ -603,21 +598,21 @@ class ChatCompletionResponse:
                     {"extra_content": call.extra} if call.extra else {}, self._asked_model
                 ),
             )
-            for index, (_, call) in enumerate(sorted(self._calls.items()))
+            for index, (_, call) in enumerate(sorted(self.calls.items()))
         ]
 
     def build_end(self) -> StreamEnd:
         """Return the end of the stream. Call it once `stop_reason` is known."""
         stop = "refused" if self._refused else self.stop_reason or "end"
-        if stop == "end" and self._calls:
+        if stop == "end" and self.calls:
             stop = "tools"  # Ollama and older vLLM send `stop` after tool calls
-        if stop == "tools" and not self._calls:
+        if stop == "tools" and not self.calls:
             stop = "end"
         return StreamEnd(
             stop_reason=stop,
             usage=self._timed_usage or self._usage,
             model=self._model,
-            thinking=write_kept(self.thinking(), self._asked_model) if self._calls else "",
+            thinking=write_kept(self.thinking(), self._asked_model) if self.calls else "",
         )
 
 
@@ -773,7 +768,7 @@ class OpenAIModel(RemoteModel):
                         if chunk.error is not None:
                             raise self._api.read_stream_error(event.data)
                         text = answer.add_chunk(chunk)
-                        if answer.new_thinking or answer.has_begun_silently:
+                        if answer.has_thinking or answer.calls:  # or there is no more to show
                             yield ThinkingDelta(text=answer.new_thinking)
                         said += text
                         begun = begun or bool(text)
