@@ -257,7 +257,7 @@ class _TurnLoop:
         the model is asked again, once.
         """
         reason = f"max_output_tokens ({self._limit_tokens}) cut the answer off"
-        if text := _visible_text(text):
+        if text := join_surrogates(text).strip():
             return TurnOutcome(outcome="replied", text=text, reason=reason, cause="cut")
         if not self._request.is_plain and self._request.think_less():
             self._request.add_hint(CUT_THINKING_HINT.format(limit=self._limit_tokens))
@@ -272,7 +272,7 @@ class _TurnLoop:
         """
         if self._max_rounds == 1:
             self._progress.current = replace(self._progress.current, wants_more=True)
-        if text := _visible_text(answer.text):
+        if text := join_surrogates(answer.text).strip():
             return TurnOutcome(outcome="replied", text=text)
         if self._request.drop_tools():
             return None
@@ -403,17 +403,11 @@ class _TurnLoop:
             self._results[key] = (result, count + 1)
 
 
-def _visible_text(text: str) -> str:
-    """Return the text to post. Empty: a reader would see nothing of it."""
-    text = join_surrogates(text).strip()
-    return text if strip_invisible(text).strip() else ""
-
-
 def _find_outcome(answer: ModelAnswer) -> TurnOutcome | None:
     """Return the outcome of a turn that this answer ends, once its calls are carried out. None: it
     goes on.
     """
-    text = _visible_text(answer.text)
+    text = join_surrogates(answer.text).strip()
     names = {unwrap_call(call).name for call in answer.calls}
     yields = YIELD_TO_USER.name in names
     if STAY_SILENT.name in names:
@@ -467,7 +461,9 @@ async def ask_model(  # noqa: C901 - one case per kind of chunk
         raise
     finally:
         await stream.aclose()
-    if known and answer.text.strip() and not answer.calls:
+    # A text of which a reader would see nothing is none.
+    answer.text = answer.text if strip_invisible(answer.text).strip() else ""
+    if known and answer.text and not answer.calls:
         answer.recover_calls(request, known, may_leak=answer.end.may_leak_calls)
     return answer
 

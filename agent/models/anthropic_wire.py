@@ -294,7 +294,7 @@ class _MessageLayout:
         """Append the part of the suffix that no recalled answer has restored. Return that part."""
         suffix = RequestSuffix(
             *[
-                _remaining_suffix(new.strip(), old)
+                f"{new.strip()}\n".removeprefix(f"{old}\n").strip()
                 for new, old in zip(suffix, self._suffix, strict=True)
             ]
         )
@@ -302,14 +302,6 @@ class _MessageLayout:
             self.messages, suffix, takes_system_messages=self._takes_system_messages
         )
         return suffix
-
-
-def _remaining_suffix(text: str, restored: str) -> str:
-    return (
-        text[len(restored) :].strip()
-        if restored and f"{text}\n".startswith(f"{restored}\n")
-        else text
-    )
 
 
 def _merge_roles(conversation: Iterable[ModelMessage]) -> list[tuple[str, _IndexedParts]]:

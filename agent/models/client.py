@@ -92,11 +92,6 @@ class RequestLimit:
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
         """Oldest first."""
 
-    @property
-    def allowed(self) -> int:
-        """Requests that may be under way now."""
-        return int(self._allowed)
-
     @asynccontextmanager
     async def holding(self, conversation: ConversationId) -> AsyncIterator[str]:
         """Wait until one more request may be made, and count it until the end of the block, which
@@ -133,7 +128,7 @@ class RequestLimit:
             self._admit()
 
     def _admit(self) -> None:
-        while not self._pauses and self._running.total() < self.allowed:
+        while not self._pauses and self._running.total() < int(self._allowed):
             waiting = [one for one in self._waiting if not one[1].done()]
             if not waiting:
                 return

@@ -62,9 +62,8 @@ def main(weights: str) -> None:
         )
         params.n_batch = params.n_ubatch = _BATCH_TOKENS
         params.cache_ram_mib = _CACHE_MIB
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(
-            _THREADS, _count_cores()
-        )
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = min(_THREADS, cores)
         params.cpuparams.poll = params.cpuparams_batch.poll = (
             0  # the same for a wheel with its own threads
         )
@@ -78,10 +77,6 @@ def main(weights: str) -> None:
     line.flush()
     sys.stdin.buffer.read()
     os._exit(0)  # native threads would delay an orderly exit
-
-
-def _count_cores() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 if __name__ == "__main__":
