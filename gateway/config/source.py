@@ -32,11 +32,15 @@ _MAX_NODES = 100_000
 """Aliases can make a short text grow without bound."""
 _MAX_CHARS = 1_000_000
 """Length of one file. A running gateway is slowed down while it reads the files."""
-_REFERENCE_PATTERN = re.compile(r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{")
+_REFERENCE_PATTERN = re.compile(
+    r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{|\A\$[A-Z][A-Z0-9_]+(?=/|\Z)"
+)
+"""The last one is how a shell writes a variable."""
 _QUOTED_PATTERN = re.compile(r"""(["'])[^"'\n]*\1""")
 STAND_IN = re.compile(r"unresolved[a-p]{8}")
 """What stands for a reference that could not be resolved."""
 _UNRESOLVED_LETTERS = str.maketrans("0123456789", "ghijklmnop")
+_YAML_HELP = "texts with #, {, [, * or : need quotes, and lines are indented by spaces"
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _RESOLVERS = {
     "bool": re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"),
@@ -246,7 +250,7 @@ class _YamlFileReader:
         except OSError as error:
             source.add_problem((), f"cannot be read: {error.strerror}")
         except UnicodeDecodeError:
-            source.add_problem((), "is not UTF-8 text")
+            source.add_problem((), "is not UTF-8 text; save it as UTF-8")
         except yaml.YAMLError as error:
             line, why = _explain_yaml_error(error, text)
             source.positions[()] = (self._file, line)
@@ -348,7 +352,9 @@ class _YamlFileReader:
 
 
 def _explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int, str]:
-    """Return the line and the parser's own words, without what they quote of the file."""
+    """Return the line and the parser's own words, without what they quote of the file; and what
+    mostly helps.
+    """
     if isinstance(error, yaml.reader.ReaderError):
         return text.count("\n", 0, error.position) + 1, "contains control characters"
     mark: yaml.Mark | None = getattr(error, "problem_mark", None)
@@ -357,4 +363,4 @@ def _explain_yaml_error(error: yaml.YAMLError, text: str) -> tuple[int, str]:
     why, begun = re.sub(r"'\w[^']*'", "it", str(error.problem)), error.context_mark
     if begun is not None:
         why += f" {error.context} that begins in line {begun.line + 1}, column {begun.column + 1}"
-    return mark.line + 1, f"{why} (column {mark.column + 1})"
+    return mark.line + 1, f"{why} (column {mark.column + 1}); {_YAML_HELP}"

@@ -322,6 +322,7 @@ def problems(directory: Path, env: dict[str, str] | None = None) -> list[tuple[s
 
 IDENTIFY = "PRIVMSG NickServ :IDENTIFY ACCOUNT PASSWORD"
 STAYS = "it stays out until an admin has it join"
+HINT = "; texts with #, {, [, * or : need quotes, and lines are indented by spaces"
 IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
 """Five lines; a sixth is a key of the channel if it is indented by four."""
 
@@ -334,18 +335,22 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             3,
             "",
             "not YAML: did not find expected ',' or ']' while parsing a flow sequence that begins in "
-            "line 2, column 4 (column 2)",
+            f"line 2, column 4 (column 2){HINT}",
             id="bracket",
         ),
         pytest.param(
             "a: b\n c: d",
             2,
             "",
-            "not YAML: mapping values are not allowed in this context (column 3)",
+            f"not YAML: mapping values are not allowed in this context (column 3){HINT}",
             id="indentation",
         ),
         pytest.param(
-            "a: 1\nb: *planted", 2, "", "not YAML: found undefined alias (column 4)", id="alias"
+            "a: 1\nb: *planted",
+            2,
+            "",
+            f"not YAML: found undefined alias (column 4){HINT}",
+            id="alias",
         ),
         pytest.param(
             'store: {path: "a\\0b"}',
@@ -594,6 +599,13 @@ IRC = "channels:\n  i:\n    platform: irc\n    host: localhost\n    nick: n\n"
             id="variable",
         ),
         pytest.param(
+            "ops:\n  token: $REVERIE_TOKEN_OF_MINE",
+            2,
+            "ops.token",
+            "unfinished reference: write ${NAME} or ${file:PATH}, or $${ for a plain ${",
+            id="shell's reference",
+        ),
+        pytest.param(
             "ops:\n  token: ${planted",
             2,
             "ops.token",
@@ -779,7 +791,7 @@ def test_empty_files_lack_what_is_required(tmp_path: Path) -> None:
 
 def test_not_text(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_bytes(b"a: \xff")
-    assert problems(tmp_path) == [("a.yaml", 1, "", "is not UTF-8 text")]
+    assert problems(tmp_path) == [("a.yaml", 1, "", "is not UTF-8 text; save it as UTF-8")]
 
 
 def test_a_value_in_two_files_names_both(tmp_path: Path) -> None:

@@ -336,6 +336,17 @@ MISTAKES = (
         {"store": {"path": "file/r.db"}},
     ),
     Mistake(
+        "a directory as the store", CHECK, 2, "a directory", "name a file", {"store": {"path": "."}}
+    ),
+    Mistake(
+        "the name of a language",
+        CHECK,
+        2,
+        "agents[0].bindings[0].language",
+        "must look like",
+        agent(id="r", bindings=[{"language": "german"}]),
+    ),
+    Mistake(
         "files of an agent where no directory can be",
         CHECK,
         2,
