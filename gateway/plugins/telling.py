@@ -64,7 +64,8 @@ MAX_NAMED: Final = 5
 MAX_HELD: Final = timedelta(hours=4)
 """Longest wait of what is held, unless people sleep or the agent is quiet."""
 MAX_HELD_COUNT: Final = 20
-"""What one owner may have waiting: one post of that length is read, a longer one is not."""
+"""What one owner may have waiting: one post of that length is read, a longer one is not. Half of it
+by others than owners and admins."""
 MAX_CAUSED_PER_DAY: Final = 2
 """What one person who is no owner or admin may have told in a UTC day."""
 REMEMBERED: Final = timedelta(days=7)
@@ -193,8 +194,11 @@ class OwnerTelling(Plugin):
                     "is the limit."
                 )
             waiting = [one for one in told if one.fact.state == "held" and one.fact.to == chat.at]
-            if len(waiting) >= MAX_HELD_COUNT:
-                raise ToolCallRefused(f"{MAX_HELD_COUNT} things wait to be told already.")
+            theirs = [one for one in waiting if one.fact.people]
+            if len(waiting) >= MAX_HELD_COUNT or (
+                not is_free and len(theirs) >= MAX_HELD_COUNT // 2
+            ):
+                raise ToolCallRefused("Too many things wait to be told already.")
             fact = OwnerTold(
                 tell=_tell_id(agent, chat.at, text, now),
                 agent=agent,
@@ -202,7 +206,7 @@ class OwnerTelling(Plugin):
                 who=chat.sender.name,
                 text=text,
                 about=place,
-                people=tuple(dict.fromkeys(keys)),
+                people=() if is_free else tuple(dict.fromkeys(keys)),
                 names=tuple(
                     f"{inline_code(one.name, MAX_NAMED_CHARS)} ({one.role})"
                     for one in people[:MAX_NAMED]
@@ -226,7 +230,7 @@ class OwnerTelling(Plugin):
         state = await self._read_state(fact.agent)
         if self._is_silent(state, now) or state.mode in (DmnMode.PAUSED, DmnMode.OFF):
             return f"{fact.who} is not to be disturbed now, and is told later."
-        if fact.urgency == "now" and self._may_tell_now(fact.to, told, now):
+        if fact.urgency == "now" and self._may_tell_now(fact, told, now):
             return f"{fact.who} is told now."
         return f"{fact.who} is told with what else can wait."
 
@@ -350,7 +354,9 @@ class OwnerTelling(Plugin):
             return held
         told = await find_told(self._store, agent, since=now - timedelta(days=1))
         return [
-            one for one in held if one.fact.urgency == "now" and self._may_tell_now(to, told, now)
+            one
+            for one in held
+            if one.fact.urgency == "now" and self._may_tell_now(one.fact, told, now)
         ]
 
     async def _read_newest(self, to: Address) -> tuple[Seq, DirectChat | None]:
@@ -359,17 +365,23 @@ class OwnerTelling(Plugin):
         )
         return (newest[0].seq, parse_direct_chat(newest[0].fact)) if newest else (Seq(0), None)
 
-    def _may_tell_now(self, to: Address, told: Iterable[Told], now: datetime) -> bool:
-        """Return whether the day's budget has room for one more post."""
-        posts = {
-            one.fact.post
+    def _may_tell_now(self, fact: OwnerTold, told: Iterable[Told], now: datetime) -> bool:
+        """Return whether the day's budget has room for one more post. Others than owners and
+        admins have half of it, so that they keep nothing else from being told.
+        """
+        posted = [
+            one.fact
             for one in told
             if one.fact.state == "posted"
-            and one.fact.to == to
+            and one.fact.to == fact.to
             and one.fact.urgency == "now"
             and _day(one.at) == _day(now)
-        }
-        return len(posts) < self._live.settings.dmn.tell.per_day
+        ]
+        per_day = self._live.settings.dmn.tell.per_day
+        theirs = {one.post for one in posted if one.people}
+        if fact.people and len(theirs) >= (per_day + 1) // 2:
+            return False
+        return len({one.post for one in posted}) < per_day
 
     def _is_silent(self, state: DmnState, now: datetime) -> bool:
         is_quiet = state.quiet_until is not None and state.quiet_until > now

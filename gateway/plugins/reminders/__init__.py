@@ -92,7 +92,7 @@ ROLE_CAPS: Final[Mapping[str, tuple[int, float]]] = {"guest": (2, 600.0), "membe
 """Reminders of one person at the same time, and the seconds between two times of a repeating one.
 Owners and admins have only the limit of each conversation."""
 MAX_REMINDERS: Final = 20
-"""Of one conversation at once."""
+"""Of one conversation at once. Owners and admins find room for as many more."""
 OPEN_TIME: Final = timedelta(days=30)
 """Life of an intention that has neither a time nor an end."""
 MAX_REMINDER_CHARS: Final = 500
@@ -838,9 +838,10 @@ def _find_excess(fact: ReminderSet, role: str, rows: Sequence[ReminderSet]) -> s
     """
     if role in ROLE_CAPS and (excess := _find_role_excess(fact, role, rows)):
         return excess
-    if len(_select_place(rows, fact.agent, fact.place)) >= MAX_REMINDERS:
+    most = 2 * MAX_REMINDERS if role in ADMIN_ROLES else MAX_REMINDERS
+    if len(_select_place(rows, fact.agent, fact.place)) >= most:
         return (
-            f"There are {MAX_REMINDERS} reminders and intentions here already, which is the "
+            f"There are {most} reminders and intentions here already, which is the "
             "limit; drop one first."
         )
     return ""

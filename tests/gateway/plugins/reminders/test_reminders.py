@@ -345,6 +345,9 @@ async def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path
             match="There are 20 reminders and intentions here already, which is the limit; drop",
         ):
             await here.remind("4", at="in 1h")
+        owners = draft("an owner's", place("#a"))
+        found = await here.reminders.add(owners, SpokenTime(at="in 1h"), role="owner")
+        await here.reminders.end(found, "")
         await here.remind("elsewhere", at="in 1h", room="#b")
         await here.own("1", at="in 1h")
         await here.own("2", at="in 1h")
