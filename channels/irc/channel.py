@@ -7,7 +7,7 @@ none.
 import asyncio
 import logging
 import random as _random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -44,6 +44,7 @@ from channels.irc.render import (
 from channels.irc.session import CONNECT_TIMEOUT_S, IrcSession
 from channels.irc.state import (
     ACCOUNT_PREFIX,
+    CLOSED_MODES,
     build_sender_id,
     current_nick,
     direct_chat,
@@ -118,7 +119,7 @@ class IrcChannel:
     def split(self, post: Post) -> tuple[str, ...]:
         pages, state = self._paginate(post), self._session and self._session.state
         page = pages[min(post.page, len(pages)) - 1]
-        if "c" in self._text_modes(post.to):
+        if "c" in (self._room_modes(post.to) or ()):
             page = tuple(filter(str.strip, map(without_codes, page)))
         nicks = state and state.rooms.get(state.isupport.fold(post.to.room))
         if not state or not nicks:
@@ -146,9 +147,9 @@ class IrcChannel:
         with use_language(post.language):
             return paginate(text, self._limit(post.to), page_lines, more)
 
-    def _text_modes(self, at: Address) -> Collection[str]:
+    def _room_modes(self, at: Address) -> set[str] | None:
         state = self._session and self._session.state
-        return state.text_modes.get(state.isupport.fold(at.room), ()) if state else ()
+        return state.room_modes.get(state.isupport.fold(at.room)) if state else None
 
     def _limit(self, at: Address) -> int:
         return max_body_bytes(self._config.nick, (at.thread or "") + message_target(at.room))
@@ -161,7 +162,7 @@ class IrcChannel:
         if not part.body.strip():
             raise ValueError("a part needs text")
         session, target = self._require_target(part.to)
-        is_notice = part.style == "notice" and "T" not in self._text_modes(part.to)
+        is_notice = part.style == "notice" and "T" not in (self._room_modes(part.to) or ())
         command, chat = "NOTICE" if is_notice else "PRIVMSG", direct_chat_of(part.to.room)
         raw = format_line(command, target, trailing=part.body)
         folded = session.state.isupport.fold(target)
@@ -261,11 +262,8 @@ class IrcChannel:
     def audience(self, at: Address) -> Audience | None:
         if at.thread is not None:
             return "thread"
-        if self._session is None:
-            return None
-        state = self._session.state
-        is_open = state.open_rooms.get(state.isupport.fold(at.room))
-        return None if is_open is None else "everybody" if is_open else "room"
+        modes = self._room_modes(at)
+        return None if modes is None else "everybody" if modes.isdisjoint(CLOSED_MODES) else "room"
 
     async def membership(self, at: Address, person: SenderId) -> Membership | None:
         account = person.removeprefix(ACCOUNT_PREFIX) if person.startswith(ACCOUNT_PREFIX) else ""

@@ -117,11 +117,11 @@ class IrcLineContext:
         somebody else has it there. A dead connection of ours may still have it.
         """
         state, nick = self.state, self.state.isupport.fold(self._configured_nick)
-        if nick == state.me:
-            return (state.nick,)
         is_there = nick in state.rooms.get(state.isupport.fold(room), {})
         is_others = is_there and state.hosts(nick) != state.hosts(state.me)
-        return (state.nick,) if is_others else (state.nick, self._configured_nick)
+        return (
+            (state.nick,) if nick == state.me or is_others else (state.nick, self._configured_nick)
+        )
 
 
 def to_notifications(

@@ -115,11 +115,6 @@ class IrcMembership:
         self._send_joins([room for room in self.config.rooms if self._fold(room) not in barred])
         self._joined_s = self._clock.monotonic()
 
-    def follow_invitation(self, room: str) -> None:
-        """Try again at once if that room has refused us: its operators were asked to invite us."""
-        if self._fold(room) in self._refusals:
-            self.join_missing()
-
     def apply_config(self, config: IrcConfig) -> None:
         """Leave rooms that are no longer configured; join those that are new, or that have a new
         key.

@@ -97,8 +97,7 @@ class IrcSession:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Reason of the end of the connection; Denied if another attempt is useless."""
         self._error_text = ""
-        self._is_login_missed = False
-        """Services to which lines of `on_connect` go were away."""
+        self._is_login_missed = False  # services to which `on_connect` speaks were away
 
     def apply_config(self, config: IrcConfig) -> None:
         self.membership.apply_config(config)
@@ -217,14 +216,12 @@ class IrcSession:
                 self._emitter.sync_clock(line)
                 self.outgoing.handle_pong(line)
             case "INVITE" if told.target == self.state.me:
-                self.membership.follow_invitation(line.param(1))
+                self.membership.join_missing()  # perhaps a configured one that refused us
             case "JOIN" | "PART" | "KICK" | "MODE" | "NICK" | "QUIT":
                 if told.entered:
                     self._emitter.sync_clock(line)
                     self._emitter.record_time(line)
                 self.membership.follow(told)
-                if line.command == "MODE":
-                    self._query_modes()
             case command if command.isdecimal() or command == "FAIL":
                 self._handle_reply(told)
         for chat in [chat for chat in self._arrivals if is_sign_of(self.state, chat, line)]:

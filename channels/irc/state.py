@@ -37,11 +37,8 @@ _MAX_ROOMS = 1_000
 _MAX_PEOPLE = 50_000
 """Per room. More people are not tracked: a server must not fill our memory."""
 _MAX_REMEMBERED: Final = 1_000
-_TEXT_MODES: Final = frozenset("cT")
-"""Modes of rooms that refuse formatting (InspIRCd, ircd-hybrid) and notices:
-https://docs.inspircd.org/3/channel-modes/."""
 _MAX_PAST_HOSTS: Final = 10
-_CLOSED_MODES: Final = frozenset("ikpsO")
+CLOSED_MODES: Final = frozenset("ikpsO")
 """Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators
 only (https://modern.ircdocs.horse/#channel-modes)."""
 _WHOIS_FRESH_S: Final = 2.0
@@ -129,10 +126,8 @@ class IrcState:
         """Nick -> `nick!user@host`, or the nick where no more is known."""
         self._past_hosts: dict[str, tuple[str, ...]] = {}
         """Nick -> earlier `user@host` of people whom we saw change it."""
-        self.text_modes: dict[str, set[str]] = {}
-        """Room of ours -> those of its modes that say how one must write there."""
-        self.open_rooms: dict[str, bool] = {}
-        """Room -> whether anybody may enter and find it. Rooms with unknown modes are left out."""
+        self.room_modes: dict[str, set[str]] = {}
+        """Room -> letters of its modes. Rooms with unknown modes are left out."""
         self.unknown_modes: dict[str, None] = {}
         """Rooms whose modes must be requested."""
         self.chat_nicks = LruDict[str, str](_MAX_REMEMBERED)
@@ -279,9 +274,7 @@ class IrcState:
                 owner.until_s = now_s + (_WHOIS_FRESH_MONITORED_S if watched else _WHOIS_FRESH_S)
                 return about
             case "324":  # RPL_CHANNELMODEIS
-                self._set_open(about, is_open=not set(line.param(2)) & _CLOSED_MODES)
-                if about in self.rooms:
-                    self.text_modes[about] = set(line.param(2)) & _TEXT_MODES
+                self._set_modes(about, line.param(2))
             case "353":  # RPL_NAMREPLY
                 self._add_names(self.isupport.fold(line.param(-2)), line.param(-1).split())
             case "354" if line.param(1) == _WHOX_QUERY_TYPE and len(line.params) > _WHOX_ACCOUNT:
@@ -289,7 +282,7 @@ class IrcState:
                 # name.
                 self._set_account(self.isupport.fold(line.param(5)), line.param(_WHOX_ACCOUNT))
             case "473" | "475":  # invite-only, or needs a key
-                self._set_open(about, is_open=False)
+                self._set_modes(about, "i" if line.command == "473" else "k")
             case "731":  # RPL_MONOFFLINE
                 for name in line.param(-1).split(","):
                     self.whois.pop(self.isupport.fold(name.partition("!")[0]), None)
@@ -299,7 +292,7 @@ class IrcState:
         self.whois.pop(nick, None)
         if nick == self.me and (room in self.rooms or len(self.rooms) < _MAX_ROOMS):
             self.rooms[room] = {}
-            self.open_rooms.pop(room, None)
+            self.room_modes.pop(room, None)
             self.unknown_modes[room] = None
         self._add_user(room, nick, line.source)
         if len(line.params) > _EXTENDED_JOIN_PARAMS:
@@ -310,7 +303,6 @@ class IrcState:
         self.rooms.get(room, {}).pop(nick, None)
         if nick == self.me:
             self.unknown_modes.pop(room, None)
-            self.text_modes.pop(room, None)
             self._forget_unseen(self.rooms.pop(room, {}))
         self._forget_unseen([nick])
 
@@ -372,7 +364,7 @@ class IrcState:
             ranks = frozenset(modes[sign] for sign in signs if sign in modes)
             self._add_user(room, nick, mask, ranks)
 
-    def _apply_modes(self, room: str, params: Sequence[str]) -> None:  # noqa: C901 - one case per kind of mode
+    def _apply_modes(self, room: str, params: Sequence[str]) -> None:
         """Apply a change of modes (https://modern.ircdocs.horse/#mode-message) to a room and the
         ranks of people who are there.
 
@@ -382,19 +374,14 @@ class IrcState:
         unknown, too: then nobody in that room has a rank until we enter it again.
         """
         letters = params[0] if params else ""
-        if room in self.open_rooms and not _CLOSED_MODES.isdisjoint(letters):
-            # Set or unset: closed until the server has sent the current modes.
-            self.open_rooms[room] = False
-            self.unknown_modes[room] = None
+        modes = self.room_modes.get(room, set())
         if (nicks := self.rooms.get(room)) is None:
             return
         ranks = frozenset(self.isupport.rank_modes.values())
         lists, always, when_set, never = self.isupport.mode_groups
         on, is_clear, arguments = True, True, iter(params[1:])
         for letter in letters:
-            if letter in _TEXT_MODES:
-                modes = self.text_modes.setdefault(room, set())
-                (modes.add if on else modes.discard)(letter)
+            (modes.add if on else modes.discard)(letter)
             if letter in "+-":
                 on = letter == "+"
             elif letter in ranks:
@@ -409,9 +396,9 @@ class IrcState:
         if not is_clear:
             self.rooms[room] = dict.fromkeys(nicks, frozenset())
 
-    def _set_open(self, room: str, *, is_open: bool) -> None:
-        if room in self.open_rooms or len(self.open_rooms) < _MAX_ROOMS:
-            self.open_rooms[room] = is_open
+    def _set_modes(self, room: str, letters: str) -> None:
+        if room in self.room_modes or len(self.room_modes) < _MAX_ROOMS:
+            self.room_modes[room] = set(letters)
 
     def _set_account(self, nick: str, account: str) -> None:
         self.accounts.pop(nick, None)
