@@ -43,6 +43,7 @@ from agent.models.base import (
 )
 from agent.models.http import (
     DEFAULT_TIMEOUT_S,
+    GEMINI_VERSION,
     HalfJoiner,
     ModelHttpClient,
     RemoteModel,
@@ -404,7 +405,7 @@ class GeminiModel(RemoteModel):
         Raises ValueError for a bad URL or key.
         """
         path = quote(model if "/" in model else f"models/{model}")
-        url = join_endpoint(base_url, f"/{path}:streamGenerateContent")
+        url = join_endpoint(base_url, f"/{path}:streamGenerateContent", GEMINI_VERSION)
         super().__init__(
             ModelHttpClient(
                 url=f"{url}{'&' if '?' in url else '?'}alt=sse",

@@ -424,6 +424,9 @@ class HalfJoiner:
 CONNECT_TIMEOUT_S = 10.0
 """Seconds: a connection that takes longer will not be made (the OpenAI and Anthropic SDKs wait 5
 s)."""
+GEMINI_VERSION = "v1beta"
+"""Of Google's API, as its own SDKs use it: `v1` refuses system instructions as unknown
+(fishjar/kiss-translator#256, vercel/ai#2256), and has no previews."""
 DEFAULT_TIMEOUT_S = 120.0
 """Seconds for the first byte and between bytes: a long prompt on a slow machine is silent for a
 minute."""
@@ -694,9 +697,9 @@ class RemoteModel:
         await self._api.aclose()
 
 
-def join_endpoint(base_url: str, path: str) -> str:
-    """Join a user's base URL and an API path such as `/chat/completions`, with `/v1` between if it
-    is missing.
+def join_endpoint(base_url: str, path: str, version: str = "v1") -> str:
+    """Join a user's base URL and an API path such as `/chat/completions`, with the version between
+    if there is none.
 
     A base URL that already has a version anywhere (`/v1`, `/v1beta/openai`) or ends in `path` is
     left as it is. Raises ValueError if it is not an http(s) URL.
@@ -704,7 +707,7 @@ def join_endpoint(base_url: str, path: str) -> str:
     parts = _split_url(base_url)
     base = parts.path.rstrip("/").removesuffix(path)
     if not any(s[:1] == "v" and s[1:2].isdecimal() for s in base.split("/")):
-        base += "/v1"
+        base += f"/{version}"
     return urlunsplit(parts._replace(path=base + path, fragment=""))
 
 

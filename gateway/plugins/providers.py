@@ -16,7 +16,12 @@ from agent.models.anthropic_wire import (
     find_unsupported_setting,
 )
 from agent.models.base import Model
-from agent.models.http import anthropic_headers, gemini_headers, join_endpoint
+from agent.models.http import (
+    GEMINI_VERSION,
+    anthropic_headers,
+    gemini_headers,
+    join_endpoint,
+)
 from agent.models.local_server import CONTEXT_TOKENS
 from agent.models.settings import (
     KeyedSettings,
@@ -217,8 +222,7 @@ class GeminiConfig(KeyedSettings):
 
     kind: Literal["gemini"]
     base_url: ProviderUrl = "https://generativelanguage.googleapis.com"
-    """Any server with the Gemini API, with `/v1` or without; with `/v1beta` for `*-latest` models,
-    which v1 has not."""
+    """Any server with the Gemini API. `/v1beta` is appended if it has no version."""
     api_key: ProviderKey | None = None
     """From aistudio.google.com. Left out or `none`: no key is sent."""
 
@@ -231,7 +235,10 @@ class GeminiConfig(KeyedSettings):
         return gemini_headers(self.secret)
 
     def list_request(self) -> tuple[str, Mapping[str, str]]:
-        return f"{join_endpoint(self.base_url, '/models')}?pageSize=1000", self.headers
+        return (
+            f"{join_endpoint(self.base_url, '/models', GEMINI_VERSION)}?pageSize=1000",
+            self.headers,
+        )
 
     def listed_models(self, answer: object) -> Sequence[object]:
         return [

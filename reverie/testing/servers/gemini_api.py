@@ -2,8 +2,9 @@
 
     async with GeminiApi() as api: ...      # base_url is api.url
 
-- `/v1/models/NAME:streamGenerateContent?alt=sse` streams the next scripted `Answer`,
-  `:generateContent` sends it whole; `/v1/models` lists `models`; all under `/v1beta`, too.
+- `/v1beta/models/NAME:streamGenerateContent?alt=sse` streams the next scripted `Answer`,
+  `:generateContent` sends it whole; `/v1beta/models` lists `models`. Under `/v1` too, where a
+  system instruction is no known field (vercel/ai#2256, fishjar/kiss-translator#256).
 - STRICT: what Google refuses is refused, kept in `violations`, and not counted against the script.
   The words of refusals are those of reports.
 - Signatures are made from the model and the part that they come with, and must come back with just
@@ -33,9 +34,9 @@ Json = dict[str, Any]
 UNSIGNED = "skip_thought_signature_validator"
 """Taken for every signature (thought-signatures, FAQ)."""
 _PATH = re.compile(
-    r"/v1(?:beta)?/models/([^/:?]+):(streamGenerateContent\?alt=sse|generateContent)"
+    r"/v1(?:alpha|beta)?/models/([^/:?]+):(streamGenerateContent\?alt=sse|generateContent)"
 )
-_LIST = re.compile(r"/v1(?:beta)?/models(\?pageSize=(\d+))?")
+_LIST = re.compile(r"/v1(?:alpha|beta)?/models(\?pageSize=(\d+))?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}", re.ASCII)
 _FIELDS = {
     "request": {
@@ -368,7 +369,10 @@ class GeminiApi(ModelApi):
         if (refused := self._entry(seen.headers, asked[1])) is not None:
             return Reply(answer=refused, events=[])
         seen.body = _in_camel_case(seen.body)
-        if self.strict and (wrong := check(seen.body, asked[1])):
+        wrong = check(seen.body, asked[1])
+        if seen.path.startswith("/v1/") and "systemInstruction" in seen.body:
+            wrong = 'Invalid JSON payload received. Unknown name "systemInstruction"'
+        if self.strict and wrong:
             self.violated(seen, wrong)
             return Reply(answer=error(400, "INVALID_ARGUMENT", wrong), events=[])
         answer = self.take(seen.body)

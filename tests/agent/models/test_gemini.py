@@ -80,7 +80,7 @@ async def test_a_request_on_the_wire() -> None:
         asked = replace(request(*said, tools=(TOOL,)), breakpoints=(marked,), now="It is late.")
         assert text(await ask(model, asked)) == "You said: stable\nvolatile\nIt is late."
         (seen,) = api.seen
-        assert seen.path == f"/v1/models/{FLASH}:streamGenerateContent?alt=sse"
+        assert seen.path == f"/v1beta/models/{FLASH}:streamGenerateContent?alt=sse"
         assert seen.headers["x-goog-api-key"] == KEY
         assert seen.body["systemInstruction"]["parts"] == [
             {"text": "\n\n".join(block.text for block in asked.blocks)}
@@ -95,8 +95,8 @@ async def test_a_request_on_the_wire() -> None:
 @pytest.mark.parametrize(
     ("base", "model", "path"),
     [
-        ("", "models/gemini-x", "/v1/models/gemini-x"),
-        ("/v1beta", "gemini-flash-latest", "/v1beta/models/gemini-flash-latest"),
+        ("", "models/gemini-x", "/v1beta/models/gemini-x"),
+        ("/v1alpha", "gemini-flash-latest", "/v1alpha/models/gemini-flash-latest"),
     ],
 )
 async def test_the_address_takes_a_version_and_the_name_its_prefix(
