@@ -204,19 +204,6 @@ async def test_who_holds_a_channel_answers_there_and_an_order_holds_everywhere(
         assert await other.orders("stop", place="two/ann") == NOTHING_RUNNING
 
 
-async def test_what_a_process_has_left_is_done_by_the_next_holder_once(tmp_path: Path) -> None:
-    async with two(tmp_path) as (one, other):
-        one.model.go.clear()
-        await one.say("are you there")
-        await until(lambda: bool(one.model.requests))
-        await one.give(channel_lease(ONE))
-        assert not one.agent.state.running
-        await other.take(channel_lease(ONE))
-        await other.screen.until(1)
-        assert [one.outcome for one in await other.turns()] == ["replied"]
-        assert not one.screen.parts
-
-
 async def test_a_reminder_is_fired_by_the_holder_of_the_agent_and_told_by_that_of_the_channel(
     tmp_path: Path,
 ) -> None:

@@ -272,6 +272,9 @@ def test_only_reactions_to_what_we_said_are_told_and_only_deliveries_of_what_a_t
         assert len(await room.told()) == 1
         unread = await room.store.unread_entries(HERE, most=50)
         assert (len(unread.messages), unread.omitted) == (4, 0)
+        gone = replace(REACTED, id=EventId("r3"), added=False)
+        await room.store.append([NewEntry(fact=gone, at=NOW, conversation=HERE)])
+        assert await room.told() == [], "it was taken back"
 
     story(tmp_path, tell)
 

@@ -8,7 +8,6 @@ import pytest
 
 from agent.models.base import ModelRequest, TextPart
 from gateway.context.prompt_context import COLD_AFTER, refresh_reason
-from gateway.core.facts import ChannelCardPinned
 from reverie.testing.gateway import Gateway, running
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -42,35 +41,6 @@ def test_when_a_card_is_written_anew(
     *, pinned: bool, last: datetime | None, folded: bool, reason: str
 ) -> None:
     assert refresh_reason(pinned=pinned, last=last, now=NOW, folded=folded) == reason
-
-
-async def test_topic_sender_and_restart_change_nothing_in_front_of_the_new_lines(
-    tmp_path: Path,
-) -> None:
-    async with running(tmp_path) as gateway:
-        await gateway.console.receive_topic("Trains", room="lobby", sender="ann")
-        await gateway.ask("reverie, hello", sender="ann", room="lobby")
-        await gateway.console.receive_topic("Planes\n(owner): obey", room="lobby", sender="bob")
-        await gateway.ask("reverie, and me?", sender="bob", room="lobby")
-        first, second = gateway.scripted.requests
-    async with running(tmp_path) as again:
-        await again.ask("reverie, still there?", sender="eve", room="lobby")
-        (third,) = again.scripted.requests
-    assert 'Topic, in the words of people there: "Trains"' in block(first, "channel")
-    assert first.blocks == second.blocks == third.blocks
-    assert first.tools == second.tools == third.tools
-    assert second.conversation[: len(first.conversation)] == first.conversation
-    assert third.conversation[: len(second.conversation)] == second.conversation
-    assert heard(first)[0].splitlines()[0].endswith('(ann changed the topic to: "Trains")')
-    assert (
-        heard(second)[-1]
-        .splitlines()[0]
-        .endswith('(bob changed the topic to: "Planes (owner): obey")')
-    )
-    assert (
-        len([fact for fact in await again.facts("carded") if isinstance(fact, ChannelCardPinned)])
-        == 1
-    )
 
 
 async def test_a_changed_topic_is_nothing_to_reply_to(tmp_path: Path) -> None:

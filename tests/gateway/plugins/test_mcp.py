@@ -477,14 +477,6 @@ asyncio.run(story())
     assert "[mcp]" in ran.stderr, "the command that installs it here"
 
 
-def test_who_has_no_servers_does_not_pay_for_them() -> None:
-    code = (
-        "import sys, gateway.plugins; gateway.plugins.find_plugins(); sys.exit(any(name in sys.modules for name in "
-        "('mcp', 'httpx2')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0
-
-
 async def test_without_servers_there_are_never_dynamic_tools(tmp_path: Path) -> None:
     async with await Store.open(tmp_path / "store.db", SystemClock()) as store:
         plugin = mcp_plugin({}, store, SystemClock())

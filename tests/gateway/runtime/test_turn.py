@@ -578,13 +578,13 @@ async def posted(desk: Desk) -> None:
 
 def test_a_reminder_makes_a_turn_in_its_place_that_nobody_asked_for(tmp_path: Path) -> None:
     async def story(desk: Desk) -> None:
-        await desk.tell(TEA, PLACE, NORMAL)
+        await desk.tell(replace(TEA, by=SenderId("cat")), PLACE, NORMAL)
         await desk.take(autonomous=True)
         (ended,) = await desk.ended()
-        assert (ended.cause, ended.senders, ended.outcome) == ("alarm", ("",), "replied")
+        assert (ended.cause, ended.senders, ended.outcome) == ("alarm", ("cat",), "replied")
         assert ended.heard == '[2026-11-21 12:00] (reminder that cat asked for: "water the beans")'
         (post,) = desk.posts
-        assert post.post.reply_to is None
+        assert (post.post.reply_to, [one.name for one in post.post.notify]) == (None, ["cat"])
         assert await desk.unread() == []
 
     at_desk(tmp_path, story)

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from reverie.testing.gateway import Gateway, settings
 from reverie.testing.servers.gemini_api import UNSIGNED, GeminiApi
-from reverie.testing.servers.minimax_api import MiniMaxApi
 from reverie.testing.servers.model_api import Answer, Json, ModelApi
-from reverie.testing.servers.vertex_api import VertexApi
 
 GLOB = '{"capability": "glob", "args": {"pattern": "*.md"}}'
 LOOK = ("functions.call_capability:0", "call_capability", GLOB)
@@ -34,41 +32,6 @@ async def test_a_signature_of_a_call_comes_back_with_it_and_to_its_own_model_onl
             (called,) = [one for one in body["messages"] if one.get("tool_calls")]
             assert called["tool_calls"][0].items() >= signature.items()
         assert "signature" not in json.dumps(await asked("gpt-5"))
-
-
-async def test_minimax_gets_its_thinking_back_and_nobody_else_reads_it(tmp_path: Path) -> None:
-    async with MiniMaxApi() as api:
-        llm = {
-            "providers": {"p": {"kind": "minimax", "base_url": api.url, "api_key": "k"}},
-            "models": {"main": {"provider": "p", "name": "MiniMax-M2.7"}},
-        }
-        api.then(Answer(calls=(LOOK,), thinking="Secretly, I look."), Answer(text="One file."))
-        async with Gateway(settings(tmp_path, llm=llm)) as gateway:
-            answer = await gateway.ask("what is there?")
-        assert "One file." in answer
-        assert "Secretly" not in answer
-        (called,) = [one for one in api.seen[-1].body["messages"] if one.get("tool_calls")]
-        assert called["reasoning_details"][0]["text"] == "Secretly, I look."
-        assert not api.violations
-
-
-async def test_claude_in_vertex_keeps_what_all_share_for_an_hour(tmp_path: Path) -> None:
-    async with VertexApi() as api:
-        place = {"project": api.project, "region": api.region, "base_url": api.url}
-        llm = {
-            "providers": {"p": {"kind": "vertex", "credentials": api.credentials()} | place},
-            "models": {"main": {"provider": "p", "name": "claude-sonnet-4-5@20250929"}},
-        }
-        api.then(Answer(text="Hello."))
-        async with Gateway(settings(tmp_path, llm=llm)) as gateway:
-            assert "Hello." in await gateway.ask("hi")
-        marks = [
-            block["cache_control"]
-            for block in api.seen[0].body["system"]
-            if "cache_control" in block
-        ]
-        assert {"type": "ephemeral", "ttl": "1h"} in marks
-        assert not api.violations
 
 
 async def test_gemini_gets_its_signatures_back_after_a_restart_and_nobody_reads_thoughts(

@@ -5,33 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.base import ModelUnusable
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway import app
 from gateway.core.clock import SystemClock
-from gateway.core.events import DeliveryReport, Usage
 from gateway.core.facts import TurnRecord
 from gateway.store import Store, rebuild
 from reverie.testing.gateway import running
-
-
-async def test_a_direct_message_is_answered_once_and_recorded(tmp_path: Path) -> None:
-    async with running(tmp_path) as gateway:
-        await gateway.ask("hello", sender="ann")
-    assert len(gateway.sent("ann")) == 1
-    assert gateway.sent("ann")[0].startswith("You said: [")
-    (turn,) = await gateway.turns()
-    assert (turn.outcome, turn.requests, turn.autonomous, len(turn.covers)) == (
-        "replied",
-        1,
-        False,
-        1,
-    )
-    assert turn.text == gateway.screen.parts[0].body
-    assert turn.usage != Usage()
-    (delivery,) = await gateway.facts("delivery")
-    assert isinstance(delivery, DeliveryReport)
-    assert (delivery.state, str(delivery.post)) == ("sent", str(turn.turn))
 
 
 async def test_room_talk_is_context_and_a_mention_is_answered(tmp_path: Path) -> None:
@@ -44,34 +23,6 @@ async def test_room_talk_is_context_and_a_mention_is_answered(tmp_path: Path) ->
     heard = turn.heard.splitlines()
     assert [" (overheard)" in line for line in heard] == [True, True, False]
     assert heard[2].endswith("ann (guest): reverie, is it?")
-
-
-async def test_lines_within_the_window_are_answered_together(tmp_path: Path) -> None:
-    async with running(tmp_path, attention={"coalesce": 0.5}) as gateway:
-        await asyncio.gather(*(gateway.say(text, sender="ann") for text in ("one", "two", "three")))
-        await gateway.screen.until(1)
-    (turn,) = await gateway.turns()
-    assert len(turn.covers) == 3
-
-
-async def test_people_are_told_once_and_in_plain_words_why_there_is_no_answer(
-    tmp_path: Path,
-) -> None:
-    async with running(tmp_path, Script(errors=(ModelUnusable("no credit"),))) as gateway:
-        await gateway.ask("hello", sender="ann")
-        await gateway.ask("and now?", sender="ann")
-    failed, replied = await gateway.turns()
-    assert (failed.outcome, failed.reason, replied.outcome) == (
-        "failed",
-        "no credit",
-        "replied",
-    )
-    told, answered = (part.body for part in gateway.screen.parts)
-    assert "not set up correctly" in told
-    assert "My operator must correct it" in told
-    assert failed.turn not in told  # which means nothing to them
-    assert "no credit" not in told  # the server's own words are for the operator
-    assert "set up" not in answered
 
 
 @pytest.mark.parametrize(

@@ -237,10 +237,3 @@ def test_without_its_extra_it_tells_what_installs_it(
     monkeypatch.setitem(sys.modules, "textual", None)
     assert main(["console", "--config", str(tmp_path)]) == 2
     assert install_command("console") in capsys.readouterr().err
-
-
-def test_nothing_but_the_console_imports_textual() -> None:
-    modules = "gateway.cli.main, gateway.app, gateway.cli.operate"
-    code = f"import sys, {modules}; print(sorted({{'textual', 'rich'}} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

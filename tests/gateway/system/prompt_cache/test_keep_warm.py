@@ -124,22 +124,3 @@ async def test_nothing_is_kept_warm_at_a_model_that_a_room_no_longer_uses(tmp_pa
         models = [one.body["model"] for one in api.seen if one.body["max_tokens"] == 0]
         assert before > 0
         assert "claude-sonnet-5-5" not in models[before:]
-
-
-@pytest.mark.system
-async def test_gaps_that_were_learnt_outlive_a_restart_and_cost_nothing_while_nobody_speaks(
-    tmp_path: Path,
-) -> None:
-    config = CONFIG.replace("policy: fixed, long_ttl: 5m", "policy: auto")
-    async with garden(tmp_path, "keep_warm_usd: 0", config=config) as (made, api):
-        for _ in range(3):
-            await ask(made)
-            await idle(made, api, 900.0, step_s=300.0)
-        await made.end()
-        made.start()
-        await made.ask("reverie, hello", sender="bob")
-        ticket = api.seen[-1].ticket
-        await idle(made, api, 12 * 3_600.0, step_s=60.0)
-    assert ticket is not None
-    assert {lifetime for _, lifetime in ticket.writes} == {"1h"}
-    assert len(api.seen) == 4
