@@ -41,6 +41,7 @@ from gateway.core.events import (
     Address,
     ChannelName,
     ConnectionChanged,
+    DeliveryReport,
     MessageId,
     Post,
     PostKey,
@@ -120,7 +121,7 @@ class Previews(Plugin):
 
     name = "previews"
     summary = "shows that the agent writes, and its answer as it grows"
-    watches = (ConnectionChanged, PreviewEnded)
+    watches = (ConnectionChanged, DeliveryReport, PreviewEnded)
     abilities = (CanType, CanPreview)
 
     def __init__(self, context: PluginContext) -> None:
@@ -154,6 +155,8 @@ class Previews(Plugin):
                     self._known.discard((at, message))
                 case ConnectionChanged(up=True, channel=name) if self.channels.holds(name):
                     self._track_task(self._recover(name))
+                case DeliveryReport(state="failed") if self.channels.holds(entry.fact.at.channel):
+                    self._track_task(self._clear_refused(entry.fact.post))
 
     @hook
     def on_progress(self, turn: RunningTurn, news: Progress) -> None:
@@ -300,6 +303,13 @@ class Previews(Plugin):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _clear_refused(self, key: PostKey) -> None:
+        """Delete what stands of an answer that was refused: half of it is worse than none."""
+        post, _cause = await self._store.find_post(key)
+        if post is not None:
+            for message in post.previews:
+                self.clear_later(post.to, message)
 
     async def _clear_later(self, at: Address, message: MessageId) -> None:
         try:

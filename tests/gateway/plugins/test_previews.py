@@ -11,12 +11,14 @@ from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.scripted import Script, ScriptRule
 from channels.base import (
     Announce,
+    BeforeSend,
     PostPart,
     RateLimited,
     Rejected,
     SendError,
     Unreachable,
     no_announcement,
+    no_before_send,
     provisional_id,
 )
 from channels.split import split_text
@@ -28,6 +30,7 @@ from gateway.core.events import (
     EventId,
     MessageId,
     Post,
+    Receipt,
     RoomId,
     Usage,
 )
@@ -290,6 +293,22 @@ async def test_an_answer_of_which_somebody_deletes_a_message_is_posted_whole(
         await console.receive_message("hello", sender="ann")
         await until(lambda: len(console.of("sent")) == 4)
     assert (console.standing, console.of("finished")) == ({}, [])
+
+
+async def test_nothing_stands_of_an_answer_that_is_refused(tmp_path: Path) -> None:
+    class Moderated(Short):
+        async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
+            if part.finishes is not None:
+                raise Rejected("blocked by a filter of words")
+            return await super().send(part, before_send)
+
+    console = Moderated()
+    async with running(tmp_path, LONG, channels={CONSOLE: console}):
+        await console.receive_message("hello", sender="ann")
+        await until(lambda: bool(console.of("sent")) and not console.standing)
+    assert len(console.of("unpreview")) > 1
+    assert "filter" in " ".join(console.of("sent"))  # the notice
+    assert await rebuild(tmp_path / "reverie.db") == []
 
 
 async def test_a_reminder_is_posted_as_a_whole_for_an_edit_notifies_nobody(tmp_path: Path) -> None:
