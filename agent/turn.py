@@ -327,8 +327,8 @@ class _TurnLoop:
             found = _collect_results(calls, results)
             repeats = bool(calls) and all(one.text == REPEATED_CALL for one in found)
             self._must_answer = repeats or self._cut_count > MAX_CUT_ANSWERS
-            self._request.show_images(found)
-            records = await self._request.truncator.render_results(calls, found, room)
+            shown = self._request.show_images(found)
+            records = await self._request.truncator.render_results(calls, shown, room)
         except BaseException:
             found = _collect_results(calls, results)
             records = self._request.truncator.render_interrupted(calls, found, room)

@@ -50,6 +50,7 @@ from gateway.core.frozen import frozen
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 
 NO_USAGE = Usage()
+UNSEEN_IMAGES = "(Your model takes no pictures: you do not see it. Do not guess what it shows.)"
 
 
 @frozen
@@ -572,12 +573,19 @@ class TurnRequest:
         self._set_conversation(self.request.conversation)
         return not before
 
-    def show_images(self, results: Sequence[ToolResult]) -> None:
-        """Show images that tools returned, from the next request on."""
-        if self._model.takes_images:
-            self._tool_images |= {
-                reference.sha256: image for result in results for reference, image in result.images
-            }
+    def show_images(self, results: Sequence[ToolResult]) -> Sequence[ToolResult]:
+        """Show images that tools returned, from the next request on. Return the results, which say
+        so if the model takes none.
+        """
+        if not self._model.takes_images:
+            return [
+                replace(one, text=f"{one.text}\n{UNSEEN_IMAGES}") if one.images else one
+                for one in results
+            ]
+        self._tool_images |= {
+            reference.sha256: image for result in results for reference, image in result.images
+        }
+        return results
 
     def hide_images(self) -> bool:
         """Repeat the request without images from tools, and record none, so that later turns do not

@@ -48,7 +48,7 @@ from agent.turn import (
     REPEATED_CALL,
     UNANSWERED_HINT,
 )
-from agent.turn_context import TurnOutcome, TurnProgress
+from agent.turn_context import UNSEEN_IMAGES, TurnOutcome, TurnProgress
 from gateway.core.events import RequestUsage, ToolCallRecord, ToolImage, TurnStep
 from gateway.core.tool_spec import Image, ToolCall, ToolSpec
 from gateway.plugins.files import Files
@@ -562,7 +562,8 @@ def test_images_are_shown_behind_the_results_to_who_sees(sees: bool) -> None:
     ended = run_asks(model, tools)
     told = model.requests[1].conversation[-1].parts
     assert [part for part in told if isinstance(part, Image)] == [IMAGE, IMAGE] * sees
-    assert all(isinstance(part, ToolResult) for part in told[:2])
+    results = [part for part in told[:2] if isinstance(part, ToolResult)]
+    assert [UNSEEN_IMAGES in one.text for one in results] == [not sees, not sees]
     assert ended.steps[0].calls[0].images[0].sha256 == "ab"
 
 
