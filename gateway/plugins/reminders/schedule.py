@@ -12,6 +12,7 @@ the gap is over, one that comes twice runs the first time. An entry for every so
 hours follows the time that has really passed.
 """
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
@@ -31,6 +32,8 @@ from gateway.core.moments import (
 
 MIN_INTERVAL_S: Final = 60
 """Shortest interval; cron fields cannot express a shorter one."""
+DAY_S: Final = 86_400
+_DAILY: Final = re.compile(r"cron \d+ \d+ \* \* (\*|\d) \S+")
 MAX_MISSED: Final = 1_000
 """Largest count of missed times; more count as this many."""
 _MAX_CRON_CHARS: Final = 100
@@ -93,7 +96,8 @@ class SpokenTime:
     """A time: ISO 8601 with or without a time zone, a day, a time of day or both, or a delay from
     now."""
     every: str = ""
-    """Interval; the first time is `at`, or one interval from now."""
+    """Interval; the first time is `at`, or one interval from now. A day or a week is one in the
+    time zone."""
     cron: str = ""
     """Five fields, as `parse_cron` takes them."""
     timezone: str = ""
@@ -172,6 +176,8 @@ def describe_schedule_text(text: str) -> str:
         return text
     if isinstance(schedule, IntervalSchedule):
         return f"every {format_duration(schedule.seconds)}"
+    if found := _DAILY.fullmatch(text):
+        return "every 1d" if found[1] == "*" else "every 7d"
     return "once" if isinstance(schedule, OnceSchedule) else format_schedule(schedule)
 
 
@@ -259,9 +265,12 @@ def parse_spoken_time(
         assert first is not None
         return OnceSchedule(time=first), first.astimezone(UTC)
     schedule = _parse_interval(repeats)
-    return schedule, first.astimezone(UTC) if first is not None else next_time(
-        schedule, ceil_to_second(now)
-    ) or now
+    first = first or ceil_to_second(now) + timedelta(seconds=schedule.seconds)
+    local = first.astimezone(zone)
+    weekday = {DAY_S: "*", 7 * DAY_S: str(local.isoweekday() % 7)}.get(schedule.seconds)
+    if weekday is not None:  # at the same local time also once the clocks have changed
+        schedule = parse_cron(f"{local.minute} {local.hour} * * {weekday}", place)
+    return schedule, first.astimezone(UTC)
 
 
 def _parse_interval(text: str) -> IntervalSchedule:

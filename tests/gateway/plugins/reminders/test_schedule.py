@@ -314,13 +314,24 @@ def test_a_time_that_never_comes_again() -> None:
 def test_in_a_few_words() -> None:
     assert [
         describe_schedule_text(text)
-        for text in ("at 2026-11-22T09:00:00+01:00", "every 5400", "cron 0 9 * * mon UTC")
-    ] == [
-        "once",
-        "every 1h 30m",
-        "cron 0 9 * * MON UTC",
-    ]
+        for text in (
+            "at 2026-11-22T09:00:00+01:00",
+            "every 5400",
+            "cron 0 9 * * mon UTC",
+            "cron 0 9 * * * UTC",
+            "cron 0 9 * * 1 UTC",
+        )
+    ] == ["once", "every 1h 30m", "cron 0 9 * * MON UTC", "every 1d", "every 7d"]
     assert format_duration(0) == "0s"
+
+
+def test_each_day_is_the_same_local_time_also_once_the_clocks_have_changed() -> None:
+    winter = datetime(2026, 3, 27, 12, tzinfo=UTC)
+    schedule, first = parse_spoken_time(SpokenTime(at="7:00", every="1 day"), winter, ZURICH)
+    second = next_time(schedule, first)
+    assert second is not None
+    local_times = [one.astimezone(ZoneInfo(ZURICH)) for one in (first, second)]
+    assert [f"{one:%d %H:%M %Z}" for one in local_times] == ["28 07:00 CET", "29 07:00 CEST"]
 
 
 NOW = datetime(2026, 11, 21, 19, 45, 30, 250_000, tzinfo=UTC)  # 20:45 in Zurich, a Saturday
@@ -390,7 +401,9 @@ def test_once(at: str, schedule: str, first: str) -> None:
     [
         ({"every": "1h"}, "every 3600", "2026-11-21 20:45:31"),
         ({"every": "3600"}, "every 3600", "2026-11-21 20:45:31"),
-        ({"every": "1 day", "at": "9:00"}, "every 86400", "2026-11-22 08:00:00"),
+        ({"every": "1 day", "at": "9:00"}, "cron 0 9 * * * Europe/Zurich", "2026-11-22 08:00:00"),
+        ({"every": "1 week"}, "cron 45 20 * * 6 Europe/Zurich", "2026-11-28 19:45:31"),
+        ({"every": "2 days"}, "every 172800", "2026-11-23 19:45:31"),
         ({"every": "an hour"}, "every 3600", "2026-11-21 20:45:31"),
         ({"cron": "0 9 * * 1-5"}, "cron 0 9 * * 1-5 Europe/Zurich", "2026-11-23 08:00:00"),
         ({"cron": "@daily"}, "cron 0 0 * * * Europe/Zurich", "2026-11-21 23:00:00"),
