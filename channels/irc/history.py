@@ -22,7 +22,7 @@ from channels.irc.connection import IrcConnection
 from channels.irc.inbound import IrcEvent, IrcLineContext, sent_at, to_notifications
 from channels.irc.outgoing import IrcOutgoing
 from channels.irc.state import Batch, Changes
-from channels.irc.wire import NO_TAGS, IrcLine, format_line, is_from_bouncer
+from channels.irc.wire import NO_TAGS, IrcLine, format_line, is_from_bip, is_from_bouncer
 from channels.text import get_datetime
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
@@ -220,7 +220,8 @@ class IrcEmitter:
         """
         now, line = self._clock.now(), told.line
         sent = sent_at(line, now)
-        is_old = "time" in line.tags and sent - self._skew < self._begun - _LIVE_WINDOW
+        is_early = "time" in line.tags and sent - self._skew < self._begun - _LIVE_WINDOW
+        is_old = is_early or is_from_bip(line)
         read_at = now if is_old else sent  # lines arrive in order, so people are as they were then
         fresh_id = partial(self._event_id, line, is_old=is_old)
         for notification in to_notifications(told, self._context, read_at, fresh_id):

@@ -22,6 +22,7 @@ _ROOMS_PER_JOIN = 10
 _BYTES_PER_JOIN = 400
 """A server cuts lines longer than 512 bytes, and half a room's name is another room's."""
 _REMEDIES: Final = {
+    "470": "its operators send the bot elsewhere: ask them, or configure that room",
     "471": "it is full: ask its operators for a higher limit (+l)",
     "473": "have an operator there invite the bot, or put it on the list of who may come (+I)",
     "474": "ask its operators to lift the ban",

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from channels.irc.wire import IrcLine, Isupport, format_line
+from channels.irc.wire import IrcLine, Isupport, format_line, is_from_bip
 from gateway.core.events import RoomId, Sender, SenderId
 from gateway.core.ratelimit import LruDict
 
@@ -193,8 +193,7 @@ class IrcState:
             return self._close_batch(line, name) if len(batch.lines) >= _MAX_BATCH_LINES else None
         nick, target = self.isupport.fold(line.source.nick), self.isupport.fold(line.param(0))
         is_mine = nick == self.me
-        if nick in self._masks and "@" not in self._masks[nick] and line.source.host:
-            self._masks[nick] = line.source
+        self._learn_mask(line, nick)
         if line.command == "JOIN":
             self._join(line, nick, target)
         account = self.accounts.get(nick)
@@ -239,6 +238,12 @@ class IrcState:
         return Changes(
             line, nick, target, is_mine, account, rooms, entered, left, is_netsplit, whois
         )
+
+    def _learn_mask(self, line: IrcLine, nick: str) -> None:
+        if is_from_bip(line):
+            self.is_bouncer = True
+        elif nick in self._masks and "@" not in self._masks[nick] and line.source.host:
+            self._masks[nick] = line.source
 
     def _apply_batch(self, line: IrcLine) -> Changes | None:
         sign, name, kind = line.param(0)[:1], line.param(0)[1:], line.param(1).lower()

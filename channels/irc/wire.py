@@ -368,10 +368,10 @@ def refusal_error(reason: str) -> SendError:
     return RateLimited(reason, retry_after_s=float(seconds[1]) if seconds else _TOO_FAST_S)
 
 
-# Bouncers speak for themselves on our connection: ZNC (https://wiki.znc.in) and soju
-# (https://soju.im). What their own nicks are told is a command line of theirs, so they are nobody
-# to talk to. They stay connected to us while they have no connection to the network: then the link
-# is down.
+# Bouncers speak for themselves on our connection: ZNC (https://wiki.znc.in), soju
+# (https://soju.im) and bip. What their own nicks are told is a command line of theirs, so they are
+# nobody to talk to. They stay connected to us while they have no connection to the network: then
+# the link is down.
 CAP_PREFIXES: Final = ("znc.in/", "soju.im/")
 """Beginnings of capabilities that only bouncers offer."""
 NETWORK_CAPS: Final = frozenset({"soju.im/bouncer-networks", "soju.im/bouncer-networks-notify"})
@@ -381,7 +381,11 @@ _ZNC_HOST: Final = "znc.in"
 _ZNC_SERVER: Final = "irc.znc.in"
 _ZNC_STATUS_PREFIX: Final = "*"
 """ZNC's default StatusPrefix. No server allows it in a nick (RFC 2812 section 2.3.1)."""
-_SOJU_SERVICE: Final = "bouncerserv"
+_SERVICES: Final = frozenset({"bouncerserv", "-bip"})
+"""Of soju and bip, in lower case."""
+_BIP_HOSTS: Final = frozenset({"b.i.p", "bip.bip.bip"})
+"""Hosts of what bip (https://bip.milkypond.org) says itself and plays back. It offers no
+capabilities, and plays back without times."""
 _NETWORK_LOST = re.compile(
     r"Disconnected from IRC|.*you are not connected to IRC|disconnected from |failed "
     r"connecting/registering to "
@@ -393,7 +397,12 @@ _NETWORK_STATE = re.compile(r"(?:^|;)state=(?!connected)")
 
 def is_bouncer_nick(nick: str) -> bool:
     """Return whether a nick is one of a bouncer itself, such as `*status`."""
-    return nick.startswith(_ZNC_STATUS_PREFIX) or nick.lower() == _SOJU_SERVICE
+    return nick.startswith(_ZNC_STATUS_PREFIX) or nick.lower() in _SERVICES
+
+
+def is_from_bip(line: IrcLine) -> bool:
+    """Return whether bip made a line, perhaps of an older one of the person that it names."""
+    return line.source.host in _BIP_HOSTS
 
 
 def is_from_bouncer(line: IrcLine) -> bool:

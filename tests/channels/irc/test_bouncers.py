@@ -1,5 +1,6 @@
 """Behind a bouncer: it is nobody to talk to, and while it has no network the link is down."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
@@ -42,6 +43,7 @@ async def behind(
         ":*buffextras!znc@znc.in PRIVMSG #room :reverie: somebody joined",
         f"{SERVICE}connected to Fakenet",
         ":BouncerServ!BouncerServ@BouncerServ PRIVMSG reverie :hi",
+        ":-bip!bip@b.i.p PRIVMSG #room :20:02 -!- reverie!rev@test.host has joined #room",
     ],
 )
 async def test_a_bouncer_is_nobody(line: str) -> None:
@@ -51,6 +53,31 @@ async def test_a_bouncer_is_nobody(line: str) -> None:
         await settled(bot, "read")
         assert (run.messages, run.links) == ([], [True])
         assert bot.lines[before:] == ["PONG :read"]
+
+
+async def test_what_bip_plays_back_is_context_and_says_nothing_of_who_is_there_now() -> None:
+    """Lines of bip 0.9.3."""
+    async with Ircd(Options(caps=None)) as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        for line in (
+            ":reverie!bip@bip.bip.bip JOIN #room",
+            ":b.i.p 353 reverie = #room :reverie @kai",
+            ":b.i.p 366 reverie #room :End of /NAMES list.",
+            ":-bip!bip@b.i.p PRIVMSG #room :20:02:12 -!- reverie!rev@test.host has joined #room",
+            ":kai!bip@b.i.p PRIVMSG #room :20:02:12> reverie: old",
+            ":kai!kai@home PRIVMSG #room :reverie: new",
+        ):
+            bot.send(line)
+        await run.message(2)
+        old, new = run.messages
+        assert (old.text, old.kind, old.history) == ("20:02:12> reverie: old", "room", True)
+        assert (new.kind, new.sender.id, new.history) == ("mention", "mask:kai!kai@home", False)
+        ircd.people["kai"] = "kai!kai@home", ""
+        sending = asyncio.create_task(run.channel.send(part("psst", room="kai!kai@home")))
+        await ircd.received("PRIVMSG kai :psst")
+        await sending
+        assert not any(line.startswith("PART") for line in ircd.lines)
 
 
 @pytest.mark.parametrize(
