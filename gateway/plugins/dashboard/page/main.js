@@ -93,6 +93,7 @@ let wasLive = false;
 const events = new Events(heard, (state, error) => {
   const tone = { live: "done", refused: "bad" }[state] ?? "open";
   const isTold = wasLive && state === "connecting"; // as reconnecting
+  $("ready").hidden = state !== "live";
   if (!isTold) put($("connection"), chip(state, tone, "The connection for live events"));
   if (state === "live" && wasLive) loadAll(); // what happened meanwhile
   wasLive ||= state === "live";

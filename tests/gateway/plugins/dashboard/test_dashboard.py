@@ -797,6 +797,7 @@ def test_a_restart_in_the_middle_loses_nothing_and_doubles_nothing(
         expect(row(page, "before it")).to_have_count(1)
         gateway.end()
         expect(page.locator("#connection")).to_contain_text("reconnecting")
+        expect(page.locator("#ready")).to_be_hidden()
         gateway.begin()
         gateway.say("while nobody looked", channel=IRC, sender="ann", room="#one")
         expect(page.locator("#connection")).to_have_text("live", timeout=RESTORED_MS)
