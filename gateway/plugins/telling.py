@@ -490,13 +490,16 @@ def find_same(
 ) -> Told | None:
     """Return what that owner was told, or is to be told, in nearly the same words. None: nothing.
 
-    The share of common words decides, and it need not be as large for the same place; numbers have
-    to be the same. Pure.
+    The share of common words decides, and it need not be as large for the same place where one text
+    only says more; numbers have to be the same. Another word in place of one is news: "the backup
+    failed" after "the deploy failed". Pure.
     """
     words = words_of(text)
     for one in told:
         before = words_of(one.fact.text)
-        share = SAME_PLACE_SHARE if one.fact.about == place else SAME_SHARE
+        says_more = words <= before or before <= words
+        is_near = one.fact.about == place and says_more
+        share = SAME_PLACE_SHARE if is_near else SAME_SHARE
         common = len(words & before) / max(1, len(words | before))
         if one.fact.to == to and common >= share and _numbers(words) == _numbers(before):
             return one
