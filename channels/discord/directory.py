@@ -205,10 +205,10 @@ class DiscordDirectory:
         """Return the guild of a room, or the guild that has this id; empty: none, or unknown."""
         return room if room in self._guilds else self.guild_of(room)
 
-    def is_direct(self, channel: str) -> bool:
-        """Return whether it is a chat outside of guilds; True for unknown channels."""
+    def is_direct(self, channel: str, *, if_unknown: bool = True) -> bool:
+        """Return whether it is a chat outside of guilds; `if_unknown` for unknown channels."""
         place = self.places.get(channel)
-        return place is None or place.kind in DIRECT_TYPES
+        return if_unknown if place is None else place.kind in DIRECT_TYPES
 
     def audience(self, at: Address) -> Audience | None:
         """Return the audience of a place:
@@ -556,9 +556,7 @@ def extra_lines(message: Json, directory: DiscordDirectory, *, embeds: bool) -> 
         inner = {**get_object(snapshot, "message"), "message_snapshots": ()}
         text = resolve_references(get_str(inner, "content"), mentioned_handles(inner), directory)
         lines += [f"[forwarded] {text}".rstrip(), *extra_lines(inner, directory, embeds=True)]
-    kinds = ("sticker_items", "stickers")
-    stickers = next((found for kind in kinds if (found := get_objects(message, kind))), [])
-    lines += ["[sticker]"] * len(stickers)
+    lines += ["[sticker]"] * len(get_objects(message, "sticker_items"))
     if poll := get_object(message, "poll"):
         answers = [
             get_str(get_object(answer, "poll_media"), "text")

@@ -361,12 +361,12 @@ class InteractionResponder:
         """
         stem = part.key.rpartition("#")[0] or part.key
         pending = self._find_pending(part, stem)
+        is_direct = self._directory.is_direct(part.to.room, if_unknown=False)
         if (
             pending is None
             or not await _is_acknowledged(pending)
             or self._clock.monotonic() >= pending.expires_s
         ):
-            is_direct = self._directory.is_direct(part.to.room)
             if part.private and not is_direct and stem not in self._public_posts:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION_PREFIX):
                     raise Rejected("the command is too old to be answered privately")
@@ -380,7 +380,7 @@ class InteractionResponder:
         try:
             return await self._answer(part, pending, content, before_send)
         except Rejected:
-            if (part.private or pending.is_private) and not self._directory.is_direct(part.to.room):
+            if (part.private or pending.is_private) and not is_direct:
                 raise
             pending.expires_s = 0.0  # the token is no longer valid: the rest goes to the room
             return None

@@ -262,6 +262,8 @@ async def test_a_private_answer_in_a_direct_chat_that_comes_too_late_is_a_messag
     await run.channel.send(part("lost", direct, key="q#0", reply_to="interaction:5", private=True))
     await run.channel.send(part("more", direct, key="q#1", private=True))
     assert (api.texts(direct), api.offences) == (["late", "lost", "more"], [])
+    with pytest.raises(Rejected, match="too old"):  # of a place that is not known yet
+        await run.channel.send(part("x", "99", key="r#0", reply_to="interaction:6", private=True))
 
 
 @pytest.mark.channel(commands=COMMANDS)
