@@ -59,12 +59,13 @@ from channels.base import (
 from channels.split import utf16_length
 from channels.telegram.api import TelegramApi, TelegramBot
 from channels.telegram.config import TelegramConfig
-from channels.telegram.ids import TAP_PREFIX, TelegramCursor, parse_message_number
+from channels.telegram.ids import TAP_PREFIX, TelegramCursor
 from channels.telegram.outgoing import (
     MAX_FILE_BYTES,
     MAX_TAP_ANSWER_CHARS,
     NO_LINK_PREVIEW,
     TelegramOutgoing,
+    number_in,
     parse_topic_id,
     to_entities,
 )
@@ -548,7 +549,7 @@ class TelegramChannel:
                 await outgoing.api.bot.edit_message_text(
                     text.text,
                     chat,
-                    _number_in(at, chat, preview_id),
+                    number_in(at, chat, preview_id),
                     entities=to_entities(text.spans),
                     link_preview_options=NO_LINK_PREVIEW,
                     rate_limit_args="preview",
@@ -578,7 +579,7 @@ class TelegramChannel:
                         return
                 preview_id = found
             chat = outgoing.chat_id(at)
-            await outgoing.api.bot.delete_message(chat, _number_in(at, chat, preview_id))
+            await outgoing.api.bot.delete_message(chat, number_in(at, chat, preview_id))
         except Exception as error:  # noqa: BLE001 - translated to a SendError
             if not (isinstance(error, BadRequest) and "not found" in str(error)):
                 raise outgoing.api.to_send_error(error) from None
@@ -607,7 +608,7 @@ class TelegramChannel:
             raise Rejected("a reaction is an emoji")
 
         async def put(bot: TelegramBot, chat: int) -> None:
-            number = _number_in(at, chat, message)
+            number = number_in(at, chat, message)
             if not add and self._reactions.get((chat, number), emoji) != emoji:
                 return
             await bot.set_message_reaction(
@@ -639,7 +640,7 @@ class TelegramChannel:
         )  # Telegram counts edits with the messages of a chat
 
         async def change(bot: TelegramBot, chat: int) -> None:
-            number = _number_in(at, chat, message)
+            number = number_in(at, chat, message)
             try:
                 await bot.edit_message_text(
                     new.text,
@@ -665,7 +666,7 @@ class TelegramChannel:
 
     async def delete(self, at: Address, message: MessageId) -> None:
         async def delete_own(bot: TelegramBot, chat: int) -> None:
-            number = _number_in(at, chat, message)
+            number = number_in(at, chat, message)
             # An administrator may delete other people's messages, but edit only its own: so an edit
             # without a change proves that the message is ours.
             try:
@@ -844,16 +845,6 @@ async def _fetch_file(api: TelegramApi, file: File, limit_bytes: int) -> bytes:
 def _check_size(size_bytes: int | None, limit_bytes: int) -> None:
     if size_bytes is not None and size_bytes > limit_bytes:
         raise Rejected(f"larger than {limit_bytes} bytes")
-
-
-def _number_in(at: Address, chat: int, message: MessageId) -> int:
-    number = parse_message_number(message, str(chat), at.room)
-    if number is None:
-        raise Rejected(
-            "there is no such message in this chat; perhaps it stands where the group was before "
-            "it moved"
-        )
-    return number
 
 
 def _is_unchanged(error: BadRequest) -> bool:

@@ -190,13 +190,8 @@ class MessageNumbers:
 _SUPERGROUP_MAX_ID = -(10**12)
 
 
-def has_own_sequence(chat: int) -> bool:
-    """Return whether the chat has a number sequence of its own."""
-    return chat < _SUPERGROUP_MAX_ID
-
-
 def sequence_of(chat: int) -> int:
     """Return the name of the sequence of numbers that the chat has: its own id, or 0 for the shared
     one.
     """
-    return chat if has_own_sequence(chat) else 0
+    return chat if chat < _SUPERGROUP_MAX_ID else 0

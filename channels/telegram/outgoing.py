@@ -41,7 +41,6 @@ from channels.telegram.ids import (
     GAP,
     TAP_PREFIX,
     format_message_id,
-    has_own_sequence,
     parse_message_number,
     sequence_of,
 )
@@ -242,7 +241,7 @@ class TelegramOutgoing:
         sequence, _, number = after.rpartition(":")
         # A group that has become a supergroup begins to count anew.
         position = int(number) if number.isdigit() and sequence == str(sequence_of(chat)) else None
-        gap = GAP if has_own_sequence(chat) else CRASH_GAP
+        gap = GAP if sequence_of(chat) else CRASH_GAP
         found = await self._find_or_raise(buttons, chat, position, reason, gap)
         if found is None:
             return None
@@ -317,9 +316,7 @@ class TelegramOutgoing:
         """Give a message of ours this text and these buttons: without any, Telegram takes away
         those that it has.
         """
-        number = parse_message_number(old, str(chat), part.to.room)
-        if number is None:
-            raise Rejected("the message is not in this chat any more")
+        number = number_in(part.to, chat, old)
         try:
             await self.api.bot.edit_message_text(
                 text.text,
@@ -510,6 +507,17 @@ class TelegramOutgoing:
 
     def record_move(self, chat: int, error: ChatMigrated) -> None:
         self.reader.record_move(str(chat), str(error.new_chat_id))
+
+
+def number_in(at: Address, chat: int, message: MessageId) -> int:
+    """Return the number of a message in the chat that the place has now. Raises Rejected."""
+    number = parse_message_number(message, str(chat), at.room)
+    if number is None:
+        raise Rejected(
+            "there is no such message in this chat; perhaps it stands where the group was before "
+            "it moved"
+        )
+    return number
 
 
 def to_entities(spans: tuple[TelegramSpan, ...]) -> list[MessageEntity] | None:

@@ -736,6 +736,8 @@ class UpdateReader:
         """Read `updates` (from `parse_updates`) up to the first album that may still grow. `ranks`:
         group and user to rank.
         """
+        for move in filter(None, map(parse_migration, updates)):
+            self.record_move(*move)
         albums = [album_key(update) for update in updates]
         count = self._count_complete(updates, albums) if self._is_ordered else len(updates)
         self._held_album_sizes = Counter(key for key in albums[count:] if key)
@@ -769,8 +771,6 @@ class UpdateReader:
 
     def _learn(self, update: telegram.Update) -> None:
         """Remember what the update tells of its place, before it is read."""
-        if change := parse_migration(update):
-            self.record_move(*change)
         if message := update.message:
             self.numbers.record_received(
                 message.chat.id, message.message_id, int(message.date.timestamp())

@@ -14,7 +14,7 @@ from typing import Literal
 
 import pytest
 
-from channels.telegram.ids import CRASH_GAP, GAP, MessageNumbers, has_own_sequence, sequence_of
+from channels.telegram.ids import CRASH_GAP, GAP, MessageNumbers, sequence_of
 
 PRIVATE, GROUPS = (1, 2, 3, 4, -5), (-1_000_000_000_001, -1_000_000_000_002)
 CHATS = (*PRIVATE, *GROUPS)
@@ -110,7 +110,7 @@ class Town:
                         sum(queue[0].state != "waiting" for queue in self.queues.values() if queue)
                         - 1
                     )
-                    gap = CRASH_GAP if part.crashed and not has_own_sequence(part.chat) else GAP
+                    gap = CRASH_GAP if part.crashed and not sequence_of(part.chat) else GAP
                     part.look = self.numbers.search(part.chat, part.after, gap + others)
                     part.state = "looking"
                     self.advance(part, None)
