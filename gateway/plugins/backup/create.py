@@ -269,15 +269,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """
     fill_command(parser, _run, where="config")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="a new file, or the directory for one"
+        "-o", "--output", default="", metavar="FILE", help="a new file, or the directory for one"
     )
 
 
 def _run(args: argparse.Namespace) -> int:
     settings = load_settings(args.config)
     now = datetime.now(UTC)
-    target: Path = args.output if args.output is not None else Path()
-    if target.is_dir():
+    target = Path(args.output)
+    if target.is_dir() or args.output.endswith("/"):
         target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
     try:
         progress = show_progress("copying the store", "")

@@ -276,8 +276,9 @@ def test_a_backup_that_a_disk_refuses_has_failed_and_one_to_nowhere_is_bad_usage
     for limit, target, code in (
         ("10000", "b.tar", 1),
         ("unlimited", "nowhere/b.tar", 2),
+        ("unlimited", "nowhere/", 2),
         ("unlimited", "b.tar", 0),
     ):
-        limited = ["prlimit", f"--fsize={limit}", *command, str(tmp_path / target)]
+        limited = ["prlimit", f"--fsize={limit}", *command, f"{tmp_path}/{target}"]
         ran = subprocess.run(limited, check=False, cwd=ROOT, capture_output=True, text=True)
         assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr
