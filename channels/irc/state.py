@@ -22,6 +22,7 @@ from typing import Final, Literal, NamedTuple
 
 from channels.irc.wire import IrcLine, Isupport, format_line, is_from_bip
 from gateway.core.events import RoomId, Sender, SenderId
+from gateway.core.identity import fold_account
 from gateway.core.ratelimit import LruDict
 
 ACCOUNT_PREFIX: Final = "account:"
@@ -162,7 +163,8 @@ class IrcState:
 
     def nicks_of(self, services_account: str) -> list[str]:
         """Return the folded nicks of visible people who are logged in to this account."""
-        return [nick for nick, account in self.accounts.items() if account == services_account]
+        wanted = fold_account(services_account)
+        return [nick for nick, account in self.accounts.items() if fold_account(account) == wanted]
 
     def mark_absent(self, nick: str, now_s: float) -> None:
         """Record that the server does not say who has this folded nick."""
@@ -208,7 +210,7 @@ class IrcState:
                 self.chat_nicks.pop(line.source, None)
                 if proven := line.tags.get("account") or account:
                     self.chat_nicks.pop(f"{line.source.nick}!{ACCOUNT_PREFIX}{proven}", None)
-                    self.account_nicks.put(proven, line.source.nick)
+                    self.account_nicks.put(fold_account(proven), line.source.nick)
             case "JOIN":
                 mask, gone_s = self._gone.get(nick, (None, 0.0))
                 is_back = mask == line.source and now_s - gone_s < _REJOIN_WINDOW_S
@@ -494,13 +496,17 @@ def _identity_state(
     if state.is_visible(nick):
         current_account = state.accounts.get(nick)
         if account and current_account and "account-notify" in state.caps:
-            return "known" if current_account == account else "other"
+            return "known" if fold_account(current_account) == account else "other"
         if userhost and (hosts := state.hosts(nick)):
             return "known" if any(_is_same_host(one, userhost) for one in hosts) else "other"
     owner = state.whois.get(nick)
     if owner is None or owner.until_s <= now_s:
         return "unknown"
-    is_same = owner.account == account if account else _is_same_host(owner.userhost, userhost)
+    is_same = (
+        fold_account(owner.account) == account
+        if account
+        else _is_same_host(owner.userhost, userhost)
+    )
     return "known" if is_same else "other"
 
 
@@ -528,9 +534,9 @@ def is_sign_of(state: IrcState, chat: RoomId, line: IrcLine) -> bool:
         return True
     if not line.source.user or line.command in {"QUIT", "PART"}:
         return False
-    logged_in = {"JOIN": line.param(1), "ACCOUNT": line.param(0)}.get(line.command)
+    logged_in = {"JOIN": line.param(1), "ACCOUNT": line.param(0)}.get(line.command, "")
     is_person = (
-        account in {line.tags.get("account"), logged_in}
+        account in map(fold_account, (line.tags.get("account", ""), logged_in))
         if account
         else line.source.endswith(f"!{userhost}")
     )
@@ -553,12 +559,12 @@ def absence_text(chat: RoomId) -> str:
 
 
 def _read_owner(chat: str) -> tuple[str, str, str]:
-    """Return the nick in the name of a direct chat, and the account or the `user@host` of its
-    owner.
+    """Return the nick in the name of a direct chat, and the account (folded) or the `user@host` of
+    its owner.
     """
     nick, _, owner = chat.partition("!")
     if owner.startswith(ACCOUNT_PREFIX):
-        return nick, owner.removeprefix(ACCOUNT_PREFIX), ""
+        return nick, fold_account(owner.removeprefix(ACCOUNT_PREFIX)), ""
     return nick, "", owner
 
 

@@ -135,12 +135,17 @@ _NOBODY: Final = Identity("guest", "nobody gave a role", "guest")
 
 def person_key(channel: ChannelName, sender_id: str) -> str:
     """Return `channel:sender id`, equal for all spellings of one id."""
-    if sender_id.startswith(_CASE_INSENSITIVE_PREFIXES):
-        # Lowers no other letters: a Kelvin sign would become a `k`, and its account equal to
-        # another person's.
-        lowered = sender_id.encode("utf-8", "surrogatepass").lower()
-        sender_id = lowered.decode("utf-8", "surrogatepass")
-    return f"{channel}:{sender_id}"
+    is_folded = sender_id.startswith(_CASE_INSENSITIVE_PREFIXES)
+    return f"{channel}:{fold_account(sender_id) if is_folded else sender_id}"
+
+
+def fold_account(name: str) -> str:
+    """Return a text that is equal for all spellings of one account.
+
+    Lowers only the letters of ASCII: a Kelvin sign would become a `k`, and its account equal to
+    another person's.
+    """
+    return name.encode("utf-8", "surrogatepass").lower().decode("utf-8", "surrogatepass")
 
 
 def normalize_person_key(text: str) -> str:
