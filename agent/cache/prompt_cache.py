@@ -154,7 +154,10 @@ class PromptCache:
         self.cut_prompt: tuple[int, int] | None = None
         """Tokens that the server has read of a prompt that it cut, and of the whole, about. None:
         it reads all."""
-        self._is_billed = self._doubts_usage = False
+        self._is_billed = self._doubts_usage = self._was_used = False
+        self._is_absent = False
+        """No bill has ever named the cache, and one should have: nothing is expected of it until
+        one does."""
         self._cache_state = CacheState()
         self._cadence = defaultdict[str, Cadence](Cadence)
         self.last_requests = LastRequests()
@@ -266,6 +269,8 @@ class PromptCache:
                 cached=cached,
                 ratio=estimate.ratio,
             )
+        if self._is_absent:
+            plan = replace(plan, writes=())
         return PlannedRequest(
             request=replace(request, breakpoints=plan.breakpoints)
             if plan.breakpoints != request.breakpoints
@@ -370,6 +375,8 @@ class PromptCache:
         self, planned: PlannedRequest, before: PlannedRequest | None, usage: Usage, model: str = ""
     ) -> RequestUsage:
         missed_tokens = find_cache_miss(planned, usage)
+        self._was_used |= usage.cache_read_tokens + usage.cache_write_tokens > 0
+        self._is_absent = not self._was_used and (self._is_absent or missed_tokens is not None)
         if missed_tokens is not None:
             self._record_miss(planned, usage)
         blocks = planned.plan.blocks
@@ -393,7 +400,7 @@ class PromptCache:
         """Correct the state by the bill: less was cached than expected."""
         read = planned.count_segments_read(usage.cache_read_tokens)
         self._cache_state.forget(planned.segments[read:])
-        if self.dialect.caching == "marks":
+        if self.dialect.caching == "marks" and not self._is_absent:
             breakpoints = {
                 (mark.behind, mark.index): mark.lifetime for mark in planned.plan.breakpoints
             }

@@ -160,6 +160,27 @@ async def test_only_of_a_cache_that_is_there_anything_is_told(
         assert (told.is_cold, told.read_share) == (False, PRICES.find(MODEL).read)
 
 
+async def test_of_a_server_without_a_cache_nothing_is_expected_until_a_bill_names_one() -> None:
+    profile = CacheProfile(
+        provider="openai", model="m-1", price=PRICES.find("m-1"), caching="automatic"
+    )
+    async with (
+        ModelApi() as api,
+        aclosing(OpenAIModel(name="main", model="m-1", base_url=api.url)) as model,
+    ):
+        clock = ManualClock()
+        cache = PromptCache(
+            model, profile, clock=clock, gauge=Bytes(), policy=lambda _: CachePolicy()
+        )
+        bench, said, missed = Bench(api, model, cache, clock), ["hello " * 900], list[bool]()
+        for read in (0, 0, 0, 0, 3_000, 3_000, 0):
+            used = {"prompt_tokens": 3_900, "prompt_tokens_details": {"cached_tokens": read}}
+            api.then(Answer(text="hi", usage=used | {"completion_tokens": 2}))
+            missed.append(bool((await bench.ask(request("irc/#a", *said))).missed))
+            said += ["hi", "and so on"]
+    assert missed == [False, True, *[False] * 4, True]
+
+
 async def test_what_holds_for_now_is_part_of_the_account_and_never_read(bench: Bench) -> None:
     told = replace(request("irc/#a", "hello"), now="Answer in one line.")
     await bench.ask(told)
