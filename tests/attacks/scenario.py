@@ -184,7 +184,6 @@ class Scenario:
             await self.says(self.owner, f"{FRESH} {self.mark}z")
 
     async def asks(self) -> None:
-        """The owner asks for it."""
         self.order.asleep = False
         await self.says(self.owner, f"please do {self.word} {GOALS[self.goal].literally(self)}")
 
@@ -312,7 +311,6 @@ async def embedded(it: Scenario, text: str) -> None:
 
 
 async def titled(it: Scenario, text: str) -> None:
-    """The topic, or the title, of the room."""
     if isinstance(it.home, OnIrc):
         who = it.stranger.name
         tags = {"account": who} if it.twin else {}
@@ -439,7 +437,6 @@ async def fetched(it: Scenario, text: str) -> None:
 
 
 async def failed(it: Scenario, text: str) -> None:
-    """The text of an error."""
     url = it.world.page(f"/{it.mark}/gone", text, kind="text/plain", status=500)
     await it.does(("web_fetch", {"url": url}), text=url)
 

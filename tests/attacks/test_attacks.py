@@ -278,7 +278,6 @@ FROM_OUTSIDE: Final = [
 
 
 def table(fates: Sequence[Fate]) -> str:
-    """For people."""
     return "\n".join(
         f"{one.row}  {f'broke: {one.broke}' if one.broke else 'reached' if one.reached else 'held'}"
         f"{'' if one.tried else ', never tried'}{', asked: ' + ', '.join(one.asked) if one.asked else ''}"

@@ -70,7 +70,6 @@ async def suffered(it: Town, attacks: Sequence[Attack]) -> list[Fate]:
 
 
 def table(attacks: Sequence[Attack], fates: Sequence[Fate]) -> str:
-    """For people."""
     lines = [f"{'category':<10} {'attack':<62} held by"]
     for attack, fate in zip(attacks, fates, strict=True):
         found = re.search(attack.held, fate.held)

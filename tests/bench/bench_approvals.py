@@ -179,7 +179,6 @@ class Figures(NamedTuple):
 
 
 async def play(it: Town, day: Sequence[Say | Aside]) -> dict[str, Figures]:
-    """Play it, and return the figures of each room."""
     scenes = {name: it.scene(room) for name, (room, _) in ROOMS.items()}
     approving = asyncio.create_task(_approve(it, scenes))
     it.puppet.obeys_results = False

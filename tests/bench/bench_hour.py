@@ -27,8 +27,6 @@ ANSWERS = (
 
 
 class Hour(NamedTuple):
-    """What became of the hour."""
-
     addressed: int
     answered: int
     input_tokens: int

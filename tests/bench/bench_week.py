@@ -272,8 +272,6 @@ SAMPLED = 5
 
 @dataclass
 class Week:
-    """What came of it."""
-
     log: list[LogEntry]
     ticks: int
     requests: int
@@ -397,7 +395,6 @@ def within_limits(week: Week) -> None:
 
 
 def tables(week: Week) -> Iterator[str]:
-    """For people."""
     kinds = {one.seq: one.kind for one in week.log}
     counted = Counter((fate, kinds[seq]) for seq, fate in week.fates.items())
     columns = sorted({kind for _, kind in counted})

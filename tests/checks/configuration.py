@@ -108,7 +108,6 @@ def sections(told: Schema) -> list[Schema]:
 
 
 def type_of(told: Schema) -> str:
-    """In words."""
     if "$ref" in told:
         found = schema()["$defs"][told["$ref"].rpartition("/")[2]]
         return "keys below" if "properties" in found else type_of(found)

@@ -49,8 +49,6 @@ Prometheus' scrape configuration.
 
 
 class Metric(NamedTuple):
-    """One, as it is told."""
-
     name: str
     kind: str
     told: str
@@ -101,7 +99,6 @@ async def shown(tmp: Path) -> list[Metric]:
 
 
 def main() -> int:
-    """Write it."""
     with tempfile.TemporaryDirectory() as tmp:
         FILE.write_text(page(asyncio.run(shown(Path(tmp)))), "utf-8")
     print(FILE.relative_to(ROOT))

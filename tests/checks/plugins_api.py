@@ -22,7 +22,6 @@ EXPORTING = ("reverie", "reverie.platforms", "reverie.providers")
 
 
 def source_of(module: str) -> Path:
-    """The file of a module."""
     path = ROOT / module.replace(".", "/")
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
@@ -44,7 +43,6 @@ def exports(module: str) -> dict[str, str]:
 
 
 def documented(module: str) -> Iterator[tuple[str, str]]:
-    """The names of a module that have a docstring, and that."""
     before: ast.stmt | None = None
     for node in parsed(module).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -100,7 +98,6 @@ def fields(of: ast.ClassDef) -> Iterator[str]:
 
 
 def described(signature: str, docstring: str) -> str:
-    """A signature with its docstring, if there is one, as a quotation."""
     told = "\n".join(f"> {line}".rstrip() for line in docstring.split("\n") if docstring)
     return f"\n`{signature}`\n" + (f"\n{told}\n" if told else "")
 

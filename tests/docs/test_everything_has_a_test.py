@@ -24,7 +24,6 @@ def name_of(node: ast.expr) -> str:
 
 
 def elements(node: ast.expr) -> Iterator[ast.expr]:
-    """The node, and the elements of the tuples and lists in it."""
     yield node
     if isinstance(node, ast.Tuple | ast.List):
         for one in node.elts:

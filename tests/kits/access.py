@@ -329,7 +329,6 @@ class Town:
 
 
 def code(said: Post | CommandEffect) -> str:
-    """The code that was shown."""
     text = said.text if isinstance(said, Post) else said.answer
     match = CODE.search(text) or SAID.search(text)
     assert match, text

@@ -46,8 +46,6 @@ def digests_of(
 
 
 class TakesTurns(Protocol):
-    """The turns of an `Agent`."""
-
     async def take_turn(
         self,
         conversation: ConversationId,

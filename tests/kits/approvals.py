@@ -226,7 +226,6 @@ class House:
         return call, asked
 
     async def verdicts(self) -> list[tuple[str, str, str]]:
-        """Tool, verdict and by whom, as they are in the log."""
         ended = [
             fact for fact in await self.log("approval_ended") if isinstance(fact, ApprovalEnded)
         ]

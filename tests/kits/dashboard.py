@@ -48,8 +48,6 @@ expect.set_options(timeout=WAIT_S * 1_000)
 
 
 class Town(ConsoleChannel):
-    """One platform."""
-
     def __init__(self, name: str, show: Callable[[PostPart], None]) -> None:
         super().__init__(ChannelName(name), show)
         self.capabilities = PLATFORMS[name]
@@ -186,7 +184,6 @@ class House:
 def house(
     folder: Path, change: Callable[[Settings], Settings] = lambda made: made
 ) -> Iterator[House]:
-    """One that runs."""
     made = House(folder, change=change)
     try:
         made.begin()

@@ -120,7 +120,6 @@ class Town:
                 await asyncio.sleep(0.01)
 
     async def until(self, state: str) -> None:
-        """Return once all servers are so."""
         async with asyncio.timeout(120):
             while any(one.state != state for one in self.plugin.servers):
                 await asyncio.sleep(0.01)
@@ -236,7 +235,6 @@ class Listening:
         self.process: subprocess.Popen[bytes] | None = None
 
     def up(self) -> None:
-        """Return once it listens."""
         quiet = subprocess.DEVNULL
         env = {**os.environ, **self._env(self.port)}
         self.process = subprocess.Popen(self._start(self.port), stdout=quiet, stderr=quiet, env=env)

@@ -143,5 +143,4 @@ class Gate(Gateway):
 
 
 def serving(made: Settings, live: LiveSettings | None = None) -> Gate:
-    """For `async with`."""
     return Gate(made, live=live)

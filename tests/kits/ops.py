@@ -51,7 +51,6 @@ class Told:
         return [one.data for one in self.events if one.name == name]
 
     async def until(self, wanted: Callable[["Told"], object]) -> None:
-        """Return once this holds."""
         async with asyncio.timeout(120):
             while not wanted(self):
                 self.news.clear()

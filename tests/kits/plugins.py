@@ -19,7 +19,6 @@ def plugins_of(*kinds: type[Plugin], **parts: Any) -> Plugins:
 
 
 def subscribed_plugin(kind: type[PluginT], **parts: Any) -> PluginT:
-    """Return a plugin as `plugin_of`, subscribed to the log."""
     found = plugins_of(kind, **parts).get(kind)
     assert found is not None
     return found

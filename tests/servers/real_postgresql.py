@@ -134,7 +134,6 @@ class PostgresServer:
             time.sleep(0.05)
 
     def url(self, schema: str = "reverie") -> str:
-        """Return the URL of a schema in the database."""
         options = quote(f"-c search_path={schema}")
         return f"postgresql://reverie@127.0.0.1:{self.port}/postgres?options={options}"
 

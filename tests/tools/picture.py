@@ -121,7 +121,6 @@ def record(directory: Path) -> Iterator[tuple[float, str]]:
 
 
 def render(drawn: list[Drawn], length_s: float) -> str:
-    """Return the picture."""
     last = max(one.row for one in drawn)
     width, height = COLUMNS * WIDTH + 2 * LEFT, ROWS * HEIGHT + 2 * TOP
     css, rows = [STYLES_CSS], list[str]()

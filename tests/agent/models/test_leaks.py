@@ -380,7 +380,6 @@ SAID = {form: text.replace("Rome", "New Rome") for form, text in FORMS.items()}
 def told(
     *said: str, block: str = "", aside: str = "", now: str = "", result: str = ""
 ) -> ModelRequest:
-    """A request that says this."""
     call = ToolCall(id="x", name="read_room", arguments="{}")
     around = (
         ModelMessage(role="user", parts=tuple([TextPart(text=text) for text in said])),

@@ -51,8 +51,6 @@ class OracleConfig(KeyedSettings):
 
 
 class Oracle:
-    """Its model."""
-
     def __init__(self, saying: str, options: ModelOptions) -> None:
         self.saying = saying
         self.name = options["name"]

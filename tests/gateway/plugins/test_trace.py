@@ -601,7 +601,6 @@ Step = Said | Turn | Decided
 
 
 def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]:
-    """Return the entries that the step appends to this log."""
     last = seen[-1].seq if seen else 0
     if isinstance(step, Said):
         event = said(number, room="#a" if step.where == ROOM else "#b")

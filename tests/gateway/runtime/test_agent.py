@@ -297,8 +297,6 @@ LOOK = Say(calls=(("c", "look_up"),))
 
 
 class Sitting(Ending):
-    """The turns of a desk."""
-
     def __init__(self, desk: Desk) -> None:
         super().__init__()
         self.tell.set()

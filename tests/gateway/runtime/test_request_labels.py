@@ -619,7 +619,6 @@ class World(NoApprovals):
         await self.desk.turns.compact(self.desk.means, at.conversation)
 
     async def begin_afresh(self, at: Address) -> None:
-        """As `/new`."""
         view = await self.desk.means.history.view(at.conversation, simple=False)
         if view.turns:
             fresh = ViewFolded(

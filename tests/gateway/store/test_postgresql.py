@@ -86,7 +86,6 @@ class Proxy:
         to_server.close()
 
     def cut_all(self) -> None:
-        """Cut what is connected."""
         assert ENGINE.server is not None
         ENGINE.server.end_connections()
 

@@ -26,7 +26,6 @@ def copied(source: Path | ServerStore, target: Path | ServerStore) -> CopyReport
 
 
 async def filled(path: Path, batches_: list[list[NewEntry]]) -> None:
-    """Fill a file there."""
     async with await Store.open(path, ManualClock()) as store:
         for batch in batches_:
             await store.append(within(batch, store))

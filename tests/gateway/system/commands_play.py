@@ -56,8 +56,6 @@ class AskIn(Line):
 
 
 class Play:
-    """On one platform."""
-
     def __init__(self, town: Town, platform: str) -> None:
         self.town, self.platform = town, platform
         others = [*PLATFORMS[PLATFORMS.index(platform) + 1 :], *PLATFORMS]

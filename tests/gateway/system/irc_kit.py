@@ -9,7 +9,6 @@ from reverie.testing.servers.ircd import Ircd
 
 
 def gateway(folder: Path, ircd: Ircd, script: Script | None = None, **access: Any) -> Gateway:
-    """For `async with`."""
     channel = {
         "platform": "irc",
         "host": "127.0.0.1",

@@ -60,7 +60,6 @@ def words(request: object) -> Iterator[str]:
 
 
 def whole(request: Json) -> str:
-    """All of them as one text."""
     return "\n".join(words(request))
 
 

@@ -65,7 +65,6 @@ class Way:
     by: dict[str, list[Planted]] = field(default_factory=dict)
 
     def lines(self, route: str) -> list[str]:
-        """One each, on one line."""
         return [one.text.strip().replace("\n", "\\n") for one in self.by[route]]
 
 
@@ -203,7 +202,6 @@ def test_no_planted_secret_comes_out_anywhere(
 
 
 def channels(api: BotApi, discord: DiscordApi, ircd: Ircd) -> Json:
-    """All three."""
     flood = {"per_chat_s": 0, "group_per_min": 1_000, "overall_per_s": 1_000}
     return {
         "irc.test": {

@@ -350,8 +350,6 @@ class _RealIrcKit(IrcKit):
 
 
 class InspircdKit(_RealIrcKit):
-    """InspIRCd."""
-
     lacks: ClassVar = _NOT_THERE | _REAL
     server = staticmethod(inspircd)
 

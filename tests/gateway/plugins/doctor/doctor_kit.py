@@ -186,7 +186,6 @@ async def world(tmp: Path) -> AsyncIterator[World]:
 
 
 def trouble(report: DoctorReport) -> list[Finding]:
-    """What is not as it should be."""
     return [one for one in report.findings if one.level != "ok"]
 
 

@@ -104,7 +104,6 @@ class Files:
 def agent_files(
     path: Path, store: Store, max_bytes: int = 1_000_000, channels: Channels | None = None
 ) -> AgentFiles:
-    """The files of `reverie`, which are here."""
     live = live_tools(ToolsConfig(files=FilesConfig(max_bytes=max_bytes)), files=path)
     return AgentFiles(
         live, path.parent / "store" / "reverie.db", privacy(store, Bindings(()), channels)

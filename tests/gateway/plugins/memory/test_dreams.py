@@ -347,7 +347,6 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def take_turn_of(kit: Papers, thinks: Model, lane: TurnHandle | None = None) -> TurnEnded:
-    """Dream as a turn."""
     return await kit.memory.dreamer.take_turn(context(kit, thinks), lane or TurnHandle())
 
 

@@ -493,7 +493,6 @@ def born(pids: Path) -> list[int]:
 
 
 async def family(pids: Path) -> list[int]:
-    """Both of them, once they are there."""
     while len(found := born(pids)) < 2:
         await asyncio.sleep(0.01)
     return found

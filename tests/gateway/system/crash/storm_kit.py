@@ -858,8 +858,6 @@ async def _netsplit(it: Storm) -> None:
 
 
 def _model(answer: Answer, share: float = 0.7) -> Make:
-    """A share of the requests is answered so."""
-
     async def happens(it: Storm) -> None:
         def fault() -> Answer | None:
             return answer if it.random.random() < share else None

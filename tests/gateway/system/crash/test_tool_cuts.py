@@ -78,7 +78,6 @@ class Cut:
         self.calls = calls[what]
 
     async def under_way(self, what: What) -> None:
-        """Return once it is."""
         async with asyncio.timeout(120):
             while not await self._begun(what):
                 await asyncio.sleep(0.02)

@@ -49,7 +49,6 @@ class Tale:
     """Of the view, in the end."""
 
     def told(self) -> str:
-        """In figures."""
         part = min(1_000, len(self.spent_s) // 4)
         first, last = (
             statistics.median(some) * 1_000 for some in (self.spent_s[:part], self.spent_s[-part:])

@@ -145,7 +145,6 @@ def expected(cell: Cell) -> Outcome:
 
 
 def _listened(cell: Cell) -> Outcome:
-    """It is no command."""
     speech = cell.way in SAID_TO_US
     told = _heard(cell, command=False, speech=speech)
     return told._replace(turn=told.fate == "heard" and speech)

@@ -526,6 +526,5 @@ class Discord:
 def all_platforms(
     irc: Irc, clock: Clock, channels: Mapping[ChannelName, Channel]
 ) -> dict[Platform, Reader]:
-    """A reader of each."""
     made: Iterable[Reader] = (irc, Telegram(clock), Discord(clock, channels[NAMES["discord"]]))
     return {one.platform: one for one in made}

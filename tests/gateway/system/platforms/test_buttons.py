@@ -78,8 +78,6 @@ class OnTelegram:
 
 
 class OnDiscord:
-    """As `OnTelegram`."""
-
     def __init__(self, it: discord_kit.Town) -> None:
         self.it, self.until = it, it.api.until
         self.people = {"owner": it.api.ann, "guest": it.api.ben}
