@@ -8,7 +8,7 @@ import pytest
 from reverie.testing.servers.bot_api import BotApi
 from reverie.testing.servers.bot_api_http import Json
 from reverie.testing.servers.bot_api_methods import Flood
-from reverie.testing.servers.bot_api_world import FIRST_UPDATE, ApiError, Chat
+from reverie.testing.servers.bot_api_world import ApiError, Chat
 
 
 def call(api: BotApi, method: str, **asked: Any) -> Any:
@@ -115,18 +115,6 @@ def test_drafts_are_for_private_chats_and_have_an_id() -> None:
             call(api, "sendMessageDraft", text="x", **asked)
     assert call(api, "sendMessageDraft", text="x", chat_id=chat, draft_id=3)
     assert api.said(chat) == []
-
-
-def test_updates_are_confirmed_by_the_next_offset_only() -> None:
-    api, chat = begun()
-    api.private_says(api.world.people[chat], "again")
-    both = [FIRST_UPDATE, FIRST_UPDATE + 1]
-    for _ in range(2):
-        assert [update["update_id"] for update in call(api, "getUpdates")] == both
-    assert [update["update_id"] for update in call(api, "getUpdates", limit=1)] == both[:1]
-    assert [update["update_id"] for update in call(api, "getUpdates", offset=both[1])] == both[1:]
-    assert api.updates.confirmed == both[:1]
-    assert [update["update_id"] for update in call(api, "getUpdates", offset=-1)] == both[1:]
 
 
 def test_what_is_delivered_is_what_was_asked_for_last() -> None:

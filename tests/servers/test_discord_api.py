@@ -77,20 +77,6 @@ async def test_http_refuses_what_discord_refuses() -> None:
         assert len(api.offences) == 1
 
 
-async def test_a_nonce_that_is_enforced_gives_the_message_that_exists() -> None:
-    async with DiscordApi() as api, http(api) as session:
-        say, body = (
-            f"POST /channels/{api.room}/messages",
-            {"content": "x", "allowed_mentions": {"parse": []}},
-        )
-        same = [
-            await ask(session, api, say, nonce="1", enforce_nonce=True, **body) for _ in range(2)
-        ]
-        assert same[0][1]["id"] == same[1][1]["id"]
-        await ask(session, api, say, nonce="1", **body)  # without being enforced it is only an echo
-        assert len(api.texts(api.room)) == 2
-
-
 async def test_a_bucket_is_told_and_then_enforced() -> None:
     async with DiscordApi(Options(limits=((".*", 2, 5.0),))) as api, http(api) as session:
         statuses = [(await ask(session, api, f"GET /channels/{api.room}"))[0] for _ in range(3)]
