@@ -1,7 +1,8 @@
 """Turns of one agent on a real store: what they are handed is in the test's hands."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -351,17 +352,9 @@ class Desk:
         return "\n".join(part.text for part in parts if isinstance(part, TextPart))
 
 
-def at_desk(
-    tmp_path: Path,
-    story: Callable[[Desk], Awaitable[None]],
-    *answers: Say,
-    who: identity.AccessPolicy = WHO,
-) -> None:
-    async def run() -> None:
-        store = await Store.open(tmp_path / "reverie.db", ManualClock(WHEN))
-        try:
-            await story(Desk(store, Played(*answers), who=who))
-        finally:
-            await store.close()
-
-    asyncio.run(run())
+@contextlib.asynccontextmanager
+async def at_desk(
+    tmp_path: Path, *answers: Say, who: identity.AccessPolicy = WHO
+) -> AsyncIterator[Desk]:
+    async with await Store.open(tmp_path / "reverie.db", ManualClock(WHEN)) as store:
+        yield Desk(store, Played(*answers), who=who)

@@ -111,8 +111,8 @@ def paired(request: ModelRequest) -> bool:
 _NOBODY = ModelMessage(role="user", parts=())
 
 
-def test_what_is_cold_is_folded_for_nothing(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_what_is_cold_is_folded_for_nothing(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         desk.drawer = Library()
         await talk(desk, 4)
         assert await folds(desk) == []
@@ -127,11 +127,9 @@ def test_what_is_cold_is_folded_for_nothing(tmp_path: Path) -> None:
         assert "fetch_evidence" in told(asked) + "".join(results(asked))
         assert paired(asked)
 
-    at_desk(tmp_path, story)
 
-
-def test_a_view_is_the_same_after_a_restart(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_view_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         desk.drawer, desk.context = Library(), ALWAYS
         await talk(desk, 5)
         kept = await desk.means.history.view(ROOM.conversation)
@@ -140,16 +138,14 @@ def test_a_view_is_the_same_after_a_restart(tmp_path: Path) -> None:
         assert len(await folds(desk)) > 1
         assert await rebuild_finds_nothing(desk)
 
-    at_desk(tmp_path, story)
-
 
 async def rebuild_finds_nothing(desk: Desk) -> bool:
     await desk.store.close()
     return not await rebuild(desk.store.path)
 
 
-def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         desk.model.context_tokens = 3_000
         for number in range(30):
             await desk.say(
@@ -179,11 +175,9 @@ def test_turns_that_leave_can_be_had_back_word_for_word(tmp_path: Path) -> None:
         assert max(len(told(request)) for request in desk.model.requests) < 3_000 * 3.5
         assert all(paired(request) for request in desk.model.requests)
 
-    at_desk(tmp_path, story)
 
-
-def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         desk.model.context_tokens = 3_000
         for number in range(4):
             await desk.say("ann", f"my {number}th wish is a longer one: " + "roses, " * 60)
@@ -203,8 +197,6 @@ def test_a_journal_entry_stands_in_for_what_it_covers(tmp_path: Path) -> None:
         assert "Ann wishes for roses." in fold.head
         assert (await viewed(desk)).head in told(desk.model.requests[-1])
 
-    at_desk(tmp_path, story)
-
 
 def compacting(desk: Desk, tail: int) -> None:
     desk.model.context_tokens = 8_000
@@ -222,8 +214,8 @@ async def chat_until_folded(desk: Desk, most: int = 40) -> None:
     raise AssertionError("nothing was folded")
 
 
-def test_a_model_summarises_what_leaves(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_model_summarises_what_leaves(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         compacting(desk, 300)
         said = desk.model.stream
         desk.model.stream = summarising(desk, said)  # type: ignore[method-assign]
@@ -241,11 +233,9 @@ def test_a_model_summarises_what_leaves(tmp_path: Path) -> None:
         assert asked.blocks == answered.blocks
         assert fold.head in told(answered)
 
-    at_desk(tmp_path, story)
 
-
-def test_a_summary_is_not_followed_by_another_one_at_once(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_summary_is_not_followed_by_another_one_at_once(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         compacting(desk, 300)
         desk.model.stream = summarising(desk, desk.model.stream)  # type: ignore[method-assign]
         for number in range(24):
@@ -262,8 +252,6 @@ def test_a_summary_is_not_followed_by_another_one_at_once(tmp_path: Path) -> Non
         assert min(between) >= TURNS_BETWEEN_SUMMARIES
         assert len(await folds(desk)) > len(made)  # meanwhile folds without a request make room
 
-    at_desk(tmp_path, story)
-
 
 def summarising(desk: Desk, said):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201 - wraps a method of the kit
     asked = load_prompt("summarise").split("{", maxsplit=1)[0][:40]
@@ -276,8 +264,8 @@ def summarising(desk: Desk, said):  # type: ignore[no-untyped-def]  # noqa: ANN0
     return stream
 
 
-def test_without_a_summary_it_goes_on_as_it_was(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_without_a_summary_it_goes_on_as_it_was(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         compacting(desk, 300)
         asked = load_prompt("summarise").split("{", maxsplit=1)[0][:40]
         said = desk.model.stream
@@ -299,11 +287,9 @@ def test_without_a_summary_it_goes_on_as_it_was(tmp_path: Path) -> None:
         assert await folds(desk) == []
         assert "line 0 about" in told(desk.model.requests[-1])
 
-    at_desk(tmp_path, story)
 
-
-def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         for number in range(6):
             await desk.say("ann", f"line {number}")
             await desk.take()
@@ -318,20 +304,18 @@ def test_what_the_provider_finds_too_long_is_folded_and_asked_again(tmp_path: Pa
         assert desk.posts[-1].post.text == "Yes."
         assert [len(fold.kinds) > 0 for fold in await folds(desk)] == [True, True]
 
-    at_desk(tmp_path, story)
-
 
 def billed(request: ModelRequest) -> int:
     return measure_prompt(request).total
 
 
 @pytest.mark.parametrize("line_tokens", [300, 1_000, 1_600])
-def test_it_is_asked_to_write_down_what_matters_once_and_before_the_fold(
+async def test_it_is_asked_to_write_down_what_matters_once_and_before_the_fold(
     tmp_path: Path, line_tokens: int
 ) -> None:
     """The usable window is 12,000 tokens: nudge at 9,600, fold at 10,800."""
 
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path) as desk:
         desk.context, desk.model.context_tokens = ONLY_FULL, 20_000
         desk.model.bill = billed
         nudged, folded = list[bool](), [0]
@@ -346,13 +330,11 @@ def test_it_is_asked_to_write_down_what_matters_once_and_before_the_fold(
         assert [sum(nudged[begun:end]) for begun, end in pairwise([0, *at])] == [1] * 3
         assert max(map(billed, desk.model.requests)) <= 12_000
 
-    at_desk(tmp_path, story)
 
-
-def test_what_would_be_larger_than_the_usable_window_is_folded_without_a_nudge(
+async def test_what_would_be_larger_than_the_usable_window_is_folded_without_a_nudge(
     tmp_path: Path,
 ) -> None:
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path) as desk:
         desk.context, desk.model.context_tokens = ONLY_FULL, 20_000
         desk.model.bill = billed
         for lines in ([1_000], [1_000], [1_000], [300], [1_000, 1_000]):
@@ -364,11 +346,9 @@ def test_what_would_be_larger_than_the_usable_window_is_folded_without_a_nudge(
         assert [turn.nudged for turn in await desk.ended()] == [False] * 5
         assert not any(load_prompt("write_down") in one.now for one in desk.model.requests)
 
-    at_desk(tmp_path, story)
 
-
-def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         desk.drawer, desk.context = Library(), ONLY_FULL
         assert "already short" in await desk.compact()
         await talk(desk, 6)
@@ -382,15 +362,13 @@ def test_somebody_can_want_it_folded(tmp_path: Path) -> None:
         await desk.take()
         assert paired(desk.model.requests[-1])
 
-    at_desk(tmp_path, story)
 
-
-def test_results_keep_their_handles_whatever_is_folded(
+async def test_results_keep_their_handles_whatever_is_folded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.context.compaction.ACTIVE_EVIDENCE_TOKENS", 2_000)
 
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path) as desk:
         library = desk.drawer = Library(chars=30_000)
         desk.context = ContextOptimizationConfig(folds=FoldsConfig(policy="always"))
         await talk(desk, 6)
@@ -420,11 +398,9 @@ def test_results_keep_their_handles_whatever_is_folded(
             ).text == text
             assert Seq(int(handle[1:])) > 0
 
-    at_desk(tmp_path, story)
 
-
-def test_a_summary_that_failed_is_not_tried_again_with_each_turn(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_summary_that_failed_is_not_tried_again_with_each_turn(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         compacting(desk, 300)
         asked = load_prompt("summarise").split("{", maxsplit=1)[0][:40]
         said, requests = desk.model.stream, list[ModelRequest]()
@@ -445,11 +421,11 @@ def test_a_summary_that_failed_is_not_tried_again_with_each_turn(tmp_path: Path)
         assert desk.compacted == ["failed"]  # nobody else has its lock
         assert await folds(desk)  # it was folded without one once it had to be
 
-    at_desk(tmp_path, story)
 
-
-def test_what_folding_by_hand_cost_is_written_down_also_if_it_is_cut_off(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_what_folding_by_hand_cost_is_written_down_also_if_it_is_cut_off(
+    tmp_path: Path,
+) -> None:
+    async with at_desk(tmp_path) as desk:
         compacting(desk, 300)
         for number in range(6):
             await desk.say("ann", f"line {number} about the harbour " + "x" * 400)
@@ -466,13 +442,11 @@ def test_what_folding_by_hand_cost_is_written_down_also_if_it_is_cut_off(tmp_pat
         assert (newest.cause, newest.requests) == ("compact", 1)
         assert not (await viewed(desk)).interrupted
 
-    at_desk(tmp_path, story)
 
-
-def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_answered(
+async def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_answered(
     tmp_path: Path,
 ) -> None:
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path) as desk:
         await desk.say("ann", "hello")
         await desk.take()
         await desk.say("bob", "overheard before", kind="room", urgency=0)
@@ -494,5 +468,3 @@ def test_what_was_overheard_before_a_fresh_view_is_not_told_and_who_asked_is_ans
         assert "overheard before" not in desk.told()
         assert "and I ask you" in desk.told()
         assert "hello" not in told(desk.model.requests[-1])
-
-    at_desk(tmp_path, story)

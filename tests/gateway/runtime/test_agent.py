@@ -322,10 +322,10 @@ class Sitting(Ending):
 @pytest.mark.parametrize(
     ("answers", "written"), [([LOOK], 1), ([LOOK, Say(waits=True)], 1), ([Say(waits=True)], 0)]
 )
-def test_a_stop_writes_down_what_tools_did_and_leaves_no_trace_of_what_did_nothing(
+async def test_a_stop_writes_down_what_tools_did_and_leaves_no_trace_of_what_did_nothing(
     tmp_path: Path, answers: list[Say], written: int
 ) -> None:
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path, *answers) as desk:
         began = asyncio.Event()
 
         async def meanwhile() -> None:
@@ -351,5 +351,3 @@ def test_a_stop_writes_down_what_tools_did_and_leaves_no_trace_of_what_did_nothi
             await desk.take()
             assert "hello" in str(desk.model.requests[-1].conversation[0])
             assert [one.outcome for one in await desk.ended()] == ["interrupted", "replied"]
-
-    at_desk(tmp_path, story, *answers)

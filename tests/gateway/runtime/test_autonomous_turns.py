@@ -13,7 +13,7 @@ from gateway.core.events import Alarm, EventId, SenderId
 from gateway.core.facts import NORMAL, Seq
 from tests.kits.scripted_turn import Say
 from tests.kits.tools import set_tools
-from tests.kits.turns import INNER, ROOM, WHEN, Ana, Desk, at_desk
+from tests.kits.turns import INNER, ROOM, WHEN, Ana, at_desk
 
 LOOK = Say(calls=(("c", "look_up"),))
 DIGEST = Digest(
@@ -25,8 +25,8 @@ DIGEST = Digest(
 )
 
 
-def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
+    async with at_desk(tmp_path, Say(text="Hi."), LOOK) as desk:
         await desk.say("ann", "hello")
         await desk.take()
         await desk.take(autonomous=True)
@@ -53,11 +53,9 @@ def test_a_turn_that_goes_on_needs_nothing_new(tmp_path: Path) -> None:
         before, after = desk.model.requests[-2:]
         assert after.conversation[: len(before.conversation)] == before.conversation
 
-    at_desk(tmp_path, story, Say(text="Hi."), LOOK)
 
-
-def test_what_is_pending_everywhere_is_told_to_the_inner_conversation(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_what_is_pending_everywhere_is_told_to_the_inner_conversation(tmp_path: Path) -> None:
+    async with at_desk(tmp_path, LOOK, Say(text="I see.")) as desk:
         await desk.take(INNER, autonomous=True)
         assert await desk.ended(INNER) == []
         desk.digest = DIGEST
@@ -86,11 +84,11 @@ def test_what_is_pending_everywhere_is_told_to_the_inner_conversation(tmp_path: 
         assert "I see." in str(desk.model.requests[-1].conversation)
         assert (await desk.ended(INNER))[-1].cause == "continued"
 
-    at_desk(tmp_path, story, LOOK, Say(text="I see."))
 
-
-def test_a_turn_that_nobody_asked_for_leaves_one_line(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_turn_that_nobody_asked_for_leaves_one_line(tmp_path: Path) -> None:
+    rest = Say(calls=(("y", "yield_to_user"),), arguments='{"note": "Ann\\n waits."}')
+    silent = Say(calls=(("s", "stay_silent"),), arguments='{"note": "Asked."}')
+    async with at_desk(tmp_path, rest, Say(text="I see."), Say(text="Hi."), silent) as desk:
         for place in (INNER, INNER, ROOM.conversation):
             desk.digest = DIGEST
             await desk.take(place, autonomous=True, continuing=True)
@@ -104,10 +102,6 @@ def test_a_turn_that_nobody_asked_for_leaves_one_line(tmp_path: Path) -> None:
             "",
         ]
 
-    rest = Say(calls=(("y", "yield_to_user"),), arguments='{"note": "Ann\\n waits."}')
-    silent = Say(calls=(("s", "stay_silent"),), arguments='{"note": "Asked."}')
-    at_desk(tmp_path, story, rest, Say(text="I see."), Say(text="Hi."), silent)
-
 
 @pytest.mark.parametrize(
     ("family", "window", "rounds", "done"),
@@ -118,12 +112,12 @@ def test_a_turn_that_nobody_asked_for_leaves_one_line(tmp_path: Path) -> None:
         ("openai", 16_384, None, 2),
     ],
 )
-def test_a_small_model_takes_one_step_a_turn_and_goes_on(
+async def test_a_small_model_takes_one_step_a_turn_and_goes_on(
     tmp_path: Path, family: str, window: int, rounds: int | None, done: int
 ) -> None:
     step = Say(text="One step.", calls=(("c", "jot"),))
 
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path, step, step) as desk:
         desk.model.family, desk.model.context_tokens = family, window
         if rounds is not None:
             set_tools(desk.live, max_rounds=rounds)
@@ -133,11 +127,9 @@ def test_a_small_model_takes_one_step_a_turn_and_goes_on(
         assert [one.post.text for one in desk.posts] == ["One step." if done == 1 else "Done."]
         assert not (await desk.take(continuing=True)).open_work
 
-    at_desk(tmp_path, story, step, step)
 
-
-def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         desk.digest = DIGEST
 
         async def before() -> None:
@@ -157,14 +149,12 @@ def test_a_broken_inner_turn_is_not_tried_for_ever(tmp_path: Path) -> None:
         )
         assert report.failed
 
-    at_desk(tmp_path, story)
-
 
 @pytest.mark.parametrize("requests", [0, 1])
-def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(
+async def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(
     tmp_path: Path, requests: int
 ) -> None:
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path, *[LOOK] * requests) as desk:
         desk.ceilings.extend([0.1] * requests + [2.5])
         await desk.say("ann", "hello", kind="room", urgency=NORMAL)
         report = await desk.take(autonomous=True)
@@ -181,17 +171,15 @@ def test_what_cannot_be_afforded_ends_a_turn_that_nobody_asked_for(
         await desk.take()
         assert len(desk.posts) == 1  # a person is answered
 
-    at_desk(tmp_path, story, *[LOOK] * requests)
-
 
 @pytest.mark.parametrize(
     ("autonomous", "alarm", "cause"),
     [(False, False, "addressed"), (True, True, "alarm"), (True, False, "noticed")],
 )
-def test_why_a_turn_is_taken_and_who_is_told_that_it_failed(
+async def test_why_a_turn_is_taken_and_who_is_told_that_it_failed(
     tmp_path: Path, *, autonomous: bool, alarm: bool, cause: str
 ) -> None:
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path, Say(refused=True, text="I")) as desk:
         await desk.say("ann", "hello", kind="room", urgency=NORMAL)
         if alarm:
             ring = Alarm(id=EventId("a"), text="Tea.", sent=WHEN, at=ROOM, agent="ana")
@@ -202,11 +190,15 @@ def test_why_a_turn_is_taken_and_who_is_told_that_it_failed(
         assert len(desk.posts) == (cause != "noticed")
         assert bool(ended.text) == (cause != "noticed")
 
-    at_desk(tmp_path, story, Say(refused=True, text="I"))
 
+async def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) -> None:
+    async with at_desk(
+        tmp_path,
+        Say(calls=(("a", "look_up"),)),
+        Say(calls=(("b", "yield_to_user"),)),
+        Say(text="Four."),
+    ) as desk:
 
-def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
         async def meanwhile() -> None:
             await desk.say("ann", "two plus two?")
             desk.lane.steer()
@@ -221,11 +213,3 @@ def test_what_somebody_says_meanwhile_makes_it_an_addressed_one(tmp_path: Path) 
             "Four.",
         )
         assert not report.autonomous
-
-    at_desk(
-        tmp_path,
-        story,
-        Say(calls=(("a", "look_up"),)),
-        Say(calls=(("b", "yield_to_user"),)),
-        Say(text="Four."),
-    )

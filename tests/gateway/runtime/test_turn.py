@@ -79,8 +79,8 @@ from tests.kits.turns import ANYWHERE, INNER, ROOM, WHEN, WHO, Desk, at_desk
 LOOK = Say(text="Let me see.", calls=(("c", "look_up"),))
 
 
-def test_steps_are_written_down_and_repeated(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_steps_are_written_down_and_repeated(tmp_path: Path) -> None:
+    async with at_desk(tmp_path, LOOK) as desk:
         await desk.say("ann", "hello")
         report = await desk.take()
         await desk.say("ann", "and?")
@@ -102,11 +102,10 @@ def test_steps_are_written_down_and_repeated(tmp_path: Path) -> None:
         )
         assert asked[3][: len(asked[2])] == asked[2]
 
-    at_desk(tmp_path, story, LOOK)
 
+async def test_who_speaks_in_the_middle_is_told_at_the_next_boundary(tmp_path: Path) -> None:
+    async with at_desk(tmp_path, LOOK, Say(calls=(("d", "jot"),))) as desk:
 
-def test_who_speaks_in_the_middle_is_told_at_the_next_boundary(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
         async def meanwhile() -> None:
             await desk.say("bob", "wait")
             await desk.say("cat", "what is this?", kind="room", urgency=AMBIENT)
@@ -130,11 +129,10 @@ def test_who_speaks_in_the_middle_is_told_at_the_next_boundary(tmp_path: Path) -
             ["ann", "bob"],
         ]
 
-    at_desk(tmp_path, story, LOOK, Say(calls=(("d", "jot"),)))
 
+async def test_who_is_queued_is_heard_by_the_next_turn(tmp_path: Path) -> None:
+    async with at_desk(tmp_path, LOOK) as desk:
 
-def test_who_is_queued_is_heard_by_the_next_turn(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
         async def meanwhile() -> None:
             await desk.say("bob", "wait")
 
@@ -147,11 +145,9 @@ def test_who_is_queued_is_heard_by_the_next_turn(tmp_path: Path) -> None:
         assert (first.steps[0].heard, "bob (guest): wait" in second.heard) == ("", True)
         assert len(first.covers) == len(second.covers) == 1
 
-    at_desk(tmp_path, story, LOOK)
 
-
-def test_an_interrupted_turn_leaves_what_it_heard_to_the_next(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_an_interrupted_turn_leaves_what_it_heard_to_the_next(tmp_path: Path) -> None:
+    async with at_desk(tmp_path, Say(waits=True)) as desk:
         await desk.say("ann", "hello")
         turn = asyncio.ensure_future(desk.take())
         await desk.model.asked.wait()
@@ -172,8 +168,6 @@ def test_an_interrupted_turn_leaves_what_it_heard_to_the_next(tmp_path: Path) ->
         assert "bob (guest): no, wait" in desk.told()
         old, new = desk.model.requests
         assert new.conversation[0].parts[:1] == old.conversation[0].parts
-
-    at_desk(tmp_path, story, Say(waits=True))
 
 
 # Whatever arrives in the middle of turns, in whatever mode: each line is told once, in order, and
@@ -234,33 +228,35 @@ def told(request: ModelRequest) -> list[int]:
 def test_nothing_is_lost_or_told_twice_and_order_is_kept(
     boundaries: list[tuple[list[bool], str]],
 ) -> None:
-    async def story(desk: Desk) -> None:
-        desk.drawer = busy = Busy(desk, list(boundaries))
-        while desk.model.answers or not busy.numbers or await desk.unread():
-            if not await desk.unread():
-                await busy.line(spoken=True)
-            await desk.take()
-        ended = await desk.ended()
-        covers = [seq for turn in ended for seq in turn.covers]
-        assert len(covers) == len(set(covers)) == len(busy.numbers)
-        assert covers == sorted(covers)
-        assert [turn.upto for turn in ended] == sorted(turn.upto for turn in ended)
-        assert len(desk.posts) == sum(turn.outcome == "replied" for turn in ended)
-        await busy.line(spoken=True)
-        desk.means.history._cached.clear()  # read from the log, as after a restart
-        await desk.take()
-        assert told(desk.model.requests[-1]) == busy.numbers
-        for before, after in pairwise(desk.model.requests):
-            assert flat(after.conversation)[: len(flat(before.conversation))] == flat(
-                before.conversation
-            )
-
     rounds = [
         Say(calls=(("call_0", "look_up"),), arguments=f'{{"q": {number}}}')
         for number in range(len(boundaries))
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        at_desk(Path(folder), story, *rounds)
+
+    async def story() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            async with at_desk(Path(folder), *rounds) as desk:
+                desk.drawer = busy = Busy(desk, list(boundaries))
+                while desk.model.answers or not busy.numbers or await desk.unread():
+                    if not await desk.unread():
+                        await busy.line(spoken=True)
+                    await desk.take()
+                ended = await desk.ended()
+                covers = [seq for turn in ended for seq in turn.covers]
+                assert len(covers) == len(set(covers)) == len(busy.numbers)
+                assert covers == sorted(covers)
+                assert [turn.upto for turn in ended] == sorted(turn.upto for turn in ended)
+                assert len(desk.posts) == sum(turn.outcome == "replied" for turn in ended)
+                await busy.line(spoken=True)
+                desk.means.history._cached.clear()  # read from the log, as after a restart
+                await desk.take()
+                assert told(desk.model.requests[-1]) == busy.numbers
+                for before, after in pairwise(desk.model.requests):
+                    assert flat(after.conversation)[: len(flat(before.conversation))] == flat(
+                        before.conversation
+                    )
+
+    asyncio.run(story())
 
 
 # Turns whose request finds no room in the model's window: nobody hears of that, and its cost is
@@ -270,10 +266,10 @@ def test_nothing_is_lost_or_told_twice_and_order_is_kept(
 @pytest.mark.parametrize(
     "error", [PromptTooLong("the window is full"), RequestRefused("the image cannot be read")]
 )
-def test_what_is_asked_again_is_paid_for_twice(tmp_path: Path, error: ModelError) -> None:
+async def test_what_is_asked_again_is_paid_for_twice(tmp_path: Path, error: ModelError) -> None:
     error.accounts = (ACCOUNT,)
 
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path, Say(text="H", error=error), Say(text="Hi.")) as desk:
         await desk.say("ann", "hello")
         await desk.take()
         (ended,) = await desk.ended()
@@ -287,11 +283,9 @@ def test_what_is_asked_again_is_paid_for_twice(tmp_path: Path, error: ModelError
         else:  # there are no images that could be left out
             assert (ended.outcome, ended.requests, ended.accounts) == ("failed", 1, (ACCOUNT,))
 
-    at_desk(tmp_path, story, Say(text="H", error=error), Say(text="Hi."))
 
-
-def test_one_that_never_fits_fails_and_says_so(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_one_that_never_fits_fails_and_says_so(tmp_path: Path) -> None:
+    async with at_desk(tmp_path, *[Say(error=PromptTooLong("the window is full"))] * 3) as desk:
         await desk.say("ann", "hello")
         await desk.take()
         (ended,) = await desk.ended()
@@ -300,8 +294,6 @@ def test_one_that_never_fits_fails_and_says_so(tmp_path: Path) -> None:
             "the window is full",
             3,
         )
-
-    at_desk(tmp_path, story, *[Say(error=PromptTooLong("the window is full"))] * 3)
 
 
 # Whose rights a turn has that acts upon words told to turns before it, or upon a reminder.
@@ -339,10 +331,10 @@ async def reminder(desk: Desk, role: str, *, by: str = "gus", alarm: Alarm = ALA
     await desk.tell(fired, ROOM.conversation, NORMAL)
 
 
-def test_what_goes_on_after_a_reminder_is_not_what_somebody_asked_for_before_it(
+async def test_what_goes_on_after_a_reminder_is_not_what_somebody_asked_for_before_it(
     tmp_path: Path,
 ) -> None:
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path, Say(text="Hi.")) as desk:
         await desk.say("olga", "hello")
         await desk.take()
         await reminder(desk, "guest")
@@ -351,8 +343,6 @@ def test_what_goes_on_after_a_reminder_is_not_what_somebody_asked_for_before_it(
         await desk.say("mia", "well", kind="room", urgency=NORMAL)
         assert await who(desk) == ([], "guest")
         assert await who(desk, continuing=True) == ([], "guest")
-
-    at_desk(tmp_path, story, Say(text="Hi."))
 
 
 BY_RANK = replace(
@@ -374,12 +364,12 @@ BY_RANK = replace(
         ("once", "admin", "guest"),
     ],
 )
-def test_a_reminder_has_the_lower_of_its_setters_roles_then_and_now(
+async def test_a_reminder_has_the_lower_of_its_setters_roles_then_and_now(
     tmp_path: Path, by: str, then: str, now: str
 ) -> None:
     """A platform's rank is the one of their newest message there."""
 
-    async def story(desk: Desk) -> None:
+    async with at_desk(tmp_path, Say(text="Hi."), who=BY_RANK) as desk:
         for name, ranks in (("once", ("role:7",)), ("mod", ("role:7",)), ("once", ())):
             desk.said += 1
             sender = Sender(id=SenderId(name), name=name, verified=True, ranks=ranks)
@@ -397,11 +387,12 @@ def test_a_reminder_has_the_lower_of_its_setters_roles_then_and_now(
         assert await who(desk) == ([], now)
         assert await who(desk, continuing=True) == ([], now)
 
-    at_desk(tmp_path, story, Say(text="Hi."), who=BY_RANK)
 
+async def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) -> None:
+    async with at_desk(
+        tmp_path, LOOK_AROUND, Say(text="Hi."), Say(text="So."), Say(text="Yes.")
+    ) as desk:
 
-def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
         async def fetch() -> None:
             desk.where[-1].request.label |= Label("outside", source="web_fetch")
 
@@ -415,11 +406,9 @@ def test_text_from_outside_stays_for_as_long_as_it_is_in_view(tmp_path: Path) ->
         await desk.take()
         assert [one.label for one in await desk.ended()] == [FETCHED] * 3
 
-    at_desk(tmp_path, story, LOOK_AROUND, Say(text="Hi."), Say(text="So."), Say(text="Yes."))
 
-
-def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         said = await desk.say("gus", "tidy up", kind="room", urgency=NORMAL)
         (seq,) = await desk.unread()
         desk.digest = Digest(
@@ -428,8 +417,6 @@ def test_a_digest_tells_whose_words_it_holds(tmp_path: Path) -> None:
         assert await who(desk, INNER) == ([], "guest")
         desk.digest = None
         assert await who(desk, INNER, continuing=True) == ([], "guest")
-
-    at_desk(tmp_path, story)
 
 
 # Large results and prompts that become too long, in whole turns on a real store: also for the turns
@@ -488,8 +475,10 @@ def called(ended: TurnRecord) -> list[ToolCallRecord]:
     return [one for step in ended.steps for one in step.calls]
 
 
-def test_a_large_result_is_whole_in_the_log_and_in_part_in_every_prompt(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_large_result_is_whole_in_the_log_and_in_part_in_every_prompt(
+    tmp_path: Path,
+) -> None:
+    async with at_desk(tmp_path, LOOK_AROUND) as desk:
         desk.drawer = Brings(texts=[PAGE])
         await desk.say("ann", "hello")
         await desk.take()
@@ -509,13 +498,11 @@ def test_a_large_result_is_whole_in_the_log_and_in_part_in_every_prompt(tmp_path
         assert third[: len(second)] == second
         assert second[: len(first)] == first
 
-    at_desk(tmp_path, story, LOOK_AROUND)
 
-
-def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as other:
         model = Refuses()
-        desk = Desk(desk.store, model)
+        desk = Desk(other.store, model)
         for number in range(6):
             await desk.say("ann", f"{number}: " + "a long story " * 200)
             await desk.take()
@@ -542,8 +529,6 @@ def test_a_turn_that_has_become_too_long_is_folded_in_its_middle(tmp_path: Path)
             await desk.take()
             assert model.requests[-1].conversation[: len(last)] == last
             last = model.requests[-1].conversation
-
-    at_desk(tmp_path, story)
 
 
 # Turns that are told of what nobody said, on a real store.
@@ -576,8 +561,8 @@ async def posted(desk: Desk) -> None:
     await desk.store.append([queued, NewEntry(fact=part, at=WHEN, conversation=PLACE)])
 
 
-def test_a_reminder_makes_a_turn_in_its_place_that_nobody_asked_for(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_a_reminder_makes_a_turn_in_its_place_that_nobody_asked_for(tmp_path: Path) -> None:
+    async with at_desk(tmp_path) as desk:
         await desk.tell(replace(TEA, by=SenderId("cat")), PLACE, NORMAL)
         await desk.take(autonomous=True)
         (ended,) = await desk.ended()
@@ -587,11 +572,11 @@ def test_a_reminder_makes_a_turn_in_its_place_that_nobody_asked_for(tmp_path: Pa
         assert (post.post.reply_to, [one.name for one in post.post.notify]) == (None, ["cat"])
         assert await desk.unread() == []
 
-    at_desk(tmp_path, story)
 
-
-def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(
+    tmp_path: Path,
+) -> None:
+    async with at_desk(tmp_path) as desk:
         await desk.say("ann", "how?")
         await desk.take()
         await posted(desk)
@@ -618,8 +603,6 @@ def test_what_only_reports_costs_no_request_and_is_told_with_the_next_words(tmp_
             "[2026-11-21 12:00] ann (guest): thanks",
         ]
         assert last.senders == ("", "ann")
-
-    at_desk(tmp_path, story)
 
 
 # What people are told where there is no answer: why, and whether to ask again. No model ever reads
