@@ -11,11 +11,11 @@ import hashlib
 import logging
 import mimetypes
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import takewhile
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
 
@@ -313,7 +313,7 @@ class Messaging(Plugin):
         told = [one for one in answered if one.about == to]
         shown = [one.text for one in told if audience.can_read(one.label.readers)]
         names = [one.name for one in context.requesters]
-        return (is_named or bool(told)) and is_relayed(text, said, [*shown, *names])
+        return (is_named or bool(told)) and is_relayed(text, said, shown, names)
 
     async def _find_answered(self, context: ToolContext) -> tuple[str, Sequence[OwnerTold]]:
         """Return the newest line there of those who ask, without what they pass on; and what they
@@ -720,39 +720,24 @@ def _list_words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def is_relayed(text: str, said: str, known: Sequence[str]) -> bool:
+def is_relayed(text: str, said: str, told: Sequence[str], names: Sequence[str]) -> bool:
     """Return whether a text passes on what somebody said, and tells no more than its readers know.
 
     What was told may have been written by those who get the answer, so a model that obeys it could
     otherwise have anything of the asker's chat sent to them, also spelled in words that they offer.
-    So the words of what was said stand there in their order, of each other text one passage at
-    most, each word of `_RELAY_WORDS` once, and no signs but plain ones. Pure.
+    So the words of what was said stand there in their order, of what was told one passage at most,
+    each of the names and of `_RELAY_WORDS` once more at most, and no signs but plain ones. Pure.
     """
-    frame, mine, texts = {*_RELAY_WORDS}, _list_words(said), [*map(_list_words, known)]
-    left, most = _list_words(text), len(said) + MAX_RELAY_CHARS
-    while left:
-        count = 1
-        if left[0] in frame:
-            frame.remove(left[0])
-        elif left[0] in mine:
-            mine = mine[mine.index(left[0]) + 1 :]
-        else:
-            counts = [_count_common(left, one) for one in texts]
-            count = max(counts, default=0)
-            if not count:
-                return False
-            del texts[counts.index(count)]
-            most += len(" ".join(left[:count]))
-        left = left[count:]
-    signs = {*re.sub(r"[\w\s]", "", text)}
-    return signs <= {*said, *_PLAIN_SIGNS} and len(text) <= most
-
-
-def _count_common(words: Sequence[str], text: Sequence[str]) -> int:
-    """Return how many of the first words stand together somewhere in the text."""
-    pairs = (zip(words, text[at:], strict=False) for at in range(len(text)))
-    return max(
-        (sum(1 for _ in takewhile(lambda two: two[0] == two[1], one)) for one in pairs), default=0
+    frame, words = _RELAY_WORDS.union(*map(words_of, names)), _list_words(text)
+    mine, added = _list_words(said), Counter(one for one in words if one in frame)
+    left, signs = iter(mine), {*re.sub(r"[\w\s]", "", text)}
+    others = [one for one in words if one not in frame and not (one in mine and one in left)]
+    passage = f" {' '.join(others)} "
+    return (
+        (not others or any(passage in f" {' '.join(_list_words(one))} " for one in told))
+        and max((added - Counter(mine)).values(), default=0) <= 1
+        and signs <= {*said, *_PLAIN_SIGNS}
+        and len(text) <= len(said) + len(passage) + MAX_RELAY_CHARS
     )
 
 

@@ -400,21 +400,18 @@ class Turn:
 
     def render_due(self) -> str:
         """Return what people are told of what is due without a model."""
-        lines = list[str]()
-        for one in self.due:
-            line = (
-                _("I could not do what I intended: {text}")
-                if one.intended
-                else _("Reminder: {text}")
+        promise, reminder = _("I could not do what I intended: {text}"), _("Reminder: {text}")
+        return "\n".join(
+            (promise if one.intended else reminder).format(
+                text=escape_markdown(one.text, len(one.text))
             )
-            lines.append(line.format(text=escape_markdown(one.text, len(one.text))))
-        return "\n".join(lines)
+            for one in self.due
+        )
 
     def _explain_failure(self, cause: FailureCause) -> str:
         """Return what whoever waits is told: of a reminder, its text."""
         is_told = self.is_only_due and not any(one.intended for one in self.due)
-        why = "" if is_told else _(FAILURE_TEXTS[cause])
-        return "\n".join(filter(None, (self.render_due(), why)))
+        return f"{self.render_due()}\n{'' if is_told else _(FAILURE_TEXTS[cause])}".strip()
 
     def to_entry(self, outcome: TurnOutcome) -> NewEntry:
         """Return the entry of its record."""

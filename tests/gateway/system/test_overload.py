@@ -260,13 +260,13 @@ async def test_a_reminder_comes_in_time_without_a_model_and_a_promise_is_kept_on
             await made.screen.until(shown)
         api.default = lambda _: failure(529, "overloaded_error")
         await made.until(lambda: len(made.screen.parts) == 3, step_s=5)
-        assert clock.monotonic() < 11 * 60
+        assert clock.monotonic() < 20 * 60
         assert words(made)[2] == r"Reminder: drink \*tea\*"
         await made.until(lambda: clock.monotonic() > 90 * 60, step_s=30)
         assert len(made.screen.parts) == 3, "nobody asked anything"
         api.default = lambda _: Answer(text="It stands on the table.")
         await made.until(lambda: len(made.screen.parts) == 4, step_s=5)
-        assert clock.monotonic() < 93 * 60
+        assert clock.monotonic() < 100 * 60
         assert "look after the tea" in requests(api)[-1]
         assert words(made)[3] == "It stands on the table."
 
@@ -289,4 +289,3 @@ async def test_a_reminder_comes_however_many_came_before_and_with_no_money_left(
         await made.screen.until(1)
         await made.until(lambda: len(made.screen.parts) == 6, step_s=10)
         assert words(made)[1:] == [said] * 5
-        assert clock.monotonic() < 51 * 60

@@ -547,8 +547,8 @@ def test_the_same_is_told_in_nearly_the_same_words(
 def test_an_answer_says_what_the_owner_says_and_what_they_know(
     text: str, *, is_relayed_: bool
 ) -> None:
-    known = ["the deploy", "1 2 4 7", "olga"]
-    assert is_relayed(text, "tell them Ben looks at it", known) is is_relayed_
+    told = ["the deploy", "1 2 4 7"]
+    assert is_relayed(text, "tell them Ben looks at it", told, ["olga"]) is is_relayed_
 
 
 @simulated
