@@ -487,8 +487,9 @@ class DiscordChannel:
                 others = get_objects(told, "recipients")
                 members = self._to_senders([(user, {}) for user in others], limit)
                 return RoomMembers(members=members, total=len(others) + 1)
-            counts = {"with_counts": "true"}
-            counted = at.thread or await call("/guilds/{guild_id}", params=counts, guild_id=guild)
+            counted = at.thread or await call(
+                "/guilds/{guild_id}", params={"with_counts": "true"}, guild_id=guild
+            )
             people, note = await self._guild_people(call, guild, at, limit + 1)
         except (Rejected, RateLimited):
             raise

@@ -149,8 +149,11 @@ async def _probe_account(
     flags = application.flags
     state.reads_messages = flags.gateway_message_content or flags.gateway_message_content_limited
     if not state.reads_messages:
-        what = "the message content intent is off: Discord would end the connection (4014)"
-        found.bad("discord.intents", what, INTENT_FIX)
+        found.bad(
+            "discord.intents",
+            "the message content intent is off: Discord would end the connection (4014)",
+            INTENT_FIX,
+        )
     else:
         is_full = flags.gateway_message_content
         how = "in full" if is_full else "limited, which is enough until 10,000 people use it"
@@ -186,10 +189,9 @@ async def _probe_guilds(
         names = ", ".join(name or number for number, name in state.guilds[:5])
         found.ok("discord.guilds", f"it is in {len(state.guilds)} guild(s): {names}")
     else:
-        what = "it is in no guild: only people who share a guild with it can write to it"
         found.warn(
             "discord.guilds",
-            what,
+            "it is in no guild: only people who share a guild with it can write to it",
             f"open {state.invitation_url} and choose a guild",
         )
 
@@ -244,12 +246,13 @@ async def _probe_rooms(
             channel = await _learn_room(api, directory, room)
             missing = directory.missing_rights(directory.address(room))
         except Rejected:
-            fix = (
-                "invite the bot to the guild, let it see the channel, and check the id (Copy "
-                "Channel ID)"
-            )
             found.warn(
-                "discord.rooms", f"it sees no channel and is in no guild with the id {room}", fix
+                "discord.rooms",
+                f"it sees no channel and is in no guild with the id {room}",
+                (
+                    "invite the bot to the guild, let it see the channel, and check the id (Copy "
+                    "Channel ID)"
+                ),
             )
         except SendError as error:
             what = f"whether it can post in {len(rooms) - index} more channels"
@@ -258,16 +261,25 @@ async def _probe_rooms(
         else:
             name = f"#{get_str(channel, 'name') or room} ({room})"
             if missing is None:
-                fix = "post something there by the bot, e.g. with `reverie say`"
-                found.unknown("discord.rooms", f"whether it can post in {name}", fix)
+                found.unknown(
+                    "discord.rooms",
+                    f"whether it can post in {name}",
+                    "post something there by the bot, e.g. with `reverie say`",
+                )
             elif missing:
-                fix = f"give it the permission {' and '.join(missing)} in that channel"
-                found.bad("discord.rooms", f"it cannot post in {name}", fix)
+                found.bad(
+                    "discord.rooms",
+                    f"it cannot post in {name}",
+                    f"give it the permission {' and '.join(missing)} in that channel",
+                )
             else:
                 found.ok("discord.rooms", f"it sees {name}, and may post there")
     if rooms[_MAX_ROOMS:]:
-        what = f"whether it can post in {len(rooms) - _MAX_ROOMS} more channels"
-        found.unknown("discord.rooms", what, f"doctor looks at the first {_MAX_ROOMS} only")
+        found.unknown(
+            "discord.rooms",
+            f"whether it can post in {len(rooms) - _MAX_ROOMS} more channels",
+            f"doctor looks at the first {_MAX_ROOMS} only",
+        )
 
 
 async def _learn_room(api: "DiscordRestClient", directory: DiscordDirectory, room: str) -> Json:

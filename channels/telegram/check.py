@@ -173,8 +173,11 @@ async def _probe_account(
         await _probe_webhook(api, found, config)
         await _probe_rooms(api, found, state, config)
     except TelegramError as error:
-        what = f"Telegram did not answer all questions: {api.redact(error)}"
-        found.unknown("telegram.answer", what, "try again")
+        found.unknown(
+            "telegram.answer",
+            f"Telegram did not answer all questions: {api.redact(error)}",
+            "try again",
+        )
 
 
 def _check_privacy(
@@ -183,8 +186,11 @@ def _check_privacy(
     if state.reads_whole_groups:
         found.ok("telegram.privacy", "privacy mode is off: in groups it sees all messages")
     elif config.rooms:
-        what = "privacy mode is on: in groups it sees only commands, mentions and replies to it"
-        found.warn("telegram.privacy", what, PRIVACY_FIX)
+        found.warn(
+            "telegram.privacy",
+            "privacy mode is on: in groups it sees only commands, mentions and replies to it",
+            PRIVACY_FIX,
+        )
     else:
         found.ok("telegram.privacy", "privacy mode is on, which means nothing in private chats")
 
@@ -199,11 +205,14 @@ async def _probe_webhook(
     # Its path is often a secret, so only the host is shown.
     host = url.split("/")[2] if url.count("/") > 1 else "somewhere"
     what = f"a webhook at {host} gets this bot's messages; the gateway removes it when it starts"
-    fix = (
-        "stop the program that set it, or it will set it again; or create another bot with "
-        "@BotFather"
+    found.warn(
+        "telegram.webhook",
+        what,
+        (
+            "stop the program that set it, or it will set it again; or create another bot with "
+            "@BotFather"
+        ),
     )
-    found.warn("telegram.webhook", what, fix)
 
 
 async def _probe_rooms(
@@ -220,18 +229,23 @@ async def _probe_rooms(
             chat = await api.await_call(api.bot.get_chat(room))
             me = await api.await_call(api.bot.get_chat_member(room, int(state.id)))
         except ChatMigrated as moved:
-            what = (
-                f"group {room} is a supergroup now, with the id {moved.new_chat_id}; the "
-                "gateway goes on with both"
+            found.ok(
+                "telegram.rooms",
+                (
+                    f"group {room} is a supergroup now, with the id {moved.new_chat_id}; the "
+                    "gateway goes on with both"
+                ),
             )
-            found.ok("telegram.rooms", what)
         except (BadRequest, Forbidden):
             found.warn("telegram.rooms", f"the bot is in no group with the id {room}", _ADD_FIX)
         else:
             _judge_room(found, chat, me, room)
     if rooms[_MAX_ROOMS:]:
-        what = f"whether the bot can post in {len(rooms) - _MAX_ROOMS} more groups"
-        found.unknown("telegram.rooms", what, f"doctor looks at the first {_MAX_ROOMS} only")
+        found.unknown(
+            "telegram.rooms",
+            f"whether the bot can post in {len(rooms) - _MAX_ROOMS} more groups",
+            f"doctor looks at the first {_MAX_ROOMS} only",
+        )
 
 
 def _judge_room(found: FindingCollector, chat: "ChatFullInfo", me: "ChatMember", room: str) -> None:
@@ -243,8 +257,11 @@ def _judge_room(found: FindingCollector, chat: "ChatFullInfo", me: "ChatMember",
     if me.status == me.MEMBER and chat.permissions is not None:
         may = chat.permissions.can_send_messages
     if chat.type == chat.CHANNEL:
-        fix = "list groups only; a channel's discussion group is one"
-        found.warn("telegram.rooms", f"{name} is a channel: the bot does not post there", fix)
+        found.warn(
+            "telegram.rooms",
+            f"{name} is a channel: the bot does not post there",
+            "list groups only; a channel's discussion group is one",
+        )
     elif me.status in (me.LEFT, me.BANNED) or getattr(me, "is_member", True) is False:
         found.warn("telegram.rooms", f"the bot is not in {name}: {me.status}", _ADD_FIX)
     elif may is False:
@@ -275,8 +292,11 @@ async def find_contacts(config: "TelegramConfig", *, where: str = "") -> Telegra
         async with _connected(config) as api:
             updates = await api.get_updates(None, wait=False)
     except Conflict:
-        what = "a webhook or another program takes this bot's messages"
-        found.warn("telegram.poller", what, "stop the other program, and try again")
+        found.warn(
+            "telegram.poller",
+            "a webhook or another program takes this bot's messages",
+            "stop the other program, and try again",
+        )
     except (TelegramError, TimeoutError) as error:
         reason = str(error) or "no answer in time"
         found.warn("telegram.answer", f"Telegram did not show who wrote: {reason}", "try again")

@@ -119,17 +119,15 @@ class TelegramOutgoing:
         try:
             if part.reply_to is not None and part.reply_to.startswith(TAP_PREFIX):
                 try:
-                    query = part.reply_to.removeprefix(TAP_PREFIX)
-                    return await self._answer_tap(part, query, message)
+                    return await self._answer_tap(part, part.reply_to, message)
                 except BadRequest as error:
-                    # As after an outage. In private a message is as private.
-                    is_late = "query is too old" in str(error).casefold()
                     if (
-                        not is_late
-                        or self.chat_id(part.to) < 0
+                        "query is too old" not in str(error).casefold()
                         or part.maybe_sent_after is not None
+                        or self.chat_id(part.to) < 0
                     ):
                         raise
+                    # As after an outage: alone with somebody, a message is as private.
                     part = replace(part, reply_to=None)
             async with self.lock(part.to):
                 return Receipt(ids=(await self._send_or_find(part, message),))
@@ -256,15 +254,16 @@ class TelegramOutgoing:
         newest = self.numbers.newest(chat)
         return "" if newest is None else f"{sequence_of(chat)}:{newest}"
 
-    async def _answer_tap(self, part: PostPart, query: str, message: HandOver) -> Receipt:
+    async def _answer_tap(self, part: PostPart, tap: MessageId, message: HandOver) -> Receipt:
         """Show the text to the person who tapped: it is no message, so it waits for none and counts
         for no limit.
         """
         await message.before_send()
         message.is_started = True
-        alert = part.style == "message"
         await self.api.bot.answer_callback_query(
-            query, text=parse_body(part.body).text, show_alert=alert
+            tap.removeprefix(TAP_PREFIX),
+            text=parse_body(part.body).text,
+            show_alert=part.style == "message",
         )
         return Receipt()
 
