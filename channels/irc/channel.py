@@ -36,7 +36,6 @@ from channels.irc.outgoing import MAX_IN_FLIGHT
 from channels.irc.render import (
     FORMATTING,
     max_body_bytes,
-    name_people,
     paginate,
     split_line,
     without_codes,
@@ -74,7 +73,7 @@ from gateway.core.events import (
 )
 from gateway.core.i18n import use_language
 from gateway.core.identity import BRIDGE_PREFIX
-from gateway.core.text_safety import break_nicks
+from gateway.core.text_safety import break_nicks, name_in_front
 
 logger = logging.getLogger("reverie.irc")
 _JOIN_ANSWER_S: Final = 30.0
@@ -142,8 +141,8 @@ class IrcChannel:
         if not is_room_name(post.to.room):
             # Clients show a notice where the person is, not in a chat with us.
             more = f"/msg {self.nick} more" if post.style == "notice" else "more"
-        elif post.reply_to is None:  # e.g. a reminder
-            text = name_people(text, (one.name for one in post.notify))
+        elif post.reply_to is None:  # e.g. a reminder: clients highlight lines with their nick
+            text = name_in_front(text, [one.name for one in post.notify])
         with use_language(post.language):
             return paginate(text, self._limit(post.to), page_lines, more)
 

@@ -7,14 +7,13 @@ people is left out.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from channels.markdown import BULLET, Mark, TextRun, parse_markdown
 from channels.split import split_text
 from channels.text import clean_text
 from gateway.core.i18n import _
-from gateway.core.text_safety import escape_markdown
 
 BOLD, ITALIC = "\x02", "\x1d"
 FORMATTING = (
@@ -47,20 +46,6 @@ def strip_formatting(text: str) -> str:
     if text.isprintable():  # most lines
         return text
     return clean_text(_COLOURS.sub("", text)).replace("\t", " ").replace("\n", " ")
-
-
-def name_people(markdown: str, names: Iterable[str]) -> str:
-    """Return a text with the names in front that it lacks: clients highlight a line with the nick
-    of whoever reads it.
-    """
-    said = markdown.replace("\\", "")
-    missing = [
-        escape_markdown(name)
-        for name in names
-        if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said, re.IGNORECASE)
-    ]
-    gap = " " if markdown[:1].isalpha() else "\n\n"  # else it may begin a list or a block
-    return f"{', '.join(missing)}:{gap}{markdown}" if missing else markdown
 
 
 def without_codes(line: str) -> str:

@@ -26,7 +26,7 @@ import gzip
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -330,6 +330,20 @@ def escape_markdown(name: str, max_chars: int = MAX_NAME_CHARS) -> str:
     and end maths.
     """
     return re.sub(r"(?=[!-'*-/:-@\[\\^-`{-~])", r"\\", one_line(name, max_chars))
+
+
+_BLOCK_START: Final = re.compile(r"\s*(?:[`~]{3}|[-*+#>|]|\d+[.)])")
+"""Beginning of Markdown that is no paragraph, so that nothing may stand in front of it on its
+line."""
+
+
+def name_in_front(markdown: str, names: Sequence[str]) -> str:
+    """Return a text with these names in front, unless it has them all."""
+    said = markdown.replace("\\", "")
+    if all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said, re.IGNORECASE) for name in names):
+        return markdown
+    gap = "\n\n" if _BLOCK_START.match(markdown) else " "
+    return f"{', '.join(map(escape_markdown, names))}:{gap}{markdown}"
 
 
 def escape_frame(name: str, marks: str = "[]():") -> str:

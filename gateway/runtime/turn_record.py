@@ -56,7 +56,7 @@ from gateway.core.facts import (
 from gateway.core.i18n import N_, _, current_language
 from gateway.core.identity import BRIDGE_PREFIX, name_to_address
 from gateway.core.labels import RequestLabel
-from gateway.core.text_safety import escape_markdown, to_single_line
+from gateway.core.text_safety import escape_markdown, name_in_front, to_single_line
 from gateway.core.tool_spec import ToolCall
 from gateway.hooks import Plugins
 from gateway.runtime.turn_handle import TurnHandle
@@ -132,9 +132,6 @@ QUEUED_TEXT: Final = N_(
     "I have a lot of questions to answer right now. I will answer as soon as it is your turn."
 )
 """Posted where a turn waits for others to end."""
-_BLOCK_START: Final = re.compile(r"\s*(?:[`~]{3}|[-*+#>|]|\d+[.)])")
-"""Beginning of Markdown that is no paragraph, so that nothing may stand in front of it on its
-line."""
 
 
 class Awaited(NamedTuple):
@@ -494,15 +491,8 @@ def _name_askers(askers: Sequence[Sender], text: str) -> str:
     """
     senders = {one.id: name_to_address(one) for one in askers}
     is_bridged = any(who.startswith(BRIDGE_PREFIX) for who in senders)
-    names = list(dict.fromkeys(senders.values()))
-    is_told = all(
-        re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.IGNORECASE) for name in names
-    )
     is_few = (0 if is_bridged else 1) < len(senders) <= MAX_NAMED_ASKERS
-    if not is_few or is_told:
-        return text
-    gap = "\n\n" if _BLOCK_START.match(text) else " "
-    return f"{', '.join(map(escape_markdown, names))}:{gap}{text}"
+    return name_in_front(text, list(dict.fromkeys(senders.values()))) if is_few else text
 
 
 async def post_notice(gateway: GatewayHandle, at: Address, text: str, cause: Seq | None) -> None:
