@@ -594,11 +594,13 @@ class TurnRequest:
         if not self._tool_images:
             return False
         self._tool_images, done = {}, self.progress.current
-        steps = [
-            replace(step, calls=tuple([replace(one, images=()) for one in step.calls]))
-            for step in done.steps
-        ]
-        self.progress.current = replace(done, steps=tuple(steps))
+        self.progress.current = replace(
+            done,
+            steps=tuple(
+                replace(step, calls=tuple([replace(one, images=()) for one in step.calls]))
+                for step in done.steps
+            ),
+        )
         self._hints = (*self._hints, load_prompt("images_refused"))
         self._render_again()
         return True

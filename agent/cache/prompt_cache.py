@@ -104,8 +104,12 @@ class LastRequests:
         )
         size = (sizes.total - sizes.images) * _BYTES_PER_TOKEN
         if sizes.images:
-            parts = [part for message in planned.request.conversation for part in message.parts]
-            size += sum([len(part.data) for part in parts if isinstance(part, Image)])
+            size += sum(
+                len(part.data)
+                for message in planned.request.conversation
+                for part in message.parts
+                if isinstance(part, Image)
+            )
         before, freed = self._requests.pop(key, (None, 0))
         self._requests[key] = planned, size
         self._bytes += size - freed
@@ -155,9 +159,8 @@ class PromptCache:
         """Tokens that the server has read of a prompt that it cut, and of the whole, about. None:
         it reads all."""
         self._is_billed = self._doubts_usage = self._was_used = False
+        # No bill has ever named the cache, and one should have: nothing is expected until one does.
         self._is_absent = False
-        """No bill has ever named the cache, and one should have: nothing is expected of it until
-        one does."""
         self._cache_state = CacheState()
         self._cadence = defaultdict[str, Cadence](Cadence)
         self.last_requests = LastRequests()
@@ -269,8 +272,7 @@ class PromptCache:
                 cached=cached,
                 ratio=estimate.ratio,
             )
-        if self._is_absent:
-            plan = replace(plan, writes=())
+        plan = replace(plan, writes=()) if self._is_absent else plan
         return PlannedRequest(
             request=replace(request, breakpoints=plan.breakpoints)
             if plan.breakpoints != request.breakpoints

@@ -312,8 +312,11 @@ class CacheState:
         """
         behind = path[read - 1].digest if read else None
         ends = [one.digest for one in path[max(0, read - _LOOP_SEGMENTS) : read]]
-        known = [(end, self._segments[end]) for end in ends if end in self._segments]
-        alive = {end: segment for end, segment in known if at_s < segment.expires_s}
+        alive = {
+            end: one
+            for end in ends
+            if (one := self._segments.get(end)) is not None and at_s < one.expires_s
+        }
         for used, segment in (dict(self._chain(behind)) | alive).items():
             del self._segments[used]  # used segments move to the end: the oldest stand in front
             self._segments[used] = segment

@@ -105,15 +105,20 @@ def build_gemini_request(
 @lru_cache(maxsize=16)
 def _encode_tools(tools: tuple[ToolSpec, ...]) -> bytes:
     # `parameters` takes a part of OpenAPI's schemas, without references: those of MCP have more.
-    declared = [
-        {
-            "name": tool.name,
-            "description": tool.description,
-            "parametersJsonSchema": json.loads(tool.schema),
-        }
-        for tool in tools
-    ]
-    return encode_json([{"functionDeclarations": declared}])
+    return encode_json(
+        [
+            {
+                "functionDeclarations": [
+                    {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parametersJsonSchema": json.loads(tool.schema),
+                    }
+                    for tool in tools
+                ]
+            }
+        ]
+    )
 
 
 def _encode_contents(request: ModelRequest, model: str, refused: frozenset[str]) -> bytes:
@@ -315,12 +320,10 @@ class _Answer:
         return self.text_halves.join(text) if text else "", thinking
 
     def _add_text(self, text: str, signature: str | None) -> None:
-        if signature:
-            self._texts.append({"text": text, "thoughtSignature": signature})
-        elif self._texts and "thoughtSignature" not in self._texts[-1]:
+        if not signature and self._texts and "thoughtSignature" not in self._texts[-1]:
             self._texts[-1]["text"] = f"{self._texts[-1]['text']}{text}"
         else:
-            self._texts.append({"text": text})
+            self._texts.append(_sign({"text": text}, signature, frozenset()))
 
     @property
     def is_empty(self) -> bool:
@@ -333,20 +336,20 @@ class _Answer:
         """
         if not self._calls:
             return []
-        parts = [part for message in conversation for part in message.parts]
-        earlier = sum(isinstance(part, ToolCall) for part in parts)
+        earlier = sum(
+            isinstance(part, ToolCall) for message in conversation for part in message.parts
+        )
         calls = []
         for index, part in enumerate(self._calls, earlier):
             call, signature = part.function_call, part.thought_signature
             assert call is not None
             kept: Json = {"id": call.id} if call.id else {}
             kept |= {"thoughtSignature": signature} if signature else {}
-            written = json.dumps(call.args or {}, ensure_ascii=False)
             calls.append(
                 ToolCall(
                     id=call.id or f"call_{index}",
                     name=call.name,
-                    arguments=join_surrogates(written),
+                    arguments=join_surrogates(json.dumps(call.args or {}, ensure_ascii=False)),
                     extra=write_kept(kept, self._asked_model),
                 )
             )

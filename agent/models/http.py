@@ -602,8 +602,7 @@ class ModelHttpClient:
         try:
             async with aclosing(await transport.handle_async_request(request)) as response:
                 kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
-                is_ok = response.status_code == 200  # noqa: PLR2004 - HTTP's own number
-                if is_ok and kind == media_type:
+                if response.status_code == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
                     yield response
                     return
                 body = await _read_limited(response, _ERROR_BODY_BYTES)

@@ -98,8 +98,7 @@ _WANTS_SHORT_IDS = re.compile(
 )
 """Matches Mistral's demand for ids of nine letters and digits, and that of its chat templates."""
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
-_MAX_ID_CHARS = 40
-"""OpenAI refuses a longer id (`string too long`): vLLM's have 46 characters."""
+_MAX_ID_CHARS = 40  # OpenAI refuses a longer id (`string too long`): vLLM's have 46 characters
 _NO_THINKING = " "
 """Stands for thinking that is not known where some is demanded: DeepSeek V4 Pro refuses an empty
 text."""
@@ -131,11 +130,10 @@ def find_dialect(
 ) -> OpenAIDialect:
     """Return the dialect of the server `where` (host and port) for `model`."""
     openai = _OPENAI_HOSTS.fullmatch(where) is not None
-    marked = openai and bool(_BREAKPOINT_MODELS.match(model))
     return OpenAIDialect(
         is_openai=openai,
         takes_max_completion_tokens=openai,
-        takes_breakpoints=marked,
+        takes_breakpoints=openai and bool(_BREAKPOINT_MODELS.match(model)),
         identity_in=identity_in,
     )
 
@@ -587,8 +585,9 @@ class ChatCompletionResponse:
         """
         if not self.calls:
             return []
-        parts = [part for message in conversation for part in message.parts]
-        earlier = sum(isinstance(part, ToolCall) for part in parts)
+        earlier = sum(
+            isinstance(part, ToolCall) for message in conversation for part in message.parts
+        )
         return [
             ToolCall(
                 id=call.id or f"call_{earlier + index}",
