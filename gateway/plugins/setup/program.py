@@ -135,10 +135,8 @@ def _run_setup(directory: Path | None, person: Respondent, *, yes: bool) -> int:
     notes += [f"{flag} was not used: nothing asked for it" for flag in person.unused_flags]
     last = {one.code: one.level for one in person.findings}
     code = UNCHECKED if "unknown" in last.values() else DONE
-    next_commands = [
-        f"reverie {name} --config {shlex.quote(str(directory))}" for name in ("doctor", "run")
-    ]
-    _say_farewell(channels, notes, next_commands, changed=bool(files), running=running)
+    where = f"--config {shlex.quote(str(directory))}"
+    _say_farewell(channels, notes, where, changed=bool(files), running=running)
     return code
 
 
@@ -179,22 +177,20 @@ def _list_lines(what: str, lines: Sequence[str]) -> str:
 def _say_farewell(
     channels: list[ChannelAnswers],
     notes: list[str],
-    next_commands: list[str],
+    where: str,
     *,
     changed: bool,
     running: bool,
 ) -> None:
-    doctor, run = next_commands
-    start = f"  {run}        starts it; Ctrl-C stops it"
-    if running:
-        start = "  A gateway is running with this configuration. It reads the changes by itself."
     lines = ["", "Written." if changed else "Nothing has changed."]
     lines += [f"  note: {one}" for one in notes]
     lines += [
         "",
         "Next, in a container with the same directories" if in_image() else "Next",
-        f"  {doctor}     checks everything again",
-        start,
+        f"  reverie doctor {where}     checks everything again",
+        "  A gateway is running with this configuration. It reads the changes by itself."
+        if running
+        else f"  reverie run {where}        starts it; Ctrl-C stops it",
         "",
         "Talking to it",
     ]
@@ -208,7 +204,7 @@ def _say_farewell(
             if len(without) < len(channels)
             else "It has no owner yet, so it gives everybody a code first",
             f"  Write {' or '.join(forms)} to it in a direct chat: it shows you an id. Then run",
-            f"  reverie ctl pair seed ID owner {run.partition(' run ')[2]}",
+            f"  reverie ctl pair seed ID owner {where}",
         ]
     print(*lines, sep="\n")
 
