@@ -61,7 +61,7 @@ INTEGRATION = (
     "gateway/system/platforms/",
     "gateway/system/reload/",
     "gateway/system/test_commands_on_all_platforms.py",
-    "gateway/system/test_pairing_irc.py",
+    "gateway/system/test_irc.py",
     "gateway/test_app.py",
     "gateway/plugins/test_mcp.py",
     "life/",
