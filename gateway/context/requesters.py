@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from channels.text import fold_words
 from gateway.access.policy import decide
 from gateway.context.conversation import is_addressed
 from gateway.context.history import HistoryTurn
@@ -175,12 +176,12 @@ async def was_asked_for(
 
     Quoted and forwarded text does not count. Raises StoreError.
     """
-    wanted, asking = _words_of(words), {one.id for one in requesters}
+    wanted, asking = {*fold_words(words).split()}, {one.id for one in requesters}
     newest = await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)
     messages = [one.fact for one in newest if isinstance(one.fact, Message)]
     last = {one.sender.id: one for one in messages if one.sender.id in asking}
     return bool(wanted) and any(
-        wanted <= _words_of(one.text.replace(one.carried, " ") if one.carried else one.text)
+        wanted <= {*fold_words(one.text.replace(one.carried or "\0", " ")).split()}
         and _is_by_member(access_policy, one)
         for one in last.values()
     )
@@ -189,10 +190,6 @@ async def was_asked_for(
 def _is_by_member(access_policy: AccessPolicy, message: Message) -> bool:
     is_member = rank_integrity(author_role(access_policy, message)) >= rank_integrity("member")
     return is_member and decide(access_policy, message).allowed
-
-
-def _words_of(text: str) -> set[str]:
-    return {*re.findall(r"\w+", text.casefold())}
 
 
 def to_requester(sender: Sender, role: str) -> Requester:

@@ -31,6 +31,7 @@ from channels.base import (
     SendError,
     Uncertain,
 )
+from channels.text import fold_words
 from gateway.access.policy import decide, is_room_allowed, list_open_rooms
 from gateway.context.conversation import LOCK_TIMEOUT_S
 from gateway.context.history import find_write_of_cut_off_turn
@@ -713,11 +714,7 @@ def _clean_reason(error: SendError) -> str:
 
 def words_of(text: str) -> set[str]:
     """Return the words of a text, without case and punctuation."""
-    return {*_list_words(text)} or {text}
-
-
-def _list_words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.casefold())
+    return {*fold_words(text).split()} or {text}
 
 
 def is_relayed(text: str, said: str, told: Sequence[str], names: Sequence[str]) -> bool:
@@ -728,13 +725,13 @@ def is_relayed(text: str, said: str, told: Sequence[str], names: Sequence[str]) 
     So the words of what was said stand there in their order, of what was told one passage at most,
     each of the names and of `_RELAY_WORDS` once more at most, and no signs but plain ones. Pure.
     """
-    frame, words = _RELAY_WORDS.union(*map(words_of, names)), _list_words(text)
-    mine, added = _list_words(said), Counter(one for one in words if one in frame)
+    frame, words = _RELAY_WORDS.union(*map(words_of, names)), fold_words(text).split()
+    mine, added = fold_words(said).split(), Counter(one for one in words if one in frame)
     left, signs = iter(mine), {*re.sub(r"[\w\s]", "", text)}
     others = [one for one in words if one not in frame and not (one in mine and one in left)]
     passage = f" {' '.join(others)} "
     return (
-        (not others or any(passage in f" {' '.join(_list_words(one))} " for one in told))
+        (not others or any(passage in f" {fold_words(one)} " for one in told))
         and max((added - Counter(mine)).values(), default=0) <= 1
         and signs <= {*said, *_PLAIN_SIGNS}
         and len(text) <= len(said) + len(passage) + MAX_RELAY_CHARS

@@ -497,8 +497,7 @@ def find_same(
     words = words_of(text)
     for one in told:
         before = words_of(one.fact.text)
-        says_more = words <= before or before <= words
-        is_near = one.fact.about == place and says_more
+        is_near = one.fact.about == place and (words <= before or before <= words)
         share = SAME_PLACE_SHARE if is_near else SAME_SHARE
         common = len(words & before) / max(1, len(words | before))
         if one.fact.to == to and common >= share and _numbers(words) == _numbers(before):
