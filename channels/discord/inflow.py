@@ -165,27 +165,20 @@ class DiscordProgress:
             self.session = replace(self.session, seq=seq)
 
 
-def is_open_place(place: DiscordPlace, rooms: AbstractSet[str]) -> bool:
-    """Return whether the place has messages and the operator has opened it: itself, its parent, its
-    guild, or all.
-    """
-    return place.kind not in SILENT_TYPES and (
-        ANY_ROOM in rooms or bool({place.id, place.parent, place.guild} & rooms)
-    )
-
-
 def plan_history(
     places: Iterable[DiscordPlace], since: int, rooms: AbstractSet[str]
 ) -> list[DiscordPlace]:
     """Return the places to request messages after `since` from: all whose newest message is not
-    known to be older.
+    known to be older, of those that the operator has opened: themselves, their parents, their
+    guilds, or all.
 
     A place that is opened by its own id is always included: `last_message_id` need not be right.
     """
     return [
         place
         for place in places
-        if is_open_place(place, rooms)
+        if place.kind not in SILENT_TYPES
+        and (ANY_ROOM in rooms or {place.id, place.parent, place.guild} & rooms)
         and (place.id in rooms or not place.last_message or int(place.last_message) > since)
     ]
 

@@ -165,11 +165,6 @@ def build_menu(
         )[:_MAX_COMMANDS]
 
 
-def _menu_languages() -> Sequence[str]:
-    """Return the languages that menus have, first that of everybody else."""
-    return ("", *sorted(languages()))
-
-
 class CommandMenus:
     """Command menus, shown by Telegram behind `/`, in the narrowest scope that fits.
 
@@ -253,7 +248,7 @@ class CommandMenus:
         self, api: TelegramApi, scope: BotCommandScope, role: Role | None, *, direct: bool
     ) -> None:
         """Set the menu of a role, in each language. None: take it away."""
-        for language in _menu_languages():
+        for language in ("", *sorted(languages())):  # first that of everybody else
             if role is None:
                 call = api.bot.delete_my_commands(scope, language or None)
             else:

@@ -90,17 +90,6 @@ def _write_emoji(emoji: str | None) -> str:
     return "" if any(map(str.isalnum, emoji or "")) else single_line(emoji or "", _EMOJI_CHARS)
 
 
-def _write_venue(venue: telegram.Venue) -> str:
-    return (
-        f"venue: {clean_name(venue.title)}, {clean_name(venue.address)} "
-        f"({_write_position(venue.location)})"
-    )
-
-
-def _write_checklist(checklist: telegram.Checklist) -> str:
-    return f"checklist: {_line(checklist.title)}: {_list(task.text for task in checklist.tasks)}"
-
-
 def _write_tasks_done(done: telegram.ChecklistTasksDone) -> str:
     checklist = done.checklist_message.checklist if done.checklist_message else None
     names = {task.id: task.text for task in checklist.tasks} if checklist else {}
@@ -122,7 +111,10 @@ def _write_timer(timer: telegram.MessageAutoDeleteTimerChanged) -> str:
 
 
 _CONTENT: Final[Mapping[str, Callable[[Any], str]]] = {
-    "venue": _write_venue,  # before its location
+    "venue": lambda one: (  # before its location
+        f"venue: {clean_name(one.title)}, {clean_name(one.address)} "
+        f"({_write_position(one.location)})"
+    ),
     "location": lambda one: f"location: {_write_position(one)}",
     "contact": lambda one: f"contact: {full_name(one)}, {clean_name(one.phone_number)}",
     "poll": lambda one: (
@@ -131,7 +123,9 @@ _CONTENT: Final[Mapping[str, Callable[[Any], str]]] = {
     "dice": lambda one: f"dice: {_write_emoji(one.emoji)} {one.value}",
     "sticker": lambda one: f"sticker: {_write_emoji(one.emoji)}".rstrip(": "),
     "game": lambda _: "game",
-    "checklist": _write_checklist,
+    "checklist": lambda one: (
+        f"checklist: {_line(one.title)}: {_list(task.text for task in one.tasks)}"
+    ),
     "story": lambda _: "story",
     "paid_media": lambda one: (
         f"paid media, which bots cannot open: {len(one.paid_media)} for {one.star_count} stars"
