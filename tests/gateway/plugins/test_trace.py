@@ -148,13 +148,9 @@ def queued(record: NewEntry, key: str = "p") -> NewEntry:
 
 async def story_of(tmp_path: Path, *entries: NewEntry, seq: int = 1) -> list[str]:
     """Return the explanation of an entry, without its own line and its type."""
-
-    async def story() -> list[str]:
-        async with await opened(tmp_path / "s.db") as store:
-            await store.append(entries)
-            return (await explain_event(store, seq) or [])[1:]
-
-    return await story()
+    async with await opened(tmp_path / "s.db") as store:
+        await store.append(entries)
+        return (await explain_event(store, seq) or [])[1:]
 
 
 def line(urgency: int = 2) -> list[NewEntry]:
@@ -526,37 +522,32 @@ async def test_a_gateway_that_is_by_itself_leaves_such_stories(
     rules = (ScriptRule(match="hello", reply="hi"), ScriptRule(match="## .*console", calls=calls))
     script = Script(rules=(*rules, ScriptRule(match="outage", reply="oh")))
 
-    async def story() -> None:
-        async with running(tmp_path, script, **QUICK) as gateway:
-            await gateway.console.receive_message("by the way", sender="ann", room="lobby")
-            await gateway.console.receive_message("an outage", sender="bob", room="lobby")
+    async with running(tmp_path, script, **QUICK) as gateway:
+        await gateway.console.receive_message("by the way", sender="ann", room="lobby")
+        await gateway.console.receive_message("an outage", sender="bob", room="lobby")
 
-            async def digested() -> bool:
-                causes = {turn.cause for turn in await gateway.turns()}
-                return causes >= ({"digest", "attended"} if does else {"digest"})
+        async def digested() -> bool:
+            causes = {turn.cause for turn in await gateway.turns()}
+            return causes >= ({"digest", "attended"} if does else {"digest"})
 
-            await until(digested)
-            if fate is EventOutcome.LOOKED_AT:
-                await gateway.ask("reverie: hello", sender="ann", room="lobby")
-        async with await Store.open_readonly(gateway.path) as reader:
-            (_, line, *_) = await reader.entries(kinds=["room"])
-            counted = compute_outcomes(await reader.entries(limit=1_000))
-            story = await explain_event(reader, line.seq) or []
-            assert counted[line.seq] is (
-                EventOutcome.CONTEXT if fate is EventOutcome.LOOKED_AT else fate
-            )
-            assert story[-1] == f"outcome: {counted[line.seq]}"
-            assert any(told in one and "of the inner conversation (entry " in one for one in story)
-            assert any("of help" in one for one in story) == bool(does)  # the room was told it
-            events = [
-                one.seq
-                for one in await reader.entries(
-                    kinds=["direct", "mention", "room", "link", "alarm"]
-                )
-            ]
-            assert set(events) == set(counted)
-
-    await story()
+        await until(digested)
+        if fate is EventOutcome.LOOKED_AT:
+            await gateway.ask("reverie: hello", sender="ann", room="lobby")
+    async with await Store.open_readonly(gateway.path) as reader:
+        (_, line, *_) = await reader.entries(kinds=["room"])
+        counted = compute_outcomes(await reader.entries(limit=1_000))
+        story = await explain_event(reader, line.seq) or []
+        assert counted[line.seq] is (
+            EventOutcome.CONTEXT if fate is EventOutcome.LOOKED_AT else fate
+        )
+        assert story[-1] == f"outcome: {counted[line.seq]}"
+        assert any(told in one and "of the inner conversation (entry " in one for one in story)
+        assert any("of help" in one for one in story) == bool(does)  # the room was told it
+        events = [
+            one.seq
+            for one in await reader.entries(kinds=["direct", "mention", "room", "link", "alarm"])
+        ]
+        assert set(events) == set(counted)
 
 
 # Exactly one outcome for every event, from the whole log and from the explanation of one event

@@ -100,7 +100,7 @@ async def test_what_is_said_comes_out_as_it_happened(gateway: Operated) -> None:
         ]
         turns = (await gateway.get("/api/turns"))["items"]
         assert {one["conversation"] for one in turns} == {"console/operator", "demo/lobby"}
-        assert all(one["outcome"] == "replied" and 0 <= one["seconds"] < 20 for one in turns)
+        assert all(one["outcome"] == "replied" and one["seconds"] >= 0 for one in turns)
         outbox = await gateway.get("/api/outbox")
         assert (outbox["waiting"], {one["outcome"] for one in outbox["deliveries"]}) == (
             [],
