@@ -1,9 +1,10 @@
 """A loopback `/v1/messages/count_tokens`, as strict as the real one about what it is sent."""
 
 import asyncio
+import contextlib
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from agent.tokens.counter import count_heuristically
@@ -114,27 +115,23 @@ def body(text: str, *, mark: bool = False) -> Body:
     }
 
 
-Story = Callable[[CountApi, EndpointCounter, ManualClock], Awaitable[None]]
-
-
-def asking(story: Story, *, capacity: int = 1024, timeout_s: float = 10.0) -> None:
-    """Run `story` with a server and a counter that asks it."""
-
-    async def run() -> None:
-        clock = ManualClock()
-        async with CountApi() as api, asyncio.timeout(120):
-            counter = EndpointCounter(
-                clock=clock,
-                write=build_counted_body,
-                api_key=KEY,
-                base_url=api.url,
-                capacity=capacity,
-                timeout_s=timeout_s,
-            )
-            try:
-                await story(api, counter, clock)
-            finally:
-                await counter.aclose()
-        assert not [task for task in asyncio.all_tasks() if task.get_name() == "count_tokens"]
-
-    asyncio.run(run())
+@contextlib.asynccontextmanager
+async def asking(
+    *, capacity: int = 1024, timeout_s: float = 10.0
+) -> AsyncIterator[tuple[CountApi, EndpointCounter, ManualClock]]:
+    """A server, a counter that asks it, and the counter's clock; none of its tasks is left behind."""
+    clock = ManualClock()
+    async with CountApi() as api, asyncio.timeout(120):
+        counter = EndpointCounter(
+            clock=clock,
+            write=build_counted_body,
+            api_key=KEY,
+            base_url=api.url,
+            capacity=capacity,
+            timeout_s=timeout_s,
+        )
+        try:
+            yield api, counter, clock
+        finally:
+            await counter.aclose()
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "count_tokens"]

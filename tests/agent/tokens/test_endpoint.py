@@ -7,14 +7,12 @@ import pytest
 from agent.models.anthropic_wire import build_anthropic_request
 from agent.models.base import CacheBreakpoint, ModelRequest
 from agent.tokens.counter import TokenMeter
-from agent.tokens.endpoint import EndpointCounter
-from gateway.core.clock import ManualClock
-from reverie.testing.servers.count_tokens_api import KEY, CountApi, Reply, asking, body, size
+from reverie.testing.servers.count_tokens_api import KEY, Reply, asking, body, size
 from tests.kits.models import TOOL, assistant, request, user
 
 
-def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer() -> None:
-    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+async def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer() -> None:
+    async with asking() as (api, counter, _):
         sent = build_anthropic_request(_marked(), model="m-1").body
         assert "cache_control" in str(sent)
         counts: list[int] = []
@@ -35,11 +33,9 @@ def test_a_request_is_counted_as_it_is_sent_but_without_what_concerns_the_answer
         assert counts == [counter.get_count(sent)] == [size(asked.body)]
         assert counter.is_exact
 
-    asking(story)
 
-
-def test_the_same_request_is_asked_once_wherever_its_marks_are() -> None:
-    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+async def test_the_same_request_is_asked_once_wherever_its_marks_are() -> None:
+    async with asking() as (api, counter, _):
         counts: list[int] = []
         counter.request_count(body("hi"), counts.append)
         counter.request_count(body("hi", mark=True))  # being asked
@@ -49,14 +45,12 @@ def test_the_same_request_is_asked_once_wherever_its_marks_are() -> None:
         assert counts == [counter.get_count(body("hi"))] * 2
         assert counter.get_count(body("ho")) is None
 
-    asking(story)
-
 
 @pytest.mark.parametrize(
     ("capacity", "remembered"), [(0, []), (2, ["a", "c"]), (9, ["a", "b", "c"])]
 )
-def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) -> None:
-    async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
+async def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) -> None:
+    async with asking(capacity=capacity) as (_, counter, _):
         for text in ("a", "b", "c"):
             counter.request_count(body(text))
             await counter.wait_settled()
@@ -64,8 +58,6 @@ def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) 
         assert [
             text for text in ("a", "b", "c") if counter.get_count(body(text)) is not None
         ] == remembered
-
-    asking(story, capacity=capacity)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +81,8 @@ def test_what_was_used_last_is_remembered(capacity: int, remembered: list[str]) 
     ],
     ids=range(15),
 )
-def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None:
-    async def story(api: CountApi, counter: EndpointCounter, _: ManualClock) -> None:
+async def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None:
+    async with asking(timeout_s=0.2 if reply.silent or reply.drips else 10.0) as (api, counter, _):
         api.script.extend([reply] * 3)
         for number in range(5):
             counter.request_count(body(f"text {number}"), _never)
@@ -99,11 +91,9 @@ def test_whatever_goes_wrong_is_a_failure_and_nothing_else(reply: Reply) -> None
         assert counter.breaker.is_open
         assert not counter.is_exact
 
-    asking(story, timeout_s=0.2 if reply.silent or reply.drips else 10.0)
 
-
-def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_again() -> None:
-    async def story(api: CountApi, counter: EndpointCounter, clock: ManualClock) -> None:
+async def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_again() -> None:
+    async with asking() as (api, counter, clock):
         api.script.extend([Reply(status=503, body=b"")] * 6)
         asked = []
         for second in range(200):
@@ -121,11 +111,9 @@ def test_a_broken_endpoint_is_left_alone_ever_longer_and_never_called_exact_agai
         assert not counter.breaker.is_open
         assert not counter.is_exact
 
-    asking(story)
 
-
-def test_its_answers_correct_the_estimates() -> None:
-    async def story(_: CountApi, counter: EndpointCounter, __: ManualClock) -> None:
+async def test_its_answers_correct_the_estimates() -> None:
+    async with asking() as (_, counter, _):
         meter = TokenMeter()
         asked = request(user("The quick brown fox jumps over the lazy dog. " * 50))
         first = meter.estimate("m-1", asked)
@@ -134,8 +122,6 @@ def test_its_answers_correct_the_estimates() -> None:
         assert meter.estimate("m-1", asked).tokens == first.tokens
         await counter.wait_settled()
         assert meter.estimate("m-1", asked).tokens == counter.get_count(sent) != first.tokens
-
-    asking(story)
 
 
 def _marked() -> ModelRequest:
