@@ -41,3 +41,10 @@ def postgresql() -> Iterator[PostgresServer]:
         pytest.skip(missing)
     with PostgresServer() as server:
         yield server
+
+
+@pytest.fixture
+def server(postgresql: PostgresServer) -> Iterator[PostgresServer]:
+    """A server that the test may stop."""
+    yield postgresql
+    postgresql.start(if_stopped=True)

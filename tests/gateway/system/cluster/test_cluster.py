@@ -6,7 +6,6 @@
 import asyncio
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,13 +46,6 @@ PAIRS = (
     ("database slow", "kill -9"),
 )
 """Faults that may happen beside each other."""
-
-
-@pytest.fixture
-def server(postgresql: PostgresServer) -> Iterator[PostgresServer]:
-    """A server that the test may stop."""
-    yield postgresql
-    postgresql.start(if_stopped=True)
 
 
 @pytest.mark.parametrize(

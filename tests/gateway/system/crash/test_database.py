@@ -1,10 +1,7 @@
 """The real program with its store in PostgreSQL: the server goes away."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from reverie.testing.channels import story
 from tests.gateway.system.crash.test_store_program import ran, says
@@ -13,13 +10,6 @@ from tests.kits.delivery_judge import fair
 from tests.servers.real_postgresql import PostgresServer
 
 GONE = "the database cannot be"
-
-
-@pytest.fixture
-def server(postgresql: PostgresServer) -> Iterator[PostgresServer]:
-    """A server that the test may stop."""
-    yield postgresql
-    postgresql.start(if_stopped=True)
 
 
 @story
