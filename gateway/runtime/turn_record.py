@@ -103,8 +103,14 @@ FAILURE_TEXTS: Mapping[FailureCause, str] = {
 }
 """Texts posted instead of an answer: the cause, and whether to ask again."""
 PUT_OFF_TEXTS: Mapping[FailureCause, str] = {
-    "overloaded": N_("My model is overloaded right now. I will answer as soon as it works again."),
-    "unreachable": N_("I cannot reach my model right now. I will answer as soon as I can."),
+    "overloaded": N_(
+        "My model is overloaded right now. I will answer once it works again, or tell you if that "
+        "takes too long."
+    ),
+    "unreachable": N_(
+        "I cannot reach my model right now. I will answer once I can, or tell you if that takes "
+        "too long."
+    ),
 }
 """Texts posted once where a question waits for a model: causes that pass by themselves."""
 
