@@ -85,7 +85,7 @@ bench: .venv/.tools ## print the table of what an answer costs; CHECK=1: fail wh
 trace: .venv/.tools ## print the code and the commits that one plain message takes; ARGS=CHECKOUT for another one
 	.venv/bin/python -m tests.tools.trace $(ARGS)
 
-profile: .venv/.tools ## print where the processor time of one plain message goes, by package and function; ARGS=CHECKOUT for another one
+profile: .venv/.tools ## print where the time of one plain message goes, by package and by step; ARGS="--checkout DIR" for another one
 	.venv/bin/python -m tests.tools.profiler $(ARGS)
 
 clean: ## remove what was made
