@@ -489,7 +489,12 @@ class MessageActions(Plugin):
         await self._perform(fact, lambda: channel.react(found.at, target, reaction, add=add))
         return "The reaction is set." if add else "The reaction is removed."
 
-    @tool("Edit one of your posts.", ALLOW_MEMBERS, effect=_effect, note=_if_some(CanEdit))
+    @tool(
+        "Edit your last post, or another one of yours.",
+        ALLOW_MEMBERS,
+        effect=_effect,
+        note=_if_some(CanEdit),
+    )
     async def edit_own(
         self,
         context: ToolContext,
@@ -518,7 +523,12 @@ class MessageActions(Plugin):
         await self._perform(fact, lambda: channel.edit(found.at, target, text))
         return "The post is edited. This conversation still shows you the old text."
 
-    @tool("Delete one of your posts.", ALLOW_MEMBERS, effect=_effect, note=_if_some(CanDelete))
+    @tool(
+        "Delete your last post, or another one of yours.",
+        ALLOW_MEMBERS,
+        effect=_effect,
+        note=_if_some(CanDelete),
+    )
     async def delete_own(self, context: ToolContext, *, message: _OwnMessage) -> str:
         """Delete a message of this agent, all parts of it. Raises ToolCallRefused."""
         found = await self._find_own(message, context)
