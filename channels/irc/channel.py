@@ -38,7 +38,7 @@ from channels.irc.render import (
     max_body_bytes,
     paginate,
     split_line,
-    without_codes,
+    strip_formatting,
 )
 from channels.irc.session import CONNECT_TIMEOUT_S, IrcSession
 from channels.irc.state import (
@@ -72,7 +72,7 @@ from gateway.core.events import (
     SenderId,
 )
 from gateway.core.i18n import use_language
-from gateway.core.identity import BRIDGE_PREFIX
+from gateway.core.identity import BRIDGE_PREFIX, name_to_address
 from gateway.core.text_safety import break_nicks, name_in_front
 
 logger = logging.getLogger("reverie.irc")
@@ -119,7 +119,7 @@ class IrcChannel:
         pages, state = self._paginate(post), self._session and self._session.state
         page = pages[min(post.page, len(pages)) - 1]
         if "c" in (self._room_modes(post.to) or ()):
-            page = tuple(filter(str.strip, map(without_codes, page)))
+            page = tuple(filter(str.strip, map(strip_formatting, page)))
         nicks = state and state.rooms.get(state.isupport.fold(post.to.room))
         if not state or not nicks:
             return page
@@ -142,7 +142,7 @@ class IrcChannel:
             # Clients show a notice where the person is, not in a chat with us.
             more = f"/msg {self.nick} more" if post.style == "notice" else "more"
         elif post.reply_to is None:  # e.g. a reminder: clients highlight lines with their nick
-            text = name_in_front(text, [one.name for one in post.notify])
+            text = name_in_front(text, [*map(name_to_address, post.notify)])
         with use_language(post.language):
             return paginate(text, self._limit(post.to), page_lines, more)
 

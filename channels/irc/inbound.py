@@ -118,7 +118,7 @@ class IrcLineContext:
         """
         state, nick = self.state, self.state.isupport.fold(self._configured_nick)
         is_there = nick in state.rooms.get(state.isupport.fold(room), {})
-        is_others = is_there and state.hosts(nick) != state.hosts(state.me)
+        is_others = is_there and set(state.hosts(nick)).isdisjoint(state.hosts(state.me))
         return (
             (state.nick,) if nick == state.me or is_others else (state.nick, self._configured_nick)
         )

@@ -116,6 +116,14 @@ class IrcMembership:
         self._send_joins([room for room in self.config.rooms if self._fold(room) not in barred])
         self._joined_s = self._clock.monotonic()
 
+    def accept_invitation(self, room: str) -> None:
+        """Request this room if it is configured (it may have refused us) and not barred. One
+        request at a time: people may invite us as often as they like.
+        """
+        folded = self._fold(room)
+        if folded not in self._requested | self._lasting.barred_rooms:
+            self._send_joins([one for one in self.config.rooms if self._fold(one) == folded])
+
     def apply_config(self, config: IrcConfig) -> None:
         """Leave rooms that are no longer configured; join those that are new, or that have a new
         key.

@@ -48,11 +48,6 @@ def strip_formatting(text: str) -> str:
     return clean_text(_COLOURS.sub("", text)).replace("\t", " ").replace("\n", " ")
 
 
-def without_codes(line: str) -> str:
-    """Return a rendered line without formatting, for rooms that refuse it."""
-    return line.translate(dict.fromkeys(map(ord, f"{BOLD}{ITALIC}{BLANK_LINE[1:]}")))
-
-
 def render(markdown: str) -> tuple[str, ...]:
     """Return the lines to show, at least one, without CR, LF or NUL. Formatting ends with each line
     and begins again on the next.

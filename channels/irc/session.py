@@ -97,7 +97,8 @@ class IrcSession:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Reason of the end of the connection; Denied if another attempt is useless."""
         self._error_text = ""
-        self._is_login_missed = False  # services to which `on_connect` speaks were away
+        self._missed_lines = dict[str, None]()
+        """Lines of `on_connect` to services that were away."""
 
     def apply_config(self, config: IrcConfig) -> None:
         self.membership.apply_config(config)
@@ -216,7 +217,7 @@ class IrcSession:
                 self._emitter.sync_clock(line)
                 self.outgoing.handle_pong(line)
             case "INVITE" if told.target == self.state.me:
-                self.membership.join_missing()  # perhaps a configured one that refused us
+                self.membership.accept_invitation(line.param(1))
             case "JOIN" | "PART" | "KICK" | "MODE" | "NICK" | "QUIT":
                 if told.entered:
                     self._emitter.sync_clock(line)
@@ -246,8 +247,9 @@ class IrcSession:
             case "421" if line.param(1).upper() == "WHOIS":
                 self._give_up_whois(self.last_heard_s + 1)
             case "401" | "440":  # nobody has that nick, or the services are down
-                heard = {one.lower().split()[1] for one in self._connect_lines() if " " in one}
-                self._is_login_missed = self._is_login_missed or line.param(1).lower() in heard
+                away = line.param(1).lower()
+                missed = [one for one in self._connect_lines() if away in one.lower().split()[:2]]
+                self._missed_lines |= dict.fromkeys(missed)
             case "900":  # rooms for those who are logged in may let us in now
                 self.membership.join_missing()
 
@@ -315,9 +317,8 @@ class IrcSession:
         while True:
             await self.clock.sleep(_TICK_S)
             membership.tick()
-            if self._is_login_missed:
-                self._is_login_missed = False
-                self.outgoing.queue_lines(self._connect_lines())
+            self.outgoing.queue_lines(self._missed_lines)
+            self._missed_lines = {}
             self._query_modes()
             self._give_up_whois(self.clock.monotonic() - _WHOIS_TIMEOUT_S)
 

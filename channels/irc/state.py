@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from channels.irc.wire import IrcLine, Isupport, format_line, is_from_bip
+from channels.irc.wire import BIP_NICK, IrcLine, Isupport, format_line, is_from_bip
 from gateway.core.events import RoomId, Sender, SenderId
 from gateway.core.identity import fold_account
 from gateway.core.ratelimit import LruDict
@@ -243,7 +243,8 @@ class IrcState:
 
     def _learn_mask(self, line: IrcLine, nick: str) -> None:
         if is_from_bip(line):
-            self.is_bouncer = True
+            # Somebody on the network may have that host, but neither of these nicks.
+            self.is_bouncer = self.is_bouncer or nick in {self.me, BIP_NICK}
         elif nick in self._masks and "@" not in self._masks[nick] and line.source.host:
             self._masks[nick] = line.source
 
@@ -380,15 +381,13 @@ class IrcState:
         unknown how many parameters it takes, so the parameters of the other modes in that line are
         unknown, too: then nobody in that room has a rank until we enter it again.
         """
-        letters = params[0] if params else ""
-        modes = self.room_modes.get(room, set())
+        letters, modes = params[0] if params else "", self.room_modes.get(room, set())
         if (nicks := self.rooms.get(room)) is None:
             return
         ranks = frozenset(self.isupport.rank_modes.values())
         lists, always, when_set, never = self.isupport.mode_groups
         on, is_clear, arguments = True, True, iter(params[1:])
         for letter in letters:
-            (modes.add if on else modes.discard)(letter)
             if letter in "+-":
                 on = letter == "+"
             elif letter in ranks:
@@ -396,10 +395,13 @@ class IrcState:
                 is_clear = is_clear and bool(nick)
                 if nick in nicks:
                     nicks[nick] = nicks[nick] | {letter} if on else nicks[nick] - {letter}
-            elif letter in always or letter in lists or (on and letter in when_set):
+            elif letter in lists:
                 next(arguments, "")
-            elif letter not in never and letter not in when_set:
-                is_clear = False
+            else:
+                (modes.add if on else modes.discard)(letter)
+                if letter in always or (on and letter in when_set):
+                    next(arguments, "")
+                is_clear = is_clear and letter in always + when_set + never
         if not is_clear:
             self.rooms[room] = dict.fromkeys(nicks, frozenset())
 

@@ -381,7 +381,9 @@ _ZNC_HOST: Final = "znc.in"
 _ZNC_SERVER: Final = "irc.znc.in"
 _ZNC_STATUS_PREFIX: Final = "*"
 """ZNC's default StatusPrefix. No server allows it in a nick (RFC 2812 section 2.3.1)."""
-_SERVICES: Final = frozenset({"bouncerserv", "-bip"})
+BIP_NICK: Final = "-bip"
+"""Where bip speaks itself. No server allows such a nick either."""
+_SERVICES: Final = frozenset({"bouncerserv", BIP_NICK})
 """Of soju and bip, in lower case."""
 _BIP_HOSTS: Final = frozenset({"b.i.p", "bip.bip.bip"})
 """Hosts of what bip (https://bip.milkypond.org) says itself and plays back. It offers no

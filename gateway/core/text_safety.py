@@ -339,8 +339,8 @@ line."""
 
 def name_in_front(markdown: str, names: Sequence[str]) -> str:
     """Return a text with these names in front, unless it has them all."""
-    said = markdown.replace("\\", "")
-    if all(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said, re.IGNORECASE) for name in names):
+    said, plain = markdown.replace("\\", ""), [re.escape(one.replace("\\", "")) for one in names]
+    if all(re.search(rf"(?<!\w){name}(?!\w)", said, re.IGNORECASE) for name in plain):
         return markdown
     gap = "\n\n" if _BLOCK_START.match(markdown) else " "
     return f"{', '.join(map(escape_markdown, names))}:{gap}{markdown}"

@@ -80,6 +80,17 @@ async def test_what_bip_plays_back_is_context_and_says_nothing_of_who_is_there_n
         assert not any(line.startswith("PART") for line in ircd.lines)
 
 
+async def test_a_stranger_with_the_host_of_bip_does_not_make_a_bouncer_of_the_connection() -> None:
+    """Else their BouncerServ could have us leave the network, again and again."""
+    async with Ircd(Options(caps=None)) as ircd, running(ircd) as run:
+        await run.up()
+        bot = ircd.clients[0]
+        bot.send(":eve!bip@b.i.p PRIVMSG reverie :hi")
+        bot.send(f"{SERVICE}disconnected from Fakenet")
+        await settled(bot, "read")
+        assert run.links == [True]
+
+
 @pytest.mark.parametrize(
     "room", ["*status", "*status!znc@znc.in", "BouncerServ", "*x!account:owner"]
 )

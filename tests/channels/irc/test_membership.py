@@ -70,9 +70,20 @@ async def test_an_invitation_into_a_configured_room_that_refused_us_is_used_at_o
         assert _asked(ircd.clients[0], "JOIN") == ["JOIN #room"] * 2
 
 
+async def test_invitations_of_strangers_make_us_ask_for_no_room_again() -> None:
+    options = Options(refused={"#room": "473"})
+    async with Ircd(options) as ircd, running(ircd) as run:
+        await run.up()
+        for _ in range(3):
+            ircd.clients[0].send(":eve!e@h INVITE reverie #eve")
+        await settled(ircd.clients[0], "told")
+        assert _asked(ircd.clients[0], "JOIN") == ["JOIN #room"]
+
+
 async def test_services_that_were_away_are_told_the_login_once_they_are_back() -> None:
     clock, login = ManualClock(), "PRIVMSG NickServ :IDENTIFY reverie hush"
-    async with Ircd() as ircd, running(ircd, clock, on_connect=[login]) as run:
+    lines = ["WALLOPS ", login, "PRIVMSG #room :here I am"]
+    async with Ircd() as ircd, running(ircd, clock, on_connect=lines) as run:
         await run.until_advancing(clock, lambda: run.links == [True])
         await run.until_advancing(clock, lambda: ircd.lines.count(login) > 2)
         ircd.people["NickServ"] = ("NickServ!s@services", "")
@@ -81,7 +92,7 @@ async def test_services_that_were_away_are_told_the_login_once_they_are_back() -
         for second in range(6):
             clock.advance(10)
             await settled(ircd.clients[0], f"t{second}")
-        assert ircd.lines.count(login) == told + 1
+        assert [*map(ircd.lines.count, lines)] == [1, told + 1, 1]
 
 
 async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_are_told_to() -> (

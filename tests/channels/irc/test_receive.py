@@ -63,6 +63,7 @@ async def test_people_may_call_us_by_the_nick_that_we_should_have() -> None:
         bot = ircd.clients[0]
         for lines in (
             [],
+            [f":{bot.nick}!{bot.user}@{bot.host} CHGHOST {bot.user} user/reverie"],
             [f":reverie!{bot.user}@{bot.host} JOIN #room"],
             [f":reverie!{bot.user}@{bot.host} QUIT :gone", ":Reverie!x@y JOIN #room"],
             [":Reverie!x@y PART #room"],
@@ -70,7 +71,7 @@ async def test_people_may_call_us_by_the_nick_that_we_should_have() -> None:
             for line in [*lines, ":al!a@h PRIVMSG #room :reverie: hi"]:
                 bot.send(line)
             called.append((await run.message(len(called) + 1)).kind)
-    assert called == ["mention", "mention", "room", "mention"]
+    assert called == ["mention", "mention", "mention", "room", "mention"]
 
 
 async def test_a_file_that_somebody_offers_is_told_without_their_address() -> None:

@@ -31,6 +31,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
+from gateway.core.identity import BRIDGE_MARK, BRIDGE_PREFIX
 
 B, I = BOLD, ITALIC  # noqa: E741 - as in every IRC client's menu
 
@@ -185,6 +186,10 @@ def test_a_reminder_in_a_room_names_whom_it_is_for_so_that_their_client_tells_th
     assert channel().split(replace(reminder, text="- a\n- b")) == ("b_ss:", "• a", "• b")
     named = "B_SS, your tea is ready"
     assert channel().split(replace(reminder, text=named.replace("_", "\\_"))) == (named,)
+    slashed = replace(reminder, notify=(replace(boss, name="b\\oss"),))
+    assert channel().split(replace(slashed, text="b\\\\oss: tea")) == ("b\\oss: tea",)
+    behind = Sender(id=SenderId(f"{BRIDGE_PREFIX}relay:kai"), name=f"kai{BRIDGE_MARK}relay)")
+    assert channel().split(replace(reminder, notify=(behind,))) == ("kai: your tea is ready",)
     answer = replace(reminder, reply_to=MessageId("m1"))
     assert channel().split(answer) == ("your tea is ready",)
     alone = replace(reminder, to=Address(channel=NAME, room=RoomId("b_ss!account:boss")))
