@@ -106,8 +106,8 @@ class _Log:
         posts: list[Post] = []
         for entry in entries:
             match entry.fact:
-                case Message(kind="direct" | "mention", text=text):
-                    self.owed.append((entry.seq, TOKEN.findall(text)[0]))
+                case Message(kind="direct" | "mention", text=text) if found := TOKEN.search(text):
+                    self.owed.append((entry.seq, found[0]))
                 case TurnRecord(
                     covers=covers, outcome="interrupted"
                 ):  # the next turn there answers these, too

@@ -36,7 +36,6 @@ from tests.gateway.system.crash.storm_kit import (
     Storm,
     Table,
     TokenFile,
-    token_places,
     town,
 )
 from tests.kits.delivery_judge import TOKEN
@@ -411,17 +410,6 @@ class ClusterStorm(Storm):
         ]
         return "\n  ".join((super().explain(question), *found))
 
-    def out_of_order(self) -> list[str]:
-        """Questions whose answer was shown before that to an earlier one of the same person."""
-        found = list[str]()
-        for seat in self.seats:
-            mine = [one for one in self.questions if one.seat is seat]
-            found += [
-                f"{seat.platform} {seat.name}: {token}"
-                for token in find_out_of_order(mine, seat.shown())
-            ]
-        return found
-
     def report(self) -> str:
         """What was measured, as tables."""
         lines = [
@@ -463,19 +451,6 @@ class ClusterStorm(Storm):
                 f"maximum {max(calm):.2f} s of {len(calm)}"
             )
         return "\n".join(lines)
-
-
-def find_out_of_order(questions: Sequence[Question], shown: Sequence[str]) -> list[str]:
-    """Return the tokens of one person that were answered before an earlier one of theirs. Pure."""
-    places, found, last = token_places(shown), list[str](), -1
-    for question in questions:
-        at = [places[token][0] for token in question.tokens if places.get(token)]
-        if not at:
-            continue
-        if at[-1] < last:
-            found.append(question.tokens[-1])
-        last = max(last, at[-1])
-    return found
 
 
 def _read_holders(url: str) -> dict[str, str]:

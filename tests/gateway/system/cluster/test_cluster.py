@@ -15,10 +15,9 @@ from tests.gateway.system.cluster.cluster_kit import (
     ClusterStorm,
     calm,
     cluster_storm,
-    find_out_of_order,
     inject,
 )
-from tests.gateway.system.crash.storm_kit import Question
+from tests.gateway.system.crash.storm_kit import Question, find_out_of_order
 from tests.kits.platform_users import IrcClient, OnIrc
 from tests.servers.real_postgresql import PostgresServer
 

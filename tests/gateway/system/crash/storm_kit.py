@@ -23,6 +23,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
@@ -34,7 +35,7 @@ from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.discord_api_rest import Action, Options
 from reverie.testing.servers.ircd import Client, Ircd
 from reverie.testing.servers.model_api import Answer, Json, ModelApi, failure
-from tests.kits.delivery_judge import DOUBT, TOKEN
+from tests.kits.delivery_judge import DOUBT, TOKEN, Asked
 from tests.kits.gateway_process import Program, so
 from tests.kits.platform_users import (
     DISCORD,
@@ -455,6 +456,7 @@ class Storm(Program):
             return Answer(calls=((f"c{len(self.model.seen)}", *TOOL),))
         tokens = _tokens(new)
         self.asked_about.update(tokens)
+        self.asked.append(Asked(datetime.fromtimestamp(self.wall_s(), UTC), frozenset(tokens)))
         count = self.random.choice((1, 1, 2, 3))
         cuts = [len(tokens) * i // count for i in range(count + 1)]
         lines = (f"{' '.join(tokens[i:j])} so much for that" for i, j in itertools.pairwise(cuts))
@@ -587,6 +589,30 @@ class Storm(Program):
                     table.rows[kind, seat.platform][outcome] += 1
                 table.rows["all", seat.platform][outcome] += 1
         return table
+
+    def out_of_order(self) -> list[str]:
+        """Questions whose answer was shown before that to an earlier one of the same person."""
+        found = list[str]()
+        for seat in self.seats:
+            mine = [one for one in self.questions if one.seat is seat]
+            found += [
+                f"{seat.platform} {seat.name}: {token}"
+                for token in find_out_of_order(mine, seat.shown())
+            ]
+        return found
+
+
+def find_out_of_order(questions: Sequence[Question], shown: Sequence[str]) -> list[str]:
+    """Return the tokens of one person that were answered before an earlier one of theirs. Pure."""
+    places, found, last = token_places(shown), list[str](), -1
+    for question in questions:
+        at = [places[token][0] for token in question.tokens if places.get(token)]
+        if not at:
+            continue
+        if at[-1] < last:
+            found.append(question.tokens[-1])
+        last = max(last, at[-1])
+    return found
 
 
 def token_places(shown: Sequence[str]) -> Mapping[str, Sequence[int]]:

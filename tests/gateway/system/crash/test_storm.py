@@ -29,7 +29,8 @@ from tests.gateway.system.crash.storm_kit import (
     token_places,
     town,
 )
-from tests.kits.delivery_judge import DOUBT
+from tests.kits.delivery_judge import DOUBT, Evidence
+from tests.kits.delivery_judge import judge as judge_log
 from tests.kits.platform_users import SAID, IrcClient, OnIrc
 from tests.kits.small_disk import SmallDisk
 from tests.servers.real_postgresql import PostgresServer
@@ -117,6 +118,10 @@ async def kills(
         table = await _calm(it, 20.0 if sabotage else 120.0)
         rebuilt = await it.launch("log", "rebuild", "--config", str(directory))
         assert await rebuilt.wait() == 0, "every table matches the log"
+        if not sabotage:
+            assert it.out_of_order() == []
+            found = judge_log(Evidence(entries=await it.entries(), wire=[], asked=it.asked))
+            assert not found.asked_twice, found.faults
         return table
 
 
