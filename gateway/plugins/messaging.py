@@ -15,9 +15,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from difflib import SequenceMatcher
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Annotated, Final, Literal
+from unicodedata import category
 
 from pydantic import Field
 
@@ -111,9 +113,11 @@ _RELAY_WORDS: Final = frozenset(
     ]
 )
 """Words with which an answer is passed on, in the languages of the catalogs."""
-_PLAIN_SIGNS: Final = ".,:;!?\"'()-@\u2013\u2019\u201c\u201d\u201e\u00ab\u00bb\u00a1\u00bf"
-MAX_RELAY_CHARS: Final = 60
-"""Characters of an answer beyond what it passes on: no message fits into their number."""
+_WITHOUT_SPACES: Final = "\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+"""Characters of Thai, Lao, Khmer, Japanese and Chinese, which are a word each here."""
+_WORD: Final = re.compile(rf"[{_WITHOUT_SPACES}]|[^\W{_WITHOUT_SPACES}]+")
+MAX_RELAY_SIGNS: Final = 12
+"""Signs of an answer beyond those of what it passes on: no message fits into their number."""
 _RECENT: Final = 500
 """Newest facts that are searched: more than a week has."""
 _RECENT_ATTENDS: Final = 500
@@ -730,22 +734,24 @@ def words_of(text: str) -> set[str]:
 def is_relayed(text: str, said: str, told: Sequence[str], names: Sequence[str]) -> bool:
     """Return whether a text passes on what somebody said, and tells no more than its readers know.
 
-    What was told may have been written by those who get the answer, so a model that obeys it could
-    otherwise have anything of the asker's chat sent to them, also spelled in words that they offer.
-    So the words of what was said stand there in their order, of what was told one passage at most,
-    each of the names and of `_RELAY_WORDS` once more at most, and no signs but plain ones. Pure.
+    Its words are those of what was said, in their order; added are at most one passage of what was
+    told, each of the names and of `_RELAY_WORDS` once, and a few punctuation marks. What was told
+    may have been written by those who get the answer, so a model that obeys it could otherwise have
+    anything of the asker's chat sent to them, spelled in words or signs that they offer. Pure.
     """
-    frame, words = _RELAY_WORDS.union(*map(words_of, names)), fold_words(text).split()
-    mine, added = fold_words(said).split(), Counter(one for one in words if one in frame)
-    left, signs = iter(mine), {*re.sub(r"[\w\s]", "", text)}
-    others = [one for one in words if one not in frame and not (one in mine and one in left)]
-    passage = f" {' '.join(others)} "
-    return (
-        (not others or any(passage in f" {fold_words(one)} " for one in told))
-        and max((added - Counter(mine)).values(), default=0) <= 1
-        and signs <= {*said, *_PLAIN_SIGNS}
-        and len(text) <= len(said) + len(passage) + MAX_RELAY_CHARS
-    )
+    signs = Counter(re.sub(r"\w+[ \n]?", "", text)) - Counter("".join((said, *names)))
+    is_plain = all(one.isspace() or category(one).startswith("P") for one in signs)
+    words, mine = _WORD.findall(text.casefold()), _WORD.findall(said.casefold())
+    frame = _RELAY_WORDS.union(*map(words_of, names))
+    for passage in ("", *told):
+        theirs = _WORD.findall(passage.casefold())
+        known = SequenceMatcher(None, words, theirs, autojunk=False).find_longest_match()
+        rest = words[: known.a] + words[known.a + known.size :]
+        steps = SequenceMatcher(None, mine, rest, autojunk=False).get_opcodes()
+        added = [one for tag, _, _, at, end in steps if tag != "equal" for one in rest[at:end]]
+        if frame.issuperset(added) and len(added) == len({*added}):
+            return is_plain and signs.total() <= MAX_RELAY_SIGNS
+    return False
 
 
 def build_post_entries(

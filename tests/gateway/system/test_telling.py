@@ -4,7 +4,7 @@ and what they answer reaches the place that it came from."""
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -531,24 +531,36 @@ def test_the_same_is_told_in_nearly_the_same_words(
     assert find_same(after, here, told, to=here) is None  # another owner
 
 
+BEN: Final = "tell them Ben looks at it"
+
+
 @pytest.mark.parametrize(
-    ("text", "is_relayed_"),
+    ("text", "said", "is_relayed_"),
     [
-        ("Ben looks at it", True),
-        ("Olga says: Ben looks at the deploy", True),
-        ("Olga sagt: \u201eBen looks at it\u201c", True),
-        ("Ben looks at it tomorrow", False),
-        ("Ben looks at it. " * 20, False),  # their number could say something
-        ("Olga says: 4 7 1 1", False),  # words that they offered could say anything
-        ("it at looks Ben", False),  # so could their order
-        ("Ben looks at it \u2683\u2680", False),  # and signs that are no words
+        ("Ben looks at it", BEN, True),
+        ("Olga says: Ben looks at the deploy", BEN, True),
+        ("Olga sagt: \u201eBen looks at it\u201c", BEN, True),
+        ("**Olga** \u2014 Ben looks at it\u2026", BEN, True),
+        ("The deploy on the api: the api is up", "tell them the api is up", True),
+        (
+            "Olga\uff1aBen\u516d\u70b9\u770b\u3002",
+            "\u544a\u8bc9\u4ed6\u4eecBen\u516d\u70b9\u770b",
+            True,
+        ),
+        ("Ben looks at it tomorrow", BEN, False),
+        ("Ben looks at it. " * 20, BEN, False),  # their number could say something
+        ("Olga says: 4 7 1 1", BEN, False),  # words that they offered could say anything
+        ("it at looks Ben", BEN, False),  # so could their order
+        ("Ben looks at it \u2683\u2680", BEN, False),  # and signs that are no words
+        ("Ben looks at it" + "!?;" * 5, BEN, False),  # and many that are plain
+        ("Ben" + " " * 20 + "looks at it", BEN, False),
     ],
 )
 def test_an_answer_says_what_the_owner_says_and_what_they_know(
-    text: str, *, is_relayed_: bool
+    text: str, said: str, *, is_relayed_: bool
 ) -> None:
-    told = ["the deploy", "1 2 4 7"]
-    assert is_relayed(text, "tell them Ben looks at it", told, ["olga"]) is is_relayed_
+    told = ["the deploy on the api", "1 2 4 7"]
+    assert is_relayed(text, said, told, ["olga"]) is is_relayed_
 
 
 @simulated
