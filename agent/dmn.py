@@ -448,11 +448,13 @@ def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
         ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
         state = replace(state, mode=DmnMode.RESTING)
     lower = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
-    free, promised = state, tuple(one for one in candidates if one in signal.promised)
+    promised = tuple(one for one in candidates if one in signal.promised)
+    free, limits = state, policy
     if promised and blocking_reasons(state, policy, signal.at):
         candidates = promised
         free = replace(state, presence="present", autonomous=0, turns_today=0, spent_up=False)
-    if blocking_reasons(free, policy, signal.at):
+        limits = replace(policy, max_autonomous_turns=1, daily_turns=1)
+    if blocking_reasons(free, limits, signal.at):
         return lower, ends
     if candidates:
         due = tuple(

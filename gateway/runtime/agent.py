@@ -426,10 +426,10 @@ class Agent:
         if self._reminded:
             due = dmn.due_conversations(self.state, self.policy, now)
             self._reminded.intersection_update((*due, *self.running))
-            is_blocked = bool(
-                self.state.errors or dmn.blocking_reasons(self.state, self.policy, now)
-            )
-            if self._reminded.intersection(due) and not is_blocked:
+            self._promised &= self._reminded
+            is_blocked = dmn.blocking_reasons(self.state, self.policy, now)
+            taken_up = self._promised if is_blocked else self._reminded
+            if taken_up.intersection(due) and not self.state.errors:
                 self.tick()
 
     def _watch_queue(self) -> None:

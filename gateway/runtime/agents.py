@@ -199,6 +199,8 @@ class Agents:
             or not (agent.context_for(place).model.model.takes_tools or arrival.awaits_quiet)
         ):
             self._notice(agent, arrival, place)
+            if arrival.promised and self.holds(place):
+                agent.remind(place, promised=True)
         else:
             self._gateway.tasks.create_task(self._route(agent, arrival))
 
@@ -232,9 +234,8 @@ class Agents:
     def _on_alarms(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
             if entry.conversation is not None and self.holds(entry.conversation):
-                one = entry.fact
-                promised = isinstance(one, Alarm) and bool(one.by) and not one.source
-                self.agent_for(entry.conversation).remind(entry.conversation, promised=promised)
+                agent = self.agent_for(entry.conversation)
+                agent.remind(entry.conversation, promised=_is_promised(entry))
 
     def _on_saved_elsewhere(self, entries: Sequence[LogEntry]) -> None:
         """Know when the agents last dreamt, for the case that they are led here."""
@@ -399,10 +400,11 @@ async def find_pending_arrivals(
         }
         if lease and lease not in holders:
             continue
-        in_place, is_talk = place in unfinished, False
+        in_place, is_talk, is_promised = place in unfinished, False, False
         if not in_place and urgency < URGENT and not is_inner(place):
             unread = await store.unread_entries(place, most=SCANNED_ENTRIES)
             in_place = any(isinstance(one.fact, Alarm | TaskFinished) for one in unread.messages)
+            is_promised = any(map(_is_promised, unread.messages))
             is_talk = is_talk_alone(await store.due_reasons(place))
         direct = None if is_inner(place) else await gateway.places.is_direct(place)
         found.append(
@@ -411,10 +413,16 @@ async def find_pending_arrivals(
                 urgency=urgency,
                 direct=direct,
                 handle_in_place=in_place,
+                promised=is_promised,
                 awaits_quiet=is_talk,
             )
         )
     return found
+
+
+def _is_promised(entry: LogEntry) -> bool:
+    """Return whether somebody asked for it at this time."""
+    return isinstance(entry.fact, Alarm) and bool(entry.fact.by) and not entry.fact.source
 
 
 async def _find_unfinished(store: StoreReader) -> dict[ConversationId, int]:

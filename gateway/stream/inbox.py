@@ -61,6 +61,8 @@ class ReadyConversation:
     """True if it came in a direct chat, as the platform says. None: the event does not say."""
     handle_in_place: bool = False
     """True if it must be handled there, and not from the inner conversation."""
+    promised: bool = False
+    """True if the time came there for which somebody asked, and no turn has told them."""
     is_room_talk: bool = False
     """True if it was written in a room, and not to the agent."""
     awaits_quiet: bool = False

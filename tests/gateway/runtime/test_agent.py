@@ -232,6 +232,7 @@ class Reminded(Ending):
         return self.left if conversation == ROOM and self.places.count(ROOM) == 1 else AMBIENT
 
 
+@pytest.mark.parametrize("promised", [False, True])
 @pytest.mark.parametrize(
     ("place", "left", "fails", "turns"),
     [
@@ -242,7 +243,13 @@ class Reminded(Ending):
     ],
 )
 def test_a_reminder_that_finds_a_turn_in_its_place_or_no_free_lane_is_taken_up_when_a_turn_ends(
-    tmp_path: Path, place: ConversationId, left: int, *, fails: bool, turns: list[ConversationId]
+    tmp_path: Path,
+    place: ConversationId,
+    left: int,
+    *,
+    fails: bool,
+    turns: list[ConversationId],
+    promised: bool,
 ) -> None:
     async def reminded() -> list[ConversationId]:
         taker, clock = Reminded(left), ManualClock()
@@ -250,17 +257,22 @@ def test_a_reminder_that_finds_a_turn_in_its_place_or_no_free_lane_is_taken_up_w
             await Store.open(tmp_path / "reverie.db", clock) as store,
             asyncio.TaskGroup() as tasks,
         ):
-            loop = DrivenAgent(taker, store, clock, tasks, policy=DmnPolicy(inner=INNER, lanes=2))
+            policy = DmnPolicy(inner=INNER, lanes=2, daily_turns=0 if promised else 200)
+            loop = DrivenAgent(taker, store, clock, tasks, policy=policy)
             loop.notice(ROOM, URGENT)
             await settled()
             loop.notice(place, NORMAL)
-            loop.remind(place)
+            loop.remind(place, promised=promised)
             await settled()
             assert taker.places == [ROOM]
             if fails and (handle := loop.running.get(ROOM)) is not None:
                 handle.stop_reason = "fails"
             taker.ends.set()
             await over(loop)
+            if promised and not fails:
+                loop.notice(place, NORMAL)
+                loop.tick()  # which nobody has asked for
+                await settled()
             await loop.stop(1.0)
         return taker.places
 
