@@ -15,7 +15,7 @@ from agent.dmn import FIRST_AWAY_S
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, Alarm, EventId, RoomId, SenderId
+from gateway.core.events import Address, Alarm, ChannelName, EventId, RoomId, SenderId
 from gateway.core.facts import NORMAL, Judgement
 from gateway.core.format import format_moment
 from gateway.runtime.turn_record import FAILURE_TEXTS, PUT_OFF_TEXTS
@@ -296,7 +296,7 @@ async def test_a_reminder_comes_however_many_came_before_and_with_no_money_left(
 async def test_a_reminder_is_told_though_its_process_was_killed_before_and_no_turn_is_left(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    at, now = Address(channel=TELEGRAM, room=RoomId("ann")), clock.now()
+    at, now = Address(channel=ChannelName(TELEGRAM), room=RoomId("ann")), clock.now()
     alarm = Alarm(id=EventId("a"), text="tea", sent=now, at=at, agent="ana", by=SenderId("ann"))
     fired = NewEntry(fact=alarm, at=now, conversation=at.conversation)
     due = Judgement(type="alarm", urgency=NORMAL, fate="due", rule="test", role="guest")
