@@ -149,9 +149,11 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
 
 
 def count_in_a_row(state: DmnState, policy: DmnPolicy, at: datetime) -> int:
-    """Return the number of autonomous turns in a row, which half of the time of rest ends."""
-    waited_s = (at - state.began).total_seconds() if state.began is not None else 0.0
-    return state.autonomous if waited_s < policy.resting_s / 2 else 0
+    """Return the number of autonomous turns in a row. Half of the time of rest in which none runs
+    ends the row.
+    """
+    rested_s = (at - state.acted).total_seconds() if state.acted is not None else 0.0
+    return state.autonomous if state.running or rested_s < policy.resting_s / 2 else 0
 
 
 def due_conversations(
@@ -327,8 +329,8 @@ def _on_turn_ended(state: DmnState, signal: TurnEnded, policy: DmnPolicy) -> Ste
         for places in (state.running, state.chats)
     )
     state = replace(state, running=running, chats=chats, woken=False)
-    if signal.addressed:  # it was counted as autonomous when it began
-        state = replace(state, autonomous=0, turns_today=max(0, state.turns_today - 1))
+    if signal.autonomous:
+        state = replace(state, acted=signal.at)
     passive, goes_on = state.mode in PASSIVE_MODES, False
     if signal.failed:
         goes_on = signal.continues and not passive
@@ -475,8 +477,8 @@ def _start_turns(
 ) -> StepResult:
     starts = []
     for conversation in due[: _free_lanes(state, policy)]:
-        row = count_in_a_row(state, policy, signal.at)
         if conversation not in signal.promised:
+            row = count_in_a_row(state, policy, signal.at)
             if row >= policy.max_autonomous_turns or state.turns_today >= policy.daily_turns:
                 continue
             state = _count_turn(state, policy, signal.at)
@@ -491,7 +493,7 @@ def _start_turns(
 
 def _count_turn(state: DmnState, policy: DmnPolicy, at: datetime) -> DmnState:
     row = count_in_a_row(state, policy, at)
-    return replace(state, autonomous=row + 1, began=at, turns_today=state.turns_today + 1)
+    return replace(state, autonomous=row + 1, acted=at, turns_today=state.turns_today + 1)
 
 
 def _may_dream(state: DmnState, signal: Tick, policy: DmnPolicy) -> bool:

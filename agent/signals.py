@@ -140,8 +140,8 @@ class DmnState:
     presence: PresenceLevel = "present"
     autonomous: int = 0
     """Autonomous turns in a row: since a person last spoke to the agent, or it had rested."""
-    began: datetime | None = None
-    """Start of the last of them."""
+    acted: datetime | None = None
+    """Time at which the last of them began or ended."""
     day: str = ""
     """UTC date of the next three fields."""
     turns_today: int = 0
@@ -207,9 +207,6 @@ class TurnEnded:
     """Highest urgency among messages that are still unread there: they arrived while the turn
     ran."""
     direct: bool = False
-    addressed: bool = False
-    """True: the turn began autonomously, and a person spoke to the agent during it. It does not
-    count as autonomous."""
     model: str = ""
     """Key of the model that the turn was for."""
     answered: datetime | None = None

@@ -394,7 +394,7 @@ class Agent:
             logger.exception("a turn in %s broke", place)
             reason = f"internal error: {type(error).__name__}"
             ended = await self.give_up(place, reason, autonomous=autonomous)
-        await self._finish_turn(replace(ended, addressed=autonomous and not ended.autonomous))
+        await self._finish_turn(ended)
 
     async def _run_dream(self, handle: TurnHandle) -> None:
         inner, context = self.policy.inner, self.context

@@ -25,7 +25,7 @@ from agent.tokens.counter import estimate_tokens
 from agent.turn import take_turn
 from agent.turn_context import TurnHost, TurnOutcome, build_first_request, usable_tokens
 from channels.aio import run_to_completion
-from gateway.access.limits import LimitHit, Payers
+from gateway.access.limits import Payers
 from gateway.context import compaction
 from gateway.context.conversation import (
     CurrentMessage,
@@ -326,25 +326,23 @@ class TurnRunner:
 
     async def _settle_over_budget(self, turn: Turn, outcome: TurnOutcome) -> TurnOutcome:
         """Return what comes of a turn whose request no budget covers: people are told which one
-        of theirs, and of what is due.
+        of theirs, and of what is due. What the agent intends waits for money of its own.
         """
         hit = turn.limit_hit
         if hit is not None and not hit.is_own:
             outcome = replace(outcome, is_over_budget=False, reason=hit.rule)
-            await self._record_over_budget(turn, hit)
+            said = [one.message for one in turn.input.messages if is_addressed(one.message)]
+            newest = said[-1] if said else None
+            await turn.context.gateway.store.append(
+                turn.context.limits.build_unpaid_entries(turn.place, newest, hit)
+            )
         else:
             logger.warning("no more turns of its own today: dmn.daily_cost_usd")
             turn.context.agent.send(BudgetSpent(at=turn.context.gateway.clock.now()))
-        if not turn.is_only_due:
+        is_later = outcome.is_over_budget and all(one.intended for one in turn.due)
+        if not turn.is_only_due or is_later:
             return outcome
         return replace(outcome, is_over_budget=False, outcome="replied", text=turn.render_due())
-
-    async def _record_over_budget(self, turn: Turn, limit_hit: LimitHit) -> None:
-        addressed = [one.message for one in turn.input.messages if is_addressed(one.message)]
-        entries = turn.context.limits.build_unpaid_entries(
-            turn.place, addressed[-1] if addressed else None, limit_hit
-        )
-        await turn.context.gateway.store.append(entries)
 
     async def _record_parked(self, turn: Turn) -> None:
         if turn.progress.current.steps:

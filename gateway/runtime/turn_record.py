@@ -270,7 +270,8 @@ class Turn:
 
         It is said where the answer is shown as it grows; where it is not, in a post of its own.
         """
-        if self._is_compaction or self.is_only_due or not self.is_awaited:
+        was_told = self.context.agent.is_put_off(self.conversation)
+        if self._is_compaction or self.is_only_due or was_told or not self.is_awaited:
             return
         self.waits_since_s = self.context.gateway.clock.monotonic()
         if self.slow_task is None:
@@ -319,9 +320,8 @@ class Turn:
             return False
         if not self.is_awaited:
             return self.autonomous
-        is_promised = bool(self.due) and all(one.intended for one in self.due)
-        if self.is_only_due or is_promised:
-            return is_promised
+        if self.is_only_due:
+            return all(one.intended for one in self.due)
         waited_s = (gateway.clock.now() - self.oldest_awaited().at).total_seconds()
         return waited_s < gateway.live.settings.llm.overload_wait
 
@@ -404,11 +404,10 @@ class Turn:
     def render_due(self) -> str:
         """Return what people are told of what is due without a model."""
         promise, reminder = _("I could not do what I intended: {text}"), _("Reminder: {text}")
+        texts = [self.context.gateway.redactor(one.text) for one in self.due]
         return "\n".join(
-            (promise if one.intended else reminder).format(
-                text=escape_markdown(one.text, len(one.text))
-            )
-            for one in self.due
+            (promise if one.intended else reminder).format(text=escape_markdown(text, len(text)))
+            for one, text in zip(self.due, texts, strict=True)
         )
 
     def _explain_failure(self, cause: FailureCause) -> str:

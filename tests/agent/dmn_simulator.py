@@ -75,8 +75,8 @@ class Counts:
     """Turns that the shell itself has counted, to compare with the limits."""
 
     in_a_row: int = 0
-    began: datetime | None = None
-    """Start of the last of them."""
+    acted: datetime | None = None
+    """Time at which the last of them began or ended."""
     by_day: dict[str, int] = field(default_factory=dict)
     refused_on: set[str] = field(default_factory=set)
 
@@ -173,6 +173,7 @@ class Shell:
         place = list(self.turns)[which % len(self.turns)]
         turn = self.turns.pop(place)
         self.open.discard(place)
+        self.counts.acted = self.now if turn.autonomous else self.counts.acted
         if open_work and not (failed or yielded or turn.cut):
             self.open.add(place)
         if turn.told and tools:
@@ -434,8 +435,8 @@ class Shell:
         assert not self.queue, "people go first"
         counts, day = self.counts, self.now.date().isoformat()
         pause = timedelta(seconds=self.policy.resting_s / 2)
-        has_rested = counts.began is not None and self.now - counts.began >= pause
-        counts.in_a_row, counts.began = 1 if has_rested else counts.in_a_row + 1, self.now
+        rested = self.now - counts.acted if counts.acted and not before.running else timedelta(0)
+        counts.in_a_row, counts.acted = 1 if rested >= pause else counts.in_a_row + 1, self.now
         counts.by_day[day] = counts.by_day.get(day, 0) + 1
         assert self.state.foraged_today <= self.policy.forage_per_day, "so many looks a day"
         assert counts.in_a_row <= self.policy.max_autonomous_turns, "so many in a row"

@@ -372,8 +372,8 @@ ROWS: list[Row] = [
         "one that came to its end is not",
         replace(F, running=(INNER,), spared=True),
         ended(INNER, autonomous=True),
-        R,
-        (timer(290),),
+        replace(R, acted=NOW),
+        (timer(290), SAVE),
     ),
     # what waits for a tick
     ("something normal waits for the tick", R, NORMAL_A, replace(R, pending=(A,)), ()),
@@ -381,7 +381,7 @@ ROWS: list[Row] = [
         "the tick takes up what is pending, in its order, and leaves the last lane free",
         replace(R, pending=(A, B, C)),
         TICK,
-        replace(R, running=(A, B), pending=(C,), autonomous=2, began=NOW, turns_today=2),
+        replace(R, running=(A, B), pending=(C,), autonomous=2, acted=NOW, turns_today=2),
         (start(A, autonomous=True), start(B, autonomous=True), timer(290), SAVE),
     ),
     (
@@ -402,7 +402,7 @@ ROWS: list[Row] = [
         "though nothing is unread there",
         replace(W, continuing=(A,)),
         TICK,
-        replace(W, running=(A,), autonomous=1, began=NOW, turns_today=1),
+        replace(W, running=(A,), autonomous=1, acted=NOW, turns_today=1),
         (start(A, autonomous=True, continuing=True), timer(3), SAVE),
     ),
     (
@@ -438,8 +438,8 @@ ROWS: list[Row] = [
         "a turn that nobody asked for goes on by the same rule",
         replace(F, running=(A,)),
         ended(A, used_tools=True, autonomous=True),
-        W,
-        (timer(3),),
+        replace(W, acted=NOW),
+        (timer(3), SAVE),
     ),
     (
         "Engaged lasts its time, from the end of the answer",
@@ -468,14 +468,14 @@ ROWS: list[Row] = [
         "of two that are pending one may",
         replace(R, pending=(A, B), autonomous=2),
         TICK,
-        replace(R, running=(A,), pending=(B,), autonomous=3, began=NOW, turns_today=1),
+        replace(R, running=(A,), pending=(B,), autonomous=3, acted=NOW, turns_today=1),
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
         "two turns are due, and the day has room for one of them",
         replace(R, pending=(A, B), turns_today=4),
         TICK,
-        replace(R, running=(A,), pending=(B,), autonomous=1, began=NOW, turns_today=5),
+        replace(R, running=(A,), pending=(B,), autonomous=1, acted=NOW, turns_today=5),
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
@@ -496,7 +496,7 @@ ROWS: list[Row] = [
         "a new day has its own budgets",
         DmnState(pending=(A,), day="2026-02-28", turns_today=5, spent_up=True),
         TICK,
-        replace(R, running=(A,), autonomous=1, began=NOW, turns_today=1),
+        replace(R, running=(A,), autonomous=1, acted=NOW, turns_today=1),
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
@@ -583,7 +583,7 @@ ROWS: list[Row] = [
         "nobody waits for the answer: it is not asked again",
         replace(F, running=(A,)),
         unanswered(A, awaited=False, retry_after_s=60.0, continues=True, autonomous=True),
-        replace(R, errors=1, continuing=(A,), outages=down(60)),
+        replace(R, errors=1, acted=NOW, continuing=(A,), outages=down(60)),
         (timer(600), SAVE),
     ),
     (
@@ -716,7 +716,7 @@ ROWS: list[Row] = [
         "quiet ends by itself",
         replace(R, pending=(A,), quiet_until=NOW),
         TICK,
-        replace(R, running=(A,), autonomous=1, began=NOW, turns_today=1),
+        replace(R, running=(A,), autonomous=1, acted=NOW, turns_today=1),
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
@@ -767,7 +767,7 @@ ROWS: list[Row] = [
         "that time has come",
         replace(S, stored_until=NOW, wake_on=("x.link",), pending=(A,)),
         TICK,
-        replace(R, running=(A,), autonomous=1, began=NOW, turns_today=1, woken=True),
+        replace(R, running=(A,), autonomous=1, acted=NOW, turns_today=1, woken=True),
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
@@ -833,7 +833,7 @@ ROWS: list[Row] = [
         "at rest, with enough written down: a dream",
         replace(R, spared=True),
         Tick(at=NOW, material_tokens=500),
-        replace(DREAMING, running=(INNER,), dreamt=NOW, autonomous=1, began=NOW, turns_today=1),
+        replace(DREAMING, running=(INNER,), dreamt=NOW, autonomous=1, acted=NOW, turns_today=1),
         (Dream(), timer(600), SAVE),
     ),
     ("with a little less: none", R, Tick(at=NOW, material_tokens=499), R, (timer(290),)),
@@ -849,7 +849,7 @@ ROWS: list[Row] = [
         "what is pending goes first",
         replace(R, pending=(A,)),
         Tick(at=NOW, material_tokens=500),
-        replace(R, running=(A,), autonomous=1, began=NOW, turns_today=1),
+        replace(R, running=(A,), autonomous=1, acted=NOW, turns_today=1),
         (start(A, autonomous=True), timer(290), SAVE),
     ),
     (
@@ -901,7 +901,7 @@ ROWS: list[Row] = [
         ),
         replace(DREAMING, running=(INNER,), pending=(A,), dreamt=NOW),
         TICK,
-        replace(R, running=(INNER, A), dreamt=NOW, autonomous=1, began=NOW, turns_today=1),
+        replace(R, running=(INNER, A), dreamt=NOW, autonomous=1, acted=NOW, turns_today=1),
         (CUT, start(A, autonomous=True), timer(290), SAVE),
     ),
     (

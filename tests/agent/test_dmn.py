@@ -6,7 +6,17 @@ from datetime import datetime, timedelta
 import pytest
 
 from agent import dmn, signals
-from agent.signals import DmnMode, DmnPolicy, DmnState, Effect, Noticed, Signal, StartTurn, Tick
+from agent.signals import (
+    DmnMode,
+    DmnPolicy,
+    DmnState,
+    Effect,
+    Noticed,
+    Signal,
+    StartTurn,
+    Tick,
+    TurnEnded,
+)
 from tests.agent.dmn_transitions import (
     CUT,
     IDLE,
@@ -108,7 +118,7 @@ def test_what_people_asked_for_at_this_time_is_held_by_no_sleep_and_no_number_of
     after, effects = dmn.step(asleep, Tick(at=NOW, promised=(B, C)), POLICY)
     assert [one for one in effects if isinstance(one, StartTurn)] == [start(B, autonomous=True)]
     assert after.pending == (A,)
-    spent = replace(R, pending=(A, B), autonomous=3, began=NOW, turns_today=5, spent_up=True)
+    spent = replace(R, pending=(A, B), autonomous=3, acted=NOW, turns_today=5, spent_up=True)
     after, effects = dmn.step(spent, Tick(at=NOW, promised=(B,)), POLICY)
     assert [one for one in effects if isinstance(one, StartTurn)] == [start(B, autonomous=True)]
     assert (after.autonomous, after.turns_today) == (3, 5), "it is not the agent's own"
@@ -117,11 +127,20 @@ def test_what_people_asked_for_at_this_time_is_held_by_no_sleep_and_no_number_of
 
 
 def test_after_a_rest_turns_are_no_more_in_a_row() -> None:
-    many = replace(R, pending=(A,), autonomous=3, began=NOW)
+    many = replace(R, pending=(A,), autonomous=3, acted=NOW)
     rested = Tick(at=NOW + timedelta(seconds=POLICY.resting_s / 2))
     assert dmn.step(many, TICK, POLICY)[0].pending == (A,)
     after = dmn.step(many, rested, POLICY)[0]
     assert (after.running, after.autonomous) == ((A,), 1)
+
+
+def test_a_turn_that_takes_longer_than_a_rest_is_none() -> None:
+    late = NOW + timedelta(seconds=POLICY.resting_s)
+    slow = replace(R, running=(A,), pending=(B,), autonomous=3, acted=NOW)
+    assert dmn.count_in_a_row(slow, POLICY, late) == 3
+    ended = TurnEnded(at=late, conversation=A, open_work=True, autonomous=True)
+    after = dmn.step(slow, ended, POLICY)[0]
+    assert dmn.step(after, Tick(at=late), POLICY)[0].running == ()
 
 
 def test_with_one_lane_a_room_may_have_it() -> None:

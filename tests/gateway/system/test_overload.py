@@ -248,18 +248,25 @@ async def test_what_is_taken_back_meanwhile_is_not_answered(
         assert "for tea" not in requests(api)[-1]
 
 
+LOOK: tuple[str, str] = ("intend", "look after the tea")
+
+
+async def planned(made: Gateway, api: ModelApi, kind: str, text: str, **when: str) -> None:
+    """Have the agent remember this."""
+    given = {"what" if kind == "intend" else "text": text, **when}
+    calls = (("c", "call_capability", json.dumps({"capability": kind, "args": given})),)
+    api.then(Answer(calls=calls), Answer(text="I will."))
+    said = len(made.screen.parts)
+    await asked(made, f"please {kind}", channel=TELEGRAM)
+    await made.screen.until(said + 1)
+
+
 async def test_a_reminder_comes_in_time_without_a_model_and_a_promise_is_kept_once_it_is_back(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
-        for shown, kind, given in (
-            (1, "remind", {"text": "drink *tea*", "at": "in 10m"}),
-            (2, "intend", {"what": "look after the tea", "when": "in 20m"}),
-        ):
-            calls = (("c", "call_capability", json.dumps({"capability": kind, "args": given})),)
-            api.then(Answer(calls=calls), Answer(text="I will."))
-            await asked(made, f"please {kind}", channel=TELEGRAM)
-            await made.screen.until(shown)
+        await planned(made, api, "remind", text="drink *tea*", at="in 10m")
+        await planned(made, api, *LOOK, when="in 20m")
         api.default = lambda _: failure(529, "overloaded_error")
         await made.until(lambda: len(made.screen.parts) == 3, step_s=5)
         assert clock.monotonic() < 20 * 60
@@ -271,6 +278,36 @@ async def test_a_reminder_comes_in_time_without_a_model_and_a_promise_is_kept_on
         assert clock.monotonic() < 100 * 60
         assert "look after the tea" in requests(api)[-1]
         assert words(made)[3] == "It stands on the table."
+
+
+async def test_who_asks_where_a_promise_waits_for_a_model_is_told_if_that_takes_too_long(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
+        await planned(made, api, *LOOK, when="in 10m")
+        api.default = lambda _: failure(529, "overloaded_error")
+        await made.until(lambda: clock.monotonic() > 15 * 60, step_s=10)
+        await asked(made, "are you there?", channel=TELEGRAM)
+        await made.until(lambda: clock.monotonic() > 40 * 60, step_s=10)
+        assert len(made.screen.parts) == 3
+        assert words(made)[2].endswith(FAILURE_TEXTS["overloaded"])
+        assert LOOK[1] in words(made)[2], "the promise is not kept"
+
+
+async def test_a_promise_waits_until_there_is_money_for_it(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    few = {"daily_cost_usd": 0.0001}
+    async with ModelApi() as api, garden(tmp_path, api.url, clock, dmn=few) as made:
+        await planned(made, api, *LOOK, when="in 10m")
+        api.default = lambda _: Answer(text="It stands on the table.")
+        await made.until(lambda: clock.monotonic() > 30 * 60, step_s=10)
+        assert len(made.screen.parts) == 1
+        await made.kill()
+        made.settings = configured(tmp_path, api.url)
+        made.start()
+        await made.until(lambda: clock.monotonic() > 40 * 60, step_s=10)
+        assert words(made)[1:] == ["It stands on the table."]
 
 
 @pytest.mark.parametrize(
