@@ -548,7 +548,7 @@ class BindingConfig(ConfigSection):
     IRC, where a name may be a common word."""
     prompt: str = ""
     """Text added to the system prompt there."""
-    language: Annotated[str, Field(pattern=r"^[a-z]{2,3}(-\w+)*$")] | None = None
+    language: Annotated[str, Field(pattern=r"^[A-Za-z]{2,3}([-_]\w+)*$")] | None = None
     """BCP 47, e.g. `de` or `pt-BR`. None: the language of the person who wrote."""
     private: bool | None = None
     """true: texts from there are shown nowhere else, as in a direct chat. false: they may be shown

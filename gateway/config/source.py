@@ -32,9 +32,9 @@ _MAX_NODES = 100_000
 """Aliases can make a short text grow without bound."""
 _MAX_CHARS = 1_000_000
 """Length of one file. A running gateway is slowed down while it reads the files."""
-# The last alternative is how a shell writes a variable.
+# The last alternative is how a shell writes a variable. A keyword such as `$BTC` is none.
 _REFERENCE_PATTERN = re.compile(
-    r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{|\A\$[A-Z][A-Z0-9_]+(?=/|\Z)"
+    r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{|\A\$[A-Z]+(?:_[A-Z0-9_]+\Z|/)"
 )
 _QUOTED_PATTERN = re.compile(r"""(["'])[^"'\n]*\1""")
 STAND_IN = re.compile(r"unresolved[a-p]{8}")

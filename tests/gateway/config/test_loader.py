@@ -219,6 +219,7 @@ def test_paths_start_at_the_configuration_directory(
         ("${A}", "one"),
         ("<${A}-${B}>", "<one-2>"),
         ("$${A}", "${A}"),
+        ("$BTC", "$BTC"),
         ("$A {A} $", "$A {A} $"),
         ("${file:secret.txt}", "from file"),
         ("off", "off"),
