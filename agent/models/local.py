@@ -24,6 +24,9 @@ from gateway.core.process import SYSTEM_VARIABLES, select_environment
 
 logger = logging.getLogger(__name__)
 
+_ROOT = str(Path(__file__).resolve().parents[2])
+"""The server can import ours also in a checkout that is not installed."""
+
 EMBEDDED_LABEL = "SmolLM2-135M, embedded: a very small stand-in, not a capable model"
 _SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
 """Sampling that keeps a model of this size coherent (measured)."""
@@ -112,7 +115,7 @@ class LocalModel:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,  # llama.cpp logs every request there
-            env=_environment(),
+            env=select_environment(*SYSTEM_VARIABLES) | {"PYTHONPATH": _ROOT},
             start_new_session=True,
         )
         try:
@@ -195,9 +198,3 @@ def find_weights() -> Path:
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
     raise ModelUnusable(f"the embedded model's weights are missing: {install_command('embedded')}")
-
-
-def _environment() -> dict[str, str]:
-    # The child can import ours also in a checkout that is not installed.
-    root = str(Path(__file__).resolve().parents[2])
-    return select_environment(*SYSTEM_VARIABLES) | {"PYTHONPATH": root}
