@@ -123,8 +123,13 @@ def interval_s(state: DmnState, policy: DmnPolicy, at: datetime) -> float:
     return wait_s
 
 
-def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[str, ...]:
-    """Return the reasons, in words, why no autonomous turn may start now. Empty: one may."""
+def blocking_reasons(
+    state: DmnState, policy: DmnPolicy, at: datetime, *, promised: bool = False
+) -> tuple[str, ...]:
+    """Return the reasons, in words, why no autonomous turn may start now. Empty: one may.
+
+    `promised`: one for which people asked at this time.
+    """
     state = _reset_daily(state, at)
     is_quiet = state.quiet_until is not None and state.quiet_until > at
     reasons = (
@@ -136,6 +141,9 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
             f"it rests until {_format_until(state)}",
         ),
         (is_quiet, f"it is quiet until {_format_date(state.quiet_until)}"),
+        (_free_lanes(state, policy) <= 0, "every lane is taken"),
+    )
+    limits = (
         (state.presence == "sleeping", "the people are asleep"),
         (
             (row := count_in_a_row(state, policy, at)) >= policy.max_autonomous_turns,
@@ -143,9 +151,9 @@ def blocking_reasons(state: DmnState, policy: DmnPolicy, at: datetime) -> tuple[
         ),
         (state.turns_today >= policy.daily_turns, f"{state.turns_today} turns today (daily_turns)"),
         (state.spent_up, "its money for today is spent (daily_cost_usd)"),
-        (_free_lanes(state, policy) <= 0, "every lane is taken"),
     )
-    return tuple(reason for holds, reason in reasons if holds)
+    held = reasons if promised else (*reasons, *limits)
+    return tuple(reason for holds, reason in held if holds)
 
 
 def count_in_a_row(state: DmnState, policy: DmnPolicy, at: datetime) -> int:
@@ -450,14 +458,10 @@ def _on_tick(state: DmnState, signal: Tick, policy: DmnPolicy) -> StepResult:
         ends = (Interrupt(conversation=policy.inner),) if policy.inner in state.running else ()
         state = replace(state, mode=DmnMode.RESTING)
     lower = state if state.running else replace(state, mode=WIND_DOWN.get(state.mode, state.mode))
-    promised = tuple(one for one in candidates if one in signal.promised)
-    free, limits = state, policy
-    if promised and blocking_reasons(state, policy, signal.at):
-        candidates = promised
-        free = replace(state, presence="present", autonomous=0, turns_today=0, spent_up=False)
-        limits = replace(policy, max_autonomous_turns=1, daily_turns=1)
-    if blocking_reasons(free, limits, signal.at):
-        return lower, ends
+    if blocking_reasons(state, policy, signal.at):
+        candidates = tuple([one for one in candidates if one in signal.promised])
+        if not candidates or blocking_reasons(state, policy, signal.at, promised=True):
+            return lower, ends
     if candidates:
         due = tuple(
             conversation for conversation in candidates if conversation not in signal.arriving

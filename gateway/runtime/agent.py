@@ -135,10 +135,9 @@ class Agent:
         self._turn_tasks: dict[ConversationId, asyncio.Task[None]] = {}
         self._late_urgency: dict[ConversationId, int] = {}
         """Highest urgency announced where a turn runs."""
-        self._reminded: set[ConversationId] = set()
-        """Places where a reminder has fired, and no turn has begun since."""
-        self._promised: set[ConversationId] = set()
-        """Those of them where somebody asked for this time."""
+        self._reminded: dict[ConversationId, bool] = {}
+        """Places where a reminder has fired, and no turn has begun since: whether somebody asked
+        for this time."""
         self._begun_anew: dict[ConversationId, int] = {}
         """Number of answers in a row that were begun anew, by place."""
         self._queued: dict[ConversationId, asyncio.Task[None]] = {}
@@ -245,7 +244,7 @@ class Agent:
         arriving = tuple([place for place in wanted if self._is_arriving(place)])
         dreams = self._dreams if self.leads else None
         tokens = dreams.material_tokens(self.id) if dreams is not None else 0
-        promised = tuple(self._promised)
+        promised = tuple([place for place, is_promised in self._reminded.items() if is_promised])
         self.send(Tick(at=at, material_tokens=tokens, arriving=arriving, promised=promised))
 
     def look_at_presence(self) -> None:
@@ -259,9 +258,7 @@ class Agent:
 
         `promised`: somebody asked for it at this time, so it does not wait until they have slept.
         """
-        self._reminded.add(conversation)
-        if promised:
-            self._promised.add(conversation)
+        self._reminded[conversation] = promised or self._reminded.get(conversation, False)
         self.tick()
 
     def send(self, signal: Signal) -> None:
@@ -282,8 +279,7 @@ class Agent:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case StartTurn(conversation=conversation):
-                self._reminded.discard(conversation)
-                self._promised.discard(conversation)
+                self._reminded.pop(conversation, None)
                 self.running[conversation] = handle = TurnHandle()
                 task = self._tasks.create_task(self._run_turn(effect, handle))
                 self._turn_tasks[conversation] = task
@@ -425,11 +421,14 @@ class Agent:
         self.send(replace(ended, at=now, left=left, direct=direct))
         if self._reminded:
             due = dmn.due_conversations(self.state, self.policy, now)
-            self._reminded.intersection_update((*due, *self.running))
-            self._promised &= self._reminded
-            is_blocked = dmn.blocking_reasons(self.state, self.policy, now)
-            taken_up = self._promised if is_blocked else self._reminded
-            if taken_up.intersection(due) and not self.state.errors:
+            self._reminded = {
+                one: promised
+                for one, promised in self._reminded.items()
+                if one in due or one in self.running
+            }
+            is_free = not dmn.blocking_reasons(self.state, self.policy, now)
+            taken_up = [is_free or self._reminded[one] for one in due if one in self._reminded]
+            if any(taken_up) and not self.state.errors:
                 self.tick()
 
     def _watch_queue(self) -> None:
