@@ -155,8 +155,8 @@ class Previews(Plugin):
                     self._known.discard((at, message))
                 case ConnectionChanged(up=True, channel=name) if self.channels.holds(name):
                     self._track_task(self._recover(name))
-                case DeliveryReport(state="failed") if self.channels.holds(entry.fact.at.channel):
-                    self._track_task(self._clear_refused(entry.fact.post))
+                case DeliveryReport(state="failed", at=at) if self.channels.holds(at.channel):
+                    self._track_task(self._clear_refused(at))
 
     @hook
     def on_progress(self, turn: RunningTurn, news: Progress) -> None:
@@ -304,12 +304,13 @@ class Previews(Plugin):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _clear_refused(self, key: PostKey) -> None:
-        """Delete what stands of an answer that was refused: half of it is worse than none."""
-        post, _cause = await self._store.find_post(key)
-        if post is not None:
-            for message in post.previews:
-                self.clear_later(post.to, message)
+    async def _clear_refused(self, at: Address) -> None:
+        """Delete the previews there that are no turn's: what stands of an answer that was
+        refused.
+        """
+        for message in [one for place, one in await self._find_unknown() if place == at]:
+            self._known.add((at, message))
+            self.clear_later(at, message)
 
     async def _clear_later(self, at: Address, message: MessageId) -> None:
         try:

@@ -248,7 +248,7 @@ class Delivery:
             away = absence.reason if absence is not None else ""
             news, wait_s = self._apply(window, results, is_away=bool(away))
             if not select_window(self._parts, 1):
-                await self._outbox.end_post(post, *summarize_parts(self._parts), news)
+                await self._end(*summarize_parts(self._parts), news)
                 return
             await self._outbox.record(post, news)
             if absence is not None:
@@ -256,7 +256,23 @@ class Delivery:
             elif wait_s:
                 await self._clock.sleep(wait_s)
         # Nothing was left to send: a crash came between the last part and the report.
-        await self._outbox.end_post(post, *summarize_parts(self._parts))
+        await self._end(*summarize_parts(self._parts))
+
+    async def _end(
+        self,
+        state: Literal["sent", "uncertain", "failed"],
+        reason: str,
+        news: Sequence[PartSendEnded] = (),
+    ) -> None:
+        """Record the end of the post. What shows a failed one, and is no part that may have been
+        sent, is a preview again, which is deleted: half an answer is worse than none.
+        """
+        left, at = dict(enumerate(self._post.previews if state == "failed" else ())), self._post.to
+        for part in self._parts:
+            if part.state in {"sent", "uncertain"}:
+                left.pop(part.index, None)
+        shown = [PreviewShown(at=at, message=message) for message in left.values()]
+        await self._outbox.end_post(self._post, state, reason, [*news, *shown])
 
     def _age_s(self) -> float:
         return (self._clock.now() - self._item.at).total_seconds()
@@ -299,7 +315,7 @@ class Delivery:
         name, outbox, channel = self._post.to.channel, self._outbox, None
         while channel is None:
             if name not in outbox.channels and self._age_s() >= MAX_AGE_S:
-                await outbox.end_post(self._post, "failed", f"no channel {name} is configured")
+                await self._end("failed", f"no channel {name} is configured")
                 return None
             link = outbox.link_event(name)
             if outbox.delivers(name):
@@ -313,7 +329,7 @@ class Delivery:
         if seen or age_s < (MAX_ABSENCE_S if away else MAX_AGE_S):
             return channel
         reason = explain_age(age_s, away) if away else "the link was down for too long"
-        await outbox.end_post(self._post, "failed", reason)
+        await self._end("failed", reason)
         return None
 
     async def _split(self, channel: Channel) -> bool:
@@ -325,7 +341,7 @@ class Delivery:
             bodies = self._outbox.split(post, channel)
         except Exception as error:  # a bug in the adapter: ended here, or it would end every start
             logger.exception("post %s cannot be cut", post.key)
-            await self._outbox.end_post(post, "failed", describe_bug(error))
+            await self._end("failed", describe_bug(error))
             return False
         self._unsaved, self._parts = bodies, _pending_parts(bodies)
         return True
@@ -831,10 +847,10 @@ class Outbox:
         post: Post,
         state: Literal["sent", "uncertain", "failed"],
         reason: str,
-        news: Sequence[PartSendEnded] = (),
+        news: Sequence[PartSendEnded | PreviewShown] = (),
     ) -> None:
-        """Append the end of a post after the `news` of its parts, with what follows: a judgement, a
-        notice of doubt.
+        """Append the end of a post after the `news` of its parts and previews, with what follows: a
+        judgement, a notice of doubt.
         """
         place, notice, now = post.to.conversation, None, self.clock.now()
         entry = partial(NewEntry, at=now, conversation=place)

@@ -295,19 +295,31 @@ async def test_an_answer_of_which_somebody_deletes_a_message_is_posted_whole(
     assert (console.standing, console.of("finished")) == ({}, [])
 
 
-async def test_nothing_stands_of_an_answer_that_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("taken", "ends"), [(0, False), (1, False), (1, True)])
+async def test_nothing_stands_of_an_answer_that_is_refused_but_what_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, ends: bool
+) -> None:
+    """Also if the process `ends` before it is deleted."""
+    monkeypatch.setattr("gateway.plugins.previews.TAKE_OVER_S", 0.0)
+
     class Moderated(Short):
         async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
-            if part.finishes is not None:
+            if part.finishes is not None and len(self.of("finished")) >= taken:
                 raise Rejected("blocked by a filter of words")
             return await super().send(part, before_send)
 
     console = Moderated()
+    console.stays = [Unreachable("no network")] * 100 * ends
     async with running(tmp_path, LONG, channels={CONSOLE: console}):
         await console.receive_message("hello", sender="ann")
-        await until(lambda: bool(console.of("sent")) and not console.standing)
-    assert len(console.of("unpreview")) > 1
-    assert "filter" in " ".join(console.of("sent"))  # the notice
+        await until(lambda: "filter" in " ".join(console.of("sent")))  # the notice
+        await until(lambda: ends or not console.standing)
+    console.stays = []
+    async with running(tmp_path, LONG, channels={CONSOLE: console}):
+        await until(lambda: not console.standing)
+    finished, deleted = console.of("finished"), console.of("unpreview")
+    assert (len(finished), len(deleted) > 1) == (taken, True)
+    assert not {*finished} & {*deleted}
     assert await rebuild(tmp_path / "reverie.db") == []
 
 
