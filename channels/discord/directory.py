@@ -205,10 +205,10 @@ class DiscordDirectory:
         """Return the guild of a room, or the guild that has this id; empty: none, or unknown."""
         return room if room in self._guilds else self.guild_of(room)
 
-    def is_direct(self, channel: str, *, if_unknown: bool = True) -> bool:
-        """Return whether it is a chat outside of guilds; `if_unknown` for unknown channels."""
+    def is_direct(self, channel: str) -> bool:
+        """Return whether it is a chat outside of guilds; True for unknown channels."""
         place = self.places.get(channel)
-        return if_unknown if place is None else place.kind in DIRECT_TYPES
+        return place is None or place.kind in DIRECT_TYPES
 
     def audience(self, at: Address) -> Audience | None:
         """Return the audience of a place:

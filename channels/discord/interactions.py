@@ -171,6 +171,7 @@ _COMMANDS_PATH: Final = "/applications/{application_id}/commands"
 EPHEMERAL: Final = 1 << 6
 """https://discord.com/developers/docs/resources/message#message-object-message-flags"""
 _COMMAND, _DEFERRED = 2, 5
+_DIRECT = 1  # a channel's type; 3 is a chat of several people
 _GOODBYE_S = 0.3
 _TOKEN_LIFETIME_S: Final = 14.5 * 60
 _MAX_PUBLIC_POSTS = 1000
@@ -357,17 +358,18 @@ class InteractionResponder:
         it as a message.
 
         `content` is the message. Raises a `SendError`; `Rejected` if it is private and cannot be
-        sent privately any more: only in a direct chat a message is as private.
+        sent privately any more: only in a chat with one person a message is as private.
         """
         stem = part.key.rpartition("#")[0] or part.key
         pending = self._find_pending(part, stem)
-        is_direct = self._directory.is_direct(part.to.room, if_unknown=False)
+        place = self._directory.places.get(part.to.room)
+        is_alone = place is not None and place.kind == _DIRECT
         if (
             pending is None
             or not await _is_acknowledged(pending)
             or self._clock.monotonic() >= pending.expires_s
         ):
-            if part.private and not is_direct and stem not in self._public_posts:
+            if part.private and not is_alone and stem not in self._public_posts:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION_PREFIX):
                     raise Rejected("the command is too old to be answered privately")
                 self._public_posts.put(stem, None)
@@ -380,7 +382,7 @@ class InteractionResponder:
         try:
             return await self._answer(part, pending, content, before_send)
         except Rejected:
-            if (part.private or pending.is_private) and not is_direct:
+            if (part.private or pending.is_private) and not is_alone:
                 raise
             pending.expires_s = 0.0  # the token is no longer valid: the rest goes to the room
             return None

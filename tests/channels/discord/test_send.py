@@ -262,8 +262,13 @@ async def test_a_private_answer_in_a_direct_chat_that_comes_too_late_is_a_messag
     await run.channel.send(part("lost", direct, key="q#0", reply_to="interaction:5", private=True))
     await run.channel.send(part("more", direct, key="q#1", private=True))
     assert (api.texts(direct), api.offences) == (["late", "lost", "more"], [])
-    with pytest.raises(Rejected, match="too old"):  # of a place that is not known yet
-        await run.channel.send(part("x", "99", key="r#0", reply_to="interaction:6", private=True))
+    api.dispatch("CHANNEL_UPDATE", api.world.channels[direct] | {"type": 3})  # of several people
+    api.slash(direct, api.ann, "log")
+    await run.command(2)
+    for there in (direct, "99"):  # the other one is not known yet
+        late = part("x", there, key="r#0", reply_to="interaction:6", private=True)
+        with pytest.raises(Rejected, match="too old"):
+            await run.channel.send(late)
 
 
 @pytest.mark.channel(commands=COMMANDS)
