@@ -309,7 +309,7 @@ async def test_nothing_stands_of_an_answer_that_is_refused_but_what_was_sent(
             return await super().send(part, before_send)
 
     console = Moderated()
-    console.stays = [Unreachable("no network")] * 100 * ends
+    console.stays.extend([Unreachable("no network")] * 100 * ends)
     async with running(tmp_path, LONG, channels={CONSOLE: console}):
         await console.receive_message("hello", sender="ann")
         await until(lambda: "filter" in " ".join(console.of("sent")))  # the notice
