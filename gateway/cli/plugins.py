@@ -72,8 +72,7 @@ def _list(args: argparse.Namespace) -> int:
         print(f"  {one.name:<16} {note}{one.summary}{origin}".rstrip())
     print("\nHooks, in the order in which they are called:")
     for name, hooks in find_hooks(used).items():
-        names = ", ".join(one.plugin.name for one in hooks)
-        print(f"  {name:<16} {names or '-'}")
+        print(f"  {name:<16} {', '.join(one.plugin.name for one in hooks) or '-'}")
     for problem in found.problems:
         print(f"\n{problem}", file=sys.stderr)
     if args.off:

@@ -305,8 +305,7 @@ class Messaging(Plugin):
             is_named = bool(text) and await self._is_relayed(
                 to, text, context, audience, is_named=is_named
             )
-        what = f"an action in {titles.trusted_label(place)}"
-        return Effect("tell", what, audience, is_named)
+        return Effect("tell", f"an action in {titles.trusted_label(place)}", audience, is_named)
 
     async def _is_relayed(
         self, to: Address, text: str, context: ToolContext, audience: Visibility, *, is_named: bool

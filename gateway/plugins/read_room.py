@@ -268,8 +268,7 @@ class RoomReader(Plugin):
         ):
             return None
         if isinstance(one.fact, Message):
-            message = await self._current_message(one)
-            if message is None:
+            if (message := await self._current_message(one)) is None:
                 return None
             current = CurrentMessage(one.seq, message, is_edited=message.text != one.fact.text)
             (rendered,) = await self._conversation.render([current], sees=False)
@@ -366,8 +365,7 @@ class RoomReader(Plugin):
     async def _find_target(self, one: LogEntry) -> MessageTarget | None:
         if not isinstance(one.fact, Message):
             return await self._find_post(one)
-        message = await self._current_message(one)
-        if message is None:
+        if (message := await self._current_message(one)) is None:
             return None
         return MessageTarget(at=message.at, ids=(message.id,), agent=None)
 

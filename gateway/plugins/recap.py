@@ -404,8 +404,7 @@ class Recap(Plugin):
         attended = await self._store.newest_entries(MAX_TURNS, after=after, kinds=["attended"])
         inner = inner_conversation(agent)
         own = [one for one in turns if one.agent in ("", agent)]
-        oldest = _find_oldest(counts, own, attended)
-        visible = await self._find_visible(here, sight, oldest)
+        visible = await self._find_visible(here, sight, _find_oldest(counts, own, attended))
         news = {
             place: await self._describe_place(place, scope, quotes=quotes)
             for place, scope in visible.items()

@@ -151,8 +151,7 @@ class Skills(Plugin):
             raise ToolCallRefused(
                 f"The skill {name} cannot be read now ({error.strerror}); try it again later."
             ) from None
-        beside = [other for other in more if other != SKILL_FILE]
-        if not beside:
+        if not (beside := [other for other in more if other != SKILL_FILE]):
             return text
         is_boxed = self._live.settings.tools.bash.sandbox == "bubblewrap"
         scripts = SKILLS_PATH if is_boxed else skills.root
@@ -355,8 +354,7 @@ def _read_content(real: Path, most: int) -> bytes:
     """Return all of a file. Raises SkillFileNotFound; OSError for a file that exists and cannot be
     read.
     """
-    content = read_regular(real, most + 1)
-    if content is None:
+    if (content := read_regular(real, most + 1)) is None:
         raise SkillFileNotFound("is not a file")
     if len(content) > most:
         raise SkillFileNotFound(f"has more than {most:,} bytes")

@@ -194,10 +194,8 @@ class OwnerTelling(Plugin):
                     "is the limit."
                 )
             waiting = [one for one in told if one.fact.state == "held" and one.fact.to == chat.at]
-            theirs = [one for one in waiting if one.fact.people]
-            if len(waiting) >= MAX_HELD_COUNT or (
-                not is_free and len(theirs) >= MAX_HELD_COUNT // 2
-            ):
+            theirs = sum(bool(one.fact.people) for one in waiting)
+            if len(waiting) >= MAX_HELD_COUNT or (not is_free and theirs >= MAX_HELD_COUNT // 2):
                 raise ToolCallRefused("Too many things wait to be told already.")
             fact = OwnerTold(
                 tell=_tell_id(agent, chat.at, text, now),
@@ -325,8 +323,7 @@ class OwnerTelling(Plugin):
             self._changed.clear()
             chats = {(one.fact.agent, one.fact.to) for one in self._held.values()}
             for agent, to in sorted(chats, key=str):
-                is_led = cluster.holds(agent_lease(agent))
-                if is_led and await self._find_due(agent, to):
+                if cluster.holds(agent_lease(agent)) and await self._find_due(agent, to):
                     async with self.context.locks.lock_for(to.conversation):  # behind a turn there
                         await self._post(agent, to, await self._find_due(agent, to))
             if not self._held:
@@ -378,8 +375,7 @@ class OwnerTelling(Plugin):
             and _day(one.at) == _day(now)
         ]
         per_day = self._live.settings.dmn.tell.per_day
-        theirs = {one.post for one in posted if one.people}
-        if fact.people and len(theirs) >= (per_day + 1) // 2:
+        if fact.people and len({one.post for one in posted if one.people}) >= (per_day + 1) // 2:
             return False
         return len({one.post for one in posted}) < per_day
 
@@ -514,6 +510,5 @@ def _day(at: datetime) -> str:
 
 
 def _tell_id(agent: str, to: Address, text: str, now: datetime) -> str:
-    words = " ".join(sorted(words_of(text)))
-    named = f"{agent} {to.conversation} {_day(now)} {words}"
+    named = f"{agent} {to.conversation} {_day(now)} {' '.join(sorted(words_of(text)))}"
     return hashlib.sha256(named.encode()).hexdigest()[:26]

@@ -107,11 +107,9 @@ async def explain_event(
     For an event the last line names its outcome. `sees_everything`: the reader may know what was
     said everywhere. Raises StoreError.
     """
-    entry = await reader.entry(seq)
-    if entry is None:
+    if (entry := await reader.entry(seq)) is None:
         return None
-    found = await load_trail(reader, entry)
-    if found is None:
+    if (found := await load_trail(reader, entry)) is None:
         story = [
             "not an event from outside: nothing was decided about it",
             *await _explain_internal(reader, entry, sees_everything=sees_everything),

@@ -48,8 +48,7 @@ class UsageReports(Plugin):
         store, here = self.context.gateway.store, call.command.at.conversation
         lines = [await self._render_spending(_("Here today"), self._day(), here)]
         recent = await newest_requests(store, RECENT_REQUESTS, here)
-        missed = [one for one in recent if one.account.missed]
-        if missed:
+        if missed := [one for one in recent if one.account.missed]:
             last = missed[-1]
             lines.append(
                 _("Last cache miss ({time}, entry {number}, {model}): `{cause}`").format(

@@ -280,8 +280,7 @@ def _run(args: argparse.Namespace) -> int:
     if target.is_dir() or args.output.endswith("/"):
         target /= f"reverie-{now:%Y%m%dT%H%M%SZ}.tar"
     try:
-        progress = show_progress("copying the store", "")
-        report = create_backup(settings, target, now, progress)
+        report = create_backup(settings, target, now, show_progress("copying the store", ""))
     except (StoreError, OSError) as error:
         return report_failure("backup", error)
     except KeyboardInterrupt:

@@ -322,8 +322,7 @@ def verify_backup(archive: Path) -> tuple[datetime, StoreSummary]:
             _make_directory((path := Path(half, name)).parent)
             return path
 
-        made = extract_backup(archive, place)
-        return made, _check_extracted(Path(half, STORE_NAME))
+        return extract_backup(archive, place), _check_extracted(Path(half, STORE_NAME))
 
 
 def restore_backup(

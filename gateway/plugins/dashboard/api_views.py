@@ -827,8 +827,7 @@ def load_assets() -> Mapping[str, tuple[Response, Response]]:
     plain = {"Content-Security-Policy": ASSET_CSP}
     packed = {**plain, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
     for file in files("gateway.plugins.dashboard").joinpath("page").iterdir():
-        kind = ASSET_TYPES.get(file.name[file.name.rfind(".") :])
-        if kind is not None:
+        if (kind := ASSET_TYPES.get(file.name[file.name.rfind(".") :])) is not None:
             data = file.read_bytes()
             found["/" if file.name == INDEX_FILE else f"/page/{file.name}"] = (
                 Response(data, media_type=kind, headers=plain),

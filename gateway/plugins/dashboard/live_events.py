@@ -240,11 +240,9 @@ class SseEncoder:
 
     def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[models.ApiEvent]:
         """Yield the held back end of an answer and of its thinking."""
-        answer = self._growing.pop(turn, None)
-        if answer is not None:
+        if (answer := self._growing.pop(turn, None)) is not None:
             yield from self._build_thinking_events(answer, at, answer.word)
-            text = presentable_text(answer.text).rstrip()
-            yield from self._build_text_events(answer, at, text)
+            yield from self._build_text_events(answer, at, presentable_text(answer.text).rstrip())
 
     def _build_thinking_events(
         self, answer: _GrowingAnswer, at: datetime, words: str
@@ -470,8 +468,7 @@ class EventBroadcaster:
         self._has_news.set()
 
     def _find_growing(self, running: RunningTurn) -> AnswerGrown:
-        found = self._growing.get(running.turn)
-        if found is None:
+        if (found := self._growing.get(running.turn)) is None:
             found = self._growing[running.turn] = AnswerGrown(running, self._clock.now())
             self._enqueue(found)
         return found

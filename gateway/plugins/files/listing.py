@@ -85,8 +85,7 @@ def _matches(pattern: PathParts, path: PathParts) -> bool:
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    found = _BRACES.search(pattern)
-    if found is None:
+    if (found := _BRACES.search(pattern)) is None:
         return [pattern]
     if pattern.count(",") > MAX_BRACE_COMMAS:
         raise ToolCallRefused(

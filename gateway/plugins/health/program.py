@@ -41,8 +41,7 @@ async def judge_gateway(
     try:
         async with await Store.open_readonly(location) as reader:
             growth = await reader.growth(now)
-        storage = growth.describe(now, shutil.disk_usage(store.parent).free)
-        less.append(f"the store has {storage}")
+        less.append(f"the store has {growth.describe(now, shutil.disk_usage(store.parent).free)}")
     except StoreError as error:
         wrong.append(str(error))
     if state.kind == "hangs":
@@ -142,8 +141,7 @@ def _judge_channels(wanted: Iterable[str], snapshot: GatewaySnapshot) -> list[Fi
     """Judge the channels of the running gateway. `wanted`: channels of the configuration."""
     running, found = {str(one.channel): one for one in snapshot.channels}, []
     for name in wanted:
-        one = running.get(name)
-        if one is None:
+        if (one := running.get(name)) is None:
             fix = "restart it, or `/reload`, if the channel was added since it started"
             found.append(
                 bad("gateway.channel", "the running gateway does not have this channel", fix, name)

@@ -82,8 +82,7 @@ def is_known_host(header: str, host: str, names: Collection[str]) -> bool:
     `host`: the address that we listen on. A numeric address does not come from a foreign name
     server, so it is accepted when we listen on an address that others can reach.
     """
-    found = _HOST.fullmatch(header)
-    if found is None:
+    if (found := _HOST.fullmatch(header)) is None:
         return False
     name = found["name"].strip("[]").rstrip(".").lower()
     if name == host.strip("[]").lower() or name in names or name == "localhost":
@@ -195,8 +194,7 @@ class OpsSite:
             raise HTTPException(
                 429, "many wrong tokens came just now: try again in a second", headers=RETRY_SOON
             )
-        client = find_client(authorization or "", self._tokens)
-        if client is not None:
+        if (client := find_client(authorization or "", self._tokens)) is not None:
             return client
         if authorization is not None:
             self._denied += 1

@@ -160,8 +160,7 @@ def extract_feed(body: bytes) -> tuple[str, str] | None:
         root = ET.fromstring(body)  # noqa: S314 - this process has no secrets, and limits
     except (ET.ParseError, ValueError, LookupError):
         return None
-    kind = _local_name(root)
-    if kind not in ("rss", "RDF", "feed"):
+    if _local_name(root) not in ("rss", "RDF", "feed"):
         return None
     top = next((one for one in root if _local_name(one) == "channel"), root)
     entries = [one for one in root.iter() if _local_name(one) in ("item", "entry")]
@@ -229,8 +228,7 @@ def _extract_markup(head: dict[str, str], body: bytes) -> tuple[str, str]:
         if found is not None:
             return found
     text = decode_body(body, head["charset"], cut=head["cut"] == "yes")
-    start = text[:1000].lstrip().lower()
-    if html or (not kind and start.startswith(("<!doctype html", "<html"))):
+    if html or (not kind and text[:1000].lstrip().lower().startswith(("<!doctype html", "<html"))):
         return extract_html(text, head["url"])
     return "", clean_text(text)
 

@@ -653,8 +653,7 @@ class Memory(Plugin):
                     continue
                 if not _may_see(await self._hits.scope_of(one), call, where):
                     continue
-                hit = await self._hits.build(one, where)
-                if hit is not None:
+                if (hit := await self._hits.build(one, where)) is not None:
                     found.append((hit, one.fact.lasting))
                 if len(found) == most:
                     return found

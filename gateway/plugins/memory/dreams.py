@@ -174,8 +174,7 @@ class Dreamer:
         has_failed, done = result.outcome == "failed", result.done
         ended = replace(ended, yielded=True, failed=has_failed, answered=ended.at)
         if has_failed and done.cause in PUT_OFF_TEXTS:
-            reason = result.reason
-            ended = replace(ended, answered=None, no_model=done.cause, reason=reason)
+            ended = replace(ended, answered=None, no_model=done.cause, reason=result.reason)
         return ended
 
     async def _record(self, host: DreamHost, result: DreamResult) -> None:

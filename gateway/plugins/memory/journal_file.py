@@ -133,8 +133,7 @@ def _iter_sections(lines: Sequence[str]) -> Iterator[tuple[datetime, str, list[s
 
 def _read_header(line: str) -> tuple[datetime, str] | None:
     """Return time and title of a line that begins an entry. None: it is text."""
-    header = _HEADER.fullmatch(line)
-    if header is None:
+    if (header := _HEADER.fullmatch(line)) is None:
         return None
     zone = header[4] if header[4] not in (None, "Z", "UTC") else "+00:00"
     try:

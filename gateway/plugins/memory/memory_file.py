@@ -176,8 +176,7 @@ class MemoryStore:
 
         Raises OSError, StoreError.
         """
-        newest = await find_newest_dream(self._store, agent)
-        if newest is not None:
+        if (newest := await find_newest_dream(self._store, agent)) is not None:
             await asyncio.to_thread(self._finish_write, agent, newest)
 
     async def read(self, agent: str) -> str:

@@ -94,8 +94,7 @@ class HitBuilder:
             shared = is_shared_scope(scope)
             owner = scope if shared else self._format_place(ConversationId(scope), context)
             origin = f"{REMEMBERED_TITLE if fact.lasting else 'your journal'} ({owner})"
-            text = self._redactor(note_text(fact))
-            return _build_hit(one, scope, origin, text, fact.label)
+            return _build_hit(one, scope, origin, self._redactor(note_text(fact)), fact.label)
         if isinstance(fact, TurnRecord):
             origin = "you" if fact.agent in ("", context.agent) else sanitize_name(fact.agent)
             if fact.outcome == "failed" or await self._is_cut(one):
@@ -116,8 +115,7 @@ class HitBuilder:
     ) -> SearchHit | None:
         first: LogEntry | None = one
         if isinstance(fact, MessageEdited):
-            key = f"message:{one.conversation}:{fact.message}"
-            first = await self._reader.entry_by_key(key)
+            first = await self._reader.entry_by_key(f"message:{one.conversation}:{fact.message}")
         if first is None or not isinstance(first.fact, Message):
             return None
         judged = await self._reader.find_judgement(first.seq)

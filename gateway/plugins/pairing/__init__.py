@@ -117,8 +117,7 @@ class Pairing(Plugin):
             or is_tap
         ):
             return None
-        notice = self._greeter.greet(routed)
-        if notice is None:
+        if (notice := self._greeter.greet(routed)) is None:
             return None
         post, change = notice
         effect = change if so_far.effect is None or change is None else so_far.effect + change

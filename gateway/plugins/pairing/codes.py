@@ -242,8 +242,7 @@ def build_requester_notice(request: CodeIssued, text: str) -> EffectFact:
     """Return the post with the result for the person who was shown a code: one per code, with its
     `CodeEnded`.
     """
-    ended = code_over_key(request)
-    key = PostKey(hashlib.sha256(f"letter:{ended}".encode()).hexdigest()[:26])
+    key = PostKey(hashlib.sha256(f"letter:{code_over_key(request)}".encode()).hexdigest()[:26])
     return queue_post(Post(key=key, to=request.at, text=text, style="notice"))
 
 

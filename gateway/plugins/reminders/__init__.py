@@ -569,8 +569,7 @@ class Reminders(Plugin):
         if not (call.command.direct and call.global_role in ADMIN_ROLES):
             return here, [], 0
         others = [one for one in rows if one.place != at]
-        named = [one.place for one in others if one.place]
-        private = await find_hidden(call, self._places, named)
+        private = await find_hidden(call, self._places, [one.place for one in others if one.place])
         visible = [one for one in others if one.place not in private]
         return here, visible, len(others) - len(visible)
 

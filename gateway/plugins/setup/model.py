@@ -91,8 +91,7 @@ def _load_prices(directory: Path) -> PriceTable:
 
 
 def _find_choices() -> list[tuple[str, SetupChoice]]:
-    providers = find_providers().items()
-    found = [(kind, choice) for kind, one in providers for choice in one.choices]
+    found = [(kind, choice) for kind, one in find_providers().items() for choice in one.choices]
     return sorted(
         found,
         key=lambda one: (

@@ -96,8 +96,7 @@ def run_setup(directory: Path | None, person: Respondent, *, yes: bool = False) 
 
 def _run_setup(directory: Path | None, person: Respondent, *, yes: bool) -> int:
     directory = person.directory = _choose_directory(directory, person)
-    texts = read_config_files(directory)
-    if texts:
+    if texts := read_config_files(directory):
         _check(directory, texts, "correct the configuration first:")
         person.tell(f"There is a configuration in {directory}: setup proposes its values.")
     trees = {name: parse_yaml(text) for name, text in texts.items()}
@@ -309,8 +308,7 @@ def _ask_speaks_up(person: Respondent, config: Values, *, is_new: bool) -> None:
     parse = partial(parse_choice, ("never", "when useful", "sometimes"))
     chosen = person.ask("speaks.up", default=before, parse=parse, optional=not is_new)
     if chosen != before:
-        key = {"speaks_up": chosen.replace(" ", "_")}
-        agent["bindings"] = [one | key for one in bindings]
+        agent["bindings"] = [one | {"speaks_up": chosen.replace(" ", "_")} for one in bindings]
 
 
 def _parse_name(words: str) -> str:

@@ -243,8 +243,7 @@ def test_any_bytes_are_survived(lines: list[bytes], left: bytes) -> None:
     async def story(path: Path) -> None:
         async with listening(ControlServer(path, echo, state), path):
             for line in lines:
-                told = await raw(path, line + b"\n")
-                assert json.loads(told)["ok"] is False
+                assert json.loads(await raw(path, line + b"\n"))["ok"] is False
             await raw(path, left, end=True)
             assert (await send_control_request(path, STATUS)).ok
 

@@ -63,8 +63,7 @@ def test_an_instance_is_shown_and_compared_as_one_of_dataclasses(
     assert {each.name: getattr(one, each.name) for each in fields(one)} == {
         each.name: getattr(there, each.name) for each in fields(there)
     }
-    as_json = TypeAdapter(ours).dump_json(one)
-    assert as_json == TypeAdapter(theirs).dump_json(there)
+    assert TypeAdapter(ours).dump_json(one) == TypeAdapter(theirs).dump_json(there)
     for again in (replace(one), copy.copy(one), copy.deepcopy(one)):
         assert again == one
         assert again.double == one.double

@@ -102,8 +102,7 @@ async def test_whoever_got_away_with_its_output_is_not_waited_for(tmp_path: Path
         "setsid bash -c 'echo $$ > pid; exec sleep 600' & until [ -s pid ]; do sleep 0.01; "
         "done; echo a"
     )
-    told = await ran(away, cwd=tmp_path)
-    assert told == ProgramResult("exit", 0, b"a\n")
+    assert await ran(away, cwd=tmp_path) == ProgramResult("exit", 0, b"a\n")
     (pid,) = written(tmp_path / "pid")
     assert alive(pid), "else this shows nothing"
     os.kill(pid, signal.SIGKILL)

@@ -353,8 +353,7 @@ def irc_render(text: str) -> str:
     "name", ["#lobby: 1 line (you)", "[a](http://x) ![b](y)", "`c` *d* _e_ <f> ~~g~~ a|b $$z$$"]
 )
 def test_an_escaped_name_is_shown_as_it_is(name: str) -> None:
-    shown = parse_markdown(escape_markdown(name))
-    assert shown == (TextRun(text=name),)
+    assert parse_markdown(escape_markdown(name)) == (TextRun(text=name),)
 
 
 @pytest.mark.parametrize(

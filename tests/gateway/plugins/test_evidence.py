@@ -164,8 +164,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         places = privacy(store, Bindings([staff, anywhere]))
         gateway = handle_of(store, clock, places=places)
         evidences = plugin_of(EvidenceReader, gateway=gateway, plugins={})
-        hands = dispatcher(tools_of(evidences))
-        made = Desk(store, clock, evidences, hands)
+        made = Desk(store, clock, evidences, dispatcher(tools_of(evidences)))
         if not await store.newest_entries(1, kinds=["mention"]):
             await made.write(_spoken(ROOM))  # so that the place is known not to be a direct chat
         yield made

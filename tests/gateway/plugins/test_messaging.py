@@ -152,8 +152,7 @@ async def shown(kit: Stagehands, *rooms: Address) -> None:
     for room in rooms:
         number = len(await kit.store.entries()) + 1
         await kit.say(number, f"who can help with {number}?", room, fate="due", urgency=2)
-    digest = await kit.digests.build(plain=False)
-    assert digest is not None
+    assert await kit.digests.build(plain=False) is not None
     assert kit.digests.rooms == {one.conversation for one in rooms}
 
 
@@ -546,8 +545,7 @@ async def test_a_turn_that_is_taken_again_after_a_crash_sends_it_once(tmp_path: 
     async with stagehands(tmp_path) as kit:
         await send(kit, turn_id="first")
     async with stagehands(tmp_path) as kit:
-        told = await send(kit, turn_id="second")
-        assert "not posted again" in str(told)
+        assert "not posted again" in str(await send(kit, turn_id="second"))
         assert await send(kit, turn_id="second", text="other words") == "It is posted."
         await kit.store.append([turn(ROOM.conversation, upto=1)])
         assert await send(kit, turn_id="third") == "It is posted."

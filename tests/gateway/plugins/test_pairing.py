@@ -203,8 +203,7 @@ async def test_a_code_holds_for_an_hour_and_then_there_is_another(it: Town) -> N
     assert await it.hear(it.message(TG, EVE)) is None
     it.clock.advance(1)
     assert not (await it.ask(TG, OWNER, "pair approve", code=code(first))).ok
-    second = await it.shown(it.message(TG, EVE))
-    assert code(second) != code(first)
+    assert code(await it.shown(it.message(TG, EVE))) != code(first)
     assert [one.state for one in await it.facts("code_over") if isinstance(one, CodeEnded)] == [
         "expired"
     ]
@@ -411,8 +410,7 @@ async def test_a_mask_is_let_in_only_where_the_operator_wants_that(tmp_path: Pat
             in answer.answer
         )
         assert it.role(IRC, MASK) == "member"
-        sly = somebody("mask:*!*@*", verified=False)
-        said = await it.shown(it.message(IRC, sly))
+        said = await it.shown(it.message(IRC, somebody("mask:*!*@*", verified=False)))
         assert "people with an account" in said.text
 
 

@@ -303,15 +303,13 @@ async def test_without_a_time_it_is_that_of_their_last_word_before_this_talk(
     async with log(tmp_path) as (store, recaps):
 
         async def since(written: str = "", person: str = "u") -> timedelta:
-            when = await recaps.since(written, ROOM.conversation, SenderId(person))
-            return NOW - when
+            return NOW - (await recaps.since(written, ROOM.conversation, SenderId(person)))
 
         assert await since() == timedelta(days=1)
         clock = ManualClock(NOW - timedelta(minutes=120))
         for number, minutes in enumerate((0, 60, 50, 9), 1):
             clock.advance(60 * minutes)
-            line = heard(number, room="#dev")[0]
-            await store.append([replace(line, at=clock.now())])
+            await store.append([replace(heard(number, room="#dev")[0], at=clock.now())])
         assert await since() == timedelta(minutes=60)
         assert await since(person="eve") == timedelta(days=1)
         assert await since("2h") == timedelta(hours=2)

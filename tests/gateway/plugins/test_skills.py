@@ -253,8 +253,7 @@ def test_a_broken_skill_is_left_out_and_told(tmp_path: Path, content: str, why: 
 
 
 def test_too_many_or_too_wordy_skills_are_left_out_and_told(tmp_path: Path) -> None:
-    many = {f"s{number}": "x" * 1_000 for number in range(30)}
-    text, left_out = render_skills(many)
+    text, left_out = render_skills({f"s{number}": "x" * 1_000 for number in range(30)})
     assert len(text) <= MAX_CATALOGUE_CHARS + len(SKILLS_HEADING)
     assert 0 < len(left_out) < 30
     for number in range(MAX_SKILLS + 1):

@@ -342,8 +342,7 @@ async def test_small_states(tmp_path: Path) -> None:
 
 async def test_why(store: Store) -> None:
     await store.append(heard(1))
-    found = await store.entry_by_key("message:irc.test/#a:1")
-    assert found == await store.entry(1)
+    assert await store.entry_by_key("message:irc.test/#a:1") == await store.entry(1)
     assert [one.kind for one in await store.caused_by(1)] == ["judged"]
     verdict = await store.find_judgement(1)
     assert verdict is not None

@@ -397,8 +397,7 @@ async def test_who_writes_between_any_two_steps_is_not_waited_for_and_not_in_it(
 
 
 async def test_it_is_one_file_and_can_be_read_without_another(tmp_path: Path) -> None:
-    path = await grown_of_files(tmp_path / "s.db")
-    copy_store(path, tmp_path / "copy.db")
+    copy_store(await grown_of_files(tmp_path / "s.db"), tmp_path / "copy.db")
     assert not list(tmp_path.glob("copy.db?*"))
     with closing(
         sqlite3.connect(f"file:{tmp_path / 'copy.db'}?immutable=1", uri=True)

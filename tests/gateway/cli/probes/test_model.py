@@ -136,8 +136,7 @@ async def test_what_gemini_says_is_known_from_its_details() -> None:
 async def test_a_server_that_is_not_there_is_told_as_that() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     for kind in ("anthropic", "openai", "gemini", "llamacpp"):
-        seen = await probe(provider(url, kind))
-        assert levels(seen) == {"net.refused": "bad"}
+        assert levels(await probe(provider(url, kind))) == {"net.refused": "bad"}
     offered = await list_models(provider("http://no-such-host.invalid/v1", "openai"))
     assert levels(offered.findings) == {"net.name": "bad"}
 

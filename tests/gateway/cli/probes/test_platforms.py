@@ -223,8 +223,7 @@ async def test_a_proxy_of_the_environment_is_named_as_the_cause(
 
 @pytest.mark.parametrize("url", ["", "nothing", "http://", "http://[", "https://host:99999"])
 async def test_what_is_no_address_is_told_as_that(url: str) -> None:
-    found = [await probe_url(url)]
-    assert levels(found) == {"net.name": "bad"}
+    assert levels([await probe_url(url)]) == {"net.name": "bad"}
 
 
 # What real IRC servers say of rooms to somebody who is not in them

@@ -199,8 +199,7 @@ async def test_what_is_too_long_to_be_shown_is_refused_with_a_word_to_the_model(
 
 async def test_what_was_not_shown_whole_cannot_be_approved(it: House) -> None:
     it.refuses = lambda part: "May `reverie`" in part.body
-    call = it.call(ROOT, GUS)
-    told = await call
+    told = await it.call(ROOT, GUS)
     assert "nobody waits for this call of bash any more" in told.text
     (asked,) = [
         fact for fact in await it.log("approval_asked") if isinstance(fact, ApprovalRequested)
@@ -242,8 +241,7 @@ async def test_a_platform_without_admins_has_nobody_to_ask(tmp_path: Path) -> No
     async with house(tmp_path, access={"dm": "open", "roles": {"owner": ["here:olga"]}}) as it:
         result = await it.call(GUS, at=OFFICE, permit=ToolPermit(approval="always"))
         assert "nobody at there may approve it" in result.text
-        owners = ToolPermit(role="owner")
-        it.call(asker("olga", "owner"), ROOT, permit=owners)
+        it.call(asker("olga", "owner"), ROOT, permit=ToolPermit(role="owner"))
         await it.asked()
 
 

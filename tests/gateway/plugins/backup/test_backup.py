@@ -330,8 +330,7 @@ def test_the_command_line_says_what_was_done(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "a"
-    settings = grown(config)
-    stored(settings, heard(1))
+    stored(grown(config), heard(1))
     write(config / "reverie.yaml", json.dumps(_yaml()))
     out = tmp_path / "b.tar"
     assert main(["backup", "--config", str(config), "-o", str(out)]) == 0
@@ -476,8 +475,7 @@ REASON = "restored from a backup of 2026-03-04 12:00:00 UTC"
 
 
 def moved(here: Settings, there: Settings, archive: Path, *, exact: bool = False) -> RestoreReport:
-    now = datetime(2026, 3, 4, 12, tzinfo=UTC)
-    create_backup(here, archive, now, lambda *_: None)
+    create_backup(here, archive, datetime(2026, 3, 4, 12, tzinfo=UTC), lambda *_: None)
     return restore_backup(archive, there, datetime.now(UTC), exact=exact, by="tess")
 
 

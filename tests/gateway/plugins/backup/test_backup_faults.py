@@ -239,8 +239,7 @@ def test_a_disk_that_is_full_leaves_nothing_half(
     settings = grown(tmp_path / "a")
     stored(settings, *[heard(number, "a line of some length " * 20) for number in range(400)])
     made(settings, tmp_path / "b.tar")
-    size = settings.store.path.stat().st_size
-    assert size > 600_000
+    assert settings.store.path.stat().st_size > 600_000
     directory, target = (tmp_path / "a", "c.tar") if what == "backup" else (tmp_path / "c", "b.tar")
     with child(FULL, directory, tmp_path / target, most_bytes, what) as running:
         assert running.stdout is not None

@@ -59,8 +59,7 @@ def said(room: str = "operator", sender: str = "operator", *, bot: bool = False)
 
 @pytest.mark.parametrize("dm", ["pairing", "allowlist", "open", "disabled"])
 def test_whoever_speaks_there_is_an_owner_whatever_else_is_said(tmp_path: Path, dm: str) -> None:
-    policy = policy_of(with_token(tmp_path, access={"dm": dm}))
-    found = decide(policy, said())
+    found = decide(policy_of(with_token(tmp_path, access={"dm": dm})), said())
     assert (found.allowed, found.role, found.global_role) == (True, "owner", "owner")
     blocked = AccessPolicy(
         dm_policy="open",
@@ -72,8 +71,7 @@ def test_whoever_speaks_there_is_an_owner_whatever_else_is_said(tmp_path: Path, 
 
 
 def test_without_a_token_nobody_there_is_anybody(tmp_path: Path) -> None:
-    policy = policy_of(settings(tmp_path, access={"dm": "allowlist"}))
-    found = decide(policy, said())
+    found = decide(policy_of(settings(tmp_path, access={"dm": "allowlist"})), said())
     assert (found.allowed, found.role) == (False, "guest")
 
 
@@ -89,8 +87,7 @@ def test_what_no_binding_wants_is_the_first_agents_and_private(tmp_path: Path) -
         {"id": "three", "bindings": [{"match": {"channel": "console"}, "listen": "mention"}]},
     ]
     assert bindings_of(with_token(tmp_path, agents=own)).find(PLACE).agent == "three"
-    without = settings(tmp_path, agents=agents)
-    assert bindings_of(without).find(PLACE).listen == "off"
+    assert bindings_of(settings(tmp_path, agents=agents)).find(PLACE).listen == "off"
 
 
 @pytest.mark.parametrize(

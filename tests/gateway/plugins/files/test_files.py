@@ -183,8 +183,7 @@ async def test_a_place_sees_the_directories_that_all_its_readers_may_read(
             assert ("no such file" in edited.text) == (scope not in seen)
             if scope in seen:
                 assert labels["read_file"] == Label("outside", readers_of(scope), "read_file")
-        written = await call("write_file", path="mine.txt", text="mine")
-        assert not written.is_error
+        assert not (await call("write_file", path="mine.txt", text="mine")).is_error
         inner = is_inner(turn.at.conversation)
         own = directory_of(turn.at.conversation if inner else turn.visibility.scope)
         assert empty.tree.joinpath(*own, "mine.txt").read_text() == "mine"

@@ -167,8 +167,7 @@ async def test_chats_of_telegram_in_which_the_bot_is_not_are_named(tmp_path: Pat
         group = api.group("Team Berlin")
         channel = {"platform": "telegram", "token": api.token, "base_url": api.url}
         async with gateway(tmp_path, {**channel, "rooms": [str(group.id), "-1009999"]}) as client:
-            told = await reasons(client, "-1009999")
-            (reason,) = told["reasons"]
+            (reason,) = (await reasons(client, "-1009999"))["reasons"]
             assert "Chat not found" in reason
             assert "add the bot to this chat" in reason
 
@@ -184,8 +183,7 @@ async def test_rooms_that_discord_does_not_show_are_named(tmp_path: Path) -> Non
         async with gateway(
             tmp_path, {**channel, "rooms": [api.room, api.world.guild, "999999999999999999"]}
         ) as client:
-            told = await reasons(client, "999999999999999999")
-            (reason,) = told["reasons"]
+            (reason,) = (await reasons(client, "999999999999999999"))["reasons"]
             assert "invite the bot" in reason
 
 

@@ -397,8 +397,7 @@ async def test_the_record_says_what_it_cost_and_nothing_of_what_it_was_about(kit
 
 
 async def test_without_anything_new_nothing_is_written_down(kit: Papers) -> None:
-    report = await take_turn_of(kit, wordy(kit))
-    assert not report.failed
+    assert not (await take_turn_of(kit, wordy(kit))).failed
     assert await turns(kit) == []
     assert await finished(kit) == []
 
@@ -432,6 +431,5 @@ async def test_one_that_is_interrupted_before_it_asked_anything_leaves_no_trace(
     await kit.remember(at(ROOM), "marzipan")
     lane = TurnHandle()
     lane.interrupt()
-    report = await take_turn_of(kit, wordy(kit), lane)
-    assert report.interrupted
+    assert (await take_turn_of(kit, wordy(kit), lane)).interrupted
     assert await turns(kit) == []

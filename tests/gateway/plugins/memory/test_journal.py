@@ -184,8 +184,7 @@ async def test_material_is_what_was_written_down_since_the_last_dream_also_after
         assert kit.material_tokens == 0
         for number in range(3):
             await kit.write_entry(at(ROOM), "", f"{number}" * 350)
-        everything = kit.material_tokens
-        assert everything == 3 * 104
+        assert kit.material_tokens == 3 * 104
         second = (await kit.store.newest_entries(2, kinds=["noted"]))[0].seq
         await kit.append(
             OWN,
@@ -382,8 +381,7 @@ async def test_a_dream_loses_the_line_or_is_told_to_leave_it_out(kit: Papers) ->
     assert memory.read_text() == "- Harbour: Mondays\n"
     assert kit.material_tokens > 0
     thinks = model("- nothing")
-    came = await dream(kit, thinks)
-    assert came.outcome == "dreamt"
+    assert (await dream(kit, thinks)).outcome == "dreamt"
     text = told(thinks.requests[0])
     assert (
         "(to be forgotten: MEMORY.md must say nothing of it any more; public; rests on words of"

@@ -51,8 +51,7 @@ from tests.kits.store import NOW, Fate, turn
 
 async def found(kit: Papers, query: str, *, place: Address = OWNER) -> list[str]:
     """Lines behind the first, without the handles in front."""
-    told = await kit.recall(at(place), query)
-    first, *lines = told.splitlines()
+    first, *lines = (await kit.recall(at(place), query)).splitlines()
     assert first == (FOUND_HEADER if lines else NOTHING_FOUND)
     return [re.sub(r"^[mn]\d+ ", "", line) for line in lines]
 

@@ -170,7 +170,6 @@ async def test_those_of_that_place_are_suggested(reminders: Town) -> None:
     later = await reminders.remind("tea", at="18:30")
     sooner = await reminders.remind("tea", at="17:30")
     await reminders.remind("tea", "#b", at="18:30")
-    typed = typing(HERE, "intentions", "drop", "id")
-    found = await reminders.reminders.suggest_ids(typed)
+    found = await reminders.reminders.suggest_ids(typing(HERE, "intentions", "drop", "id"))
     assert found == [sooner.reminder, later.reminder]
     assert rank_suggestions(found, later.reminder[:4].lower()) == [later.reminder]
