@@ -15,11 +15,9 @@ from agent.dmn import FIRST_AWAY_S
 from gateway.config.loader import parse_config
 from gateway.config.models import Settings
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, Alarm, ChannelName, EventId, RoomId, SenderId
-from gateway.core.facts import NORMAL, Judgement
 from gateway.core.format import format_moment
 from gateway.runtime.turn_record import FAILURE_TEXTS, PUT_OFF_TEXTS
-from gateway.store import NewEntry, Store, rebuild
+from gateway.store import rebuild
 from reverie.testing.gateway import UNHURRIED, Gateway
 from reverie.testing.servers.model_api import Answer, ModelApi, failure
 
@@ -294,7 +292,7 @@ async def test_who_asks_where_a_promise_waits_for_a_model_is_told_if_that_takes_
         assert LOOK[1] in words(made)[2], "the promise is not kept"
 
 
-async def test_a_promise_waits_until_there_is_money_for_it(
+async def test_a_promise_waits_until_there_is_money_for_it_also_over_a_kill(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     few = {"daily_cost_usd": 0.0001}
@@ -304,7 +302,7 @@ async def test_a_promise_waits_until_there_is_money_for_it(
         await made.until(lambda: clock.monotonic() > 30 * 60, step_s=10)
         assert len(made.screen.parts) == 1
         await made.kill()
-        made.settings = configured(tmp_path, api.url)
+        made.settings = configured(tmp_path, api.url, dmn={"daily_turns": 0})
         made.start()
         await made.until(lambda: clock.monotonic() > 40 * 60, step_s=10)
         assert words(made)[1:] == ["It stands on the table."]
@@ -328,21 +326,3 @@ async def test_a_reminder_comes_however_many_came_before_and_with_no_money_left(
         await made.screen.until(1)
         await made.until(lambda: len(made.screen.parts) == 6, step_s=10)
         assert words(made)[1:] == [said] * 5
-
-
-async def test_a_reminder_is_told_though_its_process_was_killed_before_and_no_turn_is_left(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    at, now = Address(channel=ChannelName(TELEGRAM), room=RoomId("ann")), clock.now()
-    alarm = Alarm(id=EventId("a"), text="tea", sent=now, at=at, agent="ana", by=SenderId("ann"))
-    fired = NewEntry(fact=alarm, at=now, conversation=at.conversation)
-    due = Judgement(type="alarm", urgency=NORMAL, fate="due", rule="test", role="guest")
-    judged = NewEntry(fact=due, at=now, conversation=at.conversation, cause=fired)
-    async with await Store.open(tmp_path / "reverie.db", clock) as store:
-        await store.append([fired, judged])
-    async with (
-        ModelApi() as api,
-        garden(tmp_path, api.url, clock, dmn={"daily_turns": 0}) as made,
-    ):
-        api.default = lambda _: Answer(text="It is time.")
-        await made.until(lambda: words(made) == ["It is time."], step_s=10)
