@@ -59,15 +59,15 @@ def check_place(context: CheckContext) -> Iterator[Finding]:
         found = bad if free_bytes < NO_SPACE_BYTES else warning
         fix = "free some space there, or move the store to a larger disk (store.path)"
         yield found("store.disk", f"{format_bytes(free_bytes)} are free on its disk", fix, where)
-    if path.is_dir():
-        yield bad("store.directory", "it is a directory", "let store.path name a file in it", where)
-    elif problem := _find_directory_problem(path.parent):
+    if problem := _find_directory_problem(path.parent):
         yield bad(
             "store.directory",
             f"its directory cannot be used: {problem}",
             "make that directory writable for the gateway's user, or set store.path to another one",
             where,
         )
+    elif path.is_dir():
+        yield bad("store.directory", "it is a directory", "let store.path name a file in it", where)
     for agent in context.settings.agents:
         if agent.files and (problem := _find_directory_problem(agent.files)):
             fix = "make it a directory that the gateway's user can write, or take `files` out"
