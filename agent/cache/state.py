@@ -311,11 +311,10 @@ class CacheState:
         answer wrote nothing.
         """
         behind = path[read - 1].digest if read else None
-        ends = [one.digest for one in path[max(0, read - _LOOP_SEGMENTS) : read]]
         alive = {
-            end: one
-            for end in ends
-            if (one := self._segments.get(end)) is not None and at_s < one.expires_s
+            one.digest: found
+            for one in path[max(0, read - _LOOP_SEGMENTS) : read]
+            if (found := self._segments.get(one.digest)) is not None and at_s < found.expires_s
         }
         for used, segment in (dict(self._chain(behind)) | alive).items():
             del self._segments[used]  # used segments move to the end: the oldest stand in front

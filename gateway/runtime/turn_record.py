@@ -270,8 +270,12 @@ class Turn:
 
         It is said where the answer is shown as it grows; where it is not, in a post of its own.
         """
-        was_told = self.context.agent.is_put_off(self.conversation)
-        if self._is_compaction or self.is_only_due or was_told or not self.is_awaited:
+        if (
+            self._is_compaction
+            or self.is_only_due
+            or not self.is_awaited
+            or self.context.agent.is_put_off(self.conversation)  # they were told of it
+        ):
             return
         self.waits_since_s = self.context.gateway.clock.monotonic()
         if self.slow_task is None:
