@@ -288,7 +288,8 @@ async def test_who_asks_where_a_promise_waits_for_a_model_is_told_if_that_takes_
         await asked(made, "are you there?", channel=TELEGRAM)
         await made.until(lambda: clock.monotonic() > 40 * 60, step_s=10)
         assert len(made.screen.parts) == 3
-        assert words(made)[2].endswith(FAILURE_TEXTS["overloaded"])
+        ends = FAILURE_TEXTS["overloaded"], FAILURE_TEXTS["unreachable"]  # in the last try
+        assert words(made)[2].endswith(ends)
         assert LOOK[1] in words(made)[2], "the promise is not kept"
 
 
