@@ -255,7 +255,8 @@ class _IrcProbeSession:
             found.unknown("irc.rooms", what, "see whether it joins when the gateway runs")
             return
         bans = [mask for place, mask in self._bans if place == room.lower()]
-        if banned := [mask for mask in bans if _fits_mask(self._own_mask, mask)]:
+        own = self._own_mask.lower()  # a mask of IRC has `*` and `?` alone
+        if banned := [one for one in bans if fnmatchcase(own, one.lower().replace("[", "[[]"))]:
             fix = "ask an operator there to remove the ban, or to exempt the bot (+e)"
             found.bad("irc.rooms", f"{room} bans the bot (+b {banned[0]})", fix)
         has_key = room.lower() in map(str.lower, self._config.keys)
@@ -283,11 +284,6 @@ _ROOM_LIMITS: Final[tuple[tuple[str, str, str], ...]] = (
 )
 """Mode of a room, what it means, and what to do
 (https://modern.ircdocs.horse/#channel-modes; R: InspIRCd, ngIRCd, UnrealIRCd)."""
-
-
-def _fits_mask(who: str, mask: str) -> bool:
-    """Return whether a mask of IRC, with `*` and `?`, is of this `nick!user@host`."""
-    return fnmatchcase(who.lower(), mask.lower().replace("[", "[[]"))
 
 
 def _explain_tls_files(denied: Denied) -> Finding:

@@ -97,8 +97,7 @@ class IrcSession:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Reason of the end of the connection; Denied if another attempt is useless."""
         self._error_text = ""
-        self._missed_lines = dict[str, None]()
-        """Lines of `on_connect` to services that were away."""
+        self._missed_lines = dict[str, None]()  # of `on_connect`, to services that were away
 
     def apply_config(self, config: IrcConfig) -> None:
         self.membership.apply_config(config)

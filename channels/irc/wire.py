@@ -381,8 +381,7 @@ _ZNC_HOST: Final = "znc.in"
 _ZNC_SERVER: Final = "irc.znc.in"
 _ZNC_STATUS_PREFIX: Final = "*"
 """ZNC's default StatusPrefix. No server allows it in a nick (RFC 2812 section 2.3.1)."""
-BIP_NICK: Final = "-bip"
-"""Where bip speaks itself. No server allows such a nick either."""
+BIP_NICK: Final = "-bip"  # no server allows such a nick either
 _SERVICES: Final = frozenset({"bouncerserv", BIP_NICK})
 """Of soju and bip, in lower case."""
 _BIP_HOSTS: Final = frozenset({"b.i.p", "bip.bip.bip"})
