@@ -368,8 +368,8 @@ class TelegramOutgoing:
         """Return the id of a message that may have been sent after the message `after`. None: it is
         not there.
 
-        Raises Uncertain if that cannot be told, Unsettled if the connection is let go before.
-        `gap`: as in `MessageNumbers.search`.
+        Raises Uncertain if that cannot be told; Unsettled if the connection is let go before, or
+        the bot is not let into the chat: it looks once it is. `gap`: as in `MessageNumbers.search`.
         """
         if after is not None:
             try:
@@ -379,6 +379,8 @@ class TelegramOutgoing:
                 await self._wait_until_caught_up()
                 async with self._probe_lock:
                     number = await self._find_sent(buttons, chat, after, gap)
+            except Forbidden as refused:
+                raise Unsettled(f"{reason}; and {self.api.redact(refused)}") from None
             except TelegramError as failed:
                 reason += f"; and looking for it failed: {self.api.redact(failed)}"
             else:

@@ -693,6 +693,30 @@ async def test_what_cannot_be_found_is_uncertain(position: str, api: BotApi) -> 
         assert api.said(chat) == []
 
 
+@pytest.mark.parametrize("sent", [False, True])
+async def test_what_may_be_in_a_chat_that_the_bot_was_thrown_out_of_is_looked_for_later(
+    sent: bool, api: BotApi
+) -> None:
+    async with running(api, Hasty(100), rooms=["*"]) as run:
+        await run.up()
+        chat = api.group("Team")
+        api.mentions(chat, api.person("Ann"), "hi")
+        await run.message()
+        position = run.channel.position(at(chat))
+        (part,) = run.parts("hello", at(chat))
+        if sent:
+            await run.channel.send(part)
+    chat.closed = True
+    async with running(api, Hasty(100), rooms=["*"]) as run:
+        await run.up()
+        for _ in range(2):
+            with pytest.raises(Unsettled):
+                await run.channel.send(replace(part, maybe_sent_after=position))
+        chat.closed = False
+        await run.channel.send(replace(part, maybe_sent_after=position))
+        assert api.said(chat) == ["hello"]
+
+
 async def test_a_look_that_is_asked_to_wait_or_meets_failures_goes_on(api: BotApi) -> None:
     async with running(api, Hasty(100)) as run:
         await run.up()
