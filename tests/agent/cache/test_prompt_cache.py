@@ -2,6 +2,7 @@
 loop alone sends."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Literal
@@ -160,7 +161,9 @@ async def test_only_of_a_cache_that_is_there_anything_is_told(
         assert (told.is_cold, told.read_share) == (False, PRICES.find(MODEL).read)
 
 
-async def test_of_a_server_without_a_cache_nothing_is_expected_until_a_bill_names_one() -> None:
+@pytest.fixture
+async def automatic() -> AsyncIterator[Bench]:
+    """Of a server that caches by itself."""
     profile = CacheProfile(
         provider="openai", model="m-1", price=PRICES.find("m-1"), caching="automatic"
     )
@@ -172,12 +175,18 @@ async def test_of_a_server_without_a_cache_nothing_is_expected_until_a_bill_name
         cache = PromptCache(
             model, profile, clock=clock, gauge=Bytes(), policy=lambda _: CachePolicy()
         )
-        bench, said, missed = Bench(api, model, cache, clock), ["hello " * 900], list[bool]()
-        for read in (0, 0, 0, 0, 3_000, 3_000, 0):
-            used = {"prompt_tokens": 3_900, "prompt_tokens_details": {"cached_tokens": read}}
-            api.then(Answer(text="hi", usage=used | {"completion_tokens": 2}))
-            missed.append(bool((await bench.ask(request("irc/#a", *said))).missed))
-            said += ["hi", "and so on"]
+        yield Bench(api, model, cache, clock)
+
+
+async def test_of_a_server_without_a_cache_nothing_is_expected_until_a_bill_names_one(
+    automatic: Bench,
+) -> None:
+    said, missed = ["hello " * 900], list[bool]()
+    for read in (0, 0, 0, 0, 3_000, 3_000, 0):
+        used = {"prompt_tokens": 3_900, "prompt_tokens_details": {"cached_tokens": read}}
+        automatic.api.then(Answer(text="hi", usage=used | {"completion_tokens": 2}))
+        missed.append(bool((await automatic.ask(request("irc/#a", *said))).missed))
+        said += ["hi", "and so on"]
     assert missed == [False, True, *[False] * 4, True]
 
 
@@ -228,40 +237,27 @@ async def test_the_next_turn_reads_what_was_in_front_of_the_loop_and_expects_no_
 
 
 async def test_a_server_that_reads_less_than_it_was_sent_is_told_of_once(
-    caplog: pytest.LogCaptureFixture,
+    automatic: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    profile = CacheProfile(
-        provider="openai", model="m-1", price=PRICES.find("m-1"), caching="automatic"
-    )
-    async with (
-        ModelApi() as api,
-        aclosing(OpenAIModel(name="main", model="m-1", base_url=api.url)) as model,
-    ):
-        clock = ManualClock()
-        cache = PromptCache(
-            model, profile, clock=clock, gauge=Bytes(), policy=lambda _: CachePolicy(kind="off")
-        )
-        bench = Bench(api, model, cache, clock)
+    cache = automatic.cache
 
-        async def say(text: str, read: int) -> None:
-            api.then(Answer(text="hi", usage={"prompt_tokens": read, "completion_tokens": 2}))
-            await bench.ask(request("irc/#a", text))
+    async def say(text: str, read: int) -> None:
+        automatic.api.then(Answer(text="hi", usage={"prompt_tokens": read, "completion_tokens": 2}))
+        await automatic.ask(request("irc/#a", text))
 
-        await say("once upon a time " * 800, 5_200)  # a tokenizer that needs fewer
-        seen = [cache.cut_prompt]
-        await say("once upon a time " * 700, 4_096)  # more than that, as Ollama reads by default
-        seen.append(cache.cut_prompt)
-        assert seen[0] is None
-        assert seen[1] is not None
-        read, sent = seen[1]
-        assert read == 4_096
-        assert 4_300 < sent < 6_000
-        await say("once upon a time " * 3_000, 3_900)
-        assert cache.cut_prompt == (read, sent)
-        ratio = cache.max_cost_usd(request("irc/#b", "once upon a time " * 3_000))
-        assert ratio > 10_000 * 5 / 1_000_000, (
-            "the estimate does not follow bills for half a prompt"
-        )
+    await say("once upon a time " * 800, 5_200)  # a tokenizer that needs fewer
+    seen = [cache.cut_prompt]
+    await say("once upon a time " * 700, 4_096)  # more than that, as Ollama reads by default
+    seen.append(cache.cut_prompt)
+    assert seen[0] is None
+    assert seen[1] is not None
+    read, sent = seen[1]
+    assert read == 4_096
+    assert 4_300 < sent < 6_000
+    await say("once upon a time " * 3_000, 3_900)
+    assert cache.cut_prompt == (read, sent)
+    ratio = cache.max_cost_usd(request("irc/#b", "once upon a time " * 3_000))
+    assert ratio > 10_000 * 5 / 1_000_000, "the estimate does not follow bills for half a prompt"
     (told,) = [
         one.getMessage() for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()
     ]
