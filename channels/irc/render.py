@@ -30,8 +30,9 @@ _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
 _LITERAL_SIGNS: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
 _TICKS = re.compile("`+")
-_COMMAND = re.compile(r"[!.,@~/;$%&+?-](?=[^\W\d_])")
-_STARTS_COMMAND = re.compile(rf"[\s{BOLD}{ITALIC}]*{_COMMAND.pattern}")
+_COMMAND = re.compile(r"[!.,@~/;$%&+?-](?=[^\W\d_])|(?:chan|bot)serv(?![^\W_])", re.IGNORECASE)
+"""Atheme's services also take `ChanServ: op mallory` (modules/chanserv/main.c), with our rights."""
+_STARTS_COMMAND = re.compile(rf"[\s{BOLD}{ITALIC}]*(?:{_COMMAND.pattern})", re.IGNORECASE)
 _GUARD = BULLET
 _LINE_BYTES: Final = 512
 _NICK_BYTES: Final = 30
@@ -64,8 +65,8 @@ def render(markdown: str) -> tuple[str, ...]:
 
 
 def guard_command(line: str) -> str:
-    """Return `line` so that no other bot takes it as a command: not with `!op`, `.ban` or the like
-    as its first word.
+    """Return `line` so that no other bot takes it as a command: not with `!op`, `.ban`, `ChanServ:`
+    or the like as its first word.
 
     White space and formatting are no guard: bots and services drop them.
     """

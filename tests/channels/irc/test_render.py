@@ -109,6 +109,7 @@ def test_code_is_never_touched(code: str) -> None:
 
 
 COMMANDS = ["!op mallory", ".ban bob", "@kick bob", ",cmd", "~x", "/quit", "-flood", "  !op me"]
+COMMANDS += ["ChanServ: op mallory", "chanserv op mallory", "BotServ, kick bob"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -117,14 +118,28 @@ def test_no_line_is_a_command_of_another_bot(command: str) -> None:
     for markdown in (command, f"```\n{command}\n```", f"text\n{command}"):
         assert re.match(r"[\s\x02\x1d]*•", render(markdown)[-1]), markdown
     assert render("**!op** me") == (f"•{B}!op{B} me",)
-    for plain in ("... well", "-1", "- item", "3.5", "!", "2 + !op", "!?", "~/x", "$5"):
+    for plain in (
+        "... well",
+        "-1",
+        "- item",
+        "3.5",
+        "!",
+        "2 + !op",
+        "!?",
+        "~/x",
+        "$5",
+        "ChanServer",
+    ):
         assert render(plain) in ((plain,), ("• item",))
 
 
-@given(st.text("ab !.@\x02", max_size=200), st.integers(20, 40))
+WORDS = st.lists(st.sampled_from([*"ab !.@\x02", " ChanServ: op ab"]), max_size=200)
+
+
+@given(WORDS.map("".join), st.integers(20, 40))
 def test_no_piece_of_a_line_is_one_either(line: str, limit: int) -> None:
     pieces = split_line(line, limit)
-    assert not any(re.match(r"[\s\x02\x1d]*[!.@][ab]", piece) for piece in pieces)
+    assert not any(re.match(r"[\s\x02\x1d]*([!.@][abC]|ChanServ:)", piece) for piece in pieces)
     assert all(len(piece.encode()) <= limit for piece in pieces)
 
 
