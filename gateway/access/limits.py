@@ -133,7 +133,6 @@ class LimitHit(NamedTuple):
     limit: LimitKind
     scope: LimitScope
     subject: str
-    """Person, room or agent."""
     rule: str
     """The setting and its value."""
     is_own: bool = False

@@ -189,7 +189,6 @@ class ConversationBinding:
     speaks_up: SpeaksUp = "never"
     """Whether the agent may speak there without being asked."""
     agent: str = ""
-    """Agent that owns the conversation."""
     model: str = ""
     """Key of the model that was chosen there. Empty: that of the agent."""
     addressing: Literal["anywhere", "start"] = "anywhere"

@@ -23,7 +23,6 @@ class CheckEnvironment:
     """Places that doctor examines, independent of the configuration."""
 
     directory: Path
-    """Configuration directory."""
     env: Mapping[str, str]
     offline: bool = False
     """True: no other machine is contacted."""
@@ -38,7 +37,6 @@ class CheckContext:
     environment: CheckEnvironment
     config: LoadedConfig
     gateway_state: GatewayState
-    """State of the gateway that uses the store of this configuration."""
 
     @property
     def settings(self) -> Settings:

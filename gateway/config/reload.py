@@ -44,7 +44,6 @@ RESTART_KEYS: Final[Mapping[str, str]] = {
 cannot be added or removed either: each has a state of its own, which is read from the log at the
 start."""
 POLL_S: Final = 2.0
-"""Seconds between two checks whether a file has changed."""
 
 
 @frozen
@@ -52,7 +51,6 @@ class ReloadResult:
     """Result of reading the configuration again: keys and places, never values."""
 
     applied: tuple[str, ...] = ()
-    """Keys that took effect."""
     after_restart: tuple[str, ...] = ()
     """Keys that need a restart: if one of them has changed, nothing takes effect before it."""
     problems: tuple[ConfigProblem, ...] = ()
@@ -146,7 +144,6 @@ class LiveSettings:
         self._followers: list[Callable[[Settings], None]] = []
         self.put_in_force(settings)
         self.directory = directory
-        """Directory of the configuration files."""
         self.files = ConfigFiles(directory, env or {}) if directory is not None else None
         """The configuration files. None: there are none."""
         self.change_event = asyncio.Event()
@@ -166,9 +163,7 @@ class LiveSettings:
         self.settings = settings
         """The settings in force. Read them again for each use."""
         self.optimization = settings.llm.context_optimization
-        """The context optimization settings, which are the same for all agents."""
         self.agents: Mapping[str, AgentConfig] = {one.id: one for one in settings.agents}
-        """Configuration of each agent, by id."""
         self._directories = {
             one.id: agent_directory(one.workspace, settings.store.path, one.id)
             for one in settings.agents

@@ -50,11 +50,8 @@ MAX_ROOMS: Final = 8
 MAX_ROOM_LINES: Final = 15
 """Lines of one room: entries that ask for a look first, then the newest of the rest."""
 MAX_OWN_LINES: Final = 20
-"""Lines about the agent itself."""
 MAX_REASONS: Final = 2
-"""Reasons why a room is in it."""
 MAX_PLANS: Final = 10
-"""Plans of the agent itself in one digest."""
 NO_SEQ: Final = Seq(0)
 MAX_DIGEST_CHARS: Final = 12_000
 """Approximate limit for all rooms together: no further room is begun above it."""
@@ -67,7 +64,6 @@ class Digest:
     text: str
     covers: tuple[Seq, ...] = ()
     senders: tuple[SenderId, ...] = ()
-    """Sender of each entry of `covers`."""
     omitted: int = 0
     upto: Seq = NO_SEQ
     """Newest unread entry of the inner conversation itself; 0: there was none."""

@@ -63,7 +63,6 @@ class HistoryTurn:
     """Earlier turn, as later turns see it."""
 
     seq: Seq
-    """Log position of its record."""
     raw: PromptTurn
     """Recorded form, without images: these are loaded when they are needed."""
     exchange: PromptTurn
@@ -137,7 +136,6 @@ class HistoryView:
     fold: ViewFolded | None = None
     """The newest fold; None: the view was never folded."""
     folded_at: Seq = _NEVER_FOLDED
-    """Log position of the fold."""
 
     @classmethod
     def build(cls, turns: Sequence[HistoryTurn], fold: ViewFolded | None, folded_at: Seq) -> Self:

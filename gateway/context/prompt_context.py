@@ -56,7 +56,6 @@ class PromptContext:
     last_active_at: datetime | None
     """End of the newest turn in view, or the last time the cache was kept warm."""
     visibility: Visibility
-    """Range of information that may be shown there."""
     card: str = ""
     """Card in place of the pinned one, for the inner conversation."""
     tools_tokens: int = 0

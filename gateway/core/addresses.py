@@ -131,7 +131,6 @@ class FetchTarget:
     path: str
     """Path with query; ASCII. Without the fragment."""
     address: IpAddress | None = None
-    """The host as an address, if it is one."""
 
     @property
     def authority(self) -> str:

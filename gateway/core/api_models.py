@@ -16,12 +16,10 @@ from gateway.core.metrics import ChannelStats
 from gateway.core.route import ClientRole
 
 MAX_LIMIT = 200
-"""Most entries of one answer."""
 MAX_HOURS = 24 * 31
 
 ItemT = TypeVar("ItemT")
 Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
-"""Input: how many entries are wanted."""
 Hours = Annotated[int, Field(ge=1, le=MAX_HOURS)]
 """Input: a period up to now."""
 Position = Annotated[int, Field(ge=0, lt=2**63)]
@@ -210,7 +208,6 @@ class ConversationSummary(TitledModel):
     """Display name of the last sender. Empty: we sent it."""
     unread: int
     running: bool
-    """True while a turn is running there."""
 
 
 class LogRow(TitledModel):
@@ -218,7 +215,6 @@ class LogRow(TitledModel):
 
     at: Time
     seq: int
-    """Position in the log."""
     conversation: str | None = None
     """None: none, or it is said elsewhere in the answer."""
     who: str
@@ -259,10 +255,8 @@ class PromptSnapshot(ApiModel):
     at: Time
     model: str
     blocks: tuple[PromptBlock, ...]
-    """Blocks in the order of the request."""
     tools: tuple[str, ...]
     marks: int
-    """Number of cache marks."""
     bill: BilledTokens | None
     """None: not known yet."""
     missed: str = ""
@@ -289,7 +283,6 @@ class NotificationRecord(LogRow):
     fate: str
     """Outcome; see `gateway.store.overview.EventOutcome`."""
     rule: str
-    """Rule that decided."""
 
 
 class CacheReport(ApiModel):
@@ -355,7 +348,6 @@ class WaitingAction(ApiModel):
     agent: str = ""
     style: Literal["yes", "no", ""] = ""
     role: ClientRole = "operate"
-    """Role of a token that is needed."""
 
 
 class WaitingItem(ApiModel):
@@ -389,7 +381,6 @@ class CommandEntry(ApiModel):
     usage: str
     help: str
     role: str
-    """Lowest role that may use it."""
 
 
 class ConfigFile(ApiModel):
@@ -565,4 +556,3 @@ EVENT_MODELS: Final[dict[str, type[ApiEvent]]] = {
     "log": LogEvent,
     "lost": LostEvent,
 }
-"""Models of the events by name."""

@@ -9,7 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from gateway.core.events import ConversationId, Time
 
 OPERATOR: Final = "operator"
-"""Name of who orders from outside, in records."""
 OPERATOR_EVIDENCE: Final = "may use the gateway's own files, or bears its token"
 """Only the user that runs the gateway can access its store and its socket."""
 
@@ -51,15 +50,12 @@ class DmnStatus(_ControlModel):
     next_tick_s: float | None
     """Seconds until its next tick. None: it does not run."""
     running: tuple[ConversationId, ...]
-    """Conversations with a running turn."""
     waiting: tuple[ConversationId, ...]
-    """Conversations where a person waits for a turn."""
     wanted: tuple[WantedTurn, ...]
     """Work for an autonomous turn, in order."""
     held: tuple[str, ...]
     """Reasons why none may start now, in words. Empty: one may."""
     low: tuple[ConversationId, ...]
-    """Conversations with something of low urgency."""
     in_a_row: int
     """Autonomous turns since a person last addressed it."""
     max_in_a_row: int
@@ -72,7 +68,6 @@ class DmnStatus(_ControlModel):
     spent_today_usd: float
     daily_cost_usd: float
     errors: int
-    """Failed turns in a row."""
     quiet: bool
     quiet_until: Time | None
     """None: it is not quiet, or quiet until it is woken."""

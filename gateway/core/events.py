@@ -137,7 +137,6 @@ class Attachment:
     duration_s: float | None = None
     """Length of audio or video. None: not given, or neither."""
     recorded: bool = False
-    """True if the platform reports a voice message recorded by the sender."""
 
 
 @frozen
@@ -279,7 +278,6 @@ class PlaceNames:
     handle: str | None = None
     """Handle by which the platform finds the other person of a direct chat, e.g. `@ann`."""
     server: str | None = None
-    """The guild or network that the place belongs to."""
     thread: str | None = None
     """Title of the thread, if the address names one."""
     thread_created_as: str | None = None
@@ -403,7 +401,6 @@ class TaskFinished:
     """Name of the work in one word, e.g. `dream`."""
     ok: bool
     text: str
-    """Result in one line."""
     sent: Time
     agent: str = ""
     """Id of the agent that the work was for."""
@@ -677,7 +674,6 @@ class RequestUsage:
     """Kind of provider: anthropic, openai, llamacpp, ..."""
     model: str
     blocks: tuple[BlockUsage, ...]
-    """Blocks in the order of the request, without empty ones."""
     usage: Usage
     cost_usd: float | None
     """Cost of the usage; None: the price is not known."""

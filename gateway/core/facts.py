@@ -88,7 +88,6 @@ class CompactionSummary:
     """A summary made by a model: one row of `compactions_v1`."""
 
     text: str
-    """Text as the model wrote it."""
     turns: int
     """Number of turns summarised, besides those of the previous summary."""
     tokens_before: int
@@ -98,7 +97,6 @@ class CompactionSummary:
     tries: int
     took_s: float
     model: str
-    """The model that made it, by its provider's name."""
     usage: Usage
     cost_usd: float | None
     """Cost of its requests, failed ones too; charged to the turn it was made for. None: no price is
@@ -144,9 +142,7 @@ class TurnRecord:
     """The model that answered, by its provider's name; empty if none did."""
     usage: Usage
     requests: int
-    """Number of model requests made."""
     autonomous: bool
-    """True if nobody asked for the turn."""
     instead_of: str = ""
     """Models that should have answered before a fallback did, each with why it did not. Empty: no
     fallback did."""
@@ -239,7 +235,6 @@ class Evidence:
 
     turn: TurnId
     call: str
-    """The model's own id of the call."""
     tool: str
     what: str
     """Like `EvidenceRef.kind`."""
@@ -259,7 +254,6 @@ class ConversationRewound:
     first: Seq
     last: Seq
     by: str
-    """The person who asked for it, for people."""
     again: tuple[Seq, ...] = ()
     """Messages that are unread again, and answered anew."""
     kind: Literal["rewound"] = "rewound"
@@ -477,7 +471,6 @@ class ToolRefused:
     agent: str
     tool: str
     role: str
-    """The role whose rights counted."""
     rule: str
     label: Label | None = None
     """Label of the request that led to the call. None: not recorded."""
@@ -525,9 +518,7 @@ class NoteForgotten:
 
     agent: str
     note: Seq
-    """Position of the `NoteWritten`."""
     by: str
-    """The person who asked for it, for people."""
     turn: TurnId | None = None
     kind: Literal["forgotten"] = "forgotten"
 
@@ -717,7 +708,6 @@ class AuditRecord:
     args: str
     """Arguments, without secrets."""
     ok: bool
-    """False: it was refused or failed."""
     result: str
     """The answer on one line, without secrets."""
     kind: Literal["audited"] = "audited"

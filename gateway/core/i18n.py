@@ -79,7 +79,6 @@ def _catalog(language: str) -> gettext.NullTranslations:
 
 
 def _(message: str) -> str:
-    """Return the translation of a text; without one, the text."""
     language = _language.get()
     return _catalog(language).gettext(message) if language and message else message
 

@@ -45,7 +45,6 @@ class Label:
     of a tool. Empty: not known, or it is the operator's, an owner's or the agent's own."""
 
     def __or__(self, other: "Label") -> "Label":
-        """Return the label of both texts together."""
         return self if self == other else join((self, other))
 
     @property

@@ -159,7 +159,6 @@ class PermissionRequest:
     """Roles of all people who asked, as `proven_role` gives them. Empty: nobody asked."""
     unasked_role: str
     here: Visibility
-    """What the place of the call may see."""
     label: Label = TRUSTED_LABEL
     effect: Effect = OWN
 
@@ -172,7 +171,6 @@ class PermissionDecision:
     role: str
     """The role whose rights counted."""
     rule: str
-    """The rule that decided, for people and for the model."""
     needs: str
     """Lowest role that needs no approval for the tool."""
     label: Label

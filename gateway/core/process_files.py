@@ -32,7 +32,6 @@ MAX_RESPONSE_BYTES: Final = 4_194_304
 READ_S = 5.0
 """Time for the client to send its request: programs do at once, people do not type here."""
 ANSWER_S = 10.0
-"""Time for the gateway to carry it out."""
 
 
 class ControlError(Exception):

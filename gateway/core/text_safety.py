@@ -70,7 +70,6 @@ _NEEDED: Final = "|".join((
 """Invisible characters that visible ones beside them need, for the `regex` library: joiners in
 joined and Indic scripts and between emoji, selectors of variants, fillers of Hangul, flags."""
 MAX_MENTIONS: Final = 5
-"""Number of different people that one post may mention."""
 MAX_NAME_CHARS: Final = 64
 """Longest name of a person in what the gateway writes by itself."""
 LINE_CHARS: Final = 120

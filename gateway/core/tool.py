@@ -40,7 +40,6 @@ class Requester(Sender):
     """A person whose message a turn answers."""
 
     role: str
-    """Their role when they wrote it."""
 
 
 @frozen
@@ -84,7 +83,6 @@ class ToolOutput:
     """Label of the text. Without a source, the tool's name becomes it."""
     images: tuple[tuple[ToolImage, Image], ...] = ()
     is_error: bool = False
-    """True to show the result as a failure."""
 
 
 ToolHandler = Callable[..., Awaitable[str | ToolOutput]]
@@ -251,7 +249,6 @@ def permits_of(*owners: type) -> dict[str, ToolPermit]:
 
 
 def _declared_tools(owner: type) -> dict[str, _Declared]:
-    """Return the tools that a class declares, by name."""
     return {
         one.__name__: one.__dict__[_DECLARATION]
         for one in vars(owner).values()

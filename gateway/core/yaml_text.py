@@ -5,7 +5,6 @@ from typing import Any, Final
 import yaml
 
 LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Loader of plain values."""
 MAX_DEPTH: Final = 40
 
 

@@ -118,7 +118,6 @@ class Agent:
         self.id = config.id
         self.policy = build_dmn_policy(gateway.live.settings, config.id)
         self.state = state
-        """The present state of the DMN."""
         self._gateway, self._turns, self._services = gateway, turns, turns.services
         self._store, self._clock, self._tasks = gateway.store, gateway.clock, gateway.tasks
         self._models, self._inbox = models, inbox
@@ -131,7 +130,6 @@ class Agent:
         self._is_unsaved = False
         """A change of the state waits for the end of a turn to be saved."""
         self.running: dict[ConversationId, TurnHandle] = {}
-        """Handles of all running turns, by place."""
         self._turn_tasks: dict[ConversationId, asyncio.Task[None]] = {}
         self._late_urgency: dict[ConversationId, int] = {}
         """Highest urgency announced where a turn runs."""
@@ -139,7 +137,6 @@ class Agent:
         """Places where a reminder has fired, and no turn has begun since: whether somebody asked
         for this time."""
         self._begun_anew: dict[ConversationId, int] = {}
-        """Number of answers in a row that were begun anew, by place."""
         self._queued: dict[ConversationId, asyncio.Task[None]] = {}
         """Places whose turns wait for others to end, with the task that tells people so."""
         self._retries: dict[ConversationId, asyncio.Task[None]] = {}

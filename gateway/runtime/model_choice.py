@@ -46,7 +46,6 @@ class ModelSelector:
         self._gateway, self._agents, self._models = gateway, agents, models
         self._live, self._bindings = gateway.live, gateway.places.bindings
         self._chosen = dict(chosen)
-        """Choices by agent."""
         self._running = set[asyncio.Task[None]]()
         self._closed = False
         self._turn_settings = _turn_settings_key(gateway.live.settings)

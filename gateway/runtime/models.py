@@ -48,7 +48,6 @@ class AgentModel:
     """Model in the form that one agent uses."""
 
     name: str
-    """A key of `llm.models`."""
     model: Model
     """With its fallbacks."""
     candidates: Sequence[Candidate]

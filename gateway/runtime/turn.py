@@ -534,7 +534,6 @@ class TurnRun(TurnHost):
         self.tries = 0
         """Requests that the provider refused as too long."""
         self.is_folded = False
-        """The view was folded for the next request."""
         self._budget_tokens = max(
             256, int(self._usable_tokens * compaction.FOLD_AT) - prompt.tokens
         )

@@ -33,7 +33,6 @@ class TurnHandle:
         self.is_corrected = False
         """Somebody whom it may be about to answer has written again, and it has not read that."""
         self.running_calls = 0
-        """Calls of tools under way."""
         self._task: asyncio.Task[Any] | None = None
         """The task of the turn, while it can be interrupted."""
         self._has_news = False

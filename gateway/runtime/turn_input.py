@@ -133,7 +133,6 @@ class TurnInput:
         self.looked: tuple[tuple[ConversationId, Seq], ...] = ()
         """See `TurnRecord.looked`."""
         self.arrived: tuple[CurrentMessage, ...] = ()
-        """Messages that arrived during the turn."""
         self.label: Label = TRUSTED_LABEL
         """Label of all that it holds so far."""
         self.reminder_setters = dict[Seq, Sender]()

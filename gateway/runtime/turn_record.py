@@ -153,7 +153,6 @@ class Awaited(NamedTuple):
 
 
 MAX_NOTE_CHARS: Final = 200
-"""Longest note of a turn."""
 _MAX_DETAIL_CHARS: Final = 100
 _ACTIONS: Final[Mapping[str, tuple[str, str, str]]] = {
     "attend": ("attended", "room", "reason"),
@@ -202,7 +201,6 @@ class Turn:
         """It was asked to write down what it needs, because the window is nearly full. Never in a
         request whose view has just been folded."""
         self.label = RequestLabel()
-        """Label of its requests so far."""
         self.preparation = TurnProgress()
         """Costs of summaries, also of one that was cut off."""
         self.progress = TurnProgress()

@@ -53,7 +53,6 @@ class AppendPlan:
     rows: list[NewLogRow] = field(default_factory=list)
     answers: list[tuple[AppendResult, ...]] = field(default_factory=list)
     written: list[list[LogEntry]] = field(default_factory=list)
-    """New entries of each append, as the log holds them."""
     statements: list[Statement] = field(default_factory=list)
     before: Sequence[tuple[Seq, list[LogEntry]]] = ()
     """Entries of other processes before it: those of one transaction together, each with the

@@ -251,7 +251,6 @@ class NotificationRow:
     at: datetime
     fact: Fact
     conversation: ConversationId | None
-    """Conversation where it happened."""
     judged: Judgement
     place: ConversationId | None
     """Conversation where it is unread, if it is due."""
@@ -264,7 +263,6 @@ class NotificationRow:
     within: bool = False
     """True if that turn records the action of another turn there."""
     shown: bool = False
-    """True if it was shown in that turn verbatim."""
     looked: bool = False
     """True if a turn of an inner conversation had looked at it before, and did not have the room
     attended."""

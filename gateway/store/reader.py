@@ -130,7 +130,6 @@ class WordUses:
     positions: Sequence[Sequence[int]]
     """Positions for each searched term, the newest first."""
     note_positions: Sequence[int]
-    """Positions of notes, in any order."""
 
 
 @frozen
@@ -174,7 +173,6 @@ class DueReason(NamedTuple):
     """A rule by which unread entries of a conversation are due."""
 
     rule: str
-    """`Judgement.rule`."""
     urgency: int
     """The highest of these entries."""
     entries: int

@@ -51,7 +51,6 @@ from gateway.store.types import (
 RebuildProgress = Callable[[int, int], None]
 """Called now and then with the entries replayed and their total, from another thread."""
 _CHUNK = 5_000
-"""Entries in memory at once."""
 
 
 async def rebuild(

@@ -91,7 +91,6 @@ class StoreOutage:
 
     since: datetime
     reason: str
-    """Reason for people, with a remedy."""
 
 
 class Store(StoreReader):
@@ -120,7 +119,6 @@ class Store(StoreReader):
         self.last = last
         """Last position of the log whose entry was published to the subscribers."""
         self.commits = 0
-        """Transactions committed since it was opened."""
         self.outage: StoreOutage | None = None
         """Reason and start of an outage of a patient store. None: it can be written, as far as it
         is known."""

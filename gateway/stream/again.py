@@ -17,7 +17,6 @@ TURN_KINDS: Final = ("turn_ended", "acted")
 """Kinds of the entries that cause a post of an agent."""
 MAX_REFUSAL_CHARS: Final = 300
 MAX_REPEATED: Final = 3
-"""Newest answers that are repeated at once."""
 UNCERTAIN_LOOK_BACK: Final = 200
 """Deliveries and commands of a place that are searched."""
 

@@ -371,7 +371,6 @@ def is_of_owner(chat: DirectChat, policy: AccessPolicy) -> bool:
 MAX_PLACES: Final = 1_000
 """Places of which something is remembered."""
 MAX_THRESHOLDS: Final = 200
-"""Most thresholds that are set by command."""
 MIN_NAME_CHARS: Final = 3
 """Shorter names of owners are words of the talk too often."""
 OWNER_STAYS: Final = timedelta(minutes=30)
@@ -401,7 +400,6 @@ class LiveAttention:
         """Names of the owners who wrote to an agent, each as words in lower case with a space
         between: whole, and its first word."""
         self.thresholds: Mapping[str, int] = {}
-        """Thresholds set by command, by prefix; replaced when one changes."""
         self._looked_enough = LruDict[ConversationId, date](MAX_PLACES)
         """Day on which much talk asks for no other look there."""
         self._owner_there = LruDict[ConversationId, datetime](MAX_PLACES)

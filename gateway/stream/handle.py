@@ -29,7 +29,6 @@ class GatewayHandle:
     """Also which of them this process holds (`channels.holds`), and who holds others
     (`channels.cluster`)."""
     people: AccessPolicy
-    """Who may do what."""
     roster: Roster
     """What of that was decided at run time, and who asks to be let in."""
     notices: Notices

@@ -44,7 +44,6 @@ TALK_QUIET_S: Final = 180.0
 TALK_REST_S: Final = 600.0
 """Least time between two such looks at a room."""
 MAX_RESTING_ROOMS: Final = 1_000
-"""Rooms of which the last look is remembered."""
 CHATTER_REST_S: Final = 3_600.0
 """The same where nothing but talk without a question is new."""
 
@@ -68,9 +67,7 @@ class ReadyConversation:
     awaits_quiet: bool = False
     """True if it is announced once nobody writes there any more."""
     trusted: bool = False
-    """True if an owner or admin wrote it."""
     authors: Mapping[MessageId, SenderId] = field(default_factory=dict)
-    """Authors of the messages to the agent."""
     sender: Sender | None = None
     """Author of the message. None: it is no message, or several."""
 

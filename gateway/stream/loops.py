@@ -64,7 +64,6 @@ class LoopGuard:
         self._reader, self._clock, self._live, self._notices = store, clock, live, notices
         self._exchanges = LruDict[ConversationId, int](MAX_PLACES)
         self._posted_s = LruDict[ConversationId, float](MAX_PLACES)
-        """Monotonic time of our last post."""
         self._talks = LruDict[tuple[ConversationId, str], _SenderTalk](MAX_PLACES)
         store.subscribe(self._on_sending, PartSendStarted)
 

@@ -33,7 +33,6 @@ class StoreOutages:
         self._outage: tuple[StoreOutage, dict[ChannelName, int]] | None = None
         """The outage, and what each channel had dropped before it. None: the log can be written."""
         self._is_told = False
-        """True if owners were told of the outage while it lasts."""
         self.given_up = asyncio.Event()
         """Set once the log could not be written for `store.exit_after`."""
 
