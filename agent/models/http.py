@@ -79,6 +79,11 @@ _NO_CREDIT = re.compile(
     re.IGNORECASE,
 )
 _NO_MODEL = re.compile(r"model_not_found", re.IGNORECASE)
+_SPOILED = re.compile(r"tool_use_failed", re.IGNORECASE)
+"""Matches Groq's 400 for a call that its model wrote badly: the next one is another one
+(console.groq.com/docs/tool-use)."""
+_FLAGGED = re.compile(r"input was flagged", re.IGNORECASE)
+"""Matches OpenRouter's 403 for a prompt that it moderates (openrouter.ai/docs, errors)."""
 _PAYMENT_REQUIRED = 402
 _BY_PROMPT = re.compile(
     r"\bmessages?(?:\.\d|\[\d|: (?!field required))|\bcontents\[\d"
@@ -86,7 +91,7 @@ _BY_PROMPT = re.compile(
     r"_](?:policy|filter|management)"
     r"|invalid_prompt|responsible_?ai|roles? must alternate|tool_use_?id|tool_use "
     r"ids|tool_call_id|`tool_result`"
-    r"|role 'tool'|user message|last message|`thinking`|safety",
+    r"|input was flagged|role 'tool'|user message|last message|`thinking`|safety",
     re.IGNORECASE,
 )
 """Matches an error about the content of a request: a message, an image, or its subject. All other
@@ -218,9 +223,9 @@ def _classify_error(status: int, body: _ErrorBody, *, where: str, secret: str) -
         return PromptTooLong(reason)
     if status == 429 and _TOO_LARGE.search(message):  # noqa: PLR2004 - HTTP's own number
         return PromptTooLong(reason)
-    if status in _BUSY_STATUSES or status >= 500:  # noqa: PLR2004 - HTTP's own number
+    if status in _BUSY_STATUSES or status >= 500 or _SPOILED.search(searched):  # noqa: PLR2004 - HTTP's own number
         return ModelBusy(reason, retry_after_s=body.retry_after_s)
-    if status in _UNUSABLE_STATUSES or status < 400:  # noqa: PLR2004 - HTTP's own number; a redirect is a wrong base_url
+    if (status in _UNUSABLE_STATUSES and not _FLAGGED.search(message)) or status < 400:  # noqa: PLR2004 - HTTP's own number; a redirect is a wrong base_url
         return ModelUnusable(reason)
     return RequestRefused(reason)
 

@@ -97,6 +97,11 @@ _WANTS_SHORT_IDS = re.compile(
     r"tool call ids?\b.{0,120}\blength (?:of )?9\b", re.IGNORECASE | re.DOTALL
 )
 """Matches Mistral's demand for ids of nine letters and digits, and that of its chat templates."""
+_WANTS_ANSWER = re.compile(r"role '?user'? after role '?tool", re.IGNORECASE)
+"""Matches Mistral's refusal of a user's message right behind results (mistral-common,
+validator.py)."""
+_BETWEEN: Json = {"role": "assistant", "content": "OK."}
+"""Message that stands between them for a server that wants one."""
 _SHORT_ID = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
 _MAX_ID_CHARS = 40  # OpenAI refuses a longer id (`string too long`): vLLM's have 46 characters
 _NO_THINKING = " "
@@ -121,6 +126,8 @@ class OpenAIDialect:
     way."""
     takes_short_ids: bool = False
     """True: it takes ids of calls of nine letters and digits only."""
+    wants_answer: bool = False
+    """True: it wants an answer between the results of tools and a message of the user."""
     identity_in: Literal["system", "user"] = "system"
     """Place of the blocks: a system message, or the beginning of the first user message."""
 
@@ -148,6 +155,8 @@ def adapt_dialect(dialect: OpenAIDialect, body: Json, refusal: str) -> OpenAIDia
         return replace(dialect, wants_thinking=True)
     if _WANTS_SHORT_IDS.search(refusal):
         return replace(dialect, takes_short_ids=True)
+    if _WANTS_ANSWER.search(refusal):
+        return replace(dialect, wants_answer=True)
     if not _UNSUPPORTED.search(refusal):
         return None
     fields = (*body, *_RETURNED_FIELDS)
@@ -307,6 +316,7 @@ def _user_messages(
         assert isinstance(content, list)
         message["content"] = _to_content(content, dialect)
     if pieces:
+        messages += [_BETWEEN] if messages and dialect.wants_answer else []
         plain = all(piece["type"] == "text" for piece in pieces)
         joined = (
             [_join_after(pieces[:index], piece) for index, piece in enumerate(pieces)]
@@ -418,7 +428,11 @@ _STOP_REASONS: dict[str, StopReason] = {
     "function_call": "tools",
     "content_filter": "refused",
     "model_context_window_exceeded": "length",  # Z.ai
+    "model_length": "length",  # Mistral
 }
+_WINDOW_FULL = frozenset({"model_context_window_exceeded", "model_length"})
+_BROKEN_OFF = frozenset({"error", "abort", "insufficient_system_resource"})
+"""Finish reasons of answers that are not whole: OpenRouter and Mistral; SGLang; DeepSeek."""
 
 
 class _ToolCallDelta(BaseModel):
@@ -533,9 +547,9 @@ class ChatCompletionResponse:
             self._add_thinking(delta, thought)
             for call in delta.tool_calls or []:
                 self._add_call(call)
-            if choice.finish_reason:
+            if choice.finish_reason and choice.finish_reason not in _BROKEN_OFF:
                 self.stop_reason = _STOP_REASONS.get(choice.finish_reason, "end")
-                self.is_window_full = choice.finish_reason == "model_context_window_exceeded"
+                self.is_window_full = choice.finish_reason in _WINDOW_FULL
             self._refused = self._refused or bool(delta.refusal)
         return self.text_halves.join(text) if text else ""
 

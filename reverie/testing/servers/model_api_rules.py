@@ -15,6 +15,7 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from reverie.testing.servers.messages_prompt import THINKING, Json, Profile, blocks, profile
 
@@ -68,7 +69,12 @@ def deepseek(body: Json) -> str | None:
 
 
 def mistral(body: Json) -> str | None:
-    """Check the ids of calls as Mistral does."""
+    """Check the ids of calls and the order of messages as Mistral does (mistral-common,
+    validator.py).
+    """
+    roles = [message["role"] for message in body["messages"]]
+    if ("tool", "user") in pairwise(roles):
+        return "Unexpected role 'user' after role 'tool'"
     ids = [call["id"] for message in body["messages"] for call in message.get("tool_calls") or ()]
     ids += [message["tool_call_id"] for message in body["messages"] if message["role"] == "tool"]
     wrong = [ident for ident in ids if not re.fullmatch(r"[a-zA-Z0-9]{9}", ident)]

@@ -72,6 +72,20 @@ def test_a_spend_limit_is_not_waited_for(body: bytes) -> None:
     assert isinstance(error_from_response(429, {}, body, where="x", secret=""), ModelUnusable)
 
 
+def test_a_prompt_that_a_router_moderates_is_refused_and_no_key_is_wrong() -> None:
+    body = (
+        b'{"error": {"code": 403, "message": "... requires moderation and your input was flagged"}}'
+    )
+    error = error_from_response(403, {}, body, where="x", secret="")
+    assert isinstance(error, RequestRefused)
+    assert error.caused_by_prompt
+
+
+def test_a_call_that_came_out_wrong_is_asked_for_again() -> None:
+    body = b'{"error": {"message": "Failed to call a function.", "code": "tool_use_failed"}}'
+    assert isinstance(error_from_response(400, {}, body, where="x", secret=""), ModelBusy)
+
+
 @KINDS
 async def test_an_answer_that_is_garbled_is_busy(kind: str) -> None:
     async with against(lambda url: make(kind, url)) as (api, model):
@@ -395,6 +409,7 @@ async def hear(model: Model, take: Callable[[StreamChunk], None]) -> None:
         Answer(stop="length", usage=spent(500, 0)),
         Answer(text="It is", stop="length", usage=spent(990, 4)),
         Answer(text="It is", stop="model_context_window_exceeded", usage=spent(500, 4)),
+        Answer(text="It is", stop="model_length", usage=spent(500, 4)),
         Answer(thinking="Let me see", stop="length", usage=spent(600, 9)),
     ],
 )

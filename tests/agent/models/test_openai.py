@@ -34,6 +34,7 @@ from gateway.core.clock import ManualClock
 from gateway.core.events import Usage
 from gateway.core.tool_spec import ToolCall
 from reverie.testing.servers.model_api import Answer, ModelApi
+from reverie.testing.servers.model_api_rules import mistral
 from tests.kits.models import (
     BLOCKS,
     TOOL,
@@ -237,6 +238,33 @@ async def test_finish_reasons(told: str, stop: str) -> None:
     async with against(client) as (api, model):
         api.then(Answer(text="hi", stop=told))
         assert end(await ask(model)).stop_reason == stop
+
+
+@pytest.mark.parametrize("why", ["error", "abort", "insufficient_system_resource"])
+async def test_an_answer_that_the_server_broke_off_is_not_whole(why: str) -> None:
+    async with against(client) as (api, model):
+        api.then(Answer(text="Half an ans", stop=why))
+        with pytest.raises(ModelBusy):
+            await ask(model)
+
+
+async def test_mistral_gets_short_ids_and_an_answer_between_results_and_words() -> None:
+    async with against(client) as (api, model):
+        api.rule = mistral
+        asked = ModelMessage(
+            role="assistant", parts=(ToolCall(id="call_1", name="look_up", arguments="{}"),)
+        )
+        found = ModelMessage(
+            role="user", parts=(ToolResult(id="call_1", text="ok"), TextPart(text="and this?"))
+        )
+        for said in ((user("hi"), asked, found), (user("hi"), asked, found, assistant("Yes.")) * 2):
+            await ask(model, request(*said, tools=(TOOL,)))
+        first, second = (
+            [message["role"] for message in seen.body["messages"]] for seen in api.seen[-2:]
+        )
+        assert first == ["system", "user", "assistant", "tool", "assistant", "user"]
+        assert second[: len(first)] == first
+        assert len(api.seen) == 4
 
 
 async def test_a_call_that_the_limit_cut_comes_as_far_as_it_was_written() -> None:
