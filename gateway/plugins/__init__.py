@@ -19,6 +19,7 @@ import pluggy
 from pydantic import BeforeValidator, Field, create_model
 
 from agent.models.settings import ProviderSettings
+from channels.base import ChannelConfig
 from gateway.commands.definition import declared_commands
 from gateway.config.models import ChannelKey, LlmConfig, Name, Settings
 from gateway.core.facts import fact_kind, register_facts
@@ -221,17 +222,18 @@ def _check_commands(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> Non
 def _check_kinds(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
     platforms = {name: one.settings for name, one in plugin.platforms.items()}
     for attribute, key, base, declared in (
-        ("platforms", "platform", "ChannelConfig", platforms),
-        ("providers", "kind", "ProviderSettings", plugin.providers),
+        ("platforms", "platform", ChannelConfig, platforms),
+        ("providers", "kind", ProviderSettings, plugin.providers),
     ):
         what = attribute.removesuffix("s")
         for name, settings in declared.items():
             if any(name in getattr(one, attribute) for one in before):
                 raise UnusablePlugin(f"there is a {what} {name} already")
-            field = settings.model_fields.get(key)
+            field = settings.model_fields[key] if issubclass(settings, base) else None
             if field is None or name not in get_args(field.annotation):
                 raise UnusablePlugin(
-                    f"the settings of its {what} must be a {base} with `{key}: Literal[{name!r}]`"
+                    f"the settings of its {what} must be a {base.__name__}"
+                    f" with `{key}: Literal[{name!r}]`"
                 )
 
 

@@ -16,8 +16,33 @@ HEAD = """\
 
 What a plugin may import: `reverie`, `reverie.platforms`, `reverie.providers`, and in its tests `reverie.testing` (extra
 `testing`). All else can change with any release. `make docs` generates this page from the code; each name's docstring is
-its contract.
+its contract. What a plugin implements or is given stands here whole, all other names with their first sentence.
 """
+SECTIONS = {
+    "A plugin": {
+        "gateway.plugin": "Plugin PluginContext",
+        "gateway.core.facts": "PluginFact",
+        "gateway.store.projections": "Table",
+    },
+    "Tools and commands": {
+        "gateway.core.tool": "tool Tool ToolContext ToolOutput",
+        "gateway.core.tool_spec": "ToolSpec",
+        "gateway.core.permissions": "ToolPermit Effect",
+        "gateway.commands.definition": "CommandDefinition",
+        "gateway.commands.context": "CommandCall",
+    },
+    "Routes and checks": {
+        "gateway.core.route": "route",
+        "gateway.config.check_registry": "check CheckContext",
+    },
+    "A platform": {"gateway.plugin": "PlatformFactory", "channels.base": ""},
+    "Events": {"gateway.core.events": ""},
+    "A model": {"agent.models.base": "Model ModelRequest StreamEnd Usage"},
+    "Settings of a provider of models": {
+        "agent.models.settings": "ProviderSettings RemoteSettings KeyedSettings ModelTraits"
+    },
+}
+"""What is shown whole: names of each module; empty: all that `reverie.platforms` exports of it."""
 EXPORTING = ("reverie", "reverie.platforms", "reverie.providers")
 
 
@@ -68,19 +93,18 @@ def rows(module: str) -> list[tuple[str, str]]:
     ]
 
 
-def methods(of: ast.ClassDef) -> Iterator[str]:
-    """The public methods of a class, each with its signature and its contract."""
+def methods(of: ast.ClassDef | ast.Module) -> Iterator[str]:
+    """The public methods of a class or functions of a module, each with its signature and its contract."""
     for node in of.body:
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         docstring = ast.get_docstring(node)
-        is_private = node.name.startswith("_") and node.name != "__init__"
+        is_private = node.name.startswith("_") and node.name not in {"__init__", "__call__"}
         if docstring is None or is_private:  # without one: as in the base class
             continue
-        keywords = [one.arg for one in node.args.kwonlyargs]
-        names = [one.arg for one in node.args.args[1:]] + (["*", *keywords] if keywords else [])
+        given = re.sub("^(self|cls)(, )?", "", ast.unparse(node.args))
         marks = [ast.unparse(one) for one in node.decorator_list]
-        arguments = "" if "property" in marks else f"({', '.join(names)})"
+        arguments = "" if "property" in marks else f"({given})"
         answer = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
         begin = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
         begin = "classmethod " if "classmethod" in marks else begin
@@ -109,16 +133,21 @@ def class_of(module: str, name: str) -> ast.ClassDef:
 
 
 def members() -> Iterator[str]:
-    """The hooks, the methods of a plugin, and what a provider of models declares."""
-    for name, about in (("Hooks", "Hooks"), ("Plugin", "Methods of a plugin")):
+    """What authors of plugins implement and are given, whole: each class with its members."""
+    yield "\n## Hooks\n"
+    yield from methods(class_of("gateway.plugin", "Hooks"))
+    for about, homes in SECTIONS.items():
         yield f"\n## {about}\n"
-        yield from methods(class_of("gateway.plugin", name))
-    yield "\n## Settings of a provider of models\n"
-    for name in ("ProviderSettings", "RemoteSettings", "KeyedSettings", "ModelTraits"):
-        of = class_of("agent.models.settings", name)
-        yield f"\n### {name}\n\n{ast.get_docstring(of)}\n"
-        yield from fields(of)
-        yield from methods(of)
+        for module, names in homes.items():
+            shown = names.split() or exports("reverie.platforms")
+            for of in parsed(module).body:
+                if isinstance(of, ast.FunctionDef) and of.name in shown:
+                    yield f"\n### {of.name}\n"
+                    yield from methods(ast.Module([of], []))
+                elif isinstance(of, ast.ClassDef) and of.name in shown:
+                    yield f"\n### {of.name}\n\n{ast.get_docstring(of)}\n"
+                    yield from fields(of)
+                    yield from methods(of)
 
 
 def text() -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
+from gateway.cli.plugins import write_skeleton
 
 NAME = "my_box"
 
@@ -52,6 +53,14 @@ def test_the_tests_of_a_skeleton_pass_and_its_plugin_is_found(kind: str, tmp_pat
         if path.is_file() and path.suffix != ".pyc"
     ]
     assert not [text for text in texts if "acme" in text.lower()]
+
+
+@pytest.mark.integration
+def test_the_types_of_the_skeletons_hold_as_strictly_as_their_settings_say(tmp_path: Path) -> None:
+    for kind in ("plugin", "provider", "platform"):
+        at = write_skeleton(kind, NAME, tmp_path / kind)
+        checked = run_module(at, "mypy", "--cache-dir", str(tmp_path / "cache"))
+        assert checked.returncode == 0, checked.stdout
 
 
 @pytest.mark.parametrize("name", ["Box", "1box", "a/b", "..", "", "store", "x" * 33])

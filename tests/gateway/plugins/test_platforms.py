@@ -34,6 +34,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
+from gateway.core.fields import ConfigSection
 from gateway.plugin import PlatformFactory, Plugin
 from gateway.plugins import UnusablePlugin, use_plugins
 from reverie.testing.gateway import settings
@@ -186,8 +187,17 @@ class Misnamed(Plugin):
     platforms: ClassVar = {"post": PlatformFactory(settings=MailConfig, make=MailChannel)}
 
 
-@pytest.mark.parametrize("plugin", [Other, Misnamed])
-def test_platform_with_a_name_that_is_taken_or_not_its_own_is_unusable(
+class LoneConfig(ConfigSection):
+    platform: Literal["lone"]
+
+
+class Lone(Plugin):
+    name = "lone"
+    platforms: ClassVar = {"lone": PlatformFactory(settings=LoneConfig, make=MailChannel)}  # type: ignore[arg-type] # as an author without mypy writes it
+
+
+@pytest.mark.parametrize("plugin", [Other, Misnamed, Lone])
+def test_platform_with_a_name_that_is_taken_or_settings_that_do_not_fit_is_unusable(
     plugin: type[Plugin],
 ) -> None:
     with pytest.raises(UnusablePlugin), use_plugins(plugin):

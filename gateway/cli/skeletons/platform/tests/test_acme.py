@@ -113,9 +113,16 @@ class TestAcme(PlatformConformance):
 
 
 async def test_a_gateway_answers_there(tmp_path: Path) -> None:
-    kit = AcmeKit()
-    async with kit.connection(), Gateway(settings(tmp_path), channels={NAME: kit.make()}):
-        await kit.server.until(lambda: bool(kit.server.listeners), limit_s=kit.patience_s)
-        await kit.say("hello", where="direct")
-        [answer] = await kit.seen("direct")
+    async with AcmeServer() as server:
+        channel = {
+            "platform": "acme",
+            "host": "127.0.0.1",
+            "port": server.port,
+            "token": server.token,
+        }
+        async with Gateway(settings(tmp_path, channels={NAME: channel})):
+            await server.until(lambda: bool(server.listeners), limit_s=10.0)
+            await server.add("user-alice", "dm-alice", "hello")
+            await server.until(lambda: bool(server.said("dm-alice")), limit_s=10.0)
+        [answer] = server.said("dm-alice")
         assert answer.startswith("You said: ")  # as the model of the test does

@@ -21,9 +21,9 @@ from reverie.platforms import (
     Backoff,
     BeforeSend,
     Capabilities,
+    ChannelConfig,
     ChannelName,
     Clock,
-    ConfigSection,
     ConnectionChanged,
     Denied,
     Emit,
@@ -62,8 +62,10 @@ TIMEOUT_S = 20.0
 """Longest wait for a connection, and for the answer to a request."""
 
 
-class AcmeSettings(ConfigSection):
+class AcmeSettings(ChannelConfig):
     """A channel of this platform: `channels.NAME`."""
+
+    account_keys: ClassVar = ("token",)
 
     platform: Literal["acme"]
     host: str
@@ -197,12 +199,12 @@ class AcmeChannel:
                 answer = None
             if not answer:
                 raise Uncertain("the server gave no answer")
-            if error := get_str(answer, "error"):
+            if refused := get_str(answer, "error"):
                 reason = get_str(answer, "reason") or "no reason is given"
-                if error == "limited":
+                if refused == "limited":
                     seconds = get_number(answer, "seconds") or 1.0
                     raise RateLimited(reason, retry_after_s=seconds)
-                raise (Denied if error == "denied" else Rejected)(reason)
+                raise (Denied if refused == "denied" else Rejected)(reason)
             yield reader, answer
         finally:
             writer.close()
