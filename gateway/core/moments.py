@@ -16,13 +16,14 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _UNIT: Final = r"(s|m|h|d|w|secs?|seconds?|mins?|minutes?|hrs?|hours?|days?|weeks?)"
 _DURATION_PIECE: Final = re.compile(rf"(\d+(?:\.\d+)?)\s*{_UNIT}(?![a-z])[\s,]*(?:and\s+)?")
 _ONE: Final = re.compile(r"\b(half an?|an?|one) +(?=[a-z])")
+_AND_A_HALF: Final = re.compile(r"(\d+) +([a-z]+) and 1 half\b")
 _WEEKDAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY: Final = re.compile(
     r"\b(?:(?:on|this|next) +)?(today|tonight|tomorrow|\d{4}-\d{2}-\d{2}"
     r"|(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\b,?"
 )
 _CLOCK: Final = re.compile(
-    r"(at +)?(\d{1,2})(?::(\d{2}))? *(am|pm|a\.m\.|p\.m\.)?"
+    r"(at +)?(\d{1,2})(?:[:.](\d{2}))? *(am|pm|a\.m\.|p\.m\.)?"
     r"|(?:(?:at|in the|this) +)?(noon|midnight|morning|afternoon|evening)"
 )
 _NAMED_HOURS: Final = {
@@ -210,6 +211,7 @@ def parse_duration(text: str) -> float | None:
     if not text or len(text) > _MAX_SPOKEN_CHARS:
         return None
     text = _ONE.sub(lambda match: "0.5 " if match[1].startswith("half") else "1 ", text.lower())
+    text = _AND_A_HALF.sub(r"\1.5 \2", text)
     total, end = 0.0, 0
     while end < len(text):
         match = _DURATION_PIECE.match(text, end)

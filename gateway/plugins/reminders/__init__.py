@@ -25,8 +25,9 @@ from channels.base import CommandCompletion
 from channels.text import clean_name, single_line
 from gateway.access.policy import Routed, list_open_rooms
 from gateway.cluster.cluster import agent_lease
-from gateway.commands.context import CommandCall, find_hidden, format_place
+from gateway.commands.context import OPERATOR_PLACE, CommandCall, find_hidden, format_place
 from gateway.commands.definition import command
+from gateway.commands.parser import join_or
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.context.requesters import BLOCKED_REASON, label_alarm
 from gateway.core.clock import new_id
@@ -71,6 +72,7 @@ from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plan, Plugin, PluginContext, hook
 from gateway.plugins.reminders.schedule import (
     CronSchedule,
+    DaysSchedule,
     OnceSchedule,
     SpokenTime,
     collapse_due_times,
@@ -79,6 +81,7 @@ from gateway.plugins.reminders.schedule import (
     format_schedule,
     parse_schedule,
     parse_spoken_time,
+    split_reminder,
 )
 from gateway.store import LogEntry, NewEntry, StoreError, StoreReader
 from gateway.store.effects import CommandEffect, Decision, EffectFact, done, refuse
@@ -490,8 +493,9 @@ class Reminders(Plugin):
 
     INTENTIONS = command(
         "intentions",
-        "List what I intend to do, and reminders, or drop one.",
+        "Set a reminder, list them and what I intend to do, or drop one.",
         group="this conversation",
+        default_sub="add",
         aliases=("remind", "reminders"),
     )
 
@@ -539,6 +543,46 @@ class Reminders(Plugin):
             )
             lines += ["", _("In other rooms:"), *others, *counted]
         return done("\n".join(lines), data=[_to_data(one) for one in (*here, *elsewhere)])
+
+    @command(
+        "intentions add", "Set a reminder.", example="!remind in 10 minutes tea", private=False
+    )
+    async def add_reminder(
+        self, call: CommandCall, *, what: Annotated[str, "When, and of what: 10m tea."]
+    ) -> CommandEffect:
+        now, sender = self._clock.now(), call.command.sender
+        found = split_reminder(what, now, self.timezone)
+        if found is None or call.command.at == OPERATOR_PLACE:
+            examples = ("10m tea", "tomorrow 9:00 call Ann", "every 2 days at 18:00 water")
+            return refuse(
+                _("I find no time to come in that. Write e.g. {examples}, or just ask me.").format(
+                    examples=join_or([f"`{call.prefix}remind {one}`" for one in examples])
+                )
+            )
+        spoken, text = found
+        role = proven_role(call.role, verified=sender.verified)
+        while await self._store.entry_by_key(key := f"reminded:{(reminder := self.ids(now))}"):
+            pass  # that id has been in use
+        fact = ReminderSet(
+            reminder=reminder,
+            agent=call.agent,
+            at=call.command.at,
+            text=text,
+            by=sender.id,
+            asked_by=sender.name,
+            schedule="",
+            due=now,
+            role=role,
+        )
+        try:
+            fact = self._complete(fact, spoken, now)
+        except ToolCallRefused as error:
+            return refuse(str(error))
+        if _find_excess(fact, role, await find_pending(self._store)):
+            text = _("You may have no more reminders, or none so often. To drop one: {command}.")
+            return refuse(text.format(command=f"`{call.prefix}remind list`"))
+        words = _("I will remind you:") + "\n" + self._format_reminder(fact)
+        return done(words, EffectFact(fact, fact.home, key))
 
     @command("intentions drop", "Have me drop one: yours, or any for an admin.", private=False)
     async def drop_intention(
@@ -606,25 +650,7 @@ class Reminders(Plugin):
         which limits what they may set. Empty: no person asked.
         """
         now = self._clock.now()
-        cleaned = single_line(fact.text, MAX_REMINDER_CHARS + 1)
-        if not cleaned or len(cleaned) > MAX_REMINDER_CHARS:
-            raise ToolCallRefused(
-                f"A reminder needs a text of 1 to {MAX_REMINDER_CHARS} characters."
-            )
-        schedule, due = "", now + OPEN_TIME
-        if not fact.intended or spoken != SpokenTime():
-            try:
-                parsed, due = parse_spoken_time(spoken, now, self.timezone)
-            except InvalidTime as error:
-                raise ToolCallRefused(str(error)) from None
-            schedule = "" if fact.on else format_schedule(parsed)
-        fact = replace(
-            fact,
-            text=cleaned,
-            asked_by=clean_name(fact.asked_by),
-            schedule=schedule,
-            due=due,
-        )
+        fact = self._complete(fact, spoken, now)
         async with self._set_lock:  # two at once would both find room for one
             before = await find_write_of_cut_off_turn(
                 self._store,
@@ -638,6 +664,28 @@ class Reminders(Plugin):
             if refusal := _find_excess(fact, role, await find_pending(self._store)):
                 raise ToolCallRefused(refusal)
             return await self._write_new(fact, now)
+
+    def _complete(self, fact: ReminderSet, spoken: SpokenTime, now: datetime) -> ReminderSet:
+        """Return it with its schedule and due time, its texts cleaned. Raises ToolCallRefused."""
+        cleaned = single_line(fact.text, MAX_REMINDER_CHARS + 1)
+        if not cleaned or len(cleaned) > MAX_REMINDER_CHARS:
+            raise ToolCallRefused(
+                f"A reminder needs a text of 1 to {MAX_REMINDER_CHARS} characters."
+            )
+        schedule, due = "", now + OPEN_TIME
+        if not fact.intended or spoken != SpokenTime():
+            try:
+                parsed, due = parse_spoken_time(spoken, now, self.timezone)
+            except InvalidTime as error:
+                raise ToolCallRefused(str(error)) from None
+            schedule = "" if fact.on else format_schedule(parsed)
+        return replace(
+            fact,
+            text=cleaned,
+            asked_by=clean_name(fact.asked_by),
+            schedule=schedule,
+            due=due,
+        )
 
     async def list(self, agent: str, place: ConversationId | None) -> Sequence[ReminderSet]:
         """Return the pending reminders of a place (None: of the agent itself), the next first."""
@@ -883,7 +931,7 @@ def format_due(reminder: ReminderSet, timezone: str) -> str:
     """Return the next time, or the end, in the time zone of its schedule, else in `timezone`."""
     try:
         schedule = parse_schedule(reminder.schedule)
-        place = schedule.timezone if isinstance(schedule, CronSchedule) else timezone
+        place = schedule.timezone if isinstance(schedule, CronSchedule | DaysSchedule) else timezone
     except InvalidTime:  # e.g. a time zone that exists no more
         place = timezone
     return f"{reminder.due.astimezone(parse_timezone(place)):%a %Y-%m-%d %H:%M} ({place})"

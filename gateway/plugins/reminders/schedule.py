@@ -4,17 +4,20 @@ A schedule has one canonical text, which the log keeps:
 
     at 2026-11-22T09:00:00+01:00        once
     every 3600                          repeating with so many seconds between, from a first time on
+    days 14 09:00:00 Europe/Zurich      repeating with so many days between, at a local time
     cron 0 9 * * 1-5 Europe/Zurich      five fields, in the local time of a place
 
 The cron fields and their behaviour at clock changes are Debian's (cron(8), crontab(5)): an entry
 with a fixed hour and minute runs once a day even then: a time that does not exist runs as soon as
 the gap is over, one that comes twice runs the first time. An entry for every so many minutes or
-hours follows the time that has really passed.
+hours follows the time that has really passed. Days with a local time keep it, as in
+`gateway.core.moments`.
 """
 
+import contextlib
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Final, NamedTuple
 
 from cronsim import CronSim, CronSimError
@@ -34,6 +37,14 @@ MIN_INTERVAL_S: Final = 60
 """Shortest interval; cron fields cannot express a shorter one."""
 DAY_S: Final = 86_400
 _DAILY: Final = re.compile(r"cron \d+ \d+ \* \* (\*|\d) \S+")
+_EACH: Final = re.compile(
+    r"((?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\b"
+    r"|(?:noon|midnight|morning|afternoon|evening)\b|\d{1,2}(?::\d\d| ?[ap]m)\b"
+)
+"""A weekday, or a time of day, that comes again."""
+_OPENING: Final = re.compile(r"^\s*(?:(?:me|us|to|that|about|of)\s+)+|^[\s:,-]+", re.IGNORECASE)
+"""What stands in front of what somebody is to be reminded of."""
+_MAX_TIME_WORDS: Final = 8
 MAX_MISSED: Final = 1_000
 """Largest count of missed times; more count as this many."""
 _MAX_CRON_CHARS: Final = 100
@@ -65,6 +76,26 @@ class IntervalSchedule:
 
 
 @frozen
+class DaysSchedule:
+    """Schedule that repeats after a number of days, at the same local time."""
+
+    days: int
+    """At least 1."""
+    local: time
+    """Time of the day there, in whole seconds."""
+    timezone: str
+    """IANA name."""
+
+    def on(self, day: date) -> datetime:
+        """Return its time on that day, UTC."""
+        return datetime.combine(day, self.local, parse_timezone(self.timezone)).astimezone(UTC)
+
+    def day_of(self, moment: datetime) -> date:
+        """Return the local day of a moment."""
+        return moment.astimezone(parse_timezone(self.timezone)).date()
+
+
+@frozen
 class CronSchedule:
     """Schedule of all local times that match. Made by `parse_cron`, which checks it."""
 
@@ -74,7 +105,7 @@ class CronSchedule:
     """IANA name."""
 
 
-Schedule = OnceSchedule | IntervalSchedule | CronSchedule
+Schedule = OnceSchedule | IntervalSchedule | DaysSchedule | CronSchedule
 
 
 class DueTimes(NamedTuple):
@@ -96,8 +127,8 @@ class SpokenTime:
     """A time: ISO 8601 with or without a time zone, a day, a time of day or both, or a delay from
     now."""
     every: str = ""
-    """Interval; the first time is `at`, or one interval from now. A day or a week is one in the
-    time zone."""
+    """Interval, with or without its first time, e.g. `2 days at 9:00`, `other monday` or `evening`;
+    without one that is `at`, or one interval from now. Days keep the local time."""
     cron: str = ""
     """Five fields, as `parse_cron` takes them."""
     timezone: str = ""
@@ -134,17 +165,31 @@ def build_interval(seconds: int) -> IntervalSchedule:
     return IntervalSchedule(seconds=seconds)
 
 
+def build_days(days: int, local: time, timezone: str) -> DaysSchedule:
+    """Return a schedule of so many days between two times. Raises InvalidTime as `build_interval`
+    and `parse_timezone` do.
+    """
+    build_interval(days * DAY_S)
+    parse_timezone(timezone)
+    return DaysSchedule(days=days, local=local, timezone=timezone)
+
+
 def parse_schedule(text: str) -> Schedule:
     """Parse the canonical text of `format_schedule`. Raises InvalidTime for anything else."""
     kind, _, rest = text.partition(" ")
     try:
         match kind:
             case "at":
-                time = datetime.fromisoformat(rest)
-                if time.tzinfo is not None and not time.microsecond:
-                    return OnceSchedule(time=time)
+                once = datetime.fromisoformat(rest)
+                if once.tzinfo is not None and not once.microsecond:
+                    return OnceSchedule(time=once)
             case "every":
                 return build_interval(int(rest))
+            case "days":
+                days, written, timezone = rest.split(" ")
+                local = time.fromisoformat(written)
+                if local.tzinfo is None and not local.microsecond:
+                    return build_days(int(days), local, timezone)
             case "cron":
                 fields, _, timezone = rest.rpartition(" ")
                 return parse_cron(fields, timezone)
@@ -152,7 +197,10 @@ def parse_schedule(text: str) -> Schedule:
         raise
     except ValueError:
         pass
-    raise InvalidTime("A schedule is `at TIME`, `every SECONDS` or `cron FIELDS TIMEZONE`.")
+    raise InvalidTime(
+        "A schedule is `at TIME`, `every SECONDS`, `days COUNT TIME TIMEZONE` or "
+        "`cron FIELDS TIMEZONE`."
+    )
 
 
 def format_schedule(schedule: Schedule) -> str:
@@ -162,6 +210,8 @@ def format_schedule(schedule: Schedule) -> str:
             return f"at {schedule.time.isoformat(timespec='seconds')}"
         case IntervalSchedule():
             return f"every {schedule.seconds}"
+        case DaysSchedule():
+            return f"days {schedule.days} {schedule.local.isoformat()} {schedule.timezone}"
         case CronSchedule():
             return f"cron {schedule.fields} {schedule.timezone}"
 
@@ -176,6 +226,8 @@ def describe_schedule_text(text: str) -> str:
         return text
     if isinstance(schedule, IntervalSchedule):
         return f"every {format_duration(schedule.seconds)}"
+    if isinstance(schedule, DaysSchedule):
+        return f"every {schedule.days}d"
     if found := _DAILY.fullmatch(text):
         return "every 1d" if found[1] == "*" else "every 7d"
     return "once" if isinstance(schedule, OnceSchedule) else format_schedule(schedule)
@@ -194,10 +246,12 @@ def format_duration(seconds: int) -> str:
 def next_time(schedule: Schedule, after: datetime) -> datetime | None:
     """Return the first time later than `after`, UTC; None: there is none.
 
-    An interval is counted from `after`: pass one of its own times.
+    An interval, and days, are counted from `after`: pass one of its own times.
     """
     if isinstance(schedule, CronSchedule):
         return next(_cron_times(schedule, after), None)
+    if isinstance(schedule, DaysSchedule):
+        return schedule.on(schedule.day_of(after) + timedelta(days=schedule.days))
     if isinstance(schedule, IntervalSchedule):
         return after.astimezone(UTC) + timedelta(seconds=schedule.seconds)
     return schedule.time.astimezone(UTC) if schedule.time > after else None
@@ -217,6 +271,13 @@ def collapse_due_times(schedule: Schedule, due: datetime, now: datetime) -> DueT
         count = (now - due) // step
         last = due + count * step
         return DueTimes(last=last, missed=min(count, MAX_MISSED), next=last + step)
+    if isinstance(schedule, DaysSchedule):
+        step, first = timedelta(days=schedule.days), schedule.day_of(due)
+        count = (schedule.day_of(now) - first) // step
+        count -= count > 0 and schedule.on(first + count * step) > now
+        last = schedule.on(first + count * step) if count else due
+        following = schedule.on(first + (count + 1) * step)
+        return DueTimes(last=last, missed=min(count, MAX_MISSED), next=following)
     last, missed = due, 0
     for moment in _cron_times(schedule, due):
         if moment > now:
@@ -260,21 +321,52 @@ def parse_spoken_time(
         return schedule, first
     if not at and not repeats:
         raise InvalidTime(f"Say when: `at`, `every` or `cron`; {TIME_EXAMPLES}.")
+    every_s, at = _parse_interval(repeats, at) if repeats else (0, at)
     first = parse_moment(at, now, zone) if at else None
     if not repeats:
         assert first is not None
         return OnceSchedule(time=first), first.astimezone(UTC)
-    schedule = _parse_interval(repeats)
-    first = first or ceil_to_second(now) + timedelta(seconds=schedule.seconds)
-    local = first.astimezone(zone)
-    weekday = {DAY_S: "*", 7 * DAY_S: str(local.isoweekday() % 7)}.get(schedule.seconds)
-    if weekday is not None:  # at the same local time also once the clocks have changed
-        schedule = parse_cron(f"{local.minute} {local.hour} * * {weekday}", place)
-    return schedule, first.astimezone(UTC)
+    schedule = build_interval(every_s)
+    if every_s % DAY_S == 0:  # at the same local time also once the clocks have changed
+        local = (first or ceil_to_second(now)).astimezone(zone).time()
+        schedule = build_days(every_s // DAY_S, local, place)
+    return schedule, (first or next_time(schedule, ceil_to_second(now)) or now).astimezone(UTC)
 
 
-def _parse_interval(text: str) -> IntervalSchedule:
-    seconds = parse_duration(f"{text}s" if text.isascii() and text.isdigit() else text)
+def split_reminder(text: str, now: datetime, timezone: str) -> tuple[SpokenTime, str] | None:
+    """Return when, and of what, a person wants to be reminded who wrote e.g. `10m tea` or `me to
+    drink tea every day at noon`. None: no time to come is at the start or the end of it.
+    """
+    words = _OPENING.sub("", text).split()
+    for size in range(min(len(words) - 1, _MAX_TIME_WORDS), 0, -1):
+        for time_words, others in (
+            (words[:size], words[size:]),
+            (words[-size:], words[:-size]),
+        ):
+            when = " ".join(time_words).rstrip(":,")
+            is_repeated = time_words[0].lower() == "every"
+            spoken = SpokenTime(every=when) if is_repeated else SpokenTime(at=when)
+            with contextlib.suppress(InvalidTime):
+                parse_spoken_time(spoken, now, timezone)
+                return spoken, _OPENING.sub("", " ".join(others))
+    return None
+
+
+def _parse_interval(text: str, at: str) -> tuple[int, str]:
+    """Return the seconds between two times, and the first time as it is written. Raises
+    InvalidTime.
+    """
+    plain = text.lower().removeprefix("every ")
+    once = plain.removeprefix("other ")
+    length, __, clock = once.partition(" at ")
+    spoken = (f"{length}s" if length.isascii() and length.isdigit() else length, f"1 {length}")
+    seconds = next((s for one in spoken if (s := parse_duration(one)) is not None), None)
+    first = f"at {clock}" if clock else ""
     if seconds is None:
-        raise InvalidTime("`every` takes how long between two times, e.g. 90 min, 2h or 1 day.")
-    return build_interval(int(min(seconds, MAX_AHEAD.total_seconds() + 1)))
+        if (named := _EACH.match(once)) is None:
+            raise InvalidTime(
+                "`every` takes how long between two times, e.g. 90 min, 2h or 1 day, or a weekday."
+            )
+        seconds, first = DAY_S * (7 if named[1] else 1), once
+    seconds *= 1 if once == plain else 2
+    return int(min(seconds, MAX_AHEAD.total_seconds() + 1)), f"{first} {at}".strip()

@@ -48,6 +48,7 @@ ARGS = {
     "account": "console:ann",
     "tool": "bash",
     "text": "hello there",
+    "what": "10m tea",
     "type": "direct",
     "urgency": "low",
     "name": "main",
@@ -111,7 +112,7 @@ def test_each_argument_whose_values_are_known_has_choices_or_suggestions() -> No
         for row, sub, arg in arguments()
         if not (arg.choices or arg.suggests or arg.number)
     ]
-    assert bare == ["link code code", "say  text"]
+    assert bare == ["link code code", "intentions add what", "say  text"]
 
 
 async def test_who_has_a_role_elsewhere_is_suggested_to_who_administers_everywhere(

@@ -10,6 +10,7 @@ import pytest
 from gateway.access.policy import ConversationBinding
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import rank_suggestions
+from gateway.commands.parser import ParsedArguments, parse_arguments
 from gateway.core.events import Address
 from gateway.core.facts import inner_conversation
 from gateway.core.identity import Role
@@ -17,7 +18,7 @@ from gateway.plugins.reminders import ReminderEnded, Reminders, find_pending
 from gateway.stream.routing import BindingPattern, Bindings
 from tests.gateway.commands.commands_kit import Counter, typing
 from tests.gateway.plugins.reminders.test_reminders import Town, town
-from tests.kits.commands import command_context, parts_of
+from tests.kits.commands import TABLE, command_context, parts_of
 from tests.kits.places import privacy
 from tests.kits.plugins import plugins_of
 from tests.kits.settings import live_settings
@@ -88,6 +89,31 @@ async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_pa
 async def reminders(tmp_path: Path) -> AsyncIterator[Town]:
     async with town(tmp_path) as made:
         yield made
+
+
+async def test_one_that_is_set_is_listed_and_told(reminders: Town) -> None:
+    answer = await at(reminders, role="guest")("intentions add", what="me in 5s to drink tea")
+    (tea,) = await find_pending(reminders.store)
+    assert (answer.ok, tea.reminder in answer.answer, tea.role) == (True, True, "guest")
+    assert tea.reminder in await at(reminders).says("intentions list")
+    await reminders.clock.asleep()
+    await reminders.clock.passes(seconds=5)
+    assert await reminders.until(1) == ["drink tea"]
+
+
+@pytest.mark.parametrize(
+    "what", ["tea", "5m", "heute abend Tee", "every minute tea", "5m " + "x" * 600]
+)
+async def test_what_cannot_be_set_is_refused(reminders: Town, what: str) -> None:
+    answer = await at(reminders, role="guest")("intentions add", what=what)
+    assert (answer.ok, await find_pending(reminders.store)) == (False, [])
+
+
+def test_remind_without_a_subcommand_sets_one() -> None:
+    parsed = parse_arguments(TABLE.people["remind"], "5s tea")
+    assert isinstance(parsed, ParsedArguments)
+    assert parsed.sub is not None
+    assert (parsed.sub.name, parsed.arguments) == ("add", {"what": "5s tea"})
 
 
 async def test_one_that_is_called_off_is_not_told(reminders: Town) -> None:

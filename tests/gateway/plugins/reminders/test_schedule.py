@@ -1,6 +1,6 @@
 """When something comes again: read, written and spoken, across changed clocks."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, time, timedelta, timezone
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -18,6 +18,7 @@ from gateway.plugins.reminders.schedule import (
     OnceSchedule,
     Schedule,
     SpokenTime,
+    build_days,
     build_interval,
     collapse_due_times,
     describe_schedule_text,
@@ -27,6 +28,7 @@ from gateway.plugins.reminders.schedule import (
     parse_cron,
     parse_schedule,
     parse_spoken_time,
+    split_reminder,
 )
 from tests.kits.scaling import assert_in_proportion
 
@@ -68,7 +70,9 @@ def crons(draw: st.DrawFn) -> CronSchedule:
 OFFSETS = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 ATS = st.tuples(MOMENTS, OFFSETS).map(lambda pair: OnceSchedule(time=pair[0].astimezone(pair[1])))
 EVERYS = st.integers(MIN_INTERVAL_S, 100_000_000).map(build_interval)
-SCHEDULES: st.SearchStrategy[Schedule] = st.one_of(ATS, EVERYS, crons())
+TIMES = st.times().map(lambda one: one.replace(microsecond=0))
+DAYS = st.builds(build_days, st.integers(1, 1_000), TIMES, st.sampled_from(ZONES))
+SCHEDULES: st.SearchStrategy[Schedule] = st.one_of(ATS, EVERYS, DAYS, crons())
 
 
 def local(text: str, offset_h: int) -> datetime:
@@ -80,6 +84,7 @@ def local(text: str, offset_h: int) -> datetime:
     [
         "at 2026-11-22T09:00:00+01:00",
         "every 3600",
+        "days 14 09:00:00 Europe/Zurich",
         "cron 0 9 * * 1-5 Europe/Zurich",
         "cron 0 0 L * MON#1 UTC",
     ],
@@ -94,7 +99,9 @@ def test_reading_is_the_inverse_of_writing(schedule: Schedule) -> None:
     assert format_schedule(parse_schedule(format_schedule(schedule))) == format_schedule(schedule)
 
 
-@given(st.text() | st.tuples(st.sampled_from(["at", "every", "cron"]), st.text()).map(" ".join))
+@given(
+    st.text() | st.tuples(st.sampled_from(["at", "every", "days", "cron"]), st.text()).map(" ".join)
+)
 @example("at 2026-11-22T09:00:00")
 @example("at 2026-11-22T09:00:00.5+01:00")
 @example("every 59")
@@ -122,6 +129,10 @@ def test_anything_else_is_said_to_be_none(text: str) -> None:
     [
         "every 59",
         "every 157766401",
+        "days 0 09:00:00 UTC",
+        "days 2 09:00:00+01:00 UTC",
+        "days 2 09:00:00.5 UTC",
+        "days 2 09:00:00 Zurich",
         "at 2026-11-22T09:00:00",
         "at 2026-11-22T09:00:00.5+01:00",
         f"cron {','.join(map(str, range(60)))} * * * * UTC",
@@ -261,7 +272,8 @@ def brute(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
     return DueTimes(last=last, missed=min(count, MAX_MISSED), next=time)
 
 
-@given(st.one_of(crons(), EVERYS, ATS), MOMENTS, st.integers(0, 200_000))
+@given(SCHEDULES, MOMENTS, st.integers(0, 200_000))
+@example(build_days(2, time(2, 30), "Europe/Zurich"), datetime(2026, 3, 1, tzinfo=UTC), 90 * 86_400)
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED - 1)
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED)
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED + 59)
@@ -320,18 +332,39 @@ def test_in_a_few_words() -> None:
             "cron 0 9 * * mon UTC",
             "cron 0 9 * * * UTC",
             "cron 0 9 * * 1 UTC",
+            "days 14 09:00:00 UTC",
         )
-    ] == ["once", "every 1h 30m", "cron 0 9 * * MON UTC", "every 1d", "every 7d"]
+    ] == ["once", "every 1h 30m", "cron 0 9 * * MON UTC", "every 1d", "every 7d", "every 14d"]
     assert format_duration(0) == "0s"
 
 
-def test_each_day_is_the_same_local_time_also_once_the_clocks_have_changed() -> None:
-    winter = datetime(2026, 3, 27, 12, tzinfo=UTC)
-    schedule, first = parse_spoken_time(SpokenTime(at="7:00", every="1 day"), winter, ZURICH)
-    second = next_time(schedule, first)
-    assert second is not None
-    local_times = [one.astimezone(ZoneInfo(ZURICH)) for one in (first, second)]
-    assert [f"{one:%d %H:%M %Z}" for one in local_times] == ["28 07:00 CET", "29 07:00 CEST"]
+@pytest.mark.parametrize(
+    ("every", "days"),
+    [
+        ("1 day", ["24 02:30", "25 02:30", "26 02:30", "27 02:30"]),
+        ("2 days", ["24 02:30", "26 02:30", "28 02:30", "30 02:30"]),
+        ("14 days", ["24 02:30", "07 02:30", "21 02:30", "05 02:30"]),
+        ("other week", ["24 02:30", "07 02:30", "21 02:30", "05 02:30"]),
+    ],
+)
+def test_days_keep_the_local_time_once_the_clocks_have_changed(every: str, days: list[str]) -> None:
+    """On 2026-10-25 that time comes twice."""
+    now = datetime(2026, 10, 23, 12, tzinfo=UTC)
+    schedule, first = parse_spoken_time(SpokenTime(at="2:30", every=every), now, ZURICH)
+    times: list[datetime] = [first]
+    while len(times) < len(days):
+        found = next_time(schedule, times[-1])
+        assert found is not None
+        times.append(found)
+    assert [f"{one.astimezone(ZoneInfo(ZURICH)):%d %H:%M}" for one in times] == days
+
+
+def test_days_keep_the_local_time_behind_a_day_that_has_no_such_time() -> None:
+    schedule = build_days(2, time(2, 30), ZURICH)
+    before = datetime(2026, 3, 27, 1, 30, tzinfo=UTC)
+    gap = next_time(schedule, before)
+    assert gap == local("2026-03-29 03:30", 2)
+    assert next_time(schedule, gap) == local("2026-03-31 02:30", 2)
 
 
 NOW = datetime(2026, 11, 21, 19, 45, 30, 250_000, tzinfo=UTC)  # 20:45 in Zurich, a Saturday
@@ -401,9 +434,21 @@ def test_once(at: str, schedule: str, first: str) -> None:
     [
         ({"every": "1h"}, "every 3600", "2026-11-21 20:45:31"),
         ({"every": "3600"}, "every 3600", "2026-11-21 20:45:31"),
-        ({"every": "1 day", "at": "9:00"}, "cron 0 9 * * * Europe/Zurich", "2026-11-22 08:00:00"),
-        ({"every": "1 week"}, "cron 45 20 * * 6 Europe/Zurich", "2026-11-28 19:45:31"),
-        ({"every": "2 days"}, "every 172800", "2026-11-23 19:45:31"),
+        ({"every": "1 day", "at": "9:00"}, "days 1 09:00:00 Europe/Zurich", "2026-11-22 08:00:00"),
+        ({"every": "day at 9"}, "days 1 09:00:00 Europe/Zurich", "2026-11-22 08:00:00"),
+        ({"every": "evening"}, "days 1 18:00:00 Europe/Zurich", "2026-11-22 17:00:00"),
+        ({"every": "9:00"}, "days 1 09:00:00 Europe/Zurich", "2026-11-22 08:00:00"),
+        ({"every": "1 week"}, "days 7 20:45:31 Europe/Zurich", "2026-11-28 19:45:31"),
+        ({"every": "2 days"}, "days 2 20:45:31 Europe/Zurich", "2026-11-23 19:45:31"),
+        ({"every": "3 days at 9pm"}, "days 3 21:00:00 Europe/Zurich", "2026-11-21 20:00:00"),
+        ({"every": "monday"}, "days 7 09:00:00 Europe/Zurich", "2026-11-23 08:00:00"),
+        ({"every": "Mon", "at": "at noon"}, "days 7 12:00:00 Europe/Zurich", "2026-11-23 11:00:00"),
+        (
+            {"every": "other monday at 10:00"},
+            "days 14 10:00:00 Europe/Zurich",
+            "2026-11-23 09:00:00",
+        ),
+        ({"every": "other hour"}, "every 7200", "2026-11-21 21:45:31"),
         ({"every": "an hour"}, "every 3600", "2026-11-21 20:45:31"),
         ({"cron": "0 9 * * 1-5"}, "cron 0 9 * * 1-5 Europe/Zurich", "2026-11-23 08:00:00"),
         ({"cron": "@daily"}, "cron 0 0 * * * Europe/Zurich", "2026-11-21 23:00:00"),
@@ -474,7 +519,7 @@ def test_this_very_moment_is_past() -> None:
         ({"every": "59 s"}, "Something can repeat once a minute at most"),
         ({"every": "0"}, "Something can repeat once a minute at most"),
         ({"every": "300 weeks"}, "Something must repeat within five years"),
-        ({"every": "day"}, "`every` takes how long between two times"),
+        ({"every": "month"}, "`every` takes how long between two times"),
         ({"every": "9" * 5_000}, "`every` takes how long"),
         ({"cron": "0 9 * * 1-5", "at": "9:00"}, "Give `cron` alone"),
         ({"cron": "0 9 * * 1-5", "every": "1h"}, "Give `cron` alone"),
@@ -521,6 +566,32 @@ WORDS = st.text(max_size=20) | st.lists(
     ),
     max_size=6,
 ).flatmap(lambda words: st.sampled_from(["".join(words), " ".join(words)]))
+
+
+@pytest.mark.parametrize(
+    ("written", "first", "what"),
+    [
+        ("5s tea", "2026-11-21 19:45:36", "tea"),
+        ("me in an hour and a half to call Ann", "2026-11-21 21:15:31", "call Ann"),
+        ("me to drink tea tomorrow at noon", "2026-11-22 11:00:00", "drink tea"),
+        ("18.30: dinner", "2026-11-22 17:30:00", "dinner"),
+        ("every other monday at 9 standup", "2026-11-23 08:00:00", "standup"),
+        ("of the plants every 2 days at 18:00", "2026-11-22 17:00:00", "the plants"),
+    ],
+)
+def test_a_reminder_in_one_line(written: str, first: str, what: str) -> None:
+    found = split_reminder(written, NOW, ZURICH)
+    assert found is not None
+    spoken, text = found
+    due = parse_spoken_time(spoken, NOW, ZURICH)[1]
+    assert (f"{due:%Y-%m-%d %H:%M:%S}", text) == (first, what)
+
+
+@given(WORDS)
+@example("in in in")
+def test_a_line_has_a_time_to_come_or_none(written: str) -> None:
+    found = split_reminder(written, NOW, ZURICH)
+    assert found is None or parse_spoken_time(found[0], NOW, ZURICH)[1] > NOW
 
 
 @given(WORDS, WORDS, st.just("") | WORDS, st.just("") | WORDS)
