@@ -705,14 +705,18 @@ def join_endpoint(base_url: str, path: str, version: str = "v1") -> str:
     """Join a user's base URL and an API path such as `/chat/completions`, with the version between
     if there is none.
 
-    A base URL that already has a version anywhere (`/v1`, `/v1beta/openai`) or ends in `path` is
-    left as it is. Raises ValueError if it is not an http(s) URL.
+    A base URL that ends in `path` is left as it is. Otherwise the path of a request for an answer
+    is taken off, and one that has a version anywhere (`/v1`, `/v1beta/openai`) gets no other.
+    Raises ValueError if it is not an http(s) URL.
     """
     parts = _split_url(base_url)
-    base = parts.path.rstrip("/").removesuffix(path)
-    if not any(s[:1] == "v" and s[1:2].isdecimal() for s in base.split("/")):
-        base += f"/{version}"
-    return urlunsplit(parts._replace(path=base + path, fragment=""))
+    base = parts.path.rstrip("/")
+    if not base.endswith(path):
+        base = base.removesuffix("/chat/completions").removesuffix("/messages")
+        if not any(s[:1] == "v" and s[1:2].isdecimal() for s in base.split("/")):
+            base += f"/{version}"
+        base += path
+    return urlunsplit(parts._replace(path=base, fragment=""))
 
 
 def anthropic_headers(api_key: str) -> dict[str, str]:

@@ -5,8 +5,9 @@ The docstrings of fields are the texts of docs/configuration.md.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, Self, TypedDict
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, NamedTuple, Self, TypedDict
 from urllib.parse import SplitResult
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -283,11 +284,38 @@ class RemoteSettings(ProviderSettings):
         return rows if isinstance(rows, list) else ()
 
 
+_HOSTS_BY_KEY: Final = {
+    "sk-ant-": "api.anthropic.com",
+    "sk-proj-": "api.openai.com",
+    "AIza": "generativelanguage.googleapis.com",
+    "sk-or-": "openrouter.ai",
+    "gsk_": "api.groq.com",
+    "xai-": "api.x.ai",
+}
+"""Hosts that want a key, by how their keys begin."""
+_NO_KEY: Final = re.compile(
+    r".*(?:\.\.\.|x{6}|your[-_]|[ \"']).*|<.*>|change[-_]?me", re.IGNORECASE
+)
+"""Matches the place for a key, and one with something beside it."""
+
+
 class KeyedSettings(RemoteSettings):
     """Settings of a server that may want a key, as a bearer token."""
 
     api_key: ProviderKey | None = None
     """Left out or `none`: no key is sent."""
+
+    def find_wrong_key(self) -> str:
+        """Return what is wrong with the key, with the remedy. Empty: nothing that can be seen."""
+        known = self.host in _HOSTS_BY_KEY.values()
+        meant = [host for begin, host in _HOSTS_BY_KEY.items() if self.secret.startswith(begin)]
+        if known and not self.secret:
+            return f"{self.host} wants a key; write the one that it gave you"
+        if self.base_url.startswith("https:") and _NO_KEY.fullmatch(self.secret):
+            return f"is not a key; write the one that {self.host} gave you, and nothing else"
+        if known and meant and self.host not in meant:
+            return f"is a key for {meant[0]}, not for {self.host}; correct it, or kind and base_url"
+        return ""
 
     @property
     def secret(self) -> str:

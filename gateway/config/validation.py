@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Final
 
 from agent.models.config import check_models, fallback_chain
+from agent.models.settings import KeyedSettings
 from gateway.config.models import AgentConfig, BindingMatch, Settings
 from gateway.config.source import Keys, format_key
 from gateway.core.events import Address
@@ -229,13 +230,16 @@ def _model_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
     llm = settings.llm
     for key in list_used_models(settings):
         model = llm.models[key]
-        window = llm.providers[model.provider].options(key, model)["context_tokens"]
+        provider = llm.providers[model.provider]
+        window = provider.options(key, model)["context_tokens"]
         if window < MIN_WINDOW_TOKENS:
             message = (
                 f"{window} tokens leave no room for a conversation beside the persona; write what "
                 f"the model takes, at least {MIN_WINDOW_TOKENS}"
             )
             yield ("llm", "models", key, "context_tokens"), message
+        if isinstance(provider, KeyedSettings) and (wrong := provider.find_wrong_key()):
+            yield ("llm", "providers", model.provider, "api_key"), wrong
 
 
 def _listed_people(settings: Settings) -> Iterator[tuple[Keys, str, str]]:

@@ -113,6 +113,9 @@ async def test_what_is_no_event_stream_is_a_wrong_address(kind: str) -> None:
         ("https://h/api", "https://h/api/v1/x"),
         ("https://h/v1beta/openai", "https://h/v1beta/openai/x"),
         ("https://h/v1?key=1", "https://h/v1/x?key=1"),
+        ("https://h/deployments/d/x?api-version=1", "https://h/deployments/d/x?api-version=1"),
+        ("https://h/v1/chat/completions", "https://h/v1/x"),
+        ("https://h/messages/", "https://h/v1/x"),
     ],
 )
 def test_base_urls(base: str, expected: str) -> None:

@@ -78,6 +78,12 @@ def agent(**more: object) -> dict[str, Any]:
     return {"agents": {0: more}}
 
 
+def openai(**more: object) -> dict[str, Any]:
+    """Instead of its model that one at OpenAI."""
+    provider = {"kind": "openai", **more}
+    return {"llm": {"providers": {"dry": provider}, "models": {"main": {"name": "gpt-6"}}}}
+
+
 MISTAKES = (
     Mistake(
         "one token in two channels",
@@ -238,6 +244,30 @@ MISTAKES = (
         "llm.models.main.max_output_tokens",
         "smaller than context_tokens",
         {"llm": {"models": {"main": {"context_tokens": 8000, "max_output_tokens": 8000}}}},
+    ),
+    Mistake(
+        "a key of another provider",
+        CHECK,
+        0,
+        "llm.providers.dry.api_key: is a key for api.anthropic.com, not for api.openai.com",
+        "correct it",
+        openai(api_key="sk-ant-api03-abcdefgh"),
+    ),
+    Mistake(
+        "the place for a key",
+        CHECK,
+        0,
+        "llm.providers.dry.api_key: is not a key",
+        "write the one that api.openai.com gave you",
+        openai(api_key="your-api-key-here"),
+    ),
+    Mistake(
+        "no key where one is wanted",
+        CHECK,
+        0,
+        "llm.providers.dry.api_key: api.openai.com wants a key",
+        "write the one that it gave you",
+        openai(),
     ),
     Mistake(
         "fallbacks in a circle",
