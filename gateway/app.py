@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -113,6 +113,9 @@ from gateway.stream.supervisor import (
 )
 from gateway.tools.dispatch import PermissionGate, RunningCalls, ToolRegistry
 from gateway.tools.metrics import ToolStats
+
+if TYPE_CHECKING:
+    from gateway.cluster.database import DatabaseCluster
 
 logger = logging.getLogger("reverie.app")
 
@@ -615,7 +618,7 @@ def _build_processes(gateway: GatewayHandle) -> ProcessMonitor | None:
     if not channels.cluster.is_shared:
         return None
     processes = ProcessMonitor(
-        channels.cluster,
+        cast("DatabaseCluster", channels.cluster),
         gateway.store,
         gateway.clock,
         lambda: {

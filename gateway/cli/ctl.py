@@ -119,11 +119,11 @@ async def _send(settings: Settings, order: CommandRequest, name: str) -> Control
 
 async def _read_status(settings: Settings) -> ControlResponse:
     from gateway.cluster.database import read_processes  # noqa: PLC0415 - an extra, and SQLite needs none of it
-    from gateway.cluster.monitor import build_process_report, render_process_report  # noqa: PLC0415 - only here
+    from gateway.cluster.monitor import render_process_report  # noqa: PLC0415 - only here
 
     assert settings.store.url is not None
     check_current_schema(store_location(settings.store))
-    report = build_process_report(await read_processes(settings.store.url.get_secret_value()))
+    report = await read_processes(settings.store.url.get_secret_value())
     if not report.processes:
         return ControlResponse(
             ok=False, lines=("No process of this gateway is running.",), data=report

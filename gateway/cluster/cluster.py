@@ -11,17 +11,15 @@ The processes that share a store in PostgreSQL are each a `DatabaseCluster`
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gateway.core.events import Address, ChannelName, ConversationId
 from gateway.core.facts import is_inner
-from gateway.core.frozen import frozen
 from gateway.core.i18n import N_
 
 if TYPE_CHECKING:
-    from gateway.core.api_models import LeaseRecord
+    from gateway.core.api_models import ProcessReport
 
 LeaseName = str
 UPKEEP: Final[LeaseName] = "upkeep"
@@ -54,32 +52,6 @@ def lease_of(conversation: ConversationId) -> LeaseName:
     return agent_lease(at.room) if is_inner(conversation) else channel_lease(at.channel)
 
 
-@frozen
-class Member:
-    """A process of the gateway."""
-
-    number: int
-    """Fencing token, larger than that of every earlier process: the store takes no entry of one
-    that was removed."""
-    name: str
-    """Name for people: of `--name`, or host and process id."""
-    host: str
-    pid: int
-    version: str
-    started: datetime
-    age_s: float
-    """Seconds since its last sign of life, which comes each second."""
-    has_session: bool
-    """False: its connection to the database is lost."""
-    is_ready: bool
-    """False: it is still starting, and takes no lease."""
-    is_draining: bool = False
-    """True: it stops, and takes nothing new."""
-    ops: str = ""
-    """Address of its HTTP server. Empty: it has none, or does not listen yet."""
-    leases: frozenset[LeaseName] = frozenset()
-
-
 class LeaseListener(Protocol):
     """Whoever works under leases."""
 
@@ -100,7 +72,7 @@ class Cluster:
     is_shared: bool = False
     """True: other processes may share the store, now or later."""
     ops: str = ""
-    """See `Member`; whoever listens sets it, and the others know it a second later."""
+    """See `ProcessRecord`; whoever listens sets it, and the others know it a second later."""
     taken_leases = 0
     """How often this process has taken a lease since it started."""
 
@@ -117,11 +89,11 @@ class Cluster:
         """Return whether this process takes the turns of a conversation."""
         return True
 
-    def describe(self) -> "tuple[Sequence[Member], Sequence[LeaseRecord]]":
-        """Return all members and leases, as last read, and their ages now. Empty: this process is
-        the only one.
+    def describe(self) -> "ProcessReport | None":
+        """Return all processes and leases, as last read, and their ages now. None: this process is
+        the only one, and shares nothing.
         """
-        return (), ()
+        return None
 
     async def start(self, listener: LeaseListener, leases: Iterable[LeaseName]) -> None:  # noqa: ARG002 - the contract
         """Take those of these leases that it is to hold, now and later."""

@@ -19,7 +19,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Self, TypeAlias
 
@@ -34,10 +34,9 @@ from gateway.cluster.cluster import (
     Cluster,
     LeaseListener,
     LeaseName,
-    Member,
     lease_of,
 )
-from gateway.core.api_models import LeaseRecord
+from gateway.core.api_models import LeaseRecord, ProcessRecord, ProcessReport
 from gateway.core.events import ConversationId
 from gateway.store import StoreUnavailable
 from gateway.store.postgres_log import LOG_LOCK, LOG_NEWS, read_url, shared_name
@@ -89,19 +88,18 @@ _SESSION_SETTINGS: Final = {
 # Decisions
 
 
-def find_dead(members: Iterable[Member], me: int, *, steady_s: float) -> list[int]:
+def find_dead(members: Iterable[ProcessRecord], me: int, *, steady_s: float) -> list[int]:
     """Return the numbers of the members that are to be removed.
 
     `steady_s`: seconds for which the signs of this process itself have come in time.
     """
     if steady_s < HUNG_S:
         return []
-    limits_s = {(True, True): HUNG_S, (True, False): SILENT_S}
+    limits_s = {"starting": STARTING_S, "cut off": SILENT_S}
     return [
         one.number
         for one in members
-        if one.number != me
-        and one.age_s > limits_s.get((one.is_ready, one.has_session), STARTING_S)
+        if one.number != me and one.age_s > limits_s.get(one.state, HUNG_S)
     ]
 
 
@@ -120,7 +118,7 @@ def _kind(lease: LeaseName) -> str:
 
 
 def find_claims(
-    me: int, members: Sequence[Member], free: Mapping[LeaseName, float]
+    me: int, members: Sequence[ProcessRecord], free: Mapping[LeaseName, float]
 ) -> list[LeaseName]:
     """Return the free leases that this process is to take. `free`: with the seconds for which they
     have been free.
@@ -129,7 +127,7 @@ def find_claims(
     One that is left lying for `CLAIM_S` is for everybody.
     """
     counts = Counter((one.number, _kind(lease)) for one in members for lease in one.leases)
-    numbers = [one.number for one in members if one.is_ready and not one.is_draining]
+    numbers = [one.number for one in members if one.state == "running"]
     claims = []
     for lease, free_s in sorted(free.items()) if me in numbers else ():
         chosen, kind = me, _kind(lease)
@@ -156,18 +154,19 @@ _BEAT: Final = (
 """The sign of life. Its commit does not wait for the disk."""
 _LOCK_KEY: Final = "hashtext({number}::text || ':' || {schema}::text)"
 _MEMBER_FIELDS: Final = (
-    *("number", "name", "host", "pid", "version", "ops", "started", "is_ready", "is_draining"),
-    *("age_s", "has_session"),
+    *("number", "name", "host", "pid", "version", "ops", "started"),
+    *("age_s", "state"),
 )
-"""Fields of `Member`, in the order of the columns of `_READ_MEMBERS` behind the first one."""
+"""Fields of `ProcessRecord`, in the order of the columns of `_READ_MEMBERS` behind the first."""
 _READ_MEMBERS: Final = f"""
-SELECT seen, number, name, host, pid, version, ops, started, ready, draining,
+SELECT seen, number, name, host, pid, version, ops, started,
     extract(epoch FROM clock_timestamp() - seen)::double precision,
-    ({_LOCK_KEY.format(number="number", schema="$1")}::bigint & 4294967295)::oid IN (
+    CASE WHEN NOT ready THEN 'starting'
+    WHEN ({_LOCK_KEY.format(number="number", schema="$1")}::bigint & 4294967295)::oid NOT IN (
         SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = {_MEMBER_LOCK}
             AND objsubid = 2 AND granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    )
+    ) THEN 'cut off' WHEN draining THEN 'stopping' ELSE 'running' END
 FROM process JOIN heartbeat USING (number) ORDER BY number
 """  # noqa: S608 - constants only
 _READ_LEASES: Final = """
@@ -219,7 +218,7 @@ class DatabaseCluster(Cluster):
         self._written = False, False, ""
         """State in the database: whether it has started, and drains, and its `ops`."""
         self._log_listeners: Final = list[Callable[[], None]]()
-        self._members: Sequence[Member] = ()
+        self._members: Sequence[ProcessRecord] = ()
         self._signs: Mapping[int, datetime] = {}
         """When each member gave its last sign of life, by the server's clock."""
         self._leases: Sequence[LeaseRecord] = ()
@@ -341,17 +340,20 @@ class DatabaseCluster(Cluster):
     def takes_turns_of(self, conversation: ConversationId) -> bool:
         return self.holds(lease_of(conversation))
 
-    def describe(self) -> tuple[Sequence[Member], Sequence[LeaseRecord]]:
+    def describe(self) -> ProcessReport:
         later_s = asyncio.get_running_loop().time() - self._read_at
-        return (
-            [replace(one, age_s=one.age_s + later_s) for one in self._members],
-            [
+        return ProcessReport(
+            processes=tuple(
+                one.model_copy(update={"age_s": round(one.age_s + later_s, 1)})
+                for one in self._members
+            ),
+            leases=tuple(
                 one
                 if one.free_s is None
                 else one.model_copy(update={"free_s": one.free_s + later_s})
                 for one in self._leases
                 if one.free_s is None or one.name in self._wanted
-            ],
+            ),
         )
 
     async def confirm(self) -> bool:
@@ -464,9 +466,10 @@ class DatabaseCluster(Cluster):
             held.setdefault(number, set()).add(lease)
         self._signs = {number: seen for seen, number, *_ in members}
         self._members = [
-            Member(
+            ProcessRecord(
                 **dict(zip(_MEMBER_FIELDS, row, strict=True)),
-                leases=frozenset(held.get(row[0], ())),
+                leases=tuple(sorted(held.get(row[0], ()))),
+                answers=row[0] == self.number,
             )
             for _, *row in members
         ]
@@ -543,7 +546,7 @@ class DatabaseCluster(Cluster):
                     one.number,
                     one.name,
                     one.age_s,
-                    "" if one.has_session else ", and its connection is lost",
+                    ", and its connection is lost" if one.state == "cut off" else "",
                 )
         return bool(gone)
 
@@ -657,7 +660,7 @@ class DatabaseCluster(Cluster):
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
-async def read_processes(url: str) -> tuple[Sequence[Member], Sequence[LeaseRecord]]:
+async def read_processes(url: str) -> ProcessReport:
     """Read the processes that share a store, and its leases, from outside. Raises
     StoreUnavailable.
     """

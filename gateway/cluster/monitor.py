@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from gateway.cluster.cluster import CHANNEL_PREFIX, Cluster, Member
+from gateway.cluster.cluster import CHANNEL_PREFIX
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, ConnectionChanged
 from gateway.core.format import format_duration, format_table
@@ -24,7 +24,8 @@ from gateway.core.process_files import (
 from gateway.store import LogEntry, Store
 
 if TYPE_CHECKING:
-    from gateway.core import api_models as models
+    from gateway.cluster.database import DatabaseCluster
+    from gateway.core.api_models import LeaseRecord, ProcessRecord, ProcessReport
 
 logger = logging.getLogger("reverie.ops")
 
@@ -39,7 +40,7 @@ UNSEEN_S: Final = 120.0
 new file a minute late."""
 
 
-def find_unseen(members: Iterable[Member], store: Path, now: datetime) -> str:
+def find_unseen(members: "Iterable[ProcessRecord]", store: Path, now: datetime) -> str:
     """Say which processes are connected to the database, and have no lock beside the store.
 
     The remedy stands behind a semicolon. Empty: none. Blocks for a system call each.
@@ -47,7 +48,7 @@ def find_unseen(members: Iterable[Member], store: Path, now: datetime) -> str:
     found = [
         f"{one.name} on {one.host}"
         for one in members
-        if one.has_session
+        if one.state in ("running", "stopping")
         and (now - one.started).total_seconds() > UNSEEN_S
         and not os.path.lexists(lock_file(process_path(store, one.name)))
     ]
@@ -67,7 +68,7 @@ class ProcessMonitor:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: "DatabaseCluster",
         store: Store,
         clock: Clock,
         platforms: Callable[[], Mapping[ChannelName, str]],
@@ -94,7 +95,7 @@ class ProcessMonitor:
             await self._clock.sleep(LAG_INTERVAL_S)
 
     async def _look_at_directory(self) -> None:
-        members = self._cluster.describe()[0]
+        members = self._cluster.describe().processes
         now, before = self._clock.now(), self._unseen
         self._unseen = await asyncio.to_thread(find_unseen, members, self._store.path, now)
         if self._unseen and not before:
@@ -114,10 +115,10 @@ class ProcessMonitor:
         """Return the channels whose lease this process does not hold, and what keeps it from its
         work, and in part what nobody does.
         """
-        members, leases = self._cluster.describe()
-        return self._list_elsewhere(leases), self._list_problems(members, leases)
+        report = self._cluster.describe()
+        return self._list_elsewhere(report.leases), self._list_problems(report)
 
-    def _list_elsewhere(self, leases: "Iterable[models.LeaseRecord]") -> list[ChannelStats]:
+    def _list_elsewhere(self, leases: "Iterable[LeaseRecord]") -> list[ChannelStats]:
         found = list[ChannelStats]()
         platforms = self._platforms()
         for lease in leases:
@@ -140,10 +141,8 @@ class ProcessMonitor:
             )
         return found
 
-    def _list_problems(
-        self, members: Iterable[Member], leases: "Iterable[models.LeaseRecord]"
-    ) -> list[HealthProblem]:
-        now, me = self._clock.now(), self._find_me(members)
+    def _list_problems(self, report: "ProcessReport") -> list[HealthProblem]:
+        now, me = self._clock.now(), _find_me(report)
         found = [
             HealthProblem(
                 what=f"lease:{one.name}",
@@ -152,7 +151,7 @@ class ProcessMonitor:
                 "could not)",
                 partial=True,
             )
-            for one in leases
+            for one in report.leases
             if one.free_s is not None and one.free_s > FREE_S
         ]
         if self._unseen:
@@ -167,11 +166,11 @@ class ProcessMonitor:
                 "this process is no member of the gateway: it starts, or was removed by the others"
             )
             found.append(HealthProblem(what="process", since=now, reason=text))
-        elif not me.is_ready:
+        elif me.state == "starting":
             found.append(
                 HealthProblem(what="process", since=me.started, reason="this process is starting")
             )
-        elif me.is_draining:
+        elif me.state == "stopping":
             found.append(
                 HealthProblem(
                     what="process", since=now, reason="this process stops, and takes nothing new"
@@ -184,21 +183,22 @@ class ProcessMonitor:
             )
         return found
 
-    def _find_me(self, members: Iterable[Member]) -> Member | None:
-        return next((one for one in members if one.number == self._cluster.number), None)
-
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics of this process among the others."""
-        members, leases = self._cluster.describe()
-        me = self._find_me(members)
+        report = self._cluster.describe()
+        me = _find_me(report)
         rows: list[tuple[str, str, float | None]] = [
-            ("processes", "Processes of the gateway that are there.", len(members)),
+            ("processes", "Processes of the gateway that are there.", len(report.processes)),
             (
                 "leases_held",
                 "Leases of channels, agents and upkeep that this process holds.",
                 len(me.leases) if me is not None else 0,
             ),
-            ("leases_free", "Leases that no process holds.", sum(not one.holder for one in leases)),
+            (
+                "leases_free",
+                "Leases that no process holds.",
+                sum(not one.holder for one in report.leases),
+            ),
             (
                 "log_lag_entries",
                 "Entries of the log that this process had not read yet, each 5 seconds.",
@@ -207,7 +207,7 @@ class ProcessMonitor:
             (
                 "process_draining",
                 "1 while this process stops.",
-                me is not None and me.is_draining,
+                me is not None and me.state == "stopping",
             ),
             (
                 "process_sign_age_seconds",
@@ -221,54 +221,15 @@ class ProcessMonitor:
         yield CounterMetricFamily("reverie_leases_taken", taken, value=self._cluster.taken_leases)
 
 
+def _find_me(report: "ProcessReport") -> "ProcessRecord | None":
+    return next((one for one in report.processes if one.answers), None)
+
+
 _COLUMNS = ("process", "state", "last sign", "running for", "holds", "host", "address", "version")
 _LEASE_COLUMNS = ("lease", "holder", "since")
 
 
-def build_process_report(
-    described: "tuple[Sequence[Member], Sequence[models.LeaseRecord]]",
-    *,
-    me: int = 0,
-    lag: int | None = None,
-) -> "models.ProcessReport":
-    """Build the report from what `Cluster.describe` returns.
-
-    `me`: number of this process. `lag`: see there.
-    """
-    from gateway.core import api_models as models  # noqa: PLC0415 - most processes share nothing
-
-    members, leases = described
-    return models.ProcessReport(
-        processes=tuple(
-            models.ProcessRecord(
-                number=one.number,
-                name=one.name,
-                host=one.host,
-                ops=one.ops,
-                pid=one.pid,
-                version=one.version,
-                started=one.started,
-                age_s=round(one.age_s, 1),
-                state=_find_state(one),
-                leases=tuple(sorted(one.leases)),
-                answers=one.number == me,
-            )
-            for one in members
-        ),
-        leases=tuple(leases),
-        log_lag=lag,
-    )
-
-
-def _find_state(one: Member) -> "models.ProcessState":
-    if not one.has_session:
-        return "cut off"
-    if not one.is_ready:
-        return "starting"
-    return "stopping" if one.is_draining else "running"
-
-
-def render_process_report(report: "models.ProcessReport", now: datetime) -> list[str]:
+def render_process_report(report: "ProcessReport", now: datetime) -> list[str]:
     """Render as two tables: the processes, and their leases."""
     rows = [
         (
@@ -296,10 +257,3 @@ def render_process_report(report: "models.ProcessReport", now: datetime) -> list
     ]
     lines = format_table([_COLUMNS, *rows]) if rows else []
     return lines + (format_table([_LEASE_COLUMNS, *leases]) if leases else [])
-
-
-def describe_cluster(cluster: Cluster, lag: int | None = None) -> "models.ProcessReport | None":
-    """Return what this process knows of all. None: it is the only one, and shares nothing."""
-    if not cluster.is_shared:
-        return None
-    return build_process_report(cluster.describe(), me=cluster.number, lag=lag)

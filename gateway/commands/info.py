@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 from channels.base import CanPage, CommandCompletion, HasPlaceNames
 from gateway import __version__
 from gateway.access.texts import render_identity
-from gateway.cluster.monitor import describe_cluster, render_process_report
+from gateway.cluster.monitor import render_process_report
 from gateway.commands import help  # noqa: A004 - the command has this name
 from gateway.commands.context import (
     CommandCall,
@@ -207,9 +207,7 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
         for one in shown
     ]
     report = (
-        describe_cluster(context.gateway.channels.cluster)
-        if call.global_role in ADMIN_ROLES
-        else None
+        context.gateway.channels.cluster.describe() if call.global_role in ADMIN_ROLES else None
     )
     if report is None:
         return done("\n".join(lines + states))

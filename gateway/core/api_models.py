@@ -129,17 +129,21 @@ class StoreSize(ApiModel):
 
 
 ProcessState = Literal["starting", "running", "stopping", "cut off"]
-"""`cut off`: its connection to the database is lost."""
+"""`starting`: it takes no lease yet. `stopping`: it takes nothing new. `cut off`: its connection to
+the database is lost."""
 
 
 class ProcessRecord(ApiModel):
     """One of the processes that share the store."""
 
     number: int
+    """Fencing token, larger than that of every earlier process: the store takes no entry of one
+    that was removed."""
     name: str
+    """Name for people: of `--name`, or host and process id."""
     host: str
     ops: str = ""
-    """Address of its HTTP server. Empty: it has none."""
+    """Address of its HTTP server. Empty: it has none, or does not listen yet."""
     pid: int
     version: str
     started: Time
@@ -170,7 +174,7 @@ class ProcessReport(ApiModel):
 
     processes: tuple[ProcessRecord, ...]
     leases: tuple[LeaseRecord, ...]
-    log_lag: int | None
+    log_lag: int | None = None
     """Entries of the log that the process that tells had not read yet. None: not known."""
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import httpx
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.cluster.cluster import Cluster
+from gateway.cluster.database import DatabaseCluster
 from gateway.cluster.monitor import ProcessMonitor
 from gateway.core.clock import SystemClock
 from gateway.store import Store
@@ -91,9 +91,9 @@ async def shown(tmp: Path) -> list[Metric]:
             base_url=f"http://127.0.0.1:{port}", trust_env=False
         ) as client:
             text = (await client.get("/metrics")).text
-        registry = CollectorRegistry()
+        registry, cluster = CollectorRegistry(), DatabaseCluster("postgresql://localhost/unused")
         async with await Store.open(tmp / "unused.db", SystemClock()) as store:
-            registry.register(ProcessMonitor(Cluster(), store, SystemClock(), dict))
+            registry.register(ProcessMonitor(cluster, store, SystemClock(), dict))
             several = [replace_told(one) for one in scraped(generate_latest(registry).decode())]
         return sorted([*scraped(text), *several])
 

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 
 from gateway.cluster.cluster import Cluster, LeaseListener, LeaseName, lease_of
+from gateway.core.api_models import ProcessReport
 from gateway.core.clock import Clock
 from gateway.core.events import ConversationId
 from gateway.store import ServerStore, Store
@@ -31,6 +32,9 @@ class ManualCluster(Cluster):
 
     def takes_turns_of(self, conversation: ConversationId) -> bool:
         return self.holds(lease_of(conversation))
+
+    def describe(self) -> ProcessReport:
+        return ProcessReport(processes=(), leases=())
 
     async def confirm(self) -> bool:
         return not self.gone.is_set()

@@ -29,7 +29,6 @@ from agent.cache.plan import PlannedRequest
 from agent.cache.state import PromptSegment
 from agent.models.base import MessagePart, ModelRequest, TextPart
 from gateway import __version__
-from gateway.cluster.monitor import describe_cluster
 from gateway.commands.definition import format_arg
 from gateway.commands.services import Services
 from gateway.context.observer import RunningTurn
@@ -147,7 +146,9 @@ class Api:
         reader = await self.open_reader()
         spent = await reader.spending_sums("all", since=now.date().isoformat())
         growth = await reader.growth(now)
-        lag = self._processes.lag if self._processes is not None else None
+        processes = self.gateway.channels.cluster.describe()
+        if processes is not None and self._processes is not None:
+            processes = processes.model_copy(update={"log_lag": self._processes.lag})
         return models.GatewayStatus(
             version=__version__,
             started=snapshot.started,
@@ -169,7 +170,7 @@ class Api:
                 build_running_turn(one, one.since)
                 for one in sorted(self.turn_tracker.running, key=lambda one: one.since)
             ),
-            processes=describe_cluster(self.gateway.channels.cluster, lag),
+            processes=processes,
         )
 
     @route("GET", "/api/channels")

@@ -484,7 +484,9 @@ async def _status_beside_a_process(store: ServerStore, ctl: Ctl) -> list[str]:
     cluster = await DatabaseCluster.join(store.url, name="elsewhere")
     try:
         async with asyncio.timeout(60):
-            while not any(one.has_session for one in (await read_processes(store.url))[0]):
+            while all(
+                one.state == "cut off" for one in (await read_processes(store.url)).processes
+            ):
                 await asyncio.sleep(0.01)
         return await asyncio.to_thread(ctl, "status")
     finally:

@@ -83,7 +83,10 @@ class Group:
         made = await self.join(name)
         await made.start(services or Services(), leases)
         await until(
-            lambda: any(one.number == made.number and one.is_ready for one in made.describe()[0])
+            lambda: any(
+                one.number == made.number and one.state == "running"
+                for one in made.describe().processes
+            )
         )
         return made
 
@@ -158,12 +161,12 @@ async def group(postgresql: PostgresServer) -> AsyncIterator[Group]:
 
 def holder(cluster: DatabaseCluster, lease: LeaseName) -> str:
     """The name of the holder. Empty: nobody is."""
-    return {one.name: one.holder for one in cluster.describe()[1]}.get(lease, "")
+    return {one.name: one.holder for one in cluster.describe().leases}.get(lease, "")
 
 
 def members(cluster: DatabaseCluster) -> list[str]:
     """The names of all processes, as last read."""
-    return [one.name for one in cluster.describe()[0]]
+    return [one.name for one in cluster.describe().processes]
 
 
 # Members and leases
@@ -172,7 +175,7 @@ def members(cluster: DatabaseCluster) -> list[str]:
 async def test_members_see_each_other_and_share_the_leases(group: Group) -> None:
     services = Services()
     first = await group.join("first")
-    assert [(one.name, one.is_ready) for one in first.describe()[0]] == [("first", False)]
+    assert [(one.name, one.state) for one in first.describe().processes] == [("first", "starting")]
     leases = ["agent:x", "channel:a", "channel:b", "upkeep"]
     await first.start(services, leases)
     await until(lambda: services.told == [f"+{lease}" for lease in leases])
@@ -184,13 +187,15 @@ async def test_members_see_each_other_and_share_the_leases(group: Group) -> None
     await until(lambda: holder(first, "channel:c") == holder(first, "agent:y") == "second")
     assert holder(second, "channel:b") == "first"
     await until(lambda: len(members(first)) == 2)
-    there, held = first.describe()
-    assert [(one.name, one.pid, one.is_ready, one.has_session) for one in there] == [
-        ("first", os.getpid(), True, True),
-        ("second", os.getpid(), True, True),
+    report = first.describe()
+    assert [(one.name, one.pid, one.state) for one in report.processes] == [
+        ("first", os.getpid(), "running"),
+        ("second", os.getpid(), "running"),
     ]
-    assert all(0 <= one.age_s < 60 for one in there)
-    assert [(one.name, one.free_s) for one in held] == [(name, None) for name in sorted(leases)]
+    assert all(0 <= one.age_s < 60 for one in report.processes)
+    assert [(one.name, one.free_s) for one in report.leases] == [
+        (name, None) for name in sorted(leases)
+    ]
 
 
 async def test_draining_gives_everything_to_the_others(group: Group) -> None:
@@ -203,7 +208,9 @@ async def test_draining_gives_everything_to_the_others(group: Group) -> None:
     draining = asyncio.create_task(first.drain())
     await until(lambda: {"-channel:a", "-agent:x"} <= {*services.told})
     await until(
-        lambda: next(one for one in second.describe()[0] if one.number == first.number).is_draining
+        lambda: (
+            ("first", "stopping") in [(one.name, one.state) for one in second.describe().processes]
+        )
     )
     assert first.holds("channel:a"), "until its work has ended"
     assert others.told == []
@@ -255,7 +262,7 @@ async def test_a_hanging_process_is_removed_and_knows_it_when_it_goes_on(group: 
     hung = await group.program("hung", "channel:a")
     other = await group.started("other", "channel:a")
     await until(lambda: holder(other, "channel:a") == "hung")
-    number = min(one.number for one in other.describe()[0])
+    number = min(one.number for one in other.describe().processes)
     hung.send_signal(signal.SIGSTOP)
     await until(lambda: other.holds("channel:a"))
     name = shared_name(group.schema, number)
@@ -304,7 +311,7 @@ async def test_a_hanging_process_that_holds_the_lock_of_the_log_is_removed(group
     hung = await group.program("hung", "channel:a")
     other = await group.started("other", "channel:a")
     await until(lambda: holder(other, "channel:a") == "hung")
-    number = min(one.number for one in other.describe()[0])
+    number = min(one.number for one in other.describe().processes)
     writer = await psycopg.AsyncConnection.connect(
         group.url, application_name=shared_name(group.schema, number), autocommit=True
     )
@@ -362,7 +369,7 @@ async def test_nobody_is_judged_by_who_was_silent_itself(group: Group) -> None:
         await until(lambda: group.execute(silent), every_s=0.2)
         for pid in of_second:
             os.kill(pid, signal.SIGCONT)
-        await until(lambda: second.describe()[0][1].age_s < 2)
+        await until(lambda: second.describe().processes[1].age_s < 2)
     finally:
         for pid in of_first + of_second:
             os.kill(pid, signal.SIGCONT)

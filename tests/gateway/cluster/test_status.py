@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from channels.aio import cancel_and_wait
-from gateway.cluster.cluster import LeaseName, Member, channel_lease
+from gateway.cluster.cluster import LeaseName, channel_lease
 from gateway.cluster.database import DatabaseCluster, read_processes
-from gateway.cluster.monitor import ProcessMonitor, build_process_report, render_process_report
+from gateway.cluster.monitor import ProcessMonitor, render_process_report
 from gateway.config.models import OpsConfig
-from gateway.core.api_models import LeaseRecord
+from gateway.core.api_models import LeaseRecord, ProcessRecord, ProcessReport
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName, ConnectionChanged, EventId
 from gateway.core.metrics import GatewayStats
@@ -34,40 +33,25 @@ from tests.kits.store import NOW, open_shared
 from tests.servers.real_postgresql import PostgresServer
 
 IRC, OTHER = ChannelName("irc.main"), ChannelName("irc.other")
-FIRST = Member(
+FIRST = ProcessRecord(
     number=3,
     name="process-1",
     started=NOW,
-    leases=frozenset({"channel:irc.main"}),
+    leases=("channel:irc.main",),
     host="a",
     pid=7,
     version="1.0",
     age_s=0.44,
-    has_session=True,
-    is_ready=True,
+    state="running",
+    answers=True,
     ops="http://a:9090",
 )
-
-
-@pytest.mark.parametrize(
-    ("changes", "state"),
-    [
-        ({}, "running"),
-        ({"is_ready": False}, "starting"),
-        ({"is_draining": True}, "stopping"),
-        ({"has_session": False}, "cut off"),
-    ],
-)
-def test_the_state_of_a_process_is_one_word(changes: dict[str, bool], state: str) -> None:
-    (found,) = build_process_report(([replace(FIRST, **changes)], [])).processes  # type: ignore[arg-type]
-    assert found.state == state
 
 
 def test_a_report_shows_who_holds_what_and_the_last_take_over() -> None:
     held = LeaseRecord(name="channel:irc.main", holder=FIRST.name, since=NOW, free_s=None)
     free = LeaseRecord(name="agent:reverie", holder="", since=None, free_s=12.4)
-    report = build_process_report(([FIRST], [held, free]), me=3, lag=2)
-    assert (report.log_lag, report.processes[0].answers) == (2, True)
+    report = ProcessReport(processes=(FIRST,), leases=(held, free))
     shown = [line.split("  ") for line in render_process_report(report, NOW + timedelta(minutes=3))]
     rows = [[cell.strip() for cell in line if cell.strip()] for line in shown]
     assert rows[1] == [
@@ -144,7 +128,7 @@ async def test_each_process_tells_of_itself_and_of_the_others(
         await first.cluster.start(Services(), [lease])
         await until(lambda: first.cluster.holds(lease))
         await second.cluster.start(Broken(), [lease])
-        await until(lambda: any(one.holder for one in second.cluster.describe()[1]))
+        await until(lambda: any(one.holder for one in second.cluster.describe().leases))
         first.stats.add_channel(IRC, "irc", NOW)
         assert second.stats.snapshot().channels[0].state == "connecting"
         up = ConnectionChanged(id=EventId("l"), channel=IRC, up=True, reason="", sent=NOW)
@@ -161,12 +145,12 @@ async def test_each_process_tells_of_itself_and_of_the_others(
         assert "reverie_processes 2.0\n" in second.metrics
         assert "reverie_leases_held 1.0\n" in first.metrics
         assert "reverie_leases_taken_total 1.0\n" in first.metrics
-        members, leases = await read_processes(url)
-        assert [(one.name, one.is_ready) for one in members] == [
-            ("process-1", True),
-            ("process-2", True),
+        report = await read_processes(url)
+        assert [(one.name, one.state) for one in report.processes] == [
+            ("process-1", "running"),
+            ("process-2", "running"),
         ]
-        assert [(one.name, one.holder) for one in leases] == [(lease, "process-1")]
+        assert [(one.name, one.holder) for one in report.leases] == [(lease, "process-1")]
 
         await first.cluster.drain()
         await until(lambda: first.problems == ["this process stops, and takes nothing new"])
@@ -185,7 +169,7 @@ async def test_each_process_tells_the_others_where_its_metrics_are(
         stack.push_async_callback(asyncio.to_thread, postgresql.drop, "addresses")
         one = await opened(stack, url, tmp_path, "process-1")
         other = await opened(stack, url, tmp_path, "process-2")
-        assert [status.ops for status in other.cluster.describe()[0]] == ["", ""]
+        assert [status.ops for status in other.cluster.describe().processes] == ["", ""]
         for process, host in ((one, "127.0.0.1"), (other, "0.0.0.0")):
             config, metrics = (
                 OpsConfig(host=host, port=0),
@@ -202,19 +186,23 @@ async def test_each_process_tells_the_others_where_its_metrics_are(
         for process in (one, other):
             await process.cluster.start(Services(), [])
         await until(
-            lambda: [bool(status.ops) for status in one.cluster.describe()[0]] == [True, True]
+            lambda: (
+                [bool(status.ops) for status in one.cluster.describe().processes] == [True, True]
+            )
         )
         await until(
-            lambda: [bool(status.ops) for status in other.cluster.describe()[0]] == [True, True]
+            lambda: (
+                [bool(status.ops) for status in other.cluster.describe().processes] == [True, True]
+            )
         )
-        first, second = [status.ops for status in other.cluster.describe()[0]]
+        first, second = [status.ops for status in other.cluster.describe().processes]
         assert second.startswith(f"http://{socket.gethostname()}:"), "it listens everywhere"
         async with httpx.AsyncClient(trust_env=False) as client:
             assert "reverie_processes 2.0" in (await client.get(f"{first}/metrics")).text
             assert (
                 await client.get(f"http://127.0.0.1:{second.rpartition(':')[2]}/health")
             ).is_success
-        assert [status.ops for status in (await read_processes(url))[0]] == [first, second]
+        assert [status.ops for status in (await read_processes(url)).processes] == [first, second]
 
 
 @pytest.mark.integration
@@ -237,7 +225,9 @@ async def test_a_process_tells_of_another_one_that_does_not_use_its_directory(
         await database.execute("UPDATE process SET started = started - interval '1 hour'")
         hour = timedelta(hours=1)
         await until(
-            lambda: all(SystemClock().now() - m.started > hour for m in one.cluster.describe()[0])
+            lambda: all(
+                SystemClock().now() - m.started > hour for m in one.cluster.describe().processes
+            )
         )
         stack.push_async_callback(cancel_and_wait, asyncio.create_task(one.monitor.run()))
         await until(lambda: bool(one.stats.snapshot().problems))
