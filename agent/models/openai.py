@@ -116,7 +116,8 @@ class OpenAIDialect:
     is_openai: bool = False
     """True for OpenAI itself."""
     takes_breakpoints: bool = False
-    """True: it caches at breakpoints."""
+    """True: it caches at breakpoints, written as OpenAI's, or at another server as Anthropic's:
+    OpenRouter passes those on (openrouter.ai/docs, prompt-caching)."""
     takes_max_completion_tokens: bool = False
     """True: it takes `max_completion_tokens`, not `max_tokens`."""
     dropped_fields: frozenset[str] = frozenset()
@@ -137,10 +138,11 @@ def find_dialect(
 ) -> OpenAIDialect:
     """Return the dialect of the server `where` (host and port) for `model`."""
     openai = _OPENAI_HOSTS.fullmatch(where) is not None
+    routed_claude = where == "openrouter.ai" and model.startswith("anthropic/")
     return OpenAIDialect(
         is_openai=openai,
         takes_max_completion_tokens=openai,
-        takes_breakpoints=openai and bool(_BREAKPOINT_MODELS.match(model)),
+        takes_breakpoints=routed_claude or (openai and bool(_BREAKPOINT_MODELS.match(model))),
         identity_in=identity_in,
     )
 
@@ -201,7 +203,7 @@ def build_chat_request(request: ModelRequest, *, model: str, dialect: OpenAIDial
         body["reasoning_effort"] = "low"
     if dialect.is_openai:
         body["prompt_cache_key"] = request.shared_key
-    if dialect.takes_breakpoints and request.breakpoints:
+    if dialect.is_openai and dialect.takes_breakpoints and request.breakpoints:
         body["prompt_cache_options"] = {"mode": "explicit"}  # only planned breakpoints are written
     return body
 
@@ -233,7 +235,8 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
         else {}
     )
     head = [
-        _text_part(text if not index else f"\n\n{text}", marks.get(("block", index)))
+        _text_part(text if not index else f"\n\n{text}")
+        | _breakpoint_field(marks.get(("block", index)), dialect)
         for index, text in enumerate(block.text for block in request.blocks)
     ]
     pieces, last_role = list[bytes](), "system"
@@ -309,8 +312,8 @@ def _user_messages(
         else:
             continue
         last = piece if index < stable else last
-    if last is not None and lifetime is not None and last.get("text") != "":
-        last |= _breakpoint_field(lifetime)
+    if last is not None and last.get("text") != "":
+        last |= _breakpoint_field(lifetime, dialect)
     for message in messages:
         content = message["content"]
         assert isinstance(content, list)
@@ -384,8 +387,8 @@ def _wire_id(written: str, dialect: OpenAIDialect) -> str:
     return hashlib.sha256(written.encode("utf-8", "surrogatepass")).hexdigest()[:9]
 
 
-def _text_part(text: str, lifetime: str | None = None) -> Json:
-    return {"type": "text", "text": text} | (_breakpoint_field(lifetime) if lifetime else {})
+def _text_part(text: str) -> Json:
+    return {"type": "text", "text": text}
 
 
 def _join_after(before: list[Json], piece: Json) -> Json:
@@ -393,7 +396,11 @@ def _join_after(before: list[Json], piece: Json) -> Json:
     return piece | {"text": f"\n\n{piece['text']}"} if before and piece["type"] == "text" else piece
 
 
-def _breakpoint_field(lifetime: str) -> Json:
+def _breakpoint_field(lifetime: str | None, dialect: OpenAIDialect) -> Json:
+    if lifetime is None:
+        return {}
+    if not dialect.is_openai:
+        return {"cache_control": {"type": "ephemeral", "ttl": lifetime}}
     return {"prompt_cache_breakpoint": {"mode": "explicit", "ttl": _LIFETIMES[lifetime]}}
 
 

@@ -401,6 +401,8 @@ def words(content: Any) -> str:
         ("api.openai.com", "gpt-4o", (True, False)),
         ("127.0.0.1:8000", "gpt-6-astra", (False, False)),
         ("api.openai.com.example.org", "gpt-6-astra", (False, False)),
+        ("openrouter.ai", "anthropic/claude-sonnet-5.5", (False, True)),
+        ("openrouter.ai", "openai/gpt-6-astra", (False, False)),
     ],
 )
 def test_who_is_told_what_to_cache(where: str, model: str, expected: tuple[bool, bool]) -> None:
@@ -424,6 +426,10 @@ def test_marks_become_breakpoints_and_only_those_are_written() -> None:
         words(m["content"]) for m in wire(asked)
     ]
     assert breakpoints(wire(asked)) == []
+    routed = wire(asked, OpenAIDialect(takes_breakpoints=True))
+    marked = [piece.pop("cache_control", None) for piece in routed[0]["content"]]
+    assert [mark and mark["ttl"] for mark in marked] == [None, "1h", None, "5m"]
+    assert [words(m["content"]) for m in routed] == [words(m["content"]) for m in messages]
 
 
 @pytest.mark.parametrize("dialect", [PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)])
