@@ -116,7 +116,6 @@ class FoldEconomics:
     """
 
     gain: int
-    """Tokens that go."""
     rent: float
     """Tokens that could have gone, times the requests that repeated them in the meantime, the
     coming turn's included."""

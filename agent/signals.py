@@ -50,13 +50,11 @@ class DmnPolicy:
     """Settings of the network, made by the operator."""
 
     inner: ConversationId
-    """Conversation of the agent with itself."""
     engaged_s: float = 5.0
     working_s: float = 3.0
     foraging_s: float = 30.0
     resting_s: float = 300.0
     dreaming_s: float = 600.0
-    """Longest duration of a dream."""
     max_autonomous_turns: int = 20
     """Limit of autonomous turns in a row. A message from a person resets the count."""
     daily_turns: int = 200
@@ -107,7 +105,6 @@ class PutOffQuestion:
     conversation: ConversationId
     direct: bool
     model: str = ""
-    """Model that it waits for."""
     wait_s: float
     """Time after which it is asked again."""
     failed: datetime | None = None
@@ -121,7 +118,6 @@ class DmnState:
 
     mode: DmnMode = DmnMode.RESTING
     running: tuple[ConversationId, ...] = ()
-    """Conversations with a turn under way."""
     chats: tuple[ConversationId, ...] = ()
     """Subset of `running`: direct chats in which a person wrote."""
     waiting: tuple[PendingTurn, ...] = ()
@@ -132,7 +128,6 @@ class DmnState:
     """Conversations whose last turn left work open and did not yield. The next tick continues
     them."""
     low: tuple[ConversationId, ...] = ()
-    """Conversations with pending low notifications."""
     low_since: datetime | None = None
     """Time since which one of them waits. None: none does."""
     spared: bool = False
@@ -145,7 +140,6 @@ class DmnState:
     day: str = ""
     """UTC date of the next three fields."""
     turns_today: int = 0
-    """Autonomous turns of that day."""
     foraged_today: int = 0
     """Those of them that only low notifications caused."""
     spent_up: bool = False
@@ -164,7 +158,6 @@ class DmnState:
     dreamt: datetime | None = None
     """Start of the last dream. None: none yet."""
     put_off: tuple[PutOffQuestion, ...] = ()
-    """Questions that wait for a model."""
     answers: Mapping[str, datetime] = field(default_factory=dict)
     """Model -> start of the newest turn that it has answered since the process began."""
     outages: Mapping[str, Outage] = field(default_factory=dict)
@@ -182,7 +175,6 @@ class Noticed:
     type: str = ""
     """Dotted type. Empty: several types, or no longer known."""
     direct: bool = False
-    """True: a direct chat."""
     arrivals: ArrivalPolicy = "steer"
     trusted: bool = False
     """True: the sender is an owner or admin, whose message ends a pause."""

@@ -84,9 +84,7 @@ class SummaryDraft:
     """Judgement of an answer. Either `text` or `reason` is empty."""
 
     text: str = ""
-    """Summary."""
     reason: str = ""
-    """Reason why there is no summary, in words."""
     hint: str = ""
     """Correction for the model if it is asked again."""
 

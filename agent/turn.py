@@ -212,7 +212,6 @@ class _TurnLoop:
         self._results: dict[str, tuple[ToolResult, int]] = {}
         """Newest result of each call, and the number of times that it was carried out, by key."""
         self._call_counts = Counter[str]()
-        """Number of times that each call was made, by its key."""
 
     async def handle_answer(self, answer: ModelAnswer) -> TurnOutcome | None:
         """Act on an answer. Return how the turn ended, or None if it goes on."""

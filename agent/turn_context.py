@@ -300,7 +300,6 @@ class TurnHost:
     budget_tokens = NO_LIMIT
     """Tokens of all results together that the model may receive."""
     max_result_tokens = NO_LIMIT
-    """Limit of tokens of one result."""
     is_addressed = False
     """True: `fetch_arrivals` has returned a message to the agent, which must be answered before the
     agent rests."""
@@ -358,7 +357,6 @@ class _ShownResult:
     source: EvidenceRef | None
     """Place of the whole. None: `result` is the whole, or the whole is lost."""
     total_chars: int
-    """Characters of the whole."""
 
 
 class ResultTruncator:

@@ -106,12 +106,10 @@ class TurnSizes:
     """Size with no result spared."""
     summed: int
     form: TurnForm = TurnForm.WHOLE
-    """Present form."""
     results: tuple[int, ...] = ()
     """Savings by each result that trimming would clear, oldest first; together at most `whole -
     trimmed`. Other savings by trimming (ephemeral calls) are not included."""
     requests: int = 1
-    """Model requests of the turn."""
     is_in_journal: bool = False
     """True: the newest journal entry of this place was written after the turn ended."""
 

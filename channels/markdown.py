@@ -84,8 +84,6 @@ def _merge_runs(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:
 
 
 class _RunWriter:
-    """Converter of parsed blocks into runs, in one pass."""
-
     def __init__(self, lines: Sequence[str]) -> None:
         self.runs: list[TextRun] = []
         self._lines = lines

@@ -495,8 +495,6 @@ class PromptCache:
 
 
 class _IdleKey(NamedTuple):
-    """Idle conversation of an agent with a model."""
-
     model: PromptCache
     agent: str
     place: str

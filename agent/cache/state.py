@@ -74,7 +74,6 @@ class Gaps(NamedTuple):
     """Gaps between the requests of one prefix, newer ones weighing more."""
 
     last_s: float = 0.0
-    """Time of the last request."""
     lengths: tuple[float, ...] = (0.0,) * len(_PRESUMED_GAPS)
     """Gaps by length: shorter than each of `LENGTHS_S`, and longer."""
 
@@ -153,7 +152,6 @@ class Cadence:
     _by_conversation: LruDict[str, Gaps] = field(default_factory=LruDict)
 
     def observe_request(self, conversation: str, at_s: float) -> None:
-        """Add a request."""
         own, shared, gap_s = self._by_conversation.get(conversation), self.shared, inf
         if own is not None:
             gap_s = at_s - own.last_s

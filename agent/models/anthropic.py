@@ -224,7 +224,6 @@ class AnthropicResponse:
         )
 
     def text(self) -> str:
-        """Return the text of all blocks."""
         texts = (
             block.get("text")
             for _, block in sorted(self._blocks.items())

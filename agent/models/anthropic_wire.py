@@ -59,7 +59,6 @@ class ThinkingAnswer:
     """Suffix of the request that it answered: the thinking is bound to it, too."""
     text: str
     calls: tuple[ToolCall, ...]
-    """At least one."""
     content: Sequence[Json] = field(repr=False)
     """Content blocks as they came."""
 
@@ -92,7 +91,6 @@ class ThinkingStore:
         return answer if (answer.text, answer.calls) == (text, calls) else None
 
     def remember(self, answer: ThinkingAnswer, conversation: Sequence[ModelMessage]) -> None:
-        """Remember an answer to `conversation`."""
         loop = conversation[find_tool_loop_start(conversation) :]
         calls = [part for said in loop for part in said.parts if isinstance(part, ToolCall)]
         given_up = any(self._answers.get(call.id, answer) is None for call in calls)

@@ -73,7 +73,6 @@ class ToolResult:
 
 
 MessagePart = TextPart | Image | ToolCall | ToolResult
-"""Part of a message."""
 
 
 @frozen

@@ -381,7 +381,6 @@ class _Attempt:
     """One request to one model, and as much of its answer as has come."""
 
     def __init__(self, candidate: Candidate, lost: Sequence[RequestUsage]) -> None:
-        """`lost`: accounts of earlier attempts."""
         self._candidate = candidate
         self._lost = lost
         self._sent: tuple[PromptCache, PlannedRequest] | None = None

@@ -277,8 +277,6 @@ _CUT_ENDING = (SseEvent(name="", data='{"candidates": [{"finishReason": "MAX_TOK
 
 
 class _Answer:
-    """State of one response while it streams."""
-
     def __init__(self, *, model: str) -> None:
         self._asked_model = self._model = model
         self.text_halves = HalfJoiner()

@@ -120,8 +120,6 @@ _STATUS_BY_TYPE: dict[str, int] = {
 
 
 class _ErrorBody(NamedTuple):
-    """Fields of an error body."""
-
     message: str
     codes: tuple[str, ...] = ()
     request_id: str = ""

@@ -114,14 +114,11 @@ class OpenAIDialect:
     """Differences between one server and the others."""
 
     is_openai: bool = False
-    """True for OpenAI itself."""
     takes_breakpoints: bool = False
     """True: it caches at breakpoints, written as OpenAI's, or at another server as Anthropic's:
     OpenRouter passes those on (openrouter.ai/docs, prompt-caching)."""
     takes_max_completion_tokens: bool = False
-    """True: it takes `max_completion_tokens`, not `max_tokens`."""
     dropped_fields: frozenset[str] = frozenset()
-    """Fields that it does not take."""
     wants_thinking: bool = False
     """True: it wants the thinking of all answers back. False: at most that of the tool loop under
     way."""
@@ -840,7 +837,6 @@ class OpenAIModel(RemoteModel):
         yield replace(end, may_leak_calls=self._may_leak_calls, ephemeral_from=ephemeral_from)
 
     def build_body(self, request: ModelRequest) -> Json:
-        """Return the body of the HTTP request."""
         body = (
             build_chat_request(request, model=self._model, dialect=self._dialect) | self._sampling
         )

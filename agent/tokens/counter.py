@@ -55,7 +55,6 @@ build-with-claude/pdf-support)."""
 
 
 CountText = Callable[[str], int]
-"""Counts the tokens of a text."""
 
 
 def estimate_tokens(text: str) -> int:
@@ -217,7 +216,6 @@ class PromptSize:
 
     tools: int
     blocks: tuple[int, ...]
-    """Tokens of each block."""
     conversation: tuple[int, ...]
     """Tokens of each `ModelMessage`."""
     now: int
@@ -226,7 +224,6 @@ class PromptSize:
     """Tokens of the images in the conversation. They follow from pixels, so no tokenizer's ratio
     applies to them."""
     total: int
-    """Tokens of the whole prompt."""
 
 
 def measure_prompt(request: ModelRequest, count: CountText = count_heuristically) -> PromptSize:

@@ -170,7 +170,6 @@ def _replace_macros(value: object, name: str) -> str:
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_TEXT_BYTES = 4_000_000
-"""Limit of a card's text."""
 _CHUNK_HEAD = struct.Struct(">I4s")
 _CRC_BYTES = 4
 

@@ -179,8 +179,6 @@ _MAX_PUBLIC_POSTS = 1000
 
 @dataclass(slots=True, eq=False)
 class _PendingInteraction:
-    """Interaction that waits for its answer."""
-
     application: str
     token: str
     is_private: bool

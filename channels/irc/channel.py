@@ -113,7 +113,6 @@ class IrcChannel:
         """Set while parts can be sent."""
         self._up: bool | None = None
         self._up_s = 0.0
-        """Time when the connection came up last."""
 
     def split(self, post: Post) -> tuple[str, ...]:
         pages, state = self._paginate(post), self._session and self._session.state

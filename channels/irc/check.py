@@ -111,8 +111,6 @@ async def probe_irc(
 
 
 class _IrcProbeSession:
-    """State of one login."""
-
     def __init__(self, config: IrcConfig, found: FindingCollector, known: Container[str]) -> None:
         self._config, self._found, self._known = config, found, known
         self._connection = IrcConnection(self.on_line, self.mark_lost)

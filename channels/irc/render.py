@@ -143,8 +143,6 @@ def paginate(
 
 
 class _LineWriter:
-    """Builder of lines from runs."""
-
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._line: list[str] = []

@@ -225,7 +225,6 @@ class TelegramApi:
         }
         self._updates_request = TelegramUpdatesRequest(connection_pool_size=1, **settings)
         self.file_base_url = f"{base}/file/bot{self._token}/"
-        """Prefix of all file addresses."""
         with self.redact_logs():  # the library logs its addresses as it is made
             self.bot = TelegramBot(
                 self._token,
@@ -279,7 +278,6 @@ class TelegramApi:
                 await asyncio.gather(*map(answer, taps), return_exceptions=True)
 
     def redact(self, text: object) -> str:
-        """Return `text` without our secrets."""
         redacted = str(text)
         for secret in self._secrets:
             redacted = redacted.replace(secret, "<secret>")

@@ -72,7 +72,6 @@ class TelegramReceiver:
         )
         self._members, self._ranked_rooms = members, ranked_rooms
         self._ranks = AnswerCache[str, Mapping[str, str]](clock, _RANKS_MAX_AGE_S)
-        """Group -> user -> rank."""
         self._backoff = Backoff(_MAX_DELAY_S)
         self._up: tuple[bool, bool] | None = None
         """Last reported state: up, and able to send although down. None: none was reported."""

@@ -86,9 +86,7 @@ class FoundPlugins(NamedTuple):
     """All plugins of this environment."""
 
     classes: tuple[type[Plugin], ...]
-    """In their order."""
     problems: tuple[PluginProblem, ...]
-    """Those that cannot be used."""
     origins: Mapping[str, str]
     """Distribution and version of each plugin, by its name. Empty: it is Reverie's own."""
 

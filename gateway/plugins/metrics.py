@@ -377,7 +377,6 @@ class Metrics(Plugin):
         context.get(Http).add(self._list_routes)
 
     def on_built(self, services: "Services") -> None:
-        """Take the services that are measured."""
         self._services = services
         services.models.keep_warm.listeners.append(self._agents.count_request)
 

@@ -37,7 +37,6 @@ from gateway.store.types import NewEntry, StoreError
 logger = logging.getLogger("reverie.store")
 
 INTERVAL_S: Final = 6 * 3600.0
-"""Time between two passes."""
 STEP_ROWS: Final = 100
 """Entries of one transaction: some milliseconds for the log's writer."""
 STEP_PAUSE_S: Final = 0.05

@@ -163,7 +163,6 @@ class LedgerRequest:
     """One model request, and the turn that it was made for."""
 
     seq: Seq
-    """Position of the turn's entry in the log."""
     at: datetime
     """End of the turn, UTC."""
     conversation: ConversationId | None

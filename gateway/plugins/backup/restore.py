@@ -151,7 +151,6 @@ class ReconcileReport:
     """Numbers of what was reconciled."""
 
     uncertain_posts: int
-    """Posts that were waiting and are uncertain now."""
     unread_conversations: int
     """Conversations with unanswered messages, which are context now."""
     reset_channels: tuple[str, ...]

@@ -52,7 +52,6 @@ from gateway.plugins.console.model import (
 )
 
 LINE_BREAK: Final = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
-"""Stands for a line break in the input, which has one line."""
 MAX_HISTORY: Final = 500
 
 
@@ -97,7 +96,6 @@ class Prompt(Input):
     ]
 
     def __init__(self, model: ConsoleModel) -> None:
-        """`model`: knows the commands."""
         super().__init__(
             id="prompt",
             compact=True,
@@ -145,7 +143,6 @@ class Prompt(Input):
 
 
 MAX_LINES: Final = 10_000
-"""Rows of a pane."""
 REDRAWN_ENTRIES: Final = 500
 """Newest entries of a pane that are wrapped again in a new width."""
 

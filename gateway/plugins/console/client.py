@@ -106,7 +106,6 @@ class GatewayApiClient:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
     async def get(self, kind: type[ModelT], path: str, **query: str) -> ModelT:

@@ -100,7 +100,6 @@ LOCAL_COMMANDS: Final[dict[LocalCommandName, str]] = {
     "clear": "empty the pane above",
     "follow": "show another conversation: its name, `own`, or `all`",
 }
-"""Commands of the console itself."""
 MAX_MESSAGE_CHARS: Final = 16_000
 """Longest text that the API accepts, in characters."""
 
@@ -120,9 +119,7 @@ def parse_input(typed: str) -> tuple[LocalCommandName | None, str]:
 
 PaneName = Literal["autonomous", "conversation", "tools"]
 OPERATOR_CONVERSATION: Final = "console/operator"
-"""The operator's own direct conversation."""
 ALL_CONVERSATIONS: Final = "*"
-"""Follow every conversation."""
 _MESSAGE_KINDS: Final = frozenset({"", "direct", "mention", "room", "post", "command", "message"})
 _NORMAL_OUTCOMES: Final = frozenset({"replied", "silent", "yielded"})
 _GROWING_CHARS: Final[dict[PaneName, int]] = {"autonomous": 100, "conversation": 240, "tools": 0}
@@ -149,7 +146,6 @@ class ConsoleActiveTurn:
     thinking: str = ""
     """Thinking that is not an entry yet."""
     written: str = ""
-    """Text of the answer so far."""
     calls: dict[str, tuple[str, datetime]] = field(default_factory=dict)
     """Running calls of tools: name and start of each."""
 

@@ -89,7 +89,6 @@ MAX_ARGS_CHARS: Final = 200
 MAX_MODES: Final = 2_000
 """Most mode changes of one answer; the newest are kept."""
 MAX_LAST_TEXT_CHARS: Final = 300
-"""Longest text of the last message in a list of conversations."""
 MAX_HOURLY_BUCKETS: Final = 72
 """Hours up to which buckets are hours; beyond, buckets are days."""
 MAX_WAITING: Final = 200

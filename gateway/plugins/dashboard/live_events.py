@@ -126,7 +126,6 @@ class SseFrame(NamedTuple):
 MAX_BACKLOG_EVENTS = 1_000
 """Most events sent from the log when a client connects."""
 MAX_EVENT_TEXT_CHARS = 4_000
-"""Longest text in an event."""
 MAX_LONG_TEXT_CHARS = 32_000
 """Longest arguments and results of tools, answers and thinking: clients want to see what the model
 sees and writes."""
@@ -139,7 +138,6 @@ is complete."""
 class _GrowingAnswer:
     running: RunningTurn
     text: str = ""
-    """The whole answer so far."""
     sent: str = ""
     """What was sent of it, redacted."""
     word: str = ""
@@ -204,7 +202,6 @@ class SseEncoder:
         return last, [*first, *(self._encode_frame(events, seq) for seq, events in recent)]
 
     def encode_lost(self, count: int) -> bytes:
-        """Serialize a `LostEvent`."""
         return self._encode_frame(
             [models.LostEvent(at=self._api.gateway.clock.now(), count=count)]
         ).data
@@ -337,7 +334,6 @@ class EventBroadcaster:
         self.api, self._clock = api, api.gateway.clock
         self._encoder: SseEncoder | None = None
         self.listener_count = 0
-        """Number of clients."""
         self._frames = deque[tuple[int, SseFrame]]()
         """The newest frames, each with the number of events before it."""
         self._frame_bytes, self._event_count = 0, 0

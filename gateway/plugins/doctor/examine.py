@@ -73,7 +73,6 @@ class ReportStyle:
 
     colour: bool = False
     ascii: bool = False
-    """True: only ASCII can be shown."""
 
     def paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
@@ -86,7 +85,6 @@ class DoctorReport:
     findings: tuple[Finding, ...]
     took_s: float = 0.0
     has_config: bool = True
-    """False: there is no configuration to examine."""
 
     @property
     def ok(self) -> bool:

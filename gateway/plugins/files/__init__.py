@@ -344,11 +344,9 @@ def _require_text(name: str, data: bytes) -> None:
 
 
 MAX_READ_CHARS: Final = 200_000
-"""Characters that are returned at once."""
 MAX_LINE_CHARS: Final = 20_000
 """Characters of one line: generated files may have everything on one."""
 MAX_REPLACEMENTS: Final = 100_000
-"""Replacements in one edit."""
 MAX_OLD_BYTES: Final = 100_000
 """Bytes of the text to replace."""
 _HEAD_BYTES: Final = 8_192
@@ -550,7 +548,6 @@ def _format_line_numbers(data: bytes, starts: Sequence[int]) -> str:
 
 
 MAX_MATCHES: Final = 500
-"""Matching lines that are returned."""
 MAX_SHOWN_CHARS: Final = 400
 """Characters of one line."""
 MAX_OUTPUT_CHARS: Final = 200_000
@@ -559,7 +556,6 @@ MAX_SEARCHED_CHARS: Final = 100_000
 LINE_TIMEOUT_S: Final = 0.5
 """Seconds for one line. A pattern that takes longer would never end."""
 _TIME_CHECK_LINES: Final = 1_000
-"""Lines after which the time is checked."""
 _BEFORE_CHARS: Final = 100
 """Characters before the match, in a long line."""
 

@@ -108,7 +108,6 @@ def find_all(view: FilesView, pattern: str) -> tuple[Sequence[FilesArea], GlobPa
 
 
 MAX_LISTED: Final = 1_000
-"""Paths in one listing."""
 _SKIPPED_DIRECTORY: Final = ".git"
 
 EntryKind = Literal["file", "directory", "link", "other"]
@@ -136,7 +135,6 @@ class SearchLimits:
     is_stopped: Callable[[], bool] = lambda: False
     """Returns True once nobody waits for the search. Called from another thread."""
     now: Callable[[], float] = time.monotonic
-    """Clock, in seconds."""
     seconds: float = 10.0
     names: int = 100_000
     """Names that may still be read."""

@@ -146,7 +146,6 @@ class Health(Plugin):
         context.get(Http).add(partial(list_routes, self._stats, gateway.redactor))
 
     def on_built(self, services: "Services") -> None:
-        """Take the services that are looked at."""
         self._services = services
 
     async def run(self) -> None:

@@ -54,7 +54,6 @@ MAX_CONNECTIONS = 48
 dropped."""
 MAX_STREAMS = 16
 DENIAL_DELAY_S = 1.0
-"""Seconds before a wrong token is refused."""
 MAX_DENIALS = 32
 """Wrong tokens that may wait for their refusal: beside them no other token is looked at, so that
 few can be tried."""
@@ -142,8 +141,6 @@ class OpsSite:
         self._app.router.redirect_slashes = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)

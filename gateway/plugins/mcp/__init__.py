@@ -151,7 +151,6 @@ class Mcp(Plugin):
             )
             for name, one in sorted(config.items())
         ]
-        """All servers, by name."""
         self._approved = dict[str, dict[str, str]]()
         """Approved definitions by server and tool."""
         self._pending = dict[tuple[str, str], PendingDefinition]()

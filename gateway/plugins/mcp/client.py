@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("reverie.mcp")
 
 MAX_RESTART_DELAY_S: Final = 60.0
-"""Longest wait between two attempts to start a server."""
 START_TIMEOUT_S: Final = 60.0
 """Seconds for a server to come up: it may have to be downloaded first (`npx`, `uvx`)."""
 DOWN_WAIT_S: Final = 5.0
@@ -76,7 +75,6 @@ class McpServerClient:
         self.tools: dict[str, Tool] = {}
         """Its tools as ours, by name, as last listed: they stay while the server is down."""
         self._own_names = set[str]()
-        """Its own names of these."""
         self.settled = asyncio.Event()
         """Set once it was up or has failed."""
         self._servers = servers

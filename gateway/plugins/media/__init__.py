@@ -73,7 +73,6 @@ class ExtractedText(BaseModel):
     parts: str
     """Number of its pages or sheets, e.g. `14 pages`. Empty: it has none."""
     cut: bool
-    """True: there was more text."""
 
 
 class ExtractionError(Exception):

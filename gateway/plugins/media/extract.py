@@ -190,7 +190,6 @@ class Extracted(NamedTuple):
     parts: str = ""
     """Number of its pages or sheets, e.g. `14 pages`. Empty: it has none."""
     cut: bool = False
-    """True: there is more text."""
 
 
 class Unreadable(Exception):

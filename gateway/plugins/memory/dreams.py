@@ -346,7 +346,6 @@ _AUTHOR_TEXTS: Final = {
     "admin": N_("admins and above"),
     "owner": N_("owners"),
 }
-"""Authors of a note, by its integrity."""
 
 
 def render_dream_prompt(before: str, notes: Sequence[DreamNote]) -> str:

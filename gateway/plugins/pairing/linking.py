@@ -91,7 +91,6 @@ class AccountLinker:
         return reserve_request(self._held, request, answer)
 
     def list_accounts(self, call: CommandCall) -> CommandEffect:
-        """List the accounts of this person."""
         linked = (
             sorted(self._roster.known.links.get(call.person, ()))
             if call.command.sender.verified

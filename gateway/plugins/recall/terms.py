@@ -175,7 +175,6 @@ class TermWeights:
         )
 
     def is_enough(self, total: float, *, noted: bool) -> bool:
-        """Return whether a sum of weights is enough."""
         return total >= self.threshold - (_NOTE_DISCOUNT if noted else 0.0)
 
 

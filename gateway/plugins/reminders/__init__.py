@@ -694,7 +694,6 @@ class Reminders(Plugin):
     async def end(
         self, one: ReminderSet, reason: str, outcome: ReminderOutcome = "dropped"
     ) -> None:
-        """End a reminder."""
         reason = single_line(reason, MAX_REMINDER_CHARS)
         ended = ReminderEnded(reminder=one.reminder, reason=reason, outcome=outcome)
         entry = NewEntry(fact=ended, at=self._clock.now(), conversation=one.home)

@@ -115,7 +115,6 @@ class SetupStopped(Exception):
     """Setup stops, and nothing is written. The message says why and what to do."""
 
     def __init__(self, reason: str, *, code: int = FAILED) -> None:
-        """`code`: exit code."""
         super().__init__(reason)
         self.code = code
 
@@ -211,9 +210,7 @@ class Respondent:
         """Configuration directory, the base of relative paths."""
         self.attended, self._force, self._flags = attended, force, flags
         self._used = set[str]()
-        """Flags that have answered."""
         self._given = dict[str, str]()
-        """Answers of the person."""
         self._proposals = dict[str, str]()
         """Answers that they gave before they began again."""
         self.typed = dict[str, str]()
@@ -221,7 +218,6 @@ class Respondent:
         self.asked_secrets = list[str]()
         """References of all secrets that were asked for."""
         self.findings: list[Finding] = []
-        """All that were reviewed."""
         self.seen_secrets: list[str] = []
         """Secrets that were typed or resolved."""
 
@@ -233,7 +229,6 @@ class Respondent:
 
     @property
     def unused_flags(self) -> list[str]:
-        """Flags that no question used."""
         return [flag_of(key) for key in self._flags if key not in self._used]
 
     def _take_flag(self, key: str) -> str | None:
@@ -413,7 +408,6 @@ class Respondent:
                 _write_wrapped(str(error), "  ")
 
     def tell(self, *lines: str) -> None:
-        """Show lines to a person."""
         for line in lines if self.attended else ():
             _write_wrapped(line.lstrip(), " " * (len(line) - len(line.lstrip())))
 

@@ -104,7 +104,6 @@ class OutputBuffer:
         """Bytes of the whole output, kept or not."""
 
     def append(self, piece: bytes) -> None:
-        """Add a piece of the output."""
         self.total_bytes += len(piece)
         room = self._head_bytes - len(self._head)
         self._head += piece[:room]
@@ -157,7 +156,6 @@ class ShellCommand:
     directory: Path
     """Working directory, to which it writes."""
     config: BashConfig
-    """Its limits."""
     time_s: float
 
 
@@ -247,11 +245,8 @@ class BackgroundJob:
     """Start on `Clock.monotonic`, in seconds."""
     output: OutputBuffer
     requesters: tuple[Requester, ...] = ()
-    """People who asked for it."""
     label: Label
-    """Label of its output."""
     state: str = RUNNING
-    """State in a few words."""
 
     def render(self) -> str:
         return (

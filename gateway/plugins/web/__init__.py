@@ -97,7 +97,6 @@ class WebResponse:
     body: bytes
     """Empty if its kind is not wanted."""
     is_truncated: bool
-    """True: there was more of it."""
 
 
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -519,7 +518,6 @@ class Web(Plugin):
         resolve: Resolver | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`resolve`, `tls`: as in WebFetcher."""
         super().__init__(context)
         self._clock = context.gateway.clock
         self._fetcher = WebFetcher(context.gateway.live, resolve=resolve, context=tls)
@@ -534,7 +532,6 @@ class Web(Plugin):
 
     @property
     def settings(self) -> WebConfig:
-        """The section `tools.web`."""
         return self.context.gateway.live.settings.tools.web
 
     async def stop(self) -> None:
