@@ -73,6 +73,7 @@ class ToolResult:
 
 
 MessagePart = TextPart | Image | ToolCall | ToolResult
+"""Part of a message."""
 
 
 @frozen

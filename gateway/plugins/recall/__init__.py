@@ -2,18 +2,15 @@
 unasked before a turn.
 
 Ambient recall stands in front of every answer, so it looks up little, in the index, and goes
-without what takes too long. `run_prefetch` runs the operator's program that may add texts.
-`terms.py` says which words are worth a search.
+without what takes too long. `terms.py` says which words are worth a search.
 """
 
 import asyncio
 import contextlib
 import hashlib
-import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -27,7 +24,6 @@ from gateway.core.fields import ConfigSection
 from gateway.core.frozen import frozen
 from gateway.core.labels import MEMORY_LABEL, OUTSIDE_LABEL, TRUSTED_LABEL, Label, join
 from gateway.core.permissions import OWN
-from gateway.core.process import ProgramNotStarted, run_program, select_environment
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import OWNER_SCOPE
 from gateway.core.text_safety import to_single_line
@@ -75,15 +71,6 @@ _MAX_UNREAD: Final = 50
 
 MAX_RECALL_LINES: Final = 10
 """Newest lines that ambient recall uses as its query."""
-MAX_OUTPUT_BYTES: Final = 64 * 1024
-"""Above this the command is stopped, and its output is not used."""
-PREFETCH_S: Final = 2.0
-"""Time after which the turn goes on without what the prefetch command says."""
-MAX_PREFETCH_PIECES: Final = 20
-MAX_PIECE_CHARS: Final = 4_000
-_PASSED_VARIABLES: Final = ("PATH", "LANG", "HOME")
-"""Environment variables passed on: no secrets of the gateway."""
-
 RECALL_HEADER: Final = "[RECALLED]"
 """What it means is said once, in the protocol (`agent.prompt.PROTOCOL`)."""
 RECALL_HEADER_TOKENS: Final = estimate_tokens(RECALL_HEADER)
@@ -102,20 +89,10 @@ _DEEP_FACTOR: Final = 10
 _MAX_READS: Final = 12
 """Entries that are read: outdated ones must not take unlimited time."""
 _READS_AT_ONCE: Final = 3
-_PREFETCH_SIZES: Final = (2_000, 1_000, 500, 250, 120, 60)
-"""Lengths in characters of one text of the prefetch command, tried in order: long, because the
-command made a choice."""
 _QUESTION: Final = re.compile(r"[?\uff1f\u061f][^\w]{0,9}\Z")
 """End of a question: the ASCII mark, the wide one of East Asian scripts, or the Arabic one."""
 _MIN_TOLD_CHARS: Final = 3
 """Shorter words tell nothing."""
-
-
-class PrefetchSettings(ConfigSection):
-    """A command that adds information before each turn."""
-
-    command: tuple[str, ...] = Field(default=(), strict=False)
-    """The program and its arguments, without a shell. Empty: none."""
 
 
 class RecallSettings(ConfigSection):
@@ -123,7 +100,6 @@ class RecallSettings(ConfigSection):
 
     ambient_tokens: int = Field(default=150, ge=0, le=2_000)
     """Size of earlier messages and notes related to the newest messages. 0: none."""
-    prefetch: PrefetchSettings = PrefetchSettings.model_construct()
 
 
 class Recall(Plugin):
@@ -148,7 +124,7 @@ class Recall(Plugin):
 
     def _use(self, _: object) -> None:
         own: RecallSettings = self.settings
-        self._tokens, self._prefetch = own.ambient_tokens, own.prefetch.command
+        self._tokens = own.ambient_tokens
 
     @hook
     async def parts(self, turn: TurnView) -> Iterable[Part]:
@@ -156,47 +132,24 @@ class Recall(Plugin):
         (`TurnRecord.recalled`), and takes at most `recall.ambient_tokens` of `estimate_tokens`.
 
         Names: `s` and the position in the log, and by hash `j:` for journal entries of people, `m:`
-        for lines of MEMORY.md, `p:` for texts of the prefetch command. Every item has passed
-        `ToolContext.visibility`. Raises only cancellation: whatever fails or takes too long is left
-        out.
+        for lines of MEMORY.md. Every item has passed `ToolContext.visibility`. Raises only
+        cancellation: whatever fails or takes too long is left out.
         """
-        tokens, command = self._tokens, self._prefetch
         lines = [one.line.text for one in turn.lines if not one.line.event][-MAX_RECALL_LINES:]
-        if turn.is_plain or not lines or tokens <= RECALL_HEADER_TOKENS:
+        if turn.is_plain or not lines or self._tokens <= RECALL_HEADER_TOKENS:
             return []
         name = turn.context.agent.lower()
-        if not command and all(is_small_talk(one, name) for one in lines):
+        if all(is_small_talk(one, name) for one in lines):
             return []
         told_names = {name for one in turn.past for name in one.record.recalled}
-        builder = RecallBuilder(tokens, self.context.gateway.redactor, lines)
-        async with asyncio.TaskGroup() as group:
-            fetching = (
-                group.create_task(
-                    run_prefetch(
-                        command,
-                        PREFETCH_S,
-                        conversation=turn.context.at.conversation,
-                        scope=turn.context.visibility.scope,
-                        lines=lines,
-                    )
-                )
-                if command and any(one.line.is_addressed for one in turn.lines)
-                else None
-            )
-            looking = self._search(turn, lines, told_names, builder)
-            try:
-                await with_timeout(self._clock, DEADLINE_S, looking)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody is to wait for an answer because of it
-                logger.log(
-                    logging.DEBUG if self._has_failed else logging.INFO,
-                    "not all is recalled: %r",
-                    error,
-                )
-                self._has_failed = True
-        for piece in fetching.result() if fetching is not None else ():
-            name, line = recall_name("p", piece), partial(quote_text, piece, ())
-            if name not in told_names and not builder.add(name, piece, line, sizes=_PREFETCH_SIZES):
-                break
+        builder = RecallBuilder(self._tokens, self.context.gateway.redactor, lines)
+        looking = self._search(turn, lines, told_names, builder)
+        try:
+            await with_timeout(self._clock, DEADLINE_S, looking)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody is to wait for an answer because of it
+            level = logging.DEBUG if self._has_failed else logging.INFO
+            logger.log(level, "not all is recalled: %r", error)
+            self._has_failed = True
         part = builder.build()
         return [part] if part.text else []
 
@@ -458,19 +411,17 @@ class RecallBuilder:
         text: str,
         line: Callable[[int], str],
         *,
-        sizes: Iterable[int] = QUOTE_SIZES,
         label: Label = OUTSIDE_LABEL,
     ) -> bool:
         """Add an item, shortened if necessary, unless the same text is there already. False: there
         is no room left.
 
-        `line`: return the line that quotes at most so many characters; `sizes`: the numbers of
-        characters to try, the first that fits is taken. `label`: label of the item.
+        `line`: return the line that quotes at most so many characters.
         """
         key = fold_words(text)
         if not key or key in self._texts:
             return True
-        for max_chars in sizes:
+        for max_chars in QUOTE_SIZES:
             lines = [*self._lines, self._redactor(line(max_chars))]
             if estimate_tokens("\n".join(lines)) <= self._tokens:
                 self._lines = lines
@@ -559,65 +510,3 @@ def _is_recallable(entry: EntryLocation, query: _RecallQuery) -> bool:
     is_other_agents = entry.is_note and entry.agent != query.turn.context.agent
     left = entry.is_removed or (here and entry.is_left_behind and not entry.is_note)
     return not (in_view or news or left or is_other_agents or f"s{entry.seq}" in query.told_names)
-
-
-async def run_prefetch(
-    command: Sequence[str], timeout_s: float, *, conversation: str, scope: str, lines: Sequence[str]
-) -> list[str]:
-    """Return the texts of the prefetch command, each on one line and untrusted. Empty: it fails, or
-    there is none.
-
-    `command`: the program and its arguments. It runs without a shell and without secrets in its
-    environment. It reads one line of JSON, `{"conversation": ..., "scope": ..., "lines": [...]}`,
-    and writes JSON: a text, a list of texts, `{"text": ...}` or `{"results": [{"text": ...},
-    ...]}`. Of any other output each line is a text.
-
-    Raises cancellation only. However this ends, the command and all that it started in its group
-    have ended.
-    """
-    if not command:
-        return []
-    payload = json.dumps({"conversation": conversation, "scope": scope, "lines": list(lines)})
-    try:
-        ran = await run_program(
-            command,
-            env=select_environment(*_PASSED_VARIABLES),
-            time_s=timeout_s,
-            max_bytes=MAX_OUTPUT_BYTES,
-            said=f"{payload}\n".encode(),
-        )
-    except ProgramNotStarted as reason:
-        logger.debug("nothing is prefetched: %s", reason)
-        return []
-    why = {
-        "late": f"took longer than {timeout_s:g} s",
-        "full": f"said more than {MAX_OUTPUT_BYTES} bytes",
-    }.get(ran.end_reason, f"ended with status {ran.status}" if ran.status else "")
-    if why:
-        logger.debug("nothing is prefetched: %s %s", command[0], why)
-        return []
-    return parse_prefetch_output(ran.output.decode("utf-8", "replace"))
-
-
-def parse_prefetch_output(output: str) -> list[str]:
-    """Return the output of a command as texts on one line each. Takes any text."""
-    try:
-        texts = json.loads(output)
-    except (ValueError, RecursionError):
-        texts = output.splitlines()
-    return [
-        text
-        for one in _extract_texts(texts)[:MAX_PREFETCH_PIECES]
-        if (text := to_single_line(one[:MAX_PIECE_CHARS], MAX_PIECE_CHARS))
-    ]
-
-
-def _extract_texts(texts: object) -> list[str]:
-    if isinstance(texts, dict):
-        texts = texts["results"] if "results" in texts else texts.get("text")
-    if isinstance(texts, str):
-        return [texts]
-    if not isinstance(texts, list):
-        return []
-    found = [one.get("text") if isinstance(one, dict) else one for one in texts]
-    return [one for one in found if isinstance(one, str)]

@@ -1,10 +1,8 @@
 """What is called to mind before a turn, on a real store and real files."""
 
 import asyncio
-import json
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -31,16 +29,10 @@ from gateway.plugins.memory.memory_file import MemoryStore
 from gateway.plugins.memory.search import quote_text
 from gateway.plugins.recall import (
     DEADLINE_S,
-    MAX_OUTPUT_BYTES,
-    MAX_PIECE_CHARS,
-    MAX_PREFETCH_PIECES,
     RECALL_HEADER,
     RECALL_HEADER_TOKENS,
-    PrefetchSettings,
     RecallBuilder,
     RecallSettings,
-    parse_prefetch_output,
-    run_prefetch,
 )
 from reverie.testing.channels import story
 from tests.kits.journal import (
@@ -349,34 +341,6 @@ async def test_a_failure_costs_nothing_and_is_said_once(
     assert "harbour" not in caplog.text
 
 
-async def test_what_the_command_says_comes_behind_what_was_found(
-    monkeypatch: pytest.MonkeyPatch, kit: Papers
-) -> None:
-    monkeypatch.setattr("gateway.plugins.recall.PREFETCH_S", 10.0)
-    await ended(kit, text="the harbour")
-    command = [
-        "/bin/sh",
-        "-c",
-        """printf '%s' '["the ferry\\n[MEMORY.md] x", "the harbour"]'""",
-    ]
-    config = RecallSettings(ambient_tokens=1_000, prefetch=PrefetchSettings(command=tuple(command)))
-    came = await kit.recalled(at(OWNER), "harbour", config=config)
-    assert came.text.split("\n")[1:] == [
-        '[2026-03-04 05:06] you, in irc.test/#room: "the harbour"',
-        '"the ferry [MEMORY.md] x"',
-    ]
-    assert [name[:1] for name in came.names] == ["s", "p"]
-    again = await kit.recalled(at(OWNER), "harbour", config=config, seen=came.names)
-    assert again.text.split("\n")[1:] == ['"the harbour"'], (
-        "the command says it in other words' stead"
-    )
-    few = config.model_copy(update={"ambient_tokens": 16})
-    small = await kit.recalled(at(OWNER), "nothing else", config=few)
-    assert small.text.split("\n")[1:] == ['"the ferry [MEMORY.md] x"']
-    unasked = await kit.recalled(at(ROOM), "none", is_addressed=False, config=config)
-    assert unasked == NOTHING
-
-
 @given(st.lists(st.text(max_size=400), max_size=12), st.integers(0, 400))
 def test_what_is_told_fits_and_each_piece_is_a_line(texts: list[str], tokens: int) -> None:
     telling = RecallBuilder(tokens, redactor=Redactor())
@@ -390,124 +354,3 @@ def test_what_is_told_fits_and_each_piece_is_a_line(texts: list[str], tokens: in
     assert len(set(lines)) == len(lines)
     assert told == NOTHING or (header == RECALL_HEADER and estimate_tokens(told.text) <= tokens)
     assert tokens > RECALL_HEADER_TOKENS or not told.text
-
-
-async def fetched(
-    script: str, *, timeout_s: float = 20, lines: tuple[str, ...] = ("hello",)
-) -> list[str]:
-    """What is taken of what a Python script says."""
-    command = [sys.executable, "-c", script]
-    return await run_prefetch(
-        command, timeout_s, conversation="irc.test/#room", scope="public", lines=lines
-    )
-
-
-@pytest.mark.parametrize(
-    ("said", "taken"),
-    [
-        ('"one"', ["one"]),
-        ('["one", "two"]', ["one", "two"]),
-        ('["one", {"text": "two", "score": 3}, 4, null, ""]', ["one", "two"]),
-        ('{"text": "one"}', ["one"]),
-        ('{"results": [{"text": "one"}, {"title": "none"}, {"text": "two"}]}', ["one", "two"]),
-        ('{"results": "one"}', ["one"]),
-        ('{"results": null}', []),
-        ("{}", []),
-        ("null", []),
-        ("[]", []),
-        ("", []),
-        ("  \n", []),
-        ("one\n\n  two \n", ["one", "two"]),
-        ('{"text": "one"', ['{"text": "one"']),
-        (
-            '"one\\n[MEMORY.md] \\u001b[2J\\u202e\\ud800 two"',
-            ["one [MEMORY.md] [2J \N{REPLACEMENT CHARACTER} two"],
-        ),
-        ("[" * 100_000, ["[" * MAX_PIECE_CHARS]),
-        (json.dumps(["x" * 10_000] * 100), ["x" * MAX_PIECE_CHARS] * MAX_PREFETCH_PIECES),
-    ],
-)
-def test_json_or_text_is_taken(said: str, taken: list[str]) -> None:
-    assert parse_prefetch_output(said) == taken
-
-
-@story
-async def test_it_gets_none_of_our_secrets_and_no_shell(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("REVERIE_TOKEN", "secret")
-    monkeypatch.setenv("LANG", "C.UTF-8")
-    told = await fetched("import json, os; print(json.dumps(' '.join(sorted(os.environ))))")
-    assert {*told[0].split()} - {"LC_CTYPE"} <= {"HOME", "LANG", "PATH"}
-    marker = tmp_path / "x"
-    command = ["/bin/echo", f"$(touch {marker})", ";", "touch", str(marker)]
-    told = await run_prefetch(command, 5, conversation="a/b", scope="public", lines=["`x`"])
-    assert told == [f"$(touch {marker}) ; touch {marker}"]
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        "import sys; print('x'); sys.exit(3)",
-        "import os; os.kill(os.getpid(), 9)",
-        f"print('x' * {MAX_OUTPUT_BYTES + 1})",
-        f"import sys\nwhile True: sys.stdout.write('x' * {MAX_OUTPUT_BYTES})",
-        "raise SystemExit('x')",
-    ],
-)
-def test_what_fails_or_says_too_much_is_not_used(
-    script: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    @story
-    async def run() -> None:
-        with caplog.at_level(logging.DEBUG, "reverie.recall"):
-            assert await fetched(script) == []
-
-    run()
-    assert {record.levelno for record in caplog.records if record.name == "reverie.recall"} == {
-        logging.DEBUG
-    }
-
-
-def alive(pid: int) -> bool:
-    """Also a zombie is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-FAMILY = """
-import os, sys, time
-child = os.fork()
-if child == 0:
-    time.sleep(600)
-open({pids!r}, "w").write(f"{{child}}\\n{{os.getpid()}}\\n")
-{then}
-"""
-
-
-def born(pids: Path) -> list[int]:
-    return [int(line) for line in pids.read_text().split("\n")[:-1]] if pids.exists() else []
-
-
-async def family(pids: Path) -> list[int]:
-    while len(found := born(pids)) < 2:
-        await asyncio.sleep(0.01)
-    return found
-
-
-async def gone(found: list[int]) -> bool:
-    """A killed process ends soon, but not at once."""
-    async with asyncio.timeout(120):
-        while any(map(alive, found)):
-            await asyncio.sleep(0.01)
-    return True
-
-
-@story
-async def test_the_time_limit_ends_it_with_all_its_children(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    assert await fetched(FAMILY.format(pids=str(pids), then="time.sleep(600)"), timeout_s=5) == []
-    assert await gone(await family(pids))
