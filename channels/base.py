@@ -474,6 +474,14 @@ class HasRooms(Protocol):
 
 
 @runtime_checkable
+class ListsRooms(Protocol):
+    """Channel that knows rooms before anybody has written there."""
+
+    def rooms(self) -> Sequence[RoomId]:
+        """Return the rooms that it can post in, as last reported by the platform. Pure."""
+
+
+@runtime_checkable
 class HasNick(Protocol):
     """Channel where people address the bot by a name at the start of a message."""
 

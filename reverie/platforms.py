@@ -60,6 +60,7 @@ from channels.base import (
     KnowsMembers as KnowsMembers,
     KnowsPostingRights as KnowsPostingRights,
     KnowsRecipients as KnowsRecipients,
+    ListsRooms as ListsRooms,
     MayNotPost as MayNotPost,
     Membership as Membership,
     OutgoingFile as OutgoingFile,

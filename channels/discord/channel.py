@@ -149,6 +149,9 @@ class DiscordChannel:
         guild = self._directory.guild_of(room)
         return RoomId(guild) if guild else None
 
+    def rooms(self) -> Sequence[RoomId]:
+        return self._directory.rooms()
+
     def place_names(self, at: Address) -> PlaceNames | None:
         return self._directory.place_names(at)
 

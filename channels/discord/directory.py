@@ -201,6 +201,14 @@ class DiscordDirectory:
         place = self.places.get(channel)
         return place.guild if place else ""
 
+    def rooms(self) -> list[RoomId]:
+        """Return the channels of guilds that take messages, without threads."""
+        return [
+            RoomId(one.id)
+            for one in self.places.values()
+            if one.guild and not one.parent and one.kind not in SILENT_TYPES
+        ]
+
     def find_guild(self, room: str) -> str:
         """Return the guild of a room, or the guild that has this id; empty: none, or unknown."""
         return room if room in self._guilds else self.guild_of(room)

@@ -18,6 +18,7 @@ from channels.base import (
     HasSpaces,
     KnowsLogins,
     KnowsMembers,
+    ListsRooms,
     Membership,
 )
 from gateway.cluster.cluster import Cluster, channel_lease
@@ -71,6 +72,15 @@ class Channels(dict[ChannelName, Channel]):
         channel: object = self.get(place.channel)
         space = channel.space(place.room) if isinstance(channel, HasSpaces) else None
         return space or self._spaces.get((place.channel, place.room))
+
+    def list_rooms(self) -> list[Address]:
+        """Return the rooms that platforms report before anybody has written there."""
+        return [
+            Address(channel=name, room=room)
+            for name, channel in self.items()
+            if isinstance(channel, ListsRooms)
+            for room in channel.rooms()
+        ]
 
     def record_space(self, place: Address, space: RoomId) -> None:
         """Record the space of a room, as the log tells it."""

@@ -102,12 +102,17 @@ def is_room_configured(policy: AccessPolicy, place: Address) -> bool:
 
 
 def list_open_rooms(policy: AccessPolicy) -> list[Address]:
-    """Return the rooms that the configuration names one by one."""
-    return [
+    """Return the rooms where the agent may act, as far as they are known without anybody's words:
+    by the configuration, by an approval, or by their platform.
+    """
+    named = [
         Address(channel=channel, room=room)
         for channel, rooms in policy.open_rooms.items()
         for room in sorted(rooms - {ANY_ROOM})
     ]
+    approved = map(Address.parse, sorted(policy.roster_state().rooms))
+    listed = (one for one in policy.listed_rooms() if is_room_allowed(policy, one))
+    return [*dict.fromkeys((*named, *approved, *listed))]
 
 
 def is_room_chosen(policy: AccessPolicy, place: Address) -> bool:

@@ -112,6 +112,10 @@ class AccessPolicy:
         """
         return None
 
+    def listed_rooms(self) -> Sequence[Address]:
+        """Return the rooms that platforms report before anybody has written there."""
+        return ()
+
     def agent_of(self, at: Address) -> str:  # noqa: ARG002 - for those that know
         """Return the agent of a conversation."""
         return ""

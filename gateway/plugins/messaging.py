@@ -74,7 +74,6 @@ from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext
 from gateway.plugins.read_room import (
     MAX_ADDRESS_CHARS,
-    MAX_PLACES,
     MessageTarget,
     RoomReader,
     refuse_ambiguous,
@@ -382,7 +381,7 @@ class Messaging(Plugin):
         """
         titles = self._places.titles
         named = [at for at in list_open_rooms(self._people) if self._rooms.is_bound(at, agent)]
-        found = titles.find_places(written, [*told, *named[:MAX_PLACES]])
+        found = titles.find_places(written, [*told, *named])
         if len(found) != 1:
             found = [
                 at

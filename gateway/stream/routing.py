@@ -249,6 +249,9 @@ class LiveAccessPolicy(AccessPolicy):
     def space_of(self, at: Address) -> RoomId | None:
         return self._channels.space_of(at)
 
+    def listed_rooms(self) -> Sequence[Address]:
+        return self._channels.list_rooms()
+
     def agent_of(self, at: Address) -> str:
         return self._bindings.find(at).agent
 

@@ -1,4 +1,6 @@
-"""A community's bot: two rooms on Discord, one on IRC, an owner on Telegram."""
+"""A community's bot: three rooms on Discord, in one of which nobody has ever written, one on IRC, an
+owner on Telegram.
+"""
 
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from tests.life.judge import (
     told,
     told_once,
 )
-from tests.life.world import Scene, Setting, live, moment, watching
+from tests.life.world import TAP, Scene, Setting, live, moment, watching
 
 KNOWN = """
 - To rotate the logs run logrotate -f /etc/logrotate.conf.
@@ -26,7 +28,7 @@ KNOWN = """
 """
 SETTING = Setting(
     irc=("#dev",),
-    discord=("general", "help"),
+    discord=("general", "help", "build"),
     owners=("olga",),
     files={"AGENTS.md": KNOWN},
     config=watching("Olga"),
@@ -58,6 +60,9 @@ SCENES = [
         ("19:30", "#dev", "nora", "Olga should know that the certificate expires tomorrow"),
         ("19:40", "alone", "olga", "^ tell them: I renew it at nine, nora can go home"),
         ("19:50", "#dev", "gus", "Olga should know that the certificate expires tomorrow"),
+        ("20:10", "alone", "olga", "prepare the minutes"),
+        ("20:12", "alone", "olga", "yes, do it"),
+        ("20:13", "alone", "olga", TAP),
         ("23:40", "#dev", "nora", "Olga should know that the backup failed"),
         ("+07:30", "alone", "olga", "what happened during the night?"),
     )
@@ -79,6 +84,7 @@ RULES: list[Rule] = [
     silent("help", moment("11:30"), moment("23:59"), "people answer it themselves"),
     told("#dev", "I renew it at nine", since=moment("19:40"), by=moment("19:42")),
     told_once("#dev", "renew"),
+    told("build", "minutes.md", since=moment("20:12"), by=moment("20:16")),
     silent("#dev", moment("00:00"), moment("19:40"), "it is for the owner"),
     silent("#dev", moment("19:43"), moment("+23:59"), "it is for the owner"),
     silent(OLGA, moment("23:00"), moment("+07:00"), "the owner is asleep"),
