@@ -215,6 +215,10 @@ def _match_rules(
     return next(matching, (None, ""))
 
 
+NAMES_OWNER: Final = "it names an owner"
+"""The rule of a line of a room that makes the agent look there, so that it tells the owner."""
+
+
 def _default_urgency(
     event: Notification, listen: ListenMode, speaks_up: SpeaksUp, *, names_owner: bool
 ) -> tuple[Urgency, str]:
@@ -222,7 +226,7 @@ def _default_urgency(
         case Message(kind="room") if listen == "all":
             return URGENT, "listen: all"
         case Message(kind="room") if names_owner and listen == "ambient":
-            return NORMAL, "it names an owner"
+            return NORMAL, NAMES_OWNER
         case Message(kind="room") if speaks_up != "never" and not event.sender.is_bot:
             is_question = is_open_question(event)
             return (NORMAL, f"{SPEAKS_UP}an open question") if is_question else (LOW, TALK_RULE)

@@ -45,6 +45,7 @@ SCENES = [
         ("14:11", "#build", "nora", "good to know"),
         ("14:30", "#build", "nora", "@ who leaves the company in may?"),
         ("15:00", "#build", "gus", "does anybody know when the nightly build starts?"),
+        ("15:40", "#build", "gus", "Olga should know: build 105 failed"),
         ("16:30", "alone", "olga", "what happened while I was away?"),
         ("16:31", "alone", "olga", "thanks"),
     )
@@ -61,6 +62,8 @@ RULES: list[Rule] = [
     told(OLGA, "It has ended", since=moment("13:20"), by=moment("13:27")),
     told_once(OLGA, "It has ended"),
     told("#build", "02:00", since=moment("15:00"), by=moment("15:10")),
+    told(OLGA, "build 105", since=moment("15:40"), by=moment("15:50")),
+    told_once(OLGA, "build 105"),
     shown(OLGA, moment("16:30"), "#build", "nora", "gus"),
     answered(),
     once(),

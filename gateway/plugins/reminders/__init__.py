@@ -22,7 +22,7 @@ from pydantic import Field
 
 from channels.aio import with_timeout
 from channels.base import CommandCompletion
-from channels.text import clean_name, single_line
+from channels.text import clean_name, fold_words, single_line
 from gateway.access.policy import Routed, list_open_rooms
 from gateway.cluster.cluster import agent_lease
 from gateway.commands.context import OPERATOR_PLACE, CommandCall, find_hidden, format_place
@@ -44,6 +44,7 @@ from gateway.core.events import (
     room_of,
 )
 from gateway.core.facts import (
+    AMBIENT,
     NORMAL,
     PluginFact,
     RoleAssigned,
@@ -88,6 +89,7 @@ from gateway.store.effects import CommandEffect, Decision, EffectFact, done, ref
 from gateway.store.projections import Params, Table
 from gateway.store.queries import COLUMNS
 from gateway.store.reader import to_log_time
+from gateway.stream.attention import NAMES_OWNER
 
 logger = logging.getLogger("reverie.reminders")
 
@@ -319,6 +321,9 @@ class Reminders(Plugin):
             self._fired[one.reminder] = self._clock.now()
             if one.at is not None:
                 alarms.append(await self._build_awaited_alarm(one, line))
+                if judged.rule == NAMES_OWNER and await self._tells_who_is_named(one, line):
+                    rule = f"intention {one.reminder}"
+                    judged = replace(judged, urgency=AMBIENT, fate="context", rule=rule)
             elif judged.urgency < NORMAL:
                 rule = f"intention {one.reminder}"
                 judged = replace(judged, urgency=NORMAL, fate="due", rule=rule)
@@ -848,6 +853,17 @@ class Reminders(Plugin):
         )
         waits = any(isinstance(e.fact, Alarm) and e.fact.reminder == one.reminder for e in unread)
         return not waits and await self._may_watch(one.agent, one.home, room)
+
+    async def _tells_who_is_named(self, one: ReminderSet, line: Message) -> bool:
+        """Return whether an intention tells an owner, in their own chat, whom the line names: they
+        need not be told of the line once more.
+        """
+        if one.at is None or await self._places.is_direct(one.home) is not True:
+            return False
+        asker = Sender(id=one.by, name=one.asked_by, verified=True)
+        name = fold_words(one.asked_by).partition(" ")[0]
+        is_owner = identify(self._people, one.at, asker).role == "owner"
+        return is_owner and name in fold_words(line.text).split()
 
     async def _build_awaited_alarm(self, one: ReminderSet, line: Message) -> EffectFact:
         room, titles = line.at.conversation, self._places.titles
