@@ -433,7 +433,6 @@ def _to_single_line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
-SEAL_CHARS = 12
 MAX_LABEL_CHARS = 160
 CALL_TOKENS = 24
 """Tokens of the JSON around a call and its result."""
@@ -527,7 +526,7 @@ def fence_text(text: str, *, about: str, key: str) -> str:
     number, seal, text = 0, "", reveal_hidden(text)
     while not seal or seal in text:
         sealed = f"{key}\0{number}\0{about}\0{text}".encode("utf-8", "surrogatepass")
-        seal = hashlib.sha256(sealed).hexdigest()[:SEAL_CHARS]
+        seal = hashlib.sha256(sealed).hexdigest()[:12]
         number += 1
     label = (
         to_single_line(about[: 2 * MAX_LABEL_CHARS], MAX_LABEL_CHARS)

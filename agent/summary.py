@@ -28,7 +28,6 @@ MIN_CUT_SUMMARY_CHARS: Final = 200
 """Least length of an answer that was cut off. A shorter one is not worth its cost."""
 CUT_MARK: Final = "[... the rest did not fit]"
 NO_CALLS_HINT: Final = "(Call no tools: none is carried out. Write the summary, as text.)"
-NO_TEXT_HINT: Final = "(You wrote nothing. Write the summary.)"
 
 MAX_IDENTIFIERS: Final = 80
 MIN_IDENTIFIER_CHARS: Final = 2
@@ -108,7 +107,9 @@ def judge_summary(
         return SummaryDraft(reason="the model declined to write a summary")
     text = _strip_wrapping(normalize_text(text))
     if not text:
-        return SummaryDraft(reason="the model wrote no summary", hint=NO_TEXT_HINT)
+        return SummaryDraft(
+            reason="the model wrote no summary", hint="(You wrote nothing. Write the summary.)"
+        )
     if len(text) <= _DECLINED_CHARS and _DECLINED.match(text):
         return SummaryDraft(reason="the model excused itself instead of writing a summary")
     if stop == "length":

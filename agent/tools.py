@@ -43,7 +43,6 @@ CONTINUE_TASK: Final = "continue_task"
 posted."""
 
 MAX_LINE_CHARS: Final = 200
-MAX_SIGNATURE_CHARS: Final = 400
 
 
 CALL_CAPABILITY: Final = ToolSpec(
@@ -81,7 +80,7 @@ def render_entry(spec: ToolSpec) -> str:
     names = ", ".join([to_single_line(name, 40) for name in (*required, *optional)])
     summary = spec.description.split(". ")[0].rstrip(".")
     told = to_single_line(summary[: 2 * MAX_LINE_CHARS], MAX_LINE_CHARS)
-    return f"- {spec.name}{f'({names})'[:MAX_SIGNATURE_CHARS]}: {told}"
+    return f"- {spec.name}{f'({names})'[:400]}: {told}"
 
 
 def load_arguments(written: str) -> object:

@@ -390,9 +390,7 @@ def _shorten_arguments(arguments: str) -> str:
 
 LOOP_TOKENS = 250
 """Limit of the summary of a loop."""
-_MAX_CALLS = 12
 _ARGUMENTS_CHARS = 60
-_RESULT_CHARS = 80
 _HEADING = """\
 [COMPLETED AGENT LOOP SUMMARY]
 Tools that you used here, each with the handle and the beginning of its result. \
@@ -419,7 +417,7 @@ def _iter_calls(turn: PromptTurn) -> Iterator[tuple[ToolCallRecord, EvidenceRef]
 def _render_calls(calls: Sequence[tuple[ToolCallRecord, EvidenceRef]]) -> str:
     """Render as many calls as fit. Of the others, state their number and names."""
     lines, shown = [_HEADING], 0
-    for record, whole in calls[:_MAX_CALLS]:
+    for record, whole in calls[:12]:
         line = _render_call(record, whole)
         rest = _render_others(calls[shown + 1 :])
         if estimate_tokens("\n".join([*lines, line, *rest])) > LOOP_TOKENS:
@@ -435,9 +433,7 @@ def _render_call(record: ToolCallRecord, whole: EvidenceRef) -> str:
     if written.strip() not in {"", "{}"}:
         arguments = to_single_line(written[: 2 * _ARGUMENTS_CHARS], _ARGUMENTS_CHARS)
     kind = f"{to_single_line(whole.kind[:MAX_NAME_CHARS])}, {whole.chars} characters"
-    first = (
-        first_line(record, _RESULT_CHARS) if record.source is None and not record.untrusted else ""
-    )
+    first = first_line(record, 80) if record.source is None and not record.untrusted else ""
     result = f"{'error' if record.error else kind}{f': {first}' if first else ''}"
     return f"- {whole.handle} {_call_name(record)} {arguments} -> {result}".replace("  ", " ")
 

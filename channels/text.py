@@ -26,7 +26,6 @@ _MEDIA_TYPE = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,63}/[A-Za-z0-9][A-Za-z0-9!#$&^_.+-]{0,63}"
 )
 """RFC 6838 section 4.2, without parameters."""
-_DEFAULT_MEDIA_TYPE = "application/octet-stream"
 
 
 def clean_text(text: str) -> str:
@@ -85,7 +84,7 @@ def safe_file_name(text: str) -> str:
 
 def safe_content_type(text: str) -> str:
     """Return `text` if it is a media type, else the generic one: it becomes a header line."""
-    return text if _MEDIA_TYPE.fullmatch(text) else _DEFAULT_MEDIA_TYPE
+    return text if _MEDIA_TYPE.fullmatch(text) else "application/octet-stream"
 
 
 _BUTTON_COMMAND: Final = re.compile(r"([a-z0-9_]{1,32})(?: (\S.*))?")

@@ -100,7 +100,6 @@ _CAUSED_BY_FORM = re.compile(
     r"cache_control|Extra inputs are not permitted|unsupported_parameter|unknown_parameter",
     re.IGNORECASE,
 )
-_MESSAGE_CHARS = 4_000
 _SECRET_CHARS = 8
 _STATUS_BY_TYPE: dict[str, int] = {
     "invalid_request_error": 400,
@@ -195,9 +194,7 @@ def _build_error(status: int, body: _ErrorBody, *, where: str, secret: str) -> M
     hidden = (
         len(secret) >= _SECRET_CHARS
     )  # a shorter secret is not one, and would match in any word
-    error.provider_message = (searched.replace(secret, "***") if hidden else searched)[
-        :_MESSAGE_CHARS
-    ]
+    error.provider_message = (searched.replace(secret, "***") if hidden else searched)[:4_000]
     if isinstance(error, ModelUnusable):
         error.no_credit = status == _PAYMENT_REQUIRED or _NO_CREDIT.search(searched) is not None
     if isinstance(error, RequestRefused):
@@ -443,7 +440,6 @@ _KEPT_S = 90.0
 """Seconds for which a connection is kept for the next request, in place of httpx's 5: a new one
 takes three round trips. Shorter than what firewalls allow; one that a server ends earlier is made
 anew."""
-_ERROR_BODY_BYTES = 16 * 1024
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
 
@@ -608,7 +604,7 @@ class ModelHttpClient:
                 if response.status_code == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
                     yield response
                     return
-                body = await _read_limited(response, _ERROR_BODY_BYTES)
+                body = await _read_limited(response, 16 * 1024)
         except (
             httpx.TransportError,
             httpx.DecodingError,

@@ -32,7 +32,6 @@ _SAMPLING = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.15}
 """Sampling that keeps a model of this size coherent (measured)."""
 _LOAD_TIMEOUT_S = 120.0
 """Seconds: loading takes 2 s here; a cold slow disk needs longer for 98 MB."""
-_SHUTDOWN_TIMEOUT_S = 2.0
 
 
 class _ServerHello(BaseModel):
@@ -178,7 +177,7 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
         process.stdin.close()
         process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), _SHUTDOWN_TIMEOUT_S)
+        await asyncio.wait_for(process.wait(), 2.0)
     except TimeoutError:
         pass
     finally:

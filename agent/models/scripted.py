@@ -22,7 +22,6 @@ from gateway.core.tool_spec import ToolCall
 
 _PIECE_CHARS = 16
 """Size of a chunk, about that of providers."""
-_MAX_REQUESTS = 100
 
 
 @frozen
@@ -81,7 +80,7 @@ class ScriptedModel:
             raise ValueError(f"not a regular expression: {error}") from None
         self._clock = clock
         self._errors = deque(self._script.errors)
-        self.requests: deque[ModelRequest] = deque(maxlen=_MAX_REQUESTS)
+        self.requests: deque[ModelRequest] = deque(maxlen=100)
         self.name = name
         self.label = "a scripted model (for tests and demos)"
         self.context_tokens = context_tokens

@@ -40,13 +40,11 @@ _VERSION = "vertex-2023-10-16"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _AUDIENCE = "https://oauth2.googleapis.com/token"
 """Always this, wherever the claim is sent (the same page on service accounts, and google-auth)."""
-_TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105 - a path
 _CLAIM_S = 3600
 """Seconds: the longest that Google lets a claim live, and as long as its tokens do."""
 _EARLY_S = 225.0
 """Seconds before its end from which a token is not used: the metadata server gives a new one by
 then (google-auth, `REFRESH_THRESHOLD`)."""
-_TOKEN_TIMEOUT_S = 20.0
 _UNAUTHORIZED = 401
 
 
@@ -150,7 +148,10 @@ class GoogleTokens:
 
     async def _ask(self) -> _TokenAnswer:
         """Request a token. Raises a ModelError, which holds neither it nor the claim."""
-        url = strip_version(self._metadata_url) + _TOKEN_PATH
+        url = (
+            strip_version(self._metadata_url)
+            + "/computeMetadata/v1/instance/service-accounts/default/token"
+        )
         headers, claim, body = {"metadata-flavor": "Google"}, "", None
         if self._account is not None:
             now_s = int(self._clock.now().timestamp())
@@ -163,7 +164,7 @@ class GoogleTokens:
             url=url,
             headers=headers,
             secret=claim,
-            timeout_s=_TOKEN_TIMEOUT_S,
+            timeout_s=20.0,
             proxy=self._proxy if self._account else SecretStr("none"),
         )
         try:

@@ -35,7 +35,6 @@ MAX_FIELD_CHARS = 50_000
 """Limit of one field, before macros: far more than is used of a whole card."""
 MAX_LORE_ENTRIES = 1_000
 """Limit of entries of a character book that are read."""
-USER_MACRO = "the person you talk to"
 CARD_SPECS = ("chara_card_v2", "chara_card_v3")
 
 
@@ -162,7 +161,7 @@ def _replace_macros(value: object, name: str) -> str:
     """Return the text with its macros replaced; others stay."""
     if not isinstance(value, str):
         return ""
-    texts = {"char": name, "bot": name, "user": USER_MACRO, "original": ""}
+    texts = {"char": name, "bot": name, "user": "the person you talk to", "original": ""}
     return normalize_text(
         _MACRO.sub(lambda match: texts[(match[1] or match[2]).lower()], value[:MAX_FIELD_CHARS])
     )

@@ -460,7 +460,6 @@ _REFERENCE = re.compile(
     r"|<t:(?P<time>-?\d{1,13})(?::(?P<style>[tTdDfFRsS]))?>",
     re.DOTALL,
 )
-CUSTOM_EMOJI = ":emoji:"
 _HANDLE = re.compile(r"[a-z0-9._]{2,32}")
 """https://discord.com/developers/docs/resources/user#usernames-and-nicknames: bots may have other
 names."""
@@ -492,7 +491,7 @@ def resolve_references(content: str, handles: dict[str, str], directory: Discord
         if found["channel"]:
             return f"#{found['channel']}"
         if found["emoji"]:
-            return CUSTOM_EMOJI
+            return ":emoji:"
         if found["time"]:
             return _format_timestamp(int(found["time"]), found["style"] or "f") or found[0]
         return "/command" if found["command"] else found[0]

@@ -203,9 +203,7 @@ _MAX_CONCURRENT = 8
 """Histories that are requested at the same time; Discord allows 50 requests a second in total."""
 _RETRY_FIRST_S, _RETRY_MAX_S = 2.0, 60.0
 """First and longest delay before a history is requested again; each failure doubles it."""
-_BATCH_SIZE = 256
 _MAX_SEEN = 4096
-_CHANNEL_EVENT_PREFIXES = ("MESSAGE_", "INTERACTION_")
 
 
 def _is_direct(event: Notification) -> bool:
@@ -251,7 +249,7 @@ class DiscordEventPipeline:
         try:
             while True:
                 batch: list[Notification] = []
-                for item in await self._inbox.get_batch(_BATCH_SIZE):
+                for item in await self._inbox.get_batch(256):
                     if not isinstance(item, RawGatewayEvent):
                         batch.append(item)
                         continue
@@ -278,7 +276,7 @@ class DiscordEventPipeline:
             data: Json = get_object({"d": item.data}, "d")
             self._progress.record_event(item.event, data, item.seq)
             self._directory.apply_event(item.event, data)
-            if item.event.startswith(_CHANNEL_EVENT_PREFIXES):
+            if item.event.startswith(("MESSAGE_", "INTERACTION_")):
                 await self._learn_place(data)
             now, specs = self._clock.now(), self._state.interactions.specs
             notifications = self._drop_seen(

@@ -134,14 +134,11 @@ def _parse_completion(data: Json, directory: DiscordDirectory) -> CommandComplet
     )
 
 
-_COMMANDS_PATH: Final = "/applications/{application_id}/commands"
 EPHEMERAL: Final = 1 << 6
 """https://discord.com/developers/docs/resources/message#message-object-message-flags"""
 _COMMAND, _DEFERRED = 2, 5
 _DIRECT = 1  # a channel's type; 3 is a chat of several people
 _GOODBYE_S = 0.3
-_TOKEN_LIFETIME_S: Final = 14.5 * 60
-_MAX_PUBLIC_POSTS = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +180,7 @@ class InteractionResponder:
         self._last_answers: dict[Address, tuple[str, _PendingInteraction]] = {}
         """Place -> the last post that answered a command there, and the command: further parts of a
         post do not name it."""
-        self._public_posts = LruDict[str, None](_MAX_PUBLIC_POSTS)
+        self._public_posts = LruDict[str, None](1000)
         """Private posts that are sent publicly, because they answer a text message."""
 
     async def register_commands(self, application: str) -> None:
@@ -192,7 +189,12 @@ class InteractionResponder:
             return
         wanted = menu_rows(self.specs)
         try:
-            await self._api.call("PUT", _COMMANDS_PATH, json=wanted, application_id=application)
+            await self._api.call(
+                "PUT",
+                "/applications/{application_id}/commands",
+                json=wanted,
+                application_id=application,
+            )
         except SendError as error:
             logger.warning("the commands could not be registered: %s", error.reason)
 
@@ -223,7 +225,7 @@ class InteractionResponder:
             get_snowflake(payload, "application_id"),
             token,
             private,
-            now_s + _TOKEN_LIFETIME_S,
+            now_s + 14.5 * 60,
             self._start(self._defer(interaction, token, private=private)),
         )
 

@@ -185,7 +185,6 @@ SUPPRESS_EMBEDS, SUPPRESS_NOTIFICATIONS = 1 << 2, 1 << 12
 RESEND_WINDOW_S: Final = 120.0
 """https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique
 `in the past few minutes`; that is at least two."""
-_PREVIEW_TRIES: Final = 3
 _HAS_THREAD, _WRONG_CHANNEL_TYPE, _ARCHIVED = 160004, 50024, 50083
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
 _NO_POSTING: Final = {
@@ -199,7 +198,6 @@ _NO_POSTING: Final = {
 }
 """Codes of refusals that hold for every message in a channel, and what people can do; empty: the
 directory knows."""
-_ARCHIVE_MINUTES: Final = 1440
 MESSAGES_PATH = "/channels/{channel_id}/messages"
 MESSAGE_PATH = MESSAGES_PATH + "/{message_id}"
 
@@ -366,7 +364,7 @@ class DiscordOutgoing:
             "nonce": message_nonce(key),
             "enforce_nonce": True,
         }
-        for tries_left in reversed(range(_PREVIEW_TRIES)):
+        for tries_left in reversed(range(3)):
             try:
                 receipt = await self._post(
                     api, at, content, reply_to, again=False, before_send=before_send
@@ -435,7 +433,7 @@ class DiscordOutgoing:
                     "d",
                 )
                 title = thread_title("", parse_message(found, self._directory))
-            name = {"name": thread_title(title, None), "auto_archive_duration": _ARCHIVE_MINUTES}
+            name = {"name": thread_title(title, None), "auto_archive_duration": 1440}
             await api.call(
                 "POST", f"{MESSAGE_PATH}/threads", json=name, channel_id=room, message_id=message
             )

@@ -55,8 +55,6 @@ library's own `max_ratelimit_timeout` also refuses requests that the limit would
 HEARTBEAT_TIMEOUT_S = 60.0
 """Silence after which a connection counts as lost; Discord asks for a heartbeat each 41 s, and
 acknowledges it."""
-_MAX_LIMITS = 256
-_UPLOAD_EXTRA_S: Final = 120.0
 
 
 def make_connector(config: DiscordConfig) -> aiohttp.BaseConnector | None:
@@ -137,9 +135,9 @@ class DiscordClient(discord.Client):
         """Set by READY and RESUMED."""
         self._base = config.api_url.rstrip("/")
         self._timeout = aiohttp.ClientTimeout(total=config.request_timeout)
-        self._upload_timeout = aiohttp.ClientTimeout(total=config.request_timeout + _UPLOAD_EXTRA_S)
+        self._upload_timeout = aiohttp.ClientTimeout(total=config.request_timeout + 120.0)
         self._requests: set[asyncio.Task[Any]] = set()
-        self._exhausted_until_s = LruDict[str, float](_MAX_LIMITS)
+        self._exhausted_until_s = LruDict[str, float](256)
         """Request -> end of its rate limit, where it may not be made again before."""
         self._request_of_library = self.http.request
         self.http.request = self.request  # type: ignore[method-assign] # the one door of all its requests

@@ -51,7 +51,6 @@ IDENTIFY; Discord counts at arrival, and the later request may be the faster one
 _RESERVE = 10
 """New sessions of a day that are left to the operator, who may restart the gateway: after the last
 one, Discord resets the token."""
-_HEARTBEAT_END_S = 0.5
 _GOODBYE_S = 0.3
 _OPENING: ContextVar[tuple[DiscordClient, list["GatewaySocket"]]] = ContextVar("opening")
 
@@ -96,7 +95,7 @@ class GatewaySocket(DiscordWebSocket):
             async with asyncio.timeout(_GOODBYE_S):
                 await super().close(code)
         if heartbeat is not None:
-            await asyncio.to_thread(heartbeat.join, _HEARTBEAT_END_S)
+            await asyncio.to_thread(heartbeat.join, 0.5)
 
     async def read_replay(self) -> None:
         """Read all that the server has sent after RESUME: it acknowledges a heartbeat after that.

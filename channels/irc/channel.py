@@ -75,14 +75,10 @@ from gateway.core.identity import BRIDGE_PREFIX, name_to_address
 from gateway.core.text_safety import break_nicks, name_in_front
 
 logger = logging.getLogger("reverie.irc")
-_JOIN_ANSWER_S: Final = 30.0
 _SEPARATORS: Final = frozenset(", \r\n\0")
 """Characters that no nick or room has (RFC 2812, section 1.3)."""
 _NOT_IN_ROOM: Final = ("(403)", "(442)")
 """Ends of reasons that mean that the room does not exist, or that we are not in it."""
-_ACCOUNTS_NOTE: Final = (
-    "Who is logged in to services is known only as far as the server has told us."
-)
 
 
 class IrcChannel:
@@ -224,7 +220,7 @@ class IrcChannel:
         session = self._require_room(at)
         entering = session.membership.join(at.room)
         try:
-            await with_timeout(session.clock, _JOIN_ANSWER_S, entering)
+            await with_timeout(session.clock, 30.0, entering)
         except TimeoutError:
             raise Uncertain("the server did not answer our JOIN") from None
 
@@ -314,7 +310,11 @@ class IrcChannel:
         for nick in sorted(nicks - {state.me})[: max(0, most)]:
             mask = state.mask(nick)
             found.append(_member_sender(mask, mask.partition("!")[0], state.accounts.get(nick)))
-        note = "" if all(member.account for member in found) else _ACCOUNTS_NOTE
+        note = (
+            ""
+            if all(member.account for member in found)
+            else "Who is logged in to services is known only as far as the server has told us."
+        )
         return RoomMembers(members=tuple(found), total=len(nicks), note=note)
 
     def apply_config(self, config: ChannelConfig) -> bool:

@@ -29,7 +29,6 @@ _ROOM_REPLIES_S: Final = 5.0
 """Seconds for the replies about rooms: some servers send none, others a line a second."""
 _CA_KEY: Final = "tls: {ca_file: FILE}"
 """Key of another root certificate, where the channel has no name yet."""
-_LOOPBACK_PREFIXES = ("127.", "localhost", "::1")
 _NICK_ERRORS = {
     "433": "taken",
     "436": "taken",
@@ -320,7 +319,7 @@ def _explain_refusal(reason: str, config: IrcConfig) -> Finding:
 
 
 def _judge_tls(config: IrcConfig, found: FindingCollector) -> None:
-    if config.tls is False and not config.host.startswith(_LOOPBACK_PREFIXES):
+    if config.tls is False and not config.host.startswith(("127.", "localhost", "::1")):
         what = "everything, including passwords, goes over the network unencrypted"
         found.warn("irc.tls", what, "set tls: true and the port for it (usually 6697)")
     elif isinstance(config.tls, TlsConfig) and not config.tls.verify:

@@ -32,8 +32,6 @@ from gateway.core.events import (
 )
 from gateway.core.ratelimit import LruDict
 
-_MAX_EMITTED: Final = 8_192
-_MAX_OWN: Final = 2_048
 _OVERLAP: Final = timedelta(seconds=5)
 """Clocks of one network differ by seconds; repeated messages are recognised by their id."""
 
@@ -42,8 +40,8 @@ class LastingState:
     """State of an account that outlives connections; its cursor outlives the process."""
 
     def __init__(self, cursor: str | None) -> None:
-        self.own_message_ids = LruDict[str, None](_MAX_OWN)
-        self.emitted_ids = LruDict[str, None](_MAX_EMITTED)
+        self.own_message_ids = LruDict[str, None](2_048)
+        self.emitted_ids = LruDict[str, None](8_192)
         """Emitted events, by place and id."""
         self.barred_rooms: set[str] = set()
         """Folded rooms that we were kicked from, or told to leave, and must not join by
@@ -104,22 +102,18 @@ _LIVE_WINDOW: Final = timedelta(seconds=60)
 join."""
 _MAX_SKEW: Final = timedelta(seconds=30)
 """Smaller clock errors do no harm."""
-_MAX_ID_COUNTS: Final = 8_192
 _ID_PREFIX: Final = "local-"
 """Prefix of the ids of messages that the server gives none."""
 
 
-BATCH_SIZE = 256
 STUCK_TIMEOUT_S = 15.0
 """Seconds without progress after which reading resumes: a server would soon close a connection that
 nobody reads."""
 MAX_HELD = 8192
 """Limit of the queue while reading goes on although nothing is emitted."""
 
-_QueueItem = tuple[Notification | None, str | None]
 
-
-class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
+class IrcNotificationQueue(BackpressureBuffer[tuple[Notification | None, str | None]]):
     """Notifications to emit, each with the cursor that becomes durable with it.
 
     IRC sends nothing twice. So while nothing can be emitted (the log cannot be written) reading
@@ -167,7 +161,7 @@ class IrcNotificationQueue(BackpressureBuffer[_QueueItem]):
     async def run(self, emit: Emit) -> None:
         """Emit in order, in batches. Ends only by cancellation or by an error of `emit`."""
         while True:
-            items = await self.get_batch(BATCH_SIZE)
+            items = await self.get_batch(256)
             batch = [notification for notification, _ in items if notification is not None]
             cursor = next(
                 (position for _, position in reversed(items) if position is not None), None
@@ -206,7 +200,7 @@ class IrcEmitter:
         """Time by which the server's clock is ahead of ours."""
         self._begun = clock.now()
         self._made_ids = map(f"{_ID_PREFIX}{new_id(self._begun)}-{{}}".format, itertools.count())
-        self._id_counts = LruDict[str, int](_MAX_ID_COUNTS)
+        self._id_counts = LruDict[str, int](8_192)
         """Number of equal messages without an id on this connection, by generated name."""
         self._is_given_up = False
         """The server did not answer, so the gap stays one."""

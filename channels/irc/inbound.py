@@ -33,7 +33,6 @@ from gateway.core.ratelimit import Rate
 from gateway.core.text_safety import strip_invisible
 
 CTCP_RATE: Final = Rate(3, 3.0)
-_MAX_PING_CHARS = 100
 _CLIENT_NAME = "Reverie"
 
 
@@ -47,7 +46,7 @@ def answer_ctcp(line: IrcLine, contact: str | None) -> str | None:
     """Return the line that answers a PRIVMSG of CTCP; None: no answer."""
     command, argument = parse_ctcp(line.param(1))
     answers = {
-        "PING": argument[:_MAX_PING_CHARS],
+        "PING": argument[:100],
         "VERSION": _CLIENT_NAME + (f" ({contact})" if contact else ""),
         "SOURCE": _CLIENT_NAME,
         "CLIENTINFO": "ACTION CLIENTINFO PING SOURCE VERSION",

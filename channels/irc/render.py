@@ -28,7 +28,6 @@ BLANK_LINE: Final = " \x0f"
 space at the end."""
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
-_LITERAL_SIGNS: dict[Mark, str] = {"strike": "~~", "spoiler": "||"}
 _TICKS = re.compile("`+")
 _COMMAND = re.compile(r"[!.,@~/;$%&+?-](?=[^\W\d_])|(?:chan|bot)serv(?![^\W_])", re.IGNORECASE)
 """Atheme's services also take `ChanServ: op mallory` (modules/chanserv/main.c), with our rights."""
@@ -155,7 +154,9 @@ class _LineWriter:
 
     def write(self, run: TextRun, before: TextRun | None, *, ends_link: bool) -> None:
         codes = [_MARK_CODES[mark] for mark in sorted(run.marks) if mark in _MARK_CODES]
-        signs = [sign for mark, sign in _LITERAL_SIGNS.items() if mark in run.marks]
+        signs = [
+            sign for mark, sign in {"strike": "~~", "spoiler": "||"}.items() if mark in run.marks
+        ]
         if signs != self._active_signs:
             self._toggle_signs(signs, codes, run)
         if "pre" in run.marks:

@@ -49,10 +49,7 @@ PING_TIMEOUT_S = 30.0
 """Silence after that until the bot connects again."""
 _WHOIS_TIMEOUT_S = 15.0
 """Longer than servers take to answer WHOIS."""
-_MOTD_WAIT_S = 5.0
-_JOIN_WAIT_S = 10.0
 _TICK_S = 10.0
-_MIN_PACE = 1 / 16
 _LOGIN_COMMANDS = frozenset({"CAP", "001", "900", "901"})
 """Commands that matter to the registration also after the welcome."""
 
@@ -124,7 +121,7 @@ class IrcSession:
             return
         cause = classify_goodbye(self._error_text)
         if cause == "flooded":
-            self._lasting.pace = max(self._lasting.pace / 2, _MIN_PACE)
+            self._lasting.pace = max(self._lasting.pace / 2, 1 / 16)
             logger.warning(
                 "%s: thrown off for sending too fast; half as fast from now on", self._name
             )
@@ -273,14 +270,14 @@ class IrcSession:
             self.mark_lost("the server did not welcome us in time")
             return False
         with contextlib.suppress(TimeoutError):  # jaraco's server sends no MOTD
-            await with_timeout(self.clock, _MOTD_WAIT_S, self._is_ready.wait())
+            await with_timeout(self.clock, 5.0, self._is_ready.wait())
         if bot_mode := self.state.isupport.bot_mode:  # https://ircv3.net/specs/extensions/bot-mode
             self.outgoing.queue_lines([format_line("MODE", self.state.nick, f"+{bot_mode}")])
         self.outgoing.queue_lines(self._connect_lines())
         self._emitter.hold_rooms(self._config.rooms)
         self.membership.join_configured()
         try:
-            await with_timeout(self.clock, _JOIN_WAIT_S, self.membership.initial_joins_done.wait())
+            await with_timeout(self.clock, 10.0, self.membership.initial_joins_done.wait())
         except TimeoutError:
             logger.warning("%s: some rooms did not answer our JOIN", self._name)
         return True

@@ -38,7 +38,6 @@ _MAX_ROOMS = 1_000
 _MAX_PEOPLE = 50_000
 """Per room. More people are not tracked: a server must not fill our memory."""
 _MAX_REMEMBERED: Final = 1_000
-_MAX_PAST_HOSTS: Final = 10
 CLOSED_MODES: Final = frozenset("ikpsO")
 """Modes of rooms that not everybody may enter or find: invite-only, key, private, secret, operators
 only (https://modern.ircdocs.horse/#channel-modes)."""
@@ -49,10 +48,8 @@ _SPLIT_REASON = re.compile(r"(?:\*|[\w*-]+)(?:\.[\w*-]+)+ (?:\*|[\w*-]+)(?:\.[\w
 """A split makes everybody behind the lost server quit with the names of two servers as the reason
 (RFC 1459 section 4.1.6). People cannot fake that: servers prefix their reasons, or reject such
 ones."""
-_MAX_SPLIT_USERS: Final = 20_000
 _REJOIN_WINDOW_S: Final = 3600.0
 """People who return later than that have joined anew."""
-_NETSPLIT_BATCHES: Final = frozenset({"netsplit", "netjoin"})
 _HISTORY_BATCHES: Final = frozenset({"chathistory", "draft/chathistory-targets"})
 _MAX_BATCHES = 32
 _MAX_BATCH_LINES = 500
@@ -138,7 +135,7 @@ class IrcState:
         """Nick -> last answer."""
         self.monitored: OrderedDict[str, None] = OrderedDict()
         """Nicks that the server watches for us."""
-        self._gone = LruDict[str, tuple[str, float]](_MAX_SPLIT_USERS)
+        self._gone = LruDict[str, tuple[str, float]](20_000)
         """Nick -> mask and time, of people lost in netsplits, so that their return is no event
         either; for servers without netsplit batches."""
         self._batches: dict[str, Batch] = {}
@@ -200,7 +197,7 @@ class IrcState:
         account = self.accounts.get(nick)
         rooms = {room: nicks[nick] for room, nicks in self.rooms.items() if nick in nicks}
         left = whois = ""
-        is_netsplit = batch is not None and batch.kind in _NETSPLIT_BATCHES
+        is_netsplit = batch is not None and batch.kind in {"netsplit", "netjoin"}
         match line.command:
             case "PRIVMSG":
                 self._gone.pop(nick, None)
@@ -231,7 +228,7 @@ class IrcState:
             case "CHGHOST":
                 self.whois.pop(nick, None)
                 if self.is_visible(nick):
-                    self._past_hosts[nick] = self.hosts(nick)[:_MAX_PAST_HOSTS]
+                    self._past_hosts[nick] = self.hosts(nick)[:10]
                     self._masks[nick] = f"{line.source.nick}!{line.param(0)}@{line.param(1)}"
             case numeric if numeric.isdecimal():
                 whois = self._apply_reply(line, now_s)

@@ -22,7 +22,6 @@ from irc.message import Tag
 
 from channels.base import RateLimited, Rejected, SendError
 
-_MAX_TOPIC_BYTES = 16_384
 _MAX_MONITORS = 100
 _DEFAULT_PREFIX = MappingProxyType({"@": "o", "+": "v"})
 _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
@@ -121,7 +120,7 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         """Most lines of one CHATHISTORY answer; 0: not sent."""
         self.history_by_id = "msgid" in text("msgreftypes").split(",")
         """CHATHISTORY accepts message ids as references."""
-        self.topic_bytes = number("topiclen", 0, _MAX_TOPIC_BYTES)
+        self.topic_bytes = number("topiclen", 0, 16_384)
         """Longest topic; 0: not sent.
 
         Counted as bytes, the stricter reading: servers do not say whether they count bytes or

@@ -186,8 +186,6 @@ _NO_POSTING: Final = {
 telegram-bot-api/Client.cpp and td/telegram/MessagesManager.cpp), and what people can do about
 it."""
 _CONNECT_S, _POOL_S = 10.0, 5.0
-_POOL_SIZE = 16
-_BUTTONS_TIMEOUT_S = 2.0
 UNKNOWN_BUTTON_TEXT = "I do not know this button."
 """Shown briefly to a person who tapped a button that is not ours."""
 
@@ -230,7 +228,7 @@ class TelegramApi:
                 self._token,
                 base_url=f"{base}/bot",
                 base_file_url=f"{base}/file/bot",
-                request=TelegramRequest(connection_pool_size=_POOL_SIZE, **settings),
+                request=TelegramRequest(connection_pool_size=16, **settings),
                 get_updates_request=self._updates_request,
                 rate_limiter=rate_limiter,
             )
@@ -274,7 +272,7 @@ class TelegramApi:
             await self.await_call(self.bot.answer_callback_query(tap, text=UNKNOWN_BUTTON_TEXT))
 
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_BUTTONS_TIMEOUT_S):
+            async with asyncio.timeout(2.0):
                 await asyncio.gather(*map(answer, taps), return_exceptions=True)
 
     def redact(self, text: object) -> str:

@@ -114,7 +114,6 @@ _MEMBERS_MAX_AGE_S = 120.0
 """Seconds for which an answer about a member counts, unless an update tells of a change. Telegram
 sends such updates to administrators (#chatmemberupdated), and to every bot a message when somebody
 joins, leaves or is removed."""
-_MAX_REACTIONS = 1000
 _NO_SELECTOR = str.maketrans("", "", "\ufe0f")
 """Removes the emoji presentation selector: Telegram writes most emoji without it, keyboards with
 it."""
@@ -122,15 +121,12 @@ _KNOWN_REACTIONS = {emoji.value.translate(_NO_SELECTOR): emoji.value for emoji i
 _EXAMPLE_REACTIONS = "👍 👎 ❤ 🔥 👏 😁 🤔 🎉 🙏 👀 💯 🤝"
 _NOT_IN_CHAT = ("chat not found", "bot is not a member", "bot was kicked")
 """Texts of Telegram's errors that mean that we are not in the chat."""
-_ADMINISTRATORS_NOTE = "Telegram tells bots only of administrators."
 
-_DOWNLOAD_TIMEOUT_S = 300.0
 _DRAFT_TIMEOUT_S = 1.5
 """A slower draft is abandoned, for it leaves nothing behind, and the final answer may be waiting
 for it."""
 _MAX_CONCURRENT = 8
 """Calls for typing and previews; the other connections are for messages."""
-_MAX_DRAFTS = 1000
 
 
 _MENU_TIMEOUT_S = 5.0
@@ -296,9 +292,9 @@ class TelegramChannel:
         """Chat -> whether new members can read what was said before."""
         self._outgoing: TelegramOutgoing | None = None
         """Set while messages can be sent."""
-        self._reactions = LruDict[tuple[int, int], str](_MAX_REACTIONS)
+        self._reactions = LruDict[tuple[int, int], str](1000)
         """Our recent reactions by message: a bot has one on each, and a new one replaces it."""
-        self._drafts = LruDict[Address, int](_MAX_DRAFTS)
+        self._drafts = LruDict[Address, int](1000)
         """Place -> id of its current draft. Each answer has another one."""
         self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._random = random
@@ -587,7 +583,7 @@ class TelegramChannel:
         api = self._connected.api
         _check_size(attachment.size_bytes, limit_bytes)
         try:
-            async with asyncio.timeout(_DOWNLOAD_TIMEOUT_S):
+            async with asyncio.timeout(300.0):
                 file = await api.bot.get_file(attachment.id)
                 return await _fetch_file(api, file, limit_bytes)
         except Exception as error:  # noqa: BLE001 - of the network, of the API, or an unreadable answer
@@ -734,7 +730,9 @@ class TelegramChannel:
             )
             total = int(await bot.get_chat_member_count(chat, rate_limit_args="action"))
             return RoomMembers(
-                members=found[: max(0, most)], total=total, note=_ADMINISTRATORS_NOTE
+                members=found[: max(0, most)],
+                total=total,
+                note="Telegram tells bots only of administrators.",
             )
 
         try:

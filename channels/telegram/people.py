@@ -37,7 +37,6 @@ _FILE_KINDS: dict[str, tuple[_Form, str | None]] = {
     "document": ("file", None),
 }
 """Attribute -> form, and the content type if Telegram fixes it without sending it."""
-_RECORDED_KINDS = ("voice", "video_note")
 _FORMS_BY_TYPE: dict[str, _Form] = {"image": "image", "audio": "audio", "video": "video"}
 _MAX_NUMBER = 2**53
 
@@ -60,7 +59,9 @@ def parse_attachments(
                 _FORMS_BY_TYPE.get(general_type, usual_form) if kind == "document" else usual_form
             )
             found.append(
-                _build_attachment(file, form, content_type, recorded=kind in _RECORDED_KINDS)
+                _build_attachment(
+                    file, form, content_type, recorded=kind in ("voice", "video_note")
+                )
             )
     if sticker := message.sticker:
         sticker_type = "video/webm" if sticker.is_video else "image/webp"
@@ -145,15 +146,12 @@ RANKS: Final = (telegram.ChatMember.OWNER, telegram.ChatMember.ADMINISTRATOR)
 GROUP_TYPES: Final = frozenset({"group", "supergroup"})
 
 
-_PRESENT_STATUSES = frozenset({"member", "administrator", "creator"})
-
-
 def is_present(member: telegram.ChatMember) -> bool:
     """Return whether somebody is in a chat: https://core.telegram.org/bots/api#chatmember."""
     return (
         member.is_member
         if isinstance(member, telegram.ChatMemberRestricted)
-        else member.status in _PRESENT_STATUSES
+        else member.status in {"member", "administrator", "creator"}
     )
 
 

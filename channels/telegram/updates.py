@@ -28,7 +28,6 @@ _RANKS_TIMEOUT_S: Final = 5.0
 """Messages wait for the answer."""
 _RANKS_MAX_AGE_S: Final = 120.0
 """Seconds for which an answer counts, unless an update tells of a change in the group."""
-_MAX_DELAY_S = 10.0
 _LONG_FLOOD_S = 60.0
 _CONFIRM_DELAYS_S = (0.0, 10.0, 20.0, 40.0, 80.0)
 """Delays before repeated checks of a refused token: a proxy, or a server that restarts, also
@@ -39,7 +38,6 @@ forget confirmations."""
 _MAX_UPDATES: Final = 100
 """Updates in one answer (core.telegram.org/bots/api#getupdates); so many may be followed by
 more."""
-_CONFLICT_REASON = "another process polls with this token, or a webhook is set"
 
 
 class TelegramReceiver:
@@ -72,7 +70,7 @@ class TelegramReceiver:
         )
         self._members, self._ranked_rooms = members, ranked_rooms
         self._ranks = AnswerCache[str, Mapping[str, str]](clock, _RANKS_MAX_AGE_S)
-        self._backoff = Backoff(_MAX_DELAY_S)
+        self._backoff = Backoff(10.0)
         self._up: tuple[bool, bool] | None = None
         """Last reported state: up, and able to send although down. None: none was reported."""
         self.welcome = ""
@@ -215,7 +213,9 @@ async def poll_updates(receiver: TelegramReceiver) -> None:
         except Conflict as error:
             receiver.has_caught_up.clear()
             if looked_for_webhook or not await _remove_webhook(receiver.api):
-                await receiver.handle_error(error, _CONFLICT_REASON)
+                await receiver.handle_error(
+                    error, "another process polls with this token, or a webhook is set"
+                )
             looked_for_webhook = True
             continue
         except (TelegramError, TimeoutError) as error:

@@ -640,7 +640,6 @@ def _quoted_message(
 
 _MAX_ALBUM_ITEMS = 10
 """Largest album (core.telegram.org/bots/api#sendmediagroup)."""
-_SHARED_TYPES = frozenset({"group", "supergroup", "channel"})
 ALBUM_WAIT_S = 0.7
 """Seconds without a new picture after which an album counts as complete. Telegram usually delivers
 it at once."""
@@ -720,7 +719,7 @@ class UpdateReader:
         (core.telegram.org/bots/api#chat).
         """
         chat = update.effective_chat
-        if chat and chat.type in _SHARED_TYPES:
+        if chat and chat.type in {"group", "supergroup", "channel"}:
             last, before = self._audiences.get(str(chat.id), (0, False))
             # A webhook's updates arrive in any order: an older one may make a chat private, but not
             # public.

@@ -45,7 +45,6 @@ from gateway.store.queries import COLUMNS, using
 from gateway.store.types import read_entries
 from gateway.stream.media import AttachmentNotFetched, document_handle
 
-DEFAULT_EVIDENCE_CHARS: Final = 4_000
 MAX_EVIDENCE_CHARS: Final = 20_000
 MAX_TURNS: Final = 2_000
 """Turns in one `v` handle."""
@@ -58,7 +57,6 @@ _HANDLE: Final = re.compile(r"([atemv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
 """At most as many digits as a log position can have."""
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _PAGE: Final = 200
-_FOLDS_PAGE: Final = 20
 _BETWEEN = (
     f"FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = $1 AND seq "
     ">= $2 AND seq < $3"
@@ -114,7 +112,7 @@ class EvidenceReader(Plugin):
             ),
         ],
         offset: Annotated[int, Field(ge=0, description="Characters to skip.")] = 0,
-        limit: Annotated[int, Field(ge=1, le=MAX_EVIDENCE_CHARS)] = DEFAULT_EVIDENCE_CHARS,
+        limit: Annotated[int, Field(ge=1, le=MAX_EVIDENCE_CHARS)] = 4_000,
         find: Annotated[
             str,
             Field(
@@ -336,7 +334,7 @@ class EvidenceReader(Plugin):
     async def _find_head(self, place: ConversationId, first: Seq) -> str:
         before: int | None = None
         while page := await self._store.newest_entries(
-            _FOLDS_PAGE, before=before, kinds=["folded"], conversation=place
+            20, before=before, kinds=["folded"], conversation=place
         ):
             for one in reversed(page):
                 if isinstance(one.fact, ViewFolded) and one.fact.start <= first:

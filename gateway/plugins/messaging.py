@@ -406,15 +406,12 @@ class Messaging(Plugin):
         return is_room_allowed(self._people, to)
 
 
-MAX_FILE_NAME_CHARS: Final = 100
 MAX_CAPTION_CHARS: Final = 1_000
 """Limit of the text with a file. Telegram allows 1,024
 (https://core.telegram.org/bots/api#senddocument)."""
 
-MAX_REACTION_CHARS: Final = 64
 MAX_TOPIC_CHARS: Final = 400
 
-PlatformActionKind = Literal["react", "unreact", "edit", "delete", "topic", "file"]
 _Message = Annotated[
     str,
     Field(
@@ -472,9 +469,7 @@ class MessageActions(Plugin):
         context: ToolContext,
         *,
         message: _Message,
-        reaction: Annotated[
-            str, Field(min_length=1, max_length=MAX_REACTION_CHARS, description="An emoji.")
-        ],
+        reaction: Annotated[str, Field(min_length=1, max_length=64, description="An emoji.")],
         remove: Annotated[bool, Field(description="Take it off.")] = False,
     ) -> str:
         reaction, add = to_single_line(reaction), not remove
@@ -589,10 +584,7 @@ class MessageActions(Plugin):
                 f"That file has {len(data):,} bytes; {max_bytes:,} is the most that can be sent "
                 "here."
             )
-        name = (
-            to_single_line(PurePosixPath(path).name.replace("\\", "_"), MAX_FILE_NAME_CHARS)
-            or "file"
-        )
+        name = to_single_line(PurePosixPath(path).name.replace("\\", "_"), 100) or "file"
         file = PostFile(
             name=name,
             content_type=mimetypes.guess_type(name)[0] or "application/octet-stream",
@@ -697,7 +689,7 @@ class MessageActions(Plugin):
 
 
 def _build_action(
-    what: PlatformActionKind,
+    what: Literal["react", "unreact", "edit", "delete", "topic", "file"],
     at: Address,
     message: MessageId | None,
     text: str,

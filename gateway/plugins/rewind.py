@@ -51,7 +51,6 @@ MAX_EARLIER_TURNS: Final = 20
 MAX_REWOUND_LINES: Final = 50
 """Lines that one turn reads at most."""
 _NOTHING: Final = Seq(0)
-_TOLD_FATES: Final = ("due", "context")
 
 
 class TurnInView(NamedTuple):
@@ -201,7 +200,7 @@ class Rewind(Plugin):
         judgements = [(one.seq, await store.find_judgement(one.seq)) for one in messages]
         return turn._replace(
             missed=tuple(
-                seq for seq, one in judgements if one is not None and one.fate in _TOLD_FATES
+                seq for seq, one in judgements if one is not None and one.fate in ("due", "context")
             )
         )
 

@@ -48,7 +48,6 @@ SKILLS_HEADING: Final = "# Skills\n\nBefore you do such a task, read its skill w
 _FRONT_MATTER: Final = re.compile(
     r"---[ \t]*\n(.*?)(?:\n)?^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
-SKILLS_FOLDER: Final = "skills"
 MAX_FILE_BYTES: Final = 1_000_000
 """Limit of a file beside `SKILL.md`."""
 MAX_LISTED: Final = 200
@@ -247,7 +246,7 @@ class SkillLibrary:
     """Skills of one workspace. For one thread at a time."""
 
     def __init__(self, workspace: Path) -> None:
-        self.root = workspace / SKILLS_FOLDER
+        self.root = workspace / "skills"
         """Its folder, which may be missing."""
         self._catalogue = SkillCatalogue()
 

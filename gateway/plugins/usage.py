@@ -27,7 +27,6 @@ SHARING_RULE = "each message that a turn was told bears an equal share of all th
 RECENT_REQUESTS: Final = 50
 """Requests of a conversation that are searched for a cache miss."""
 MONTH_DAYS: Final = 30
-MAX_ROOMS_LISTED: Final = 5
 DEFAULT_REQUESTS: Final = 10
 SummedBy = Literal["conversation", "room", "sender", "day", "agent", "model"]
 
@@ -94,7 +93,7 @@ class UsageReports(Plugin):
             today = _("`{room}` today: {spending}")
             lines += [
                 today.format(room=escape_code(one.key), spending=format_spending(one))
-                for one in listed[:MAX_ROOMS_LISTED]
+                for one in listed[:5]
             ]
         return "\n".join(f"- {line}" for line in lines)
 

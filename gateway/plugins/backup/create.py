@@ -54,7 +54,6 @@ ROOT_KINDS: Final = ("mind", "workspace", "files")
 """Directories of an agent: its state, its persona with its notes, and the working directory of its
 tools."""
 _STORE_NAMES: Final = re.compile(rf"{re.escape(STORE_NAME)}(\.\d{{4}}-\d{{2}}\.jsonl\.gz)?")
-_MARK_SUFFIX: Final = ".mark"
 _STAGING_PREFIX: Final = ".reverie-backup-"
 
 
@@ -141,7 +140,7 @@ def list_files(root: BackupSource, left_out: list[str]) -> Iterator[BackupSource
                 found.append(BackupSource(name_in_backup, path))
             else:
                 left_out.append(name_in_backup.encode(errors="backslashreplace").decode())
-    yield from sorted(found, key=lambda one: (not one.name.endswith(_MARK_SUFFIX), one.name))
+    yield from sorted(found, key=lambda one: (not one.name.endswith(".mark"), one.name))
 
 
 def _raise_unless_missing(error: OSError) -> None:

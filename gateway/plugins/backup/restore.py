@@ -60,7 +60,6 @@ from gateway.store import NewEntry, Store, StoreError, StoreReader, StoreUnreada
 from gateway.store.files import StoreSummary, check_store, mark_path, seal_store, sync_directory
 from gateway.store.schema import StoreLock, migrate_schema
 
-_READ_BYTES: Final = 1 << 20
 _MAX_TURNS: Final = 50
 """Turns that are searched for an interrupted one, as `gateway.runtime.agents` does at start."""
 _MAX_SUMS_BYTES: Final = 64 << 20
@@ -138,7 +137,7 @@ def _extract_file(data: IO[bytes], path: Path, *, runs: bool) -> str:
         0o700 if runs else 0o600,
     )
     with os.fdopen(opened, "wb") as file:
-        while piece := data.read(_READ_BYTES):
+        while piece := data.read(1 << 20):
             file.write(piece)
             digest.update(piece)
         file.flush()

@@ -52,7 +52,6 @@ from gateway.plugins.console.model import (
 )
 
 LINE_BREAK: Final = "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}"
-MAX_HISTORY: Final = 500
 
 
 HELP: Final = "\n".join(
@@ -103,7 +102,7 @@ class Prompt(Input):
             suggester=CommandSuggester(model),
             select_on_focus=False,
         )
-        self._sent: deque[str] = deque(maxlen=MAX_HISTORY)
+        self._sent: deque[str] = deque(maxlen=500)
         self._age = 0
         """How many inputs ago the shown one was sent; 0: it was not."""
         self._draft = ""
@@ -255,7 +254,6 @@ PaneLog:focus { border-top: heavy ansi_cyan; background-tint: transparent; }
 
 DRAW_DELAY_S: Final = 0.05
 """Seconds within which events are drawn together."""
-TICK_S: Final = 1.0
 POLL_TICKS: Final = 5
 """Ticks between two status requests; after a turn, one is made at the next tick."""
 MAX_RECONNECT_S: Final = 10.0
@@ -319,7 +317,7 @@ class ConsoleApp(App[int]):
                 ValueError, RuntimeError
             ):  # in another thread signals are not ours
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, 0)
-        self.set_interval(TICK_S, self._tick)
+        self.set_interval(1.0, self._tick)
         self._run_in_background(self._listen())
 
     async def _listen(self) -> None:

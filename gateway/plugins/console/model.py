@@ -45,7 +45,6 @@ from gateway.core.text_safety import escape_unprintable, shorten
 from gateway.runtime.dmn_admin import format_dmn_status
 from gateway.store.format import TURN_CAUSE_TEXTS, TURN_OUTCOME_TEXTS
 
-TAB_CELLS: Final = 4
 MAX_LINE_CHARS: Final = 2_000
 """Longest line; longer ones continue in the next line, which bounds the cost of wrapping."""
 _LINE_ENDS: Final = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
@@ -88,7 +87,7 @@ def one_line(text: str, chars: int = MAX_LINE_CHARS) -> str:
 
 
 def _escape_line(line: str) -> str:
-    fewer = _STACKED_MARKS.sub(r"\1", _AMBIGUOUS_WIDTH.sub("", line.expandtabs(TAB_CELLS)))
+    fewer = _STACKED_MARKS.sub(r"\1", _AMBIGUOUS_WIDTH.sub("", line.expandtabs(4)))
     return _HIDDEN.sub(
         lambda found: found[0].encode("unicode_escape").decode(), escape_unprintable(fewer)
     )

@@ -83,16 +83,12 @@ ASSET_TYPES: Final = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
-INDEX_FILE: Final = "index.html"
 MAX_ARGS_CHARS: Final = 200
 """Longest input, and longest result, in an audit record."""
 MAX_MODES: Final = 2_000
 """Most mode changes of one answer; the newest are kept."""
-MAX_LAST_TEXT_CHARS: Final = 300
 MAX_HOURLY_BUCKETS: Final = 72
 """Hours up to which buckets are hours; beyond, buckets are days."""
-MAX_WAITING: Final = 200
-MAX_DELIVERIES: Final = 100
 NAMES_READ: Final = 1_000
 """Newest messages in which the names of people are looked for."""
 PLUGIN_TIMEOUT_S: Final = 2.0
@@ -211,7 +207,7 @@ class Api:
             platform=channel.capabilities.platform if channel is not None else "",
             last_at=last.at if last is not None else one.at,
             last_seq=last.seq if last is not None else one.seq,
-            last_text=shorten(text, MAX_LAST_TEXT_CHARS),
+            last_text=shorten(text, 300),
             last_who=actor_name(last.fact) if last is not None else "",
             unread=one.unread,
             running=any(
@@ -404,7 +400,7 @@ class Api:
         """Return the posts that wait for delivery, and the newest deliveries."""
         reader = await self.open_reader()
         waiting = await reader.undelivered_posts()
-        ended = await reader.newest_entries(MAX_DELIVERIES, kinds=["delivery"])
+        ended = await reader.newest_entries(100, kinds=["delivery"])
         return models.OutboxStatus(
             waiting=tuple(
                 models.PostRecord(
@@ -422,7 +418,7 @@ class Api:
                         for part in one.parts
                     ),
                 )
-                for one in waiting[:MAX_WAITING]
+                for one in waiting[:200]
             ),
             deliveries=tuple(
                 build_delivery(one, one.fact)
@@ -703,9 +699,6 @@ def build_usage(
     )
 
 
-NOW_BLOCK: Final = "now"
-
-
 def build_prompt_snapshot(planned: PlannedRequest) -> models.PromptSnapshot:
     """Return the request as it was sent to the model. Images are replaced by their description."""
     request, account = planned.request, planned.account
@@ -739,7 +732,7 @@ def _build_blocks(planned: PlannedRequest) -> Iterator[models.PromptBlock]:
     last = "\n\n".join(filter(str.strip, [planned.request.aside, planned.request.now]))
     if last:
         yield models.PromptBlock(
-            name=NOW_BLOCK,
+            name="now",
             lifetime=None,
             marked=False,
             tokens=planned.estimate.correct(planned.estimate.size.now),
@@ -829,7 +822,7 @@ def load_assets() -> Mapping[str, tuple[Response, Response]]:
     for file in files("gateway.plugins.dashboard").joinpath("page").iterdir():
         if (kind := ASSET_TYPES.get(file.name[file.name.rfind(".") :])) is not None:
             data = file.read_bytes()
-            found["/" if file.name == INDEX_FILE else f"/page/{file.name}"] = (
+            found["/" if file.name == "index.html" else f"/page/{file.name}"] = (
                 Response(data, media_type=kind, headers=plain),
                 Response(gzip.compress(data), media_type=kind, headers=packed),
             )

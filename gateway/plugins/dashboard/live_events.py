@@ -125,7 +125,6 @@ class SseFrame(NamedTuple):
 
 MAX_BACKLOG_EVENTS = 1_000
 """Most events sent from the log when a client connects."""
-MAX_EVENT_TEXT_CHARS = 4_000
 MAX_LONG_TEXT_CHARS = 32_000
 """Longest arguments and results of tools, answers and thinking: clients want to see what the model
 sees and writes."""
@@ -216,7 +215,7 @@ class SseEncoder:
             if seq and place == len(events):
                 lines.append(f"id: {seq}\n")
             is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
-            chars = MAX_LONG_TEXT_CHARS if is_long else MAX_EVENT_TEXT_CHARS
+            chars = MAX_LONG_TEXT_CHARS if is_long else 4_000
             data = self._api.dump(to_jsonable_python(event), chars)
             lines.append(f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
         return SseFrame(
@@ -322,8 +321,6 @@ KEEPALIVE_S: Final = 15.0
 """Seconds of silence after which a comment is sent, to detect clients that are gone."""
 MAX_PENDING: Final = 5_000
 """Most events of one batch; the rest is counted as lost."""
-SSE_RETRY: Final = b"retry: 2000\n\n"
-SSE_KEEPALIVE: Final = b": nothing happens\n\n"
 
 
 class EventBroadcaster:
@@ -399,7 +396,7 @@ class EventBroadcaster:
         self.listener_count += 1
         encoder, place, replayed_up_to = self._start(), self._event_count, 0
         try:
-            yield SSE_RETRY
+            yield b"retry: 2000\n\n"
             if after is not None:
                 replayed_up_to, frames = await encoder.encode_backlog(after)
                 for frame in frames:
@@ -417,7 +414,7 @@ class EventBroadcaster:
                         place = start + frame.event_count
                         if not 0 < frame.seq <= replayed_up_to:
                             chunks.append(frame.data)
-                yield b"".join(chunks) or SSE_KEEPALIVE
+                yield b"".join(chunks) or b": nothing happens\n\n"
         finally:
             self.listener_count -= 1
             if not self.listener_count:

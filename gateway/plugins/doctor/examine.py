@@ -51,7 +51,6 @@ AREAS: Final = {
     "doctor": "Not checked",
 }
 """Titles by the first word of a finding's code, in the order of the report."""
-_LAST: Final = len(AREAS)
 _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
     "ok": ("✓", "+", "32"),
     "warning": ("!", "!", "33"),
@@ -59,12 +58,8 @@ _SIGNS: Final[dict[Severity, tuple[str, str, str]]] = {
     "unknown": ("?", "?", "35"),
 }
 """Sign, sign in ASCII, and colour (ECMA-48, SGR)."""
-_UNSEEN: Final = (
-    "the store, channels, models, sandbox and the rest",
-    "correct the configuration, and run doctor again",
-)
-_DIM: Final = "2"
 _BOLD: Final = "1"
+_DIM: Final = "2"
 
 
 @frozen
@@ -143,7 +138,9 @@ def sort_findings(findings: Sequence[Finding], redactor: Redactor) -> tuple[Find
         replace(one, what=clean(one.what), fix=clean(one.fix), where=clean(one.where))
         for one in findings
     )
-    return tuple(sorted(dict.fromkeys(cleaned), key=lambda one: places.get(find_area(one), _LAST)))
+    return tuple(
+        sorted(dict.fromkeys(cleaned), key=lambda one: places.get(find_area(one), len(AREAS)))
+    )
 
 
 def _render_finding(one: Finding, style: ReportStyle) -> list[str]:
@@ -204,7 +201,14 @@ async def examine(where: CheckEnvironment, names: Container[str] | None = None) 
             or first.file.endswith((".yaml", ".yml"))
         )
         if has_config:
-            findings += [*judge_problems(error.problems), unknown("doctor.unseen", *_UNSEEN)]
+            findings += [
+                *judge_problems(error.problems),
+                unknown(
+                    "doctor.unseen",
+                    "the store, channels, models, sandbox and the rest",
+                    "correct the configuration, and run doctor again",
+                ),
+            ]
             checks.append(
                 (
                     "modes of files",

@@ -555,7 +555,6 @@ MAX_SEARCHED_CHARS: Final = 100_000
 """Characters of one line that are searched, from its beginning: a pattern takes memory for each."""
 LINE_TIMEOUT_S: Final = 0.5
 """Seconds for one line. A pattern that takes longer would never end."""
-_TIME_CHECK_LINES: Final = 1_000
 _BEFORE_CHARS: Final = 100
 """Characters before the match, in a long line."""
 
@@ -584,9 +583,7 @@ def search_text(
         text, name = decode_text(found[1])[0], area.name(found[0])
         spans = dict[int, tuple[int, int]]()
         for number, line in enumerate(text, start=1):
-            if limits.cut_reason == _TOO_MANY or (
-                number % _TIME_CHECK_LINES == 0 and limits.is_late()
-            ):
+            if limits.cut_reason == _TOO_MANY or (number % 1_000 == 0 and limits.is_late()):
                 break
             if (span := _find_match(regex, line, f"line {number} of {name}", limits)) is not None:
                 if counts["match"] == MAX_MATCHES:

@@ -44,7 +44,6 @@ from gateway.store import StoreError
 
 logger = logging.getLogger("reverie.ops")
 
-MAX_HEAD_BYTES = 16_384
 MAX_BODY_BYTES = 65_536
 REQUEST_TIMEOUT_S = 5.0
 """Seconds for a client to send its body, and between two looks for connections without a
@@ -57,7 +56,6 @@ DENIAL_DELAY_S = 1.0
 MAX_DENIALS = 32
 """Wrong tokens that may wait for their refusal: beside them no other token is looked at, so that
 few can be tried."""
-RETRY_SOON: Final = {"Retry-After": "1"}
 JSON_TYPE: Final = "application/json"
 PROBLEM_TYPE: Final = "application/problem+json"
 """https://www.rfc-editor.org/rfc/rfc9457"""
@@ -189,7 +187,9 @@ class OpsSite:
         authorization = request.headers.get("authorization")
         if self._waiting_denials >= MAX_DENIALS:
             raise HTTPException(
-                429, "many wrong tokens came just now: try again in a second", headers=RETRY_SOON
+                429,
+                "many wrong tokens came just now: try again in a second",
+                headers={"Retry-After": "1"},
             )
         if (client := find_client(authorization or "", self._tokens)) is not None:
             return client
@@ -245,7 +245,7 @@ class HttpServer:
             log_level="critical",  # it warns of each request that cannot be read
             access_log=False,
             proxy_headers=False,
-            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+            h11_max_incomplete_event_size=16_384,
             limit_concurrency=MAX_CONNECTIONS + MAX_STREAMS,
         )
         self._config.load()

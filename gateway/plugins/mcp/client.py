@@ -43,13 +43,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reverie.mcp")
 
-MAX_RESTART_DELAY_S: Final = 60.0
 START_TIMEOUT_S: Final = 60.0
 """Seconds for a server to come up: it may have to be downloaded first (`npx`, `uvx`)."""
 DOWN_WAIT_S: Final = 5.0
 """Seconds that a call waits for a server that is down. For one that starts it waits as long as that
 may take."""
-MAX_LOGGED_OMISSIONS: Final = 10
 
 
 class McpServerClient:
@@ -113,7 +111,7 @@ class McpServerClient:
             logger.error("MCP server %s: %s", self.name, self.reason)  # noqa: TRY400 - the trace says no more
             self.settled.set()
             return
-        backoff = Backoff(MAX_RESTART_DELAY_S)
+        backoff = Backoff(60.0)
         while True:
             up_s = await self._run_connection(module.McpConnection)
             self.settled.set()
@@ -185,7 +183,7 @@ class McpServerClient:
                 "MCP server %s: %d tools are left out: %s",
                 self.name,
                 len(omitted),
-                "; ".join(omitted[:MAX_LOGGED_OMISSIONS]),
+                "; ".join(omitted[:10]),
             )
         self._omitted = omitted
         self.update_admitted()

@@ -55,7 +55,6 @@ MAX_DOCUMENT_CHARS: Final = 4_000
 """Characters of that beginning."""
 _PAGES: Final = re.compile(r"(\d+) pages?")
 EXTRACT_PROGRAM: Final = Path(__file__).with_name("extract.py")
-EXTRACT_TIMEOUT_S: Final = 15.0
 MAX_EXTRACT_BYTES: Final = 14_000_000
 """A million characters of twelve bytes at most in JSON, and a title."""
 UNREADABLE_STATUS: Final = 3
@@ -253,7 +252,7 @@ async def extract_text(
             (sys.executable, "-I", str(EXTRACT_PROGRAM)),
             env={},
             cwd=Path("/"),
-            time_s=EXTRACT_TIMEOUT_S,
+            time_s=15.0,
             max_bytes=MAX_EXTRACT_BYTES,
             said=head + b"\n" + body,
         )

@@ -27,8 +27,6 @@ from xml.etree import ElementTree as ET
 
 from turbohtml import Document, Element, Markdown, Node, Text, parse
 
-MEMORY_BYTES: Final = 1024**3
-CPU_S: Final = 8
 DOCUMENT_CPU_S: Final = 5
 """Seconds after which no further page or row of a document is read."""
 MAX_TEXT_CHARS: Final = 1_000_000
@@ -38,7 +36,6 @@ UNREADABLE_STATUS: Final = 3
 MAX_UNPACKED_BYTES: Final = 200_000_000
 """Bytes of all members of a packed document, as its directory declares them and zipfile
 enforces."""
-MAX_SHEET_COLUMNS: Final = 100
 MAX_HREF_CHARS: Final = 2_000
 SHORT_TEXT_CHARS: Final = 250
 """Characters: for a shorter text, the rest of the page is searched for more."""
@@ -65,7 +62,6 @@ BOILERPLATE: Final = (
 SMALL_CELLS: Final = ":is(td, th):not(:last-child, :has(table, p, div, ul, ol, pre, blockquote))"
 """Cells that are parted from the next one by a sign. Others, often of tables that only lay out a
 page, become paragraphs."""
-MAIN_SELECTORS: Final = ("main", "[role=main]", "article", "#content", "#main")
 STATEFUL_LABELS: Final = ("utf-16", "iso-2022", "csiso2022")
 """Beginnings of the labels of encodings whose bytes can look like UTF-8."""
 _BOMS: Final = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
@@ -80,7 +76,6 @@ _HREF_SIGNS: Final = str.maketrans({sign: f"%{ord(sign):X}" for sign in " ()<>\\
 """What an address in Markdown would need signs of escape for (RFC 3986, 2.1)."""
 _PDF_HEAD_BYTES = 1024
 """A PDF's header may stand anywhere in these (ISO 32000-1, annex H, 3.4.1)."""
-_DOCX_PARTS: Final = ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
 _DOCX_UNSEEN: Final = ("pPr", "Fallback", "del", "moveFrom")
 """Properties have stops of tabs, which are named `tab`. `Fallback` has the same text again, for
 older programs."""
@@ -287,7 +282,11 @@ def _extract_pdf(body: bytes) -> Extracted:
 
 def _extract_docx(body: bytes) -> Extracted:
     archive = zipfile.ZipFile(io.BytesIO(body))
-    present = [archive.open(name) for name in _DOCX_PARTS if name in archive.namelist()]
+    present = [
+        archive.open(name)
+        for name in ("word/document.xml", "word/footnotes.xml", "word/endnotes.xml")
+        if name in archive.namelist()
+    ]
     text, cut = _join_pieces(line for part in present for line in _read_docx_lines(part))
     title = ""
     with contextlib.suppress(KeyError, ET.ParseError):  # a document may have no properties
@@ -343,7 +342,7 @@ def _extract_xlsx(body: bytes) -> Extracted:
     def read_rows() -> Iterator[str]:
         for sheet in book.worksheets:
             yield f"[sheet {flatten_title(sheet.title)}]"
-            for row in sheet.iter_rows(values_only=True, max_col=MAX_SHEET_COLUMNS):
+            for row in sheet.iter_rows(values_only=True, max_col=100):
                 cells = ["" if value is None else _flatten(str(value)) for value in row]
                 if any(cells):
                     yield "\t".join(cells).rstrip("\t")
@@ -379,7 +378,7 @@ def _main_text(document: Document) -> str:
     """Return the main part of the page if it can be found, else all of its text."""
     everything = _render(document)
     text = _render(document.remove(BOILERPLATE))
-    for selector in MAIN_SELECTORS:
+    for selector in ("main", "[role=main]", "article", "#content", "#main"):
         found = document.select(selector)
         if len(found) == 1:
             inner = _render(found[0])
@@ -450,8 +449,8 @@ def _local_name(element: ET.Element) -> str:
 
 def _limit() -> None:
     for what, limit in (
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-        (resource.RLIMIT_CPU, CPU_S),
+        (resource.RLIMIT_AS, 1024**3),
+        (resource.RLIMIT_CPU, 8),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NPROC, 0),

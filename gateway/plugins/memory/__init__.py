@@ -98,7 +98,6 @@ _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _PAGE: Final = 200
 _PAGES: Final = 10
 """Pages of notes that are searched: hidden notes must not keep visible ones from the answer."""
-_FORGOTTEN_MARK: Final = "forgotten.mark"
 
 _VisibleNote = tuple[SearchHit, bool]
 """A note that may be shown, and whether it is to be kept for good."""
@@ -311,7 +310,7 @@ class Memory(Plugin):
         `trusted`: a note deleted by an owner or admin, whose lines in MEMORY.md go whoever wrote
         them.
         """
-        mark = agent_state_directory(self._store.path, agent) / _FORGOTTEN_MARK
+        mark = agent_state_directory(self._store.path, agent) / "forgotten.mark"
         async with self._lock:
             try:
                 after = await asyncio.to_thread(read_mark, mark)

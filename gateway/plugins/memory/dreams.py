@@ -65,8 +65,6 @@ _MAX_PENDING_CHARS: Final = 8_000
 MEMORY_CHARS: Final = 8_000
 MAX_NOTES_TOKENS: Final = 8_000
 """Size of the notes in one dream; the rest is left for the next."""
-DREAM_REASON: Final = "dreamt"
-_MAX_TOOL_ROUNDS: Final = 1
 _TOO_LONG_PROMPT: Final = (
     "That is {} characters, and {} is the most. Write the whole file again, "
     "shorter: drop what matters least."
@@ -243,7 +241,7 @@ class Dreamer:
             return DreamResult("failed", done.reason or "the model wrote nothing", done=done)
         try:
             is_written = await self._memory.rewrite(
-                agent, before=before, after=f"{after}\n", upto=upto, reason=DREAM_REASON
+                agent, before=before, after=f"{after}\n", upto=upto, reason="dreamt"
             )
         except OSError as error:
             reason = f"MEMORY.md cannot be written: {error.strerror or error}"
@@ -450,7 +448,7 @@ async def _ask_for_file(brief: PromptInput, host: DreamHost) -> tuple[str, TurnO
 async def _ask(brief: PromptInput, host: DreamHost) -> TurnOutcome:
     model = host.context.model.model
     try:
-        done = await take_turn(brief, model, host, key=host.agent, max_tool_rounds=_MAX_TOOL_ROUNDS)
+        done = await take_turn(brief, model, host, key=host.agent, max_tool_rounds=1)
         return replace(done, outcome="failed", text="") if done.cause == "cut" else done
     except (PromptTooLong, RequestRefused) as error:
         host.progress.record_lost(error.accounts)

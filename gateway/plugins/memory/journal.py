@@ -54,7 +54,6 @@ TAIL_BYTES: Final = 4_000_000
 MAX_JOURNAL_BYTES: Final = 64_000_000
 """Size of a journal from which notes can be removed: more than years of notes."""
 _PAGE: Final = 200
-_JOURNAL_MARK: Final = "journal.mark"
 _NOTE_KEY_PREFIX: Final = "note:"
 
 
@@ -201,7 +200,7 @@ class JournalStore:
         """
         if not self._cluster.holds(agent_lease(agent)):
             return
-        mark = agent_state_directory(self._store.path, agent) / _JOURNAL_MARK
+        mark = agent_state_directory(self._store.path, agent) / "journal.mark"
         path = self._path(agent)
         async with self._locks[agent]:
             try:

@@ -38,7 +38,6 @@ APPROVED: Final = "approved"
 EDITED: Final = "edited"
 """`MemoryConsolidated.reason` of an entry that the operator changed."""
 MAX_SHOWN_CHANGES: Final = 12
-MAX_CHANGE_CHARS: Final = 200
 UNDONE: Final = "undone"
 """`MemoryConsolidated.reason` of a version that takes another one back."""
 _MARK: Final = "memory.mark"
@@ -118,7 +117,7 @@ def render_memory_change(
     lines = [line for line in lines if line[0] == "-" or line[2:] in kept]
     changed = [line for line in lines if shows_gone or line[0] == "+"]
     plain = [line[:2] + line[2:].removeprefix("- ") for line in changed[:most]]
-    shown = [shorten(line, MAX_CHANGE_CHARS) for line in plain]
+    shown = [shorten(line, 200) for line in plain]
     more = len(lines) - len(shown)
     return [*shown, _("(and {count} more lines)").format(count=more)] if more else shown
 

@@ -39,7 +39,6 @@ is kept out.
 """
 _MAX_WRITTEN_CHARS: Final = 100
 """Longest text that is read as a code."""
-REQUEST_CHARS: Final = 5
 REQUEST_LETTERS: Final = "".join(char for char in CODE_ALPHABET.lower() if char not in "dk")
 """Letters of a request's name. Without `d` and `k`: text after `pwd` or `key` is taken for a
 secret."""
@@ -48,7 +47,6 @@ MAX_ATTEMPTS: Final = 5
 """Wrong codes of one person within that time after which no other of theirs is checked. They count
 for each person alone, so nobody keeps others from trying."""
 MAX_LISTED_REQUESTS: Final = 30
-_PAIRING_REASONS: Final = ("pairing", "seed")
 UNKNOWN_CODE_TEXT: Final = N_(
     "I do not know this code. A code is valid for one hour, and only once."
 )
@@ -75,7 +73,7 @@ def issue_code(
     """
     code, salt, request = _word(CODE_ALPHABET, CODE_CHARS), secrets.token_hex(16), ""
     while not request or request in taken:
-        request = _word(REQUEST_LETTERS, REQUEST_CHARS)
+        request = _word(REQUEST_LETTERS, 5)
     issued = CodeIssued(
         request=request,
         what=what,
@@ -365,7 +363,7 @@ def format_requests(
 
 def format_paired_people(roles: Iterable[RoleAssigned]) -> list[str]:
     """Return the people who were let in at run time, as lines."""
-    lines = [format_grant(one) for one in roles if one.why in _PAIRING_REASONS]
+    lines = [format_grant(one) for one in roles if one.why in ("pairing", "seed")]
     return [_("Approved by command:"), *lines] if lines else [_("Nobody is approved by command.")]
 
 

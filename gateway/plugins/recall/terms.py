@@ -101,22 +101,18 @@ MAX_CHANCE_TEXTS: Final = 20
 NOTES_SHARE: Final = 16
 """Texts per note, at least: so terms of notes may be more frequent by this factor."""
 
-_NOTE_DISCOUNT: Final = math.log(NOTES_SHARE)
 _MIN_LETTERS: Final = 4
 _MIN_EAST_ASIAN_CHARS: Final = 2
 """Shortest word of an East Asian script, where a word has fewer characters."""
 _EAST_ASIAN_START: Final = "\u2e80"
 """Start of Han, kana and Hangul."""
 _MIN_DIGITS: Final = 3
-_MAX_TERM_CHARS: Final = 80
 _MIN_TEXTS: Final = 5_000
 """Smallest assumed number of texts: in a small store, words used a few times are still rare."""
 _COMMON_SHARE: Final = 0.05
 """Share of texts above which a word, in more than `MAX_CHANCE_TEXTS` texts, is too common."""
 _TEXTS_PER_ENTRY: Final = 0.5
 """Texts per log entry, roughly: judgements and deliveries stand between the texts."""
-_MAX_LINES: Final = 50
-_MAX_LINE_CHARS: Final = 4_000
 
 MAX_SMALL_CHARS: Final = 3
 """Most letters of a word that is never searched."""
@@ -175,7 +171,7 @@ class TermWeights:
         )
 
     def is_enough(self, total: float, *, noted: bool) -> bool:
-        return total >= self.threshold - (_NOTE_DISCOUNT if noted else 0.0)
+        return total >= self.threshold - (math.log(NOTES_SHARE) if noted else 0.0)
 
 
 _FOLDED_STOP_WORDS: Final = frozenset(map(fold_case, STOP_WORDS))
@@ -188,9 +184,9 @@ def extract_terms(lines: Sequence[str]) -> list[str]:
     come first, then long words, which are the rarest.
     """
     found: dict[str, None] = {}
-    for line in reversed(lines[-_MAX_LINES:]):
+    for line in reversed(lines[-50:]):
         text = unicodedata.normalize(
-            "NFC", line[:_MAX_LINE_CHARS]
+            "NFC", line[:4_000]
         ).lower()  # the index folds the rest in the same way
         terms = [term for term in map(_clean_term, _term_pattern().findall(text)) if term]
         terms.sort(key=lambda term: (term.isalpha(), -len(term)))
@@ -201,7 +197,7 @@ def extract_terms(lines: Sequence[str]) -> list[str]:
 
 
 def _clean_term(found: str) -> str:
-    term = found.strip("_")[:_MAX_TERM_CHARS]
+    term = found.strip("_")[:80]
     if term.isalpha():
         return (
             ""

@@ -44,7 +44,6 @@ _EACH: Final = re.compile(
 """A weekday, or a time of day, that comes again."""
 _OPENING: Final = re.compile(r"^\s*(?:(?:me|us|to|that|about|of)\s+)+|^[\s:,-]+", re.IGNORECASE)
 """What stands in front of what somebody is to be reminded of."""
-_MAX_TIME_WORDS: Final = 8
 MAX_MISSED: Final = 1_000
 """Largest count of missed times; more count as this many."""
 _MAX_CRON_CHARS: Final = 100
@@ -338,7 +337,7 @@ def split_reminder(text: str, now: datetime, timezone: str) -> tuple[SpokenTime,
     drink tea every day at noon`. None: no time to come is at the start or the end of it.
     """
     words = _OPENING.sub("", text).split()
-    for size in range(min(len(words) - 1, _MAX_TIME_WORDS), 0, -1):
+    for size in range(min(len(words) - 1, 8), 0, -1):
         for time_words, others in (
             (words[:size], words[size:]),
             (words[-size:], words[:-size]),

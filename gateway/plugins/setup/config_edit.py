@@ -55,7 +55,6 @@ _CHANNEL_COMMENTS: Final[Mapping[tuple[str, str], str]] = {
 }
 _IMPLICIT: Final[Mapping[str | int, Tree]] = {"port": 6697, "tls": True}
 """Values that need not be added where the key is missing."""
-_COMMENT_COLUMN: Final = 46
 _MAX_WIDTH: Final = 1_000_000
 """Columns: lines are never folded."""
 _KEY_LINE: Final = r"^( *)[^\s#-][^\n]*:[ \t]*(?:#[^\n]*)?\n(?:[ \t]*(?:#[^\n]*)?\n)*"
@@ -242,7 +241,7 @@ def render_config(tree: dict[str, Tree], today: str) -> str:
         for keys, comment in comments.items():
             if value_at(node, *keys) is not None:
                 above = value_at(node, *keys[:-1])
-                above.yaml_add_eol_comment(comment, keys[-1], column=_COMMENT_COLUMN)  # type: ignore[union-attr] # a node
+                above.yaml_add_eol_comment(comment, keys[-1], column=46)  # type: ignore[union-attr] # a node
         parts.append(_dump(node))
     return "\n".join(parts)
 

@@ -402,7 +402,6 @@ class BackgroundJobs:
 
 MAX_COMMAND_BYTES: Final = 100_000
 """Limit of a command. Linux allows arguments of 131,072 bytes (MAX_ARG_STRLEN, execve(2))."""
-MAX_TAIL_LINES: Final = 10_000
 END_GRACE_S: Final = 30.0
 """Seconds of a call beyond its command's time, until everything has ended."""
 PROBE_TIMEOUT_S: Final = 10.0
@@ -572,7 +571,7 @@ class Shell(Plugin):
         job: _Job,
         tail: Annotated[
             int | None,
-            Field(ge=1, le=MAX_TAIL_LINES, description="Only so many last lines."),
+            Field(ge=1, le=10_000, description="Only so many last lines."),
         ] = None,
     ) -> ToolOutput:
         found = await self._jobs.find(job, context)

@@ -17,7 +17,6 @@ _FIX: Final = (
     "in a container: --security-opt seccomp=unconfined --security-opt apparmor=unconfined), or add "
     "bash* to tools.off"
 )
-TRIAL_TIMEOUT_S: Final = 5.0
 _TRIAL_ARGUMENTS: Final = (
     "--ro-bind",
     "/",
@@ -61,7 +60,7 @@ async def _find_sandbox_trouble(program: str) -> str:
         ran = await run_program(
             ("/bin/sh", "-c", script, program),
             env={"PATH": PATH},
-            time_s=TRIAL_TIMEOUT_S,
+            time_s=5.0,
             max_bytes=2_000,
         )
     except ProgramNotStarted as error:

@@ -230,7 +230,6 @@ def measure_disk(folder: Path) -> int:
 
 HOME: Final = "/workspace"
 NICE: Final = 10
-MAX_OPEN_FILES: Final = 1024
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UID: Final = "1000"
 """User inside. Outside it is the gateway's own user: so files made in /workspace are the
@@ -287,7 +286,6 @@ _ETC: Final = (
 )
 """Paths that programs need; everything else there is the operator's."""
 _OURS: Final = Path(__file__).parent / "etc"
-_GENERATED_ETC: Final = ("group", "hosts", "nsswitch.conf", "passwd")
 _LAUNCH: Final = (
     # if memory runs out, these processes are killed first
     "echo 1000 2>/dev/null >/proc/self/oom_score_adj; "
@@ -380,7 +378,7 @@ def _build_limiting_argv(config: BashConfig) -> tuple[str, ...]:
     lift.
     """
     script = _LAUNCH.format(
-        files=MAX_OPEN_FILES,
+        files=1024,
         blocks=max(1, config.disk_bytes // _ULIMIT_BLOCK_BYTES),
         data=config.memory_bytes // _KIB,
         space=ADDRESS_SPACE_FACTOR * config.memory_bytes // _KIB,
@@ -419,7 +417,7 @@ def _mount_arguments(box: SandboxMounts, config: BashConfig) -> Iterator[str]:
         yield from ("--perms", "0755", "--dir", path)
     for path in (*_ETC, *(("/etc/resolv.conf",) if config.network else ())):
         yield from ("--ro-bind-try", path, path)
-    for name in _GENERATED_ETC:
+    for name in ("group", "hosts", "nsswitch.conf", "passwd"):
         yield from ("--ro-bind", str(_OURS / name), f"/etc/{name}")
     below = [one for one in box.hidden if any(Path(path) in one.parents for path in _SYSTEM)]
     for hidden in below:

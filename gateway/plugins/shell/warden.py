@@ -31,7 +31,6 @@ KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219}
 """Number of keyctl(2), by processor."""
 KEYCTL_JOIN_SESSION_KEYRING = 1
 CANNOT_START = 126
-KILL_ROUND_S = 0.005
 
 
 def main() -> int:
@@ -132,7 +131,7 @@ def _kill_tree(child: int) -> None:
                 pass
         except ChildProcessError:
             return
-        select.select([], [], [], KILL_ROUND_S)
+        select.select([], [], [], 0.005)
 
 
 def _kill(pid: int, *, group: bool = False) -> None:

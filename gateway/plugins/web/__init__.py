@@ -102,14 +102,11 @@ class WebResponse:
 CONNECT_TIMEOUT_S: Final = 5.0
 """Seconds for one address; then the next is tried."""
 MAX_REDIRECTS: Final = 5
-MAX_ADDRESSES: Final = 4
 MAX_CONCURRENT_FETCHES: Final = 16
 """Fetches at once; more wait, within their time."""
 MAX_CONCURRENT_LOOKUPS: Final = 2
 """Lookups at once. A lookup cannot be stopped, and a server that never answers blocks one for half
 a minute."""
-USER_AGENT: Final = "Mozilla/5.0 (compatible; Reverie)"
-REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Returns all addresses of a host for a TCP port. Empty, or OSError: it has none."""
@@ -162,7 +159,7 @@ class WebFetcher:
                     WebRequest(target=target), await self._resolve_allowed(target)
                 ) as response:
                     moved = _decode_headers(response.headers).get("location")
-                    if moved is None or response.status not in REDIRECT_STATUSES:
+                    if moved is None or response.status not in {301, 302, 303, 307, 308}:
                         return await self._read_response(target, response, wants)
                 if len(visited) > MAX_REDIRECTS:
                     raise ToolCallRefused(
@@ -229,7 +226,7 @@ class WebFetcher:
         target = question.target
         headers = {
             "host": target.authority,
-            "user-agent": USER_AGENT,
+            "user-agent": "Mozilla/5.0 (compatible; Reverie)",
             "accept": "*/*",
             "accept-encoding": "identity",
             "connection": "close",
@@ -246,7 +243,7 @@ class WebFetcher:
         waits = dict.fromkeys(("connect", "read", "write", "pool"), CALL_TIMEOUT_S)
         try:
             context = self._tls_context() if target.scheme == "https" else None
-            dialling = PinnedNetworkBackend(found[:MAX_ADDRESSES], CONNECT_TIMEOUT_S)
+            dialling = PinnedNetworkBackend(found[:4], CONNECT_TIMEOUT_S)
             async with (
                 httpcore.AsyncConnectionPool(context, network_backend=dialling) as pool,
                 pool.stream(
@@ -482,7 +479,6 @@ def _strip_markup(text: str | None, most: int) -> str:
 MAX_URL_CHARS: Final = 4_000
 MAX_QUERY_CHARS: Final = 400
 """Limit of a query: that of Brave (api-dashboard.search.brave.com, api-reference/web/search)."""
-DEFAULT_RESULTS: Final = 5
 MAX_RESULTS: Final = 20
 """Limit of results: that of Brave and Tavily."""
 CALL_GRACE_S: Final = 10.0
@@ -605,7 +601,7 @@ class Web(Plugin):
         _: ToolContext,
         *,
         query: Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS)],
-        count: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = DEFAULT_RESULTS,
+        count: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = 5,
     ) -> ToolOutput:
         return await self._within_timeout(self._search_web(query, count))
 
