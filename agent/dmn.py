@@ -41,6 +41,7 @@ from pydantic import TypeAdapter
 
 from agent.signals import (
     LOW,
+    MAX_TOLD_WAIT_S,
     NORMAL,
     PASSIVE_MODES,
     URGENT,
@@ -82,8 +83,6 @@ DREAM_RETRY_S = 3600.0
 has answered."""
 FIRST_AWAY_S, MAX_AWAY_S = 5.0, 60.0
 """Time after which a question that no model answered is asked again: doubling, at most this."""
-MAX_AWAY_HINT_S = 300.0
-"""Longest time for which no model is asked because its provider says so."""
 LOW_WAIT = timedelta(hours=1)
 """An agent at rest looks at low notifications once, this long after the first of them came."""
 FOREVER = datetime.max.replace(tzinfo=UTC)
@@ -182,7 +181,7 @@ def due_conversations(
 def find_outage(state: DmnState, model: str, at: datetime) -> Outage | None:
     """Return the outage for which this model is not asked now. None: it may be asked."""
     found = state.outages.get(model)
-    return found if found is not None and found.since <= at < found.until else None
+    return found if found is not None and found.since <= at < found.asks_from else None
 
 
 def find_put_off(state: DmnState, conversation: ConversationId) -> PutOffQuestion | None:
@@ -387,9 +386,11 @@ def _put_off(state: DmnState, signal: TurnEnded) -> StepResult:
     failed = at if signal.asked else before.failed if before is not None else None
     known = find_outage(state, signal.model, at)
     until = known.until if known is not None else at
+    asks_from = known.asks_from if known is not None else at
     if signal.asked:
-        until = max(until, at + timedelta(seconds=min(signal.retry_after_s, MAX_AWAY_HINT_S)))
+        until = max(until, at + timedelta(seconds=min(signal.retry_after_s, MAX_TOLD_WAIT_S)))
         newest = Outage(since=at, until=until, cause=signal.no_model, reason=signal.reason)
+        asks_from = newest.asks_from
         others = {key: one for key, one in state.outages.items() if key != signal.model}
         state = replace(state, outages=others | ({signal.model: newest} if until > at else {}))
     if not signal.awaited or state.stopping:
@@ -401,7 +402,7 @@ def _put_off(state: DmnState, signal: TurnEnded) -> StepResult:
         wait_s=FIRST_AWAY_S if before is None else min(MAX_AWAY_S, 2 * before.wait_s),
         failed=failed,
     )
-    delay_s = max(one.wait_s, (until - at).total_seconds())
+    delay_s = max(one.wait_s, (asks_from - at).total_seconds())
     timer = SetRetryTimer(conversation=one.conversation, delay_s=delay_s)
     return replace(state, put_off=(*state.put_off, one)), (timer,)
 

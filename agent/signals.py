@@ -7,7 +7,7 @@ States, policies and signals are stored, so their class and field names are a fi
 
 from collections.abc import Mapping
 from dataclasses import field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Literal
 
@@ -26,6 +26,12 @@ turn receives it at its next tool boundary. `queue`: the turn goes on, and the n
 
 DmnOrder = Literal["wake", "pause", "rest", "store", "quiet", "off"]
 """Order of an operator, or of the agent itself. `store`: rest until a time or a kind of event."""
+
+
+MAX_AWAY_HINT_S = 300.0
+"""Longest time for which no model is asked because its provider says so."""
+MAX_TOLD_WAIT_S = 7 * 86_400.0
+"""A longer wait for a model counts, and is told, as this."""
 
 
 class DmnMode(StrEnum):
@@ -86,14 +92,20 @@ class PendingTurn:
 
 @frozen
 class Outage:
-    """Time for which a model is not asked, because its provider wants to be left alone."""
+    """A provider wants to be left alone."""
 
     since: datetime
     until: datetime
+    """As the provider says. Its model is asked again before, see `asks_from`."""
     cause: FailureCause
     """How turns fail meanwhile."""
     reason: str
     """The same in words. Holds no secrets."""
+
+    @property
+    def asks_from(self) -> datetime:
+        """Time from which the model is asked again."""
+        return min(self.until, self.since + timedelta(seconds=MAX_AWAY_HINT_S))
 
 
 @frozen

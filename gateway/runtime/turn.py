@@ -20,7 +20,7 @@ from agent.dmn import find_outage
 from agent.models.base import ModelRequest, PromptTooLong, RequestRefused, ToolResult
 from agent.prompt import NOTHING_NEW, PromptInput, may_begin_prefix, strip_line_prefix
 from agent.prompts import load_prompt
-from agent.signals import BudgetSpent, DmnMode, TurnEnded
+from agent.signals import MAX_TOLD_WAIT_S, BudgetSpent, DmnMode, TurnEnded
 from agent.tokens.counter import estimate_tokens
 from agent.turn import take_turn
 from agent.turn_context import TurnHost, TurnOutcome, build_first_request, usable_tokens
@@ -82,8 +82,8 @@ MIN_FOLD_TOKENS: Final = 300
 """Smallest view that is folded: the text that stands for less takes as much."""
 MAX_FOLDS: Final = 2
 """Tries to make a conversation fit after the provider has refused it as too long."""
-MIN_TOLD_WAIT_S, MAX_TOLD_WAIT_S = 90.0, 7 * 86_400.0
-"""A shorter wait for a model is told without a time, a longer one as this."""
+MIN_TOLD_WAIT_S = 90.0
+"""A shorter wait for a model is told without a time."""
 RENDER_TIMEOUT_S = 2.0
 """Time for rendering, less than `gateway.commands.dispatcher.ANSWER_TIMEOUT_S`: the person waits
 for an answer."""
@@ -141,7 +141,12 @@ class TurnRunner:
             away = find_outage(agent.state, context.model.name, now)
             if away is not None and turn.may_wait():
                 await handle.begin_ending()
-                failed = TurnOutcome(outcome="failed", reason=away.reason, cause=away.cause)
+                failed = TurnOutcome(
+                    outcome="failed",
+                    reason=away.reason,
+                    cause=away.cause,
+                    retry_after_s=(away.until - now).total_seconds(),
+                )
                 return replace(await self._record(turn, failed), asked=False)
             reply_to = find_reply_to(turn.input.messages)
             alarms = [one for one in turn.input.unread.messages if isinstance(one.fact, Alarm)]

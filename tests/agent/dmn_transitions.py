@@ -562,7 +562,7 @@ ROWS: list[Row] = [
         "which counts for five minutes at most",
         replace(E, running=(A,)),
         unanswered(A, retry_after_s=3600.0),
-        replace(F, errors=1, put_off=(waits(A),), outages=down(300)),
+        replace(F, errors=1, put_off=(waits(A),), outages=down(3600)),
         (retry(A, 300), timer(60), SAVE),
     ),
     (
