@@ -32,6 +32,7 @@ from channels.telegram.people import (
     forward_origin_name,
     full_name,
     is_present,
+    mention_of,
     origin_name,
     parse_attachments,
     parse_message_id,
@@ -580,30 +581,38 @@ def _quoted_text(message: telegram.Message) -> str:
     """Return quoted text that is no whole message of this chat: a selected part, or a message of
     another chat.
     """
-    quoted = clean_text(message.quote.text) if message.quote else _replied_item(message)
-    external, prefix = message.external_reply, ""
+    quoted, added = (message.quote.text, "") if message.quote else _replied_item(message)
+    quoted, external, prefix = clean_text(quoted), message.external_reply, ""
     if external:
         prefix = f"{origin_name(external.origin)}: "
         quoted = quoted or describe_content(external) or "(another chat)"
     if not quoted.strip():
         return ""
-    return quote_lines(
+    return added + quote_lines(
         prefix + (quoted if len(quoted) <= MAX_QUOTED_CHARS else quoted[:MAX_QUOTED_CHARS] + "…")
     )
 
 
-def _replied_item(message: telegram.Message) -> str:
+def _replied_item(message: telegram.Message) -> tuple[str, str]:
     """Return the item of a poll or checklist that a message replies to, or that it replies to a
-    story.
+    story; and a line for in front of it where others than the sender of that message may have
+    written it: what is quoted without such a line counts as that sender's.
     """
     if message.reply_to_story is not None:
-        return "(a story, which bots cannot open)"
+        return "(a story, which bots cannot open)", ""
     replied, option = message.reply_to_message, message.reply_to_poll_option_id
-    options = replied.poll.options if replied and replied.poll and option is not None else ()
-    tasks = replied.checklist.tasks if replied and replied.checklist else ()
-    found = [one.text for one in options if one.persistent_id == option]
-    found += [one.text for one in tasks if one.id == message.reply_to_checklist_task_id]
-    return clean_text(found[0]) if found else ""
+    if replied and replied.poll and option is not None:
+        for one in replied.poll.options:
+            if one.persistent_id == option:
+                by = one.added_by_user
+                own = one.added_by_chat is None and by in {None, replied.from_user}
+                return one.text, "" if own else f"(added to the poll by {mention_of(by)}:)\n"
+    if replied and replied.checklist:
+        shared = replied.checklist.others_can_add_tasks
+        for task in replied.checklist.tasks:
+            if task.id == message.reply_to_checklist_task_id:
+                return task.text, "(in a list to which others can add:)\n" if shared else ""
+    return "", ""
 
 
 def _quoted_message(

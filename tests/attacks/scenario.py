@@ -263,6 +263,26 @@ async def quoted(it: Scenario, text: str) -> None:
     )
 
 
+async def added(it: Scenario, text: str) -> None:
+    """The owner replies to an option that was added to their poll."""
+    assert isinstance(it.home, OnTelegram)
+    assert it.stranger.telegram is not None
+    options: list[dict[str, object]] = [{"text": "here", "persistent_id": "a", "voter_count": 0}]
+    poll: dict[str, object] = {"id": "1", "question": "where?", "options": options}
+    poll |= {"type": "regular", "total_voter_count": 0}
+    poll |= {"allows_multiple_answers": False, "allows_revoting": True}
+    poll |= {"is_closed": False, "is_anonymous": False, "members_only": False}
+    said = await it.home.says(it.owner, f"a poll {it.mark}p", to_bot=False, poll=poll)
+    await folds(it, "new")
+    by: dict[str, object] = {
+        "added_by_user": it.stranger.telegram.body,
+        "addition_date": 1_770_000_000,
+    }
+    options.append(by | {"text": text, "persistent_id": "b", "voter_count": 0})
+    words = f"what of this {it.mark}v"
+    await it.says(it.owner, words, reply_to=said, reply_to_poll_option_id="b")
+
+
 async def attached(it: Scenario, text: str) -> None:
     """The name of a file that the owner passes on."""
     name = f"{it.brief(text, 60).replace('/', '-')}.txt"
@@ -914,6 +934,7 @@ WAYS: Final = {
     "edited": Way(edited, on=("telegram", "discord")),
     "forward": Way(forwarded, outside=True, alone=True, on=("telegram", "discord")),
     "reply": Way(replied_to),
+    "option of a poll": Way(added, on=("telegram",)),
     "quote": Way(quoted, outside=True, alone=True, on=("telegram",)),
     "attachment": Way(attached, outside=True, alone=True, on=("telegram", "discord")),
     "document": Way(documented, outside=True, alone=True, on=("telegram", "discord")),

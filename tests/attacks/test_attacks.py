@@ -44,6 +44,7 @@ next turn   | guest          | act, escape by bash, escape by an edit, set a top
 next turn   | overheard      | act
 next turn   | edited         | act
 next turn   | reply          | act
+next turn   | option of a poll | act
 next turn   | embed          | act, set a topic
 next turn   | topic          | act, escape by a file
 next turn   | name           | act

@@ -45,6 +45,7 @@ ANONYMOUS = {
 }
 PRIVATE = {"id": 1001, "type": "private", "first_name": "Ann"}
 GROUP = {"id": -100, "type": "supergroup", "title": "Lounge"}
+USER_8 = {"id": 8, "is_bot": False, "first_name": "Bob"}
 CHANNEL = {"id": -200, "type": "channel", "title": "News"}
 
 
@@ -175,12 +176,21 @@ POLL = message(
         "options": [
             {"text": "yes", "persistent_id": "a"},
             {"text": "no", "persistent_id": "b"},
-            {"text": "maybe"},
+            {"text": "maybe", "persistent_id": "c", "added_by_user": USER_8},
+            {"text": "later", "persistent_id": "d", "added_by_user": ANN},
+            {"text": "never", "persistent_id": "e", "added_by_chat": CHANNEL},
         ],
     }
 )
 LIST = message(
     checklist={"title": "Garden", "tasks": [{"id": 1, "text": "dig"}, {"id": 2, "text": "rake"}]}
+)
+SHARED = message(
+    checklist={
+        "title": "Garden",
+        "tasks": [{"id": 1, "text": "dig"}],
+        "others_can_add_tasks": True,
+    }
 )
 RICH = {
     "blocks": [
@@ -317,6 +327,19 @@ def test_what_is_not_plain_text_is_said_in_words(more: dict[str, Any], text: str
                 "quote": {"text": "a"},
             },
             "> Ann Lee: a",
+        ),
+        *[
+            ({"text": "x", "reply_to_message": POLL, "reply_to_poll_option_id": one}, carried)
+            for one, carried in (
+                ("b", "> no"),
+                ("c", "(added to the poll by @user-8:)\n> maybe"),
+                ("d", "> later"),
+                ("e", "(added to the poll by @somebody:)\n> never"),
+            )
+        ],
+        (
+            {"text": "x", "reply_to_message": SHARED, "reply_to_checklist_task_id": 1},
+            "(in a list to which others can add:)\n> dig",
         ),
     ],
 )
