@@ -88,7 +88,7 @@ async def with_timeout(clock: Clock, limit_s: float, work: Awaitable[ResultT]) -
         await cancel_and_wait(working, timer)
 
 
-async def wait_first(task: asyncio.Task[None], work: Coroutine[Any, Any, object]) -> None:
+async def wait_first(task: asyncio.Future[Any], work: Coroutine[Any, Any, object]) -> None:
     """Return when either ends; `task` keeps running, `work` is cancelled."""
     other = asyncio.create_task(work)
     try:

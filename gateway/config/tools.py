@@ -157,8 +157,9 @@ class ApprovalsConfig(ConfigSection):
     room: Annotated[str, AfterValidator(_check_room)] = ""
     """Address of a room where the bot asks for approvals, e.g. `telegram.main/-1001`. Empty: in the
     room of the turn."""
-    timeout: Duration = 120.0
-    """Time after which the call counts as denied."""
+    timeout: Duration = 43_200.0
+    """Time after which the call counts as denied. The agent itself waits for two minutes, and not
+    at all once somebody speaks to it; a call that is approved later is carried out then."""
 
 
 class ToolsConfig(ConfigSection):

@@ -409,6 +409,8 @@ class TaskFinished:
     integrity: str = "owner"
     """As of a `gateway.core.labels.Label`, of what the work has read. The same for `readers`."""
     readers: tuple[str, ...] = ()
+    promised: bool = False
+    """True: somebody waits for it, also while the agent sleeps."""
     kind: Literal["finished"] = "finished"
 
 

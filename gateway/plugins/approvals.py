@@ -7,6 +7,10 @@ nobody waits for it any more. The first verdict in the log counts, in whichever 
 given. An approval is for one call: there are none for longer. The key of a request in the log is
 `approval:ID`, that of its verdict `approval:ID:ended`.
 
+A turn waits for a verdict for `PATIENCE_S` at most, and only while nobody speaks to the agent
+there. Then it goes on without, and the call waits alone, also across restarts. Once it is approved
+it is carried out as it was asked for, and its result wakes the agent, as that of a job would.
+
 A call is written by a model that has read untrusted text, so everything in it is shown as code that
 it cannot leave: on one line, with every invisible, direction-changing or terminating character in
 JSON's escaped form.
@@ -22,29 +26,35 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from agent.tools import read_call
-from channels.aio import with_timeout
+from channels.aio import wait_first, with_timeout
 from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
 from gateway.commands.context import CommandCall
 from gateway.commands.definition import command
+from gateway.context.evidence import keep_result
 from gateway.core.events import (
     Address,
     ConversationId,
     DeliveryReport,
+    EventId,
     MembershipChanged,
     Message,
     Post,
     PostButton,
     PostKey,
     SenderId,
+    TaskFinished,
     Time,
 )
 from gateway.core.facts import (
+    URGENT,
+    Judgement,
     PluginFact,
     PostQueued,
     Seq,
@@ -57,7 +67,7 @@ from gateway.core.format import format_duration, format_moment
 from gateway.core.frozen import frozen
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES, Role, has_role_holder, identify, proven_role
-from gateway.core.labels import Label
+from gateway.core.labels import Label, RequestLabel
 from gateway.core.permissions import PermissionDecision, describe_cause
 from gateway.core.ratelimit import LruDict
 from gateway.core.route import WAITING, route
@@ -80,7 +90,9 @@ from gateway.stream.handle import GatewayHandle
 from gateway.tools.metrics import ToolLabels
 
 if TYPE_CHECKING:
+    from gateway.commands.services import Services
     from gateway.core.api_models import WaitingItem
+    from gateway.runtime.agents import Agents
 
 logger = logging.getLogger("reverie.approvals")
 
@@ -114,7 +126,7 @@ MAX_PENDING_PER_CONVERSATION: Final = 5
 """Limit of open approvals in one conversation: more would be approved without being read."""
 MAX_TURNS_SEARCHED: Final = 50
 """Newest turns that are searched for the call of a tool that brought text from outside."""
-MAX_PENDING: Final = 20
+MAX_PENDING: Final = 50
 """Limit of open approvals in all conversations."""
 MAX_REMEMBERED_REFUSALS: Final = 1_000
 """Calls without approval that are remembered, so that a turn does not ask for the same call
@@ -139,8 +151,12 @@ class ApprovalRequested(PluginFact):
     arguments: str
     """Arguments as shown to people: complete, on one line."""
     turn: TurnId
-    asked_by: tuple[SenderId, ...]
+    askers: tuple[Requester, ...] = ()
     """The people who asked for the call; empty: the agent itself."""
+    unasked_role: str = "guest"
+    """As `gateway.core.tool.ToolContext.unasked_role`."""
+    sees_everything: bool = False
+    """True if the turn was alone with an owner."""
     room: ConversationId
     """Conversation where the approval is asked for; the entry itself belongs to the conversation of
     the turn."""
@@ -150,8 +166,6 @@ class ApprovalRequested(PluginFact):
     """Label of the request that led to the call."""
     rule: str
     """The rule that asks for it, for people."""
-    weak: tuple[SenderId, ...] = ()
-    """Those of `asked_by` who asked without the right to approve it, and so may not."""
     needs: str = "owner"
     """Lowest role that may approve it."""
     kind: Literal["approval_asked"] = "approval_asked"
@@ -182,6 +196,18 @@ class ApprovalEnded(PluginFact):
         return f"{self.approval}: {self.tool}: {self.verdict} {self.by}".rstrip()
 
 
+PATIENCE_S: Final = 120.0
+"""Seconds that a turn waits for an approval."""
+WAITS_ALONE: Final = (
+    "Not done yet: it waits for an admin, who was asked. Once it is approved it is carried out "
+    "without you, and you are told the result, so do not call it again. Go on with what you can "
+    "do now, and say that this waits for an approval."
+)
+MAX_TOLD_CHARS: Final = 1_500
+"""Characters of the result of a call, in the notice that it has ended."""
+MAX_CUT: Final = 50
+"""Newest verdicts that are searched for a call that was cut."""
+
 _CallKey = tuple[TurnId, str, str]
 """Turn, tool and arguments of a call: two calls with equal keys are the same."""
 
@@ -194,15 +220,16 @@ class _Waiting:
     """Its request; without an id until that is durable."""
     at: Address
     """Place of the call."""
-    askers: Sequence[Requester]
-    role: str
-    """The role whose rights counted."""
     seq: Seq = _NO_SEQ
     """Position of the request in the log."""
     deadline_s: float = 0.0
     """Deadline on the clock's `monotonic`, in seconds."""
     waiters: int = 0
-    """Number of callers that wait for it. 0: nobody waits any more."""
+    """Number of callers in the turn that wait for it."""
+    is_alone: bool = False
+    """True once the turn has gone on without it."""
+    spoken: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once somebody speaks to the agent in the place of the call."""
     claimed: bool = False
     """True while a verdict is being written."""
     undelivered: bool = False
@@ -213,9 +240,14 @@ class _Waiting:
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
         """Take the verdict, from whichever process; end if the notice was not shown whole."""
-        for fact in [entry.fact for entry in entries]:
+        place = self.at.conversation
+        for entry in entries:
+            fact = entry.fact
             if isinstance(fact, ApprovalEnded) and fact.approval == self.asked.approval:
                 self.verdict = fact.verdict
+            elif isinstance(fact, Judgement):
+                if (fact.urgency, fact.fate) == (URGENT, "due") and entry.conversation == place:
+                    self.spoken.set()
             elif (
                 isinstance(fact, DeliveryReport)
                 and fact.state != "sent"
@@ -245,7 +277,7 @@ class Approver:
 
 class Approvals(Plugin):
     """Waiting calls of all agents, the notices that ask for them, and the admins' decisions. A call
-    waits in the process that takes its turn.
+    waits in the process that takes the turns of its place.
     """
 
     name = "approvals"
@@ -263,6 +295,9 @@ class Approvals(Plugin):
         )
         self._waiting: dict[_CallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
         self._refused_calls = LruDict[_CallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
+        self._carried_out = set[_CallKey]()
+        """Approved calls that are under way without their turn."""
+        self._agents: Agents
         mcp = context.plugins.get(Mcp.name)
         self._mcp = mcp if isinstance(mcp, Mcp) else None
         """Has definitions of tools that wait for review; the same command approves them."""
@@ -288,68 +323,117 @@ class Approvals(Plugin):
         room = self._live.settings.tools.approvals.room
         return Address.parse(room) if room else None
 
+    def on_built(self, services: "Services") -> None:
+        self._agents = services.agents
+
     async def on_lease(self, lease: str) -> None:
-        """Record the requests of processes that have ended as dropped, before the first turn."""
+        """Go on waiting for the calls that wait alone, before the first turn. A request is recorded
+        as dropped if its turn was cut: that turn is taken again.
+        """
         for asked, place, seq in await self._find_undecided():
-            if lease in (EVERYTHING, lease_of(place)):
+            if lease not in (EVERYTHING, lease_of(place)):
+                continue
+            if await self._store.entry_by_key(f"turn:{asked.turn}") is None:
                 verdict = await self._append_end(asked, "dropped", place, seq)
                 self._verdicts.labels(self._labels.find(asked.tool), verdict).inc()
+                continue
+            left_s = (asked.until - self._clock.now()).total_seconds()
+            waiting = _Waiting(asked=asked, at=Address.parse(place), seq=seq, is_alone=True)
+            waiting.deadline_s = self._clock.monotonic() + left_s
+            self._begin(waiting, (asked.turn, asked.tool, asked.arguments))
+        for ended in await self._store.newest_entries(MAX_CUT, kinds=["approval_ended"]):
+            if ended.conversation and lease in (EVERYTHING, lease_of(ended.conversation)):
+                await self._tell_cut(ended)
 
     async def stop(self) -> None:
-        """Return once all requests are decided in the log."""
+        """Return once the requests of all turns are decided in the log. Calls that wait alone are
+        asked for again by the next start.
+        """
+        for waiting, task in self._waiting.values():
+            if waiting.is_alone:
+                task.cancel()
         await asyncio.gather(*(task for _, task in self._waiting.values()), return_exceptions=True)
 
     @hook
     async def approve(self, turn: ToolContext, call: ToolCall, decision: PermissionDecision) -> str:
-        """Wait for an admin. The same call twice in a turn is asked for once. Calls that cannot be
-        asked for are refused at once. When cancelled, the request is dropped, and a later answer
-        has no effect.
+        """Wait for an admin, as long as nobody needs the turn. The same call twice in a turn is
+        asked for once. Calls that cannot be asked for are refused at once. When cancelled, the
+        request is dropped, and a later answer has no effect.
         """
-        may, arguments = roles_that_may_approve(decision.needs), format_arguments(call.arguments)
+        arguments = format_arguments(call.arguments)
+        key = (turn.turn, call.name, arguments)
+        if key in self._carried_out:
+            return ""
         asked = ApprovalRequested(
             approval="",
             agent=turn.agent,
             tool=call.name,
             arguments=arguments,
             turn=turn.turn,
-            asked_by=tuple(one.id for one in turn.requesters),
-            weak=tuple(one.id for one in turn.requesters if one.role not in may),
+            askers=turn.requesters,
+            unasked_role=turn.unasked_role,
+            sees_everything=turn.visibility.sees_everything,
             room=(self.room or turn.at).conversation,
             until=self._clock.now(),
             label=decision.label,
             rule=decision.rule,
             needs=decision.needs,
         )
-        waiting = _Waiting(asked=asked, at=turn.at, askers=turn.requesters, role=decision.role)
+        waiting = _Waiting(asked=asked, at=turn.at)
+        refuse_it = partial(self._record_refusal, waiting, decision.role)
         if why := explain_too_long(arguments):
-            await self._record_refusal(waiting, why)
+            await refuse_it(why)
             return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
-        key = (turn.turn, call.name, arguments)
         span = format_duration(self._live.settings.tools.approvals.timeout)
         if key in self._refused_calls:
             return explain_not_approved(self._refused_calls[key], asked.tool, span)
-        if any(
-            one[0] == turn.turn and how == "expired" for one, how in self._refused_calls.items()
-        ):
-            why = "nobody answered when this turn asked before"
-            return await self._record_refusal(waiting, why)
+        alone = [one for one, _ in self._waiting.values() if one.is_alone and one.at == turn.at]
+        if any((one.asked.tool, one.asked.arguments) == key[1:] for one in alone):
+            return WAITS_ALONE
         if key not in self._waiting:
-            why = await self._no_approver_reason(Address.parse(asked.room), decision.needs)
-            here = sum(one.at == turn.at for one, _ in self._waiting.values())
-            if here >= MAX_PENDING_PER_CONVERSATION or len(self._waiting) >= MAX_PENDING:
-                why = why or "too many other calls wait for an approval"
-            if why and key not in self._waiting:
-                return await self._record_refusal(waiting, why)
-        if key not in self._waiting:
-            task = asyncio.create_task(self._process_request(waiting, key))
-            self._waiting[key] = waiting, task
+            why = await self._why_nobody_is_asked(asked, turn.at)
+            if key not in self._waiting:
+                if why:
+                    return await refuse_it(why)
+                self._begin(waiting, key)
         waiting, task = self._waiting[key]
         waiting.waiters += 1
         try:
-            return explain_not_approved(await asyncio.shield(task), asked.tool, span)
+            # A message that interrupts the turn ends the call, too.
+            interrupts = self._places.bindings.find(turn.at).arrivals == "interrupt"
+            spoken = asyncio.Event() if interrupts else waiting.spoken
+            if all(one.asked.turn != turn.turn for one in alone):  # else it has waited before
+                with contextlib.suppress(TimeoutError):
+                    await with_timeout(self._clock, PATIENCE_S, wait_first(task, spoken.wait()))
+            if task.done():
+                return explain_not_approved(task.result(), asked.tool, span)
+            waiting.is_alone = True
+            return WAITS_ALONE
         finally:
             waiting.waiters -= 1
             waiting.changed.set()
+
+    async def _why_nobody_is_asked(self, asked: ApprovalRequested, at: Address) -> str:
+        """Return why nobody is asked about this call. Empty: somebody is."""
+        refused = self._refused_calls.items()
+        if any(one[0] == asked.turn and verdict == "expired" for one, verdict in refused):
+            return "nobody answered when this turn asked before"
+        why = await self._no_approver_reason(Address.parse(asked.room), asked.needs)
+        here = sum(one.at == at for one, _ in self._waiting.values())
+        if here >= MAX_PENDING_PER_CONVERSATION or len(self._waiting) >= MAX_PENDING:
+            why = why or "too many other calls wait for an approval"
+        return why
+
+    def _begin(self, waiting: _Waiting, key: _CallKey) -> None:
+        task = asyncio.create_task(self._process_request(waiting, key))
+        self._waiting[key] = waiting, task
+
+        def log_failure(ended: asyncio.Task[ApprovalVerdict]) -> None:
+            error = None if ended.cancelled() else ended.exception()
+            if error is not None and waiting.is_alone:
+                logger.error("an approved call cannot be told: %s", error, exc_info=error)
+
+        task.add_done_callback(log_failure)
 
     async def _suggest_waiting(self, typed: CommandCompletion) -> list[str]:
         who = identify(self._people, typed.at, typed.sender)
@@ -447,13 +531,15 @@ class Approvals(Plugin):
         return "\n".join(lines)
 
     async def _process_request(self, waiting: _Waiting, key: _CallKey) -> ApprovalVerdict:
-        """Process a request from the notice to the verdict.
+        """Process a request from the notice to the verdict, and what follows if no turn waits.
 
-        Never cancelled: that its caller has gone is a verdict, too.
+        Cancelled only while it waits alone: that its caller has gone is a verdict, too.
         """
-        unsubscribe = self._store.subscribe(waiting.on_appended, DeliveryReport, ApprovalEnded)
+        watched = DeliveryReport, ApprovalEnded, Judgement
+        unsubscribe = self._store.subscribe(waiting.on_appended, *watched)
         try:
-            await self._post_request(waiting)
+            if not waiting.asked.approval:
+                await self._post_request(waiting)
             verdict = await self._wait_for_verdict(waiting)
         finally:
             unsubscribe()
@@ -462,14 +548,97 @@ class Approvals(Plugin):
             self._refused_calls.put(key, verdict)
         self._verdicts.labels(self._labels.find(waiting.asked.tool), verdict).inc()
         logger.info("%s: %s: %s", waiting.asked.turn, waiting.asked.tool, verdict)
+        place = waiting.at.conversation
+        if not waiting.waiters and self._channels.cluster.takes_turns_of(place):
+            if verdict == "once":
+                await self._carry_out(waiting.asked, waiting.at)
+            elif verdict == "denied":
+                await self._tell_end(waiting.asked, waiting.at, "an admin denied it", ok=False)
         return verdict
+
+    async def _carry_out(self, asked: ApprovalRequested, at: Address) -> None:
+        """Carry out what was approved after its turn had gone on, for the people who asked for it
+        and with the rights that they have now. Its result wakes the agent.
+        """
+        is_owners = all(
+            identify(self._people, at, one).role == "owner" for one in asked.askers
+        ) and bool(asked.askers)
+        place, request = at.conversation, RequestLabel(asked.label)
+        turn = ToolContext(
+            turn=asked.turn,
+            agent=asked.agent,
+            at=at,
+            visibility=await self._places.visibility(
+                place, everything=asked.sees_everything and is_owners
+            ),
+            autonomous=not asked.askers,
+            requesters=asked.askers,
+            unasked_role=asked.unasked_role,
+            request=request,
+        )
+        call = ToolCall(id=asked.approval, name=asked.tool, arguments=asked.arguments)
+        key = (asked.turn, asked.tool, asked.arguments)
+        self._carried_out.add(key)
+        try:
+            result = await self._agents.agent_for(place).context_for(place).tools.call(call, turn)
+        finally:
+            self._carried_out.discard(key)
+        text, gateway = to_single_line(result.text, MAX_TOLD_CHARS), self.context.gateway
+        if len(result.text) > MAX_TOLD_CHARS:
+            # Under a turn that has no record: so it counts as text from outside.
+            unknown = TurnId(f"approval-{asked.approval}")
+            kept = await keep_result(gateway, unknown, place, call, result)
+            text = f'{text} ... fetch_evidence("{kept.handle}") gives all of it'
+        await self._tell_end(
+            asked, at, f"approved, and done: {text}", ok=not result.is_error, label=request.label
+        )
+
+    async def _tell_end(
+        self,
+        asked: ApprovalRequested,
+        at: Address,
+        outcome: str,
+        *,
+        ok: bool,
+        label: Label | None = None,
+    ) -> None:
+        """Let the agent know what became of a call for which no turn waited."""
+        label = label or asked.label
+        called = f"{asked.tool} {asked.arguments[:MAX_BRIEF_CHARS]}"
+        await self.context.internal.submit(
+            TaskFinished(
+                id=_end_id(asked.approval),
+                what="call",
+                ok=ok,
+                text=f"{called}: {outcome}",
+                sent=self._clock.now(),
+                agent=asked.agent,
+                at=at,
+                integrity=label.integrity,
+                readers=label.readers,
+                promised=True,
+            )
+        )
+
+    async def _tell_cut(self, ended: LogEntry) -> None:
+        """Let the agent know of an approved call that no turn waited for, and that was cut."""
+        fact, place = ended.fact, ended.conversation
+        if not isinstance(fact, ApprovalEnded) or fact.verdict != "once" or place is None:
+            return
+        request = await self._store.entry_by_key(f"approval:{fact.approval}")
+        if request is None or not isinstance(asked := request.fact, ApprovalRequested):
+            return
+        turn = await self._store.entry_by_key(f"turn:{asked.turn}")
+        if turn is not None and turn.seq < ended.seq:  # said once: the event has a key of its own
+            outcome = "approved, but the gateway was stopped then: look what it has done"
+            await self._tell_end(asked, Address.parse(place), outcome, ok=False)
 
     async def _wait_for_verdict(self, waiting: _Waiting) -> ApprovalVerdict:
         while waiting.verdict is None:
             left_s = waiting.deadline_s - self._clock.monotonic()
-            if not waiting.claimed and (not waiting.waiters or waiting.undelivered or left_s <= 0):
+            is_dropped = waiting.undelivered or not (waiting.waiters or waiting.is_alone)
+            if not waiting.claimed and (is_dropped or left_s <= 0):
                 waiting.claimed = True
-                is_dropped = not waiting.waiters or waiting.undelivered
                 over: ApprovalVerdict = "dropped" if is_dropped else "expired"
                 place = waiting.at.conversation
                 return await self._append_end(waiting.asked, over, place, waiting.seq)
@@ -495,14 +664,14 @@ class Approvals(Plugin):
             return "nobody who may approve it is here"
         return ""
 
-    async def _record_refusal(self, waiting: _Waiting, why: str) -> str:
+    async def _record_refusal(self, waiting: _Waiting, role: str, why: str) -> str:
         asked, rule = waiting.asked, f"{waiting.asked.rule}, and {why}"
         logger.info("%s: %s is refused: %s", asked.turn, asked.tool, rule)
         fact = ToolRefused(
             turn=asked.turn,
             agent=asked.agent,
             tool=asked.tool,
-            role=waiting.role,
+            role=role,
             rule=rule,
             label=asked.label,
         )
@@ -525,7 +694,6 @@ class Approvals(Plugin):
             asked = replace(waiting.asked, approval=name, until=now + timedelta(seconds=timeout_s))
             text = render_approval_request(
                 asked,
-                askers=waiting.askers,
                 cause=cause,
                 place=place if room != waiting.at else "",
                 named=self._places.titles.add_titles,
@@ -594,16 +762,13 @@ class Approvals(Plugin):
         from gateway.core.api_models import WaitingAction, WaitingItem  # noqa: PLC0415 - pages alone ask
 
         items = list[WaitingItem]()
-        names = {
-            one.id: one.name for waiting, _ in self._waiting.values() for one in waiting.askers
-        }
         for asked, _place, seq in await self._find_undecided():
             entry, name = await self._store.entry(seq), asked.approval
             items.append(
                 WaitingItem(
                     id=name,
                     kind="approval",
-                    who=", ".join(names.get(one, one) for one in asked.asked_by) or asked.agent,
+                    who=", ".join(one.name or one.id for one in asked.askers) or asked.agent,
                     place=asked.room,
                     what=f"{asked.agent} wants to use {asked.tool}: {asked.rule}",
                     words=asked.arguments,
@@ -679,7 +844,9 @@ class Approvals(Plugin):
         is_over = (
             self._channels.cluster.takes_turns_of(place)
             if waiting is None
-            else waiting.claimed or not waiting.waiters or waiting.verdict is not None
+            else waiting.claimed
+            or waiting.verdict is not None
+            or not (waiting.waiters or waiting.is_alone)
         )
         if is_over or self._clock.now() >= asked.until:
             text = _("Too late: `{id}` has ended, or somebody is deciding about it now.")
@@ -718,6 +885,10 @@ class Approvals(Plugin):
         return [end for post, _cause in posts for end in build_notice_end(post, outcome)]
 
 
+def _end_id(approval: str) -> EventId:
+    return EventId(f"approval-{approval}")
+
+
 def _notice_key(asked: ApprovalRequested, what: str = "approval") -> PostKey:
     named = f"{what}:{asked.approval}:{asked.turn}"
     return PostKey(hashlib.sha256(named.encode()).hexdigest()[:26])
@@ -738,11 +909,13 @@ def _explain_may_not(approver: Approver, asked: ApprovalRequested, at: Address) 
     """Return why this person may not approve a call that was asked for at that place. Empty: they
     may.
     """
-    if approver.role not in roles_that_may_approve(asked.needs):
+    may = roles_that_may_approve(asked.needs)
+    if approver.role not in may:
         return _(
             "{tool} needs the role {role}. Only somebody with that role can approve it."
         ).format(tool=inline_code(asked.tool), role=asked.needs)
-    if approver.at.channel == at.channel and approver.sender in asked.weak:
+    weak = [one.id for one in asked.askers if one.role not in may]
+    if approver.at.channel == at.channel and approver.sender in weak:
         return _("You asked for this without the right to do it. Somebody else must approve it.")
     return ""
 
@@ -791,7 +964,6 @@ def _split_into_code_lines(shown: str) -> str:
 def render_approval_request(
     asked: ApprovalRequested,
     *,
-    askers: Sequence[Requester],
     cause: str,
     place: str,
     prefix: str,
@@ -823,7 +995,7 @@ def render_approval_request(
     )
     if not has_buttons:
         until = f"{_format_decisions(asked.approval, prefix, whole=_is_brief(asked))} {until}"
-    return f"{may} {describe_requesters(askers)}: {call}\n{why}\n{until}"
+    return f"{may} {describe_requesters(asked.askers)}: {call}\n{why}\n{until}"
 
 
 def _explain_why(asked: ApprovalRequested, cause: str) -> str:

@@ -421,7 +421,9 @@ async def find_pending_arrivals(
 
 
 def _is_promised(entry: LogEntry) -> bool:
-    """Return whether somebody asked for it at this time."""
+    """Return whether somebody asked for it at this time, or waits for it."""
+    if isinstance(entry.fact, TaskFinished):
+        return entry.fact.promised
     return isinstance(entry.fact, Alarm) and bool(entry.fact.by) and not entry.fact.source
 
 

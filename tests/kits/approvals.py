@@ -48,7 +48,7 @@ ROLES = {
     "admin": ["here:root", "there:root", "here:rick"],
     "member": ["here:mia"],
 }
-TIMEOUT_S = 120.0
+TIMEOUT_S = 60.0
 DONE = "it ran"
 
 
@@ -97,6 +97,7 @@ class House:
                 },
                 "access": {"dm": "open", "roles": ROLES},
                 "store": {"path": "reverie.db"},
+                "tools": {"approvals": {"timeout": TIMEOUT_S}},
                 **more,
             },
             folder,
@@ -254,10 +255,11 @@ class House:
 
 @contextlib.asynccontextmanager
 async def house(
-    folder: Path, *, clock: ManualClock | None = None, access: object = None, **tools: object
+    folder: Path, *, clock: ManualClock | None = None, access: object = None, **tools: Any
 ) -> AsyncIterator[House]:
     """Begin and end. `access`, `tools`: the configuration's sections."""
     clock = clock or ManualClock()
+    tools["approvals"] = {"timeout": TIMEOUT_S, **tools.get("approvals", {})}
     more = {"tools": tools} if access is None else {"tools": tools, "access": access}
     async with (
         await Store.open(folder / "reverie.db", clock) as store,

@@ -268,7 +268,7 @@ async def test_an_owner_is_told_what_waits(tmp_path: Path) -> None:
             tool="bash",
             arguments="{}",
             turn=TurnId("t"),
-            asked_by=(),
+            askers=(),
             room=ROOM.conversation,
             until=until,
             label=Label("guest"),

@@ -130,8 +130,8 @@ async def test_what_waits_is_listed_with_its_arguments_and_its_time(it: House) -
     it.clock.advance(30)
     listed = (await it.say("!approve")).splitlines()
     assert listed[0] == "Waiting for approval here:"
-    assert '`bash`, 1 min left: `{"command": "\\u0060@everyone\\u0060"}`' in listed[1]
-    assert "`write_file`, 1 min left" in listed[2]
+    assert '`bash`, 30 s left: `{"command": "\\u0060@everyone\\u0060"}`' in listed[1]
+    assert "`write_file`, 30 s left" in listed[2]
 
 
 async def test_forms_that_are_none_are_explained(it: House) -> None:

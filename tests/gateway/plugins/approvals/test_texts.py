@@ -103,7 +103,7 @@ def _asked(tool: str = "bash", written: str = "") -> ApprovalRequested:
         tool=tool,
         arguments=written,
         turn=TurnId("t"),
-        asked_by=(),
+        askers=(),
         room=ConversationId("here/lobby"),
         until=datetime(2026, 1, 1, tzinfo=UTC),
         label=OUTSIDE_LABEL,
@@ -115,8 +115,7 @@ def _notice(
     written: str, *, name: str = "root", rule: str = "", place: str = "", has_buttons: bool = False
 ) -> str:
     return render_approval_request(
-        replace(_asked(written=written), rule=rule),
-        askers=[asker(name, "guest")],
+        replace(_asked(written=written), rule=rule, askers=(asker(name, "guest"),)),
         cause="",
         place=place,
         prefix="!",
@@ -178,7 +177,6 @@ def test_a_notice_names_whose_idea_it_may_be_once_and_no_number_of_an_entry(
     asked = replace(_asked(), label=label, rule=rule.format(idea=describe_cause(label)))
     text = render_approval_request(
         asked,
-        askers=(),
         cause="`gus` (member) at 10:02 UTC",
         place="",
         prefix="!",
