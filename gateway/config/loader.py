@@ -106,7 +106,7 @@ _REMOVED_KEYS: Mapping[str, str] = {
     "tools.web.max_bytes": "it is always 5000000 now; take this line out",
     "media.max_images": "it is always 4 now; take this line out",
     "media.timeout": "it is always 20 s now; take this line out",
-    "recall.prefetch": "a plugin's hook `parts` adds texts to a turn; take this section out",
+    "recall.prefetch.timeout": "it is always 2 s now; take this line out",
     "dmn.max_reminders": "it is always 20 now; take this line out",
     "access.budgets.*_hour_usd": "budgets count for a day; take this line out",
     "dmn.memory_chars": "it is always 8000 now; take this line out",

@@ -2,15 +2,18 @@
 unasked before a turn.
 
 Ambient recall stands in front of every answer, so it looks up little, in the index, and goes
-without what takes too long. `terms.py` says which words are worth a search.
+without what takes too long. `run_prefetch` runs the operator's program that may add texts.
+`terms.py` says which words are worth a search.
 """
 
 import asyncio
 import contextlib
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -24,6 +27,7 @@ from gateway.core.fields import ConfigSection
 from gateway.core.frozen import frozen
 from gateway.core.labels import MEMORY_LABEL, OUTSIDE_LABEL, TRUSTED_LABEL, Label, join
 from gateway.core.permissions import OWN
+from gateway.core.process import ProgramNotStarted, run_program, select_environment
 from gateway.core.redaction import Redactor
 from gateway.core.scopes import OWNER_SCOPE
 from gateway.core.text_safety import to_single_line
@@ -71,6 +75,9 @@ _MAX_UNREAD: Final = 50
 
 MAX_RECALL_LINES: Final = 10
 """Newest lines that ambient recall uses as its query."""
+PREFETCH_S: Final = 2.0
+"""Time after which the turn goes on without what the prefetch command says."""
+
 RECALL_HEADER: Final = "[RECALLED]"
 """What it means is said once, in the protocol (`agent.prompt.PROTOCOL`)."""
 RECALL_HEADER_TOKENS: Final = estimate_tokens(RECALL_HEADER)
@@ -89,10 +96,20 @@ _DEEP_FACTOR: Final = 10
 _MAX_READS: Final = 12
 """Entries that are read: outdated ones must not take unlimited time."""
 _READS_AT_ONCE: Final = 3
+_PREFETCH_SIZES: Final = (2_000, 1_000, 500, 250, 120, 60)
+"""Lengths in characters of one text of the prefetch command, tried in order: long, because the
+command made a choice."""
 _QUESTION: Final = re.compile(r"[?\uff1f\u061f][^\w]{0,9}\Z")
 """End of a question: the ASCII mark, the wide one of East Asian scripts, or the Arabic one."""
 _MIN_TOLD_CHARS: Final = 3
 """Shorter words tell nothing."""
+
+
+class PrefetchSettings(ConfigSection):
+    """A command that adds information before each turn."""
+
+    command: tuple[str, ...] = Field(default=(), strict=False)
+    """The program and its arguments, without a shell. Empty: none."""
 
 
 class RecallSettings(ConfigSection):
@@ -100,6 +117,7 @@ class RecallSettings(ConfigSection):
 
     ambient_tokens: int = Field(default=150, ge=0, le=2_000)
     """Size of earlier messages and notes related to the newest messages. 0: none."""
+    prefetch: PrefetchSettings = PrefetchSettings.model_construct()
 
 
 class Recall(Plugin):
@@ -124,7 +142,7 @@ class Recall(Plugin):
 
     def _use(self, _: object) -> None:
         own: RecallSettings = self.settings
-        self._tokens = own.ambient_tokens
+        self._tokens, self._prefetch = own.ambient_tokens, own.prefetch.command
 
     @hook
     async def parts(self, turn: TurnView) -> Iterable[Part]:
@@ -132,14 +150,15 @@ class Recall(Plugin):
         (`TurnRecord.recalled`), and takes at most `recall.ambient_tokens` of `estimate_tokens`.
 
         Names: `s` and the position in the log, and by hash `j:` for journal entries of people, `m:`
-        for lines of MEMORY.md. Every item has passed `ToolContext.visibility`. Raises only
-        cancellation: whatever fails or takes too long is left out.
+        for lines of MEMORY.md, `p:` for texts of the prefetch command. Every item has passed
+        `ToolContext.visibility`. Raises only cancellation: whatever fails or takes too long is left
+        out.
         """
         lines = [one.line.text for one in turn.lines if not one.line.event][-MAX_RECALL_LINES:]
         if turn.is_plain or not lines or self._tokens <= RECALL_HEADER_TOKENS:
             return []
         name = turn.context.agent.lower()
-        if all(is_small_talk(one, name) for one in lines):
+        if not self._prefetch and all(is_small_talk(one, name) for one in lines):
             return []
         told_names = {name for one in turn.past for name in one.record.recalled}
         builder = RecallBuilder(self._tokens, self.context.gateway.redactor, lines)
@@ -150,6 +169,11 @@ class Recall(Plugin):
             level = logging.DEBUG if self._has_failed else logging.INFO
             logger.log(level, "not all is recalled: %r", error)
             self._has_failed = True
+        asked = self._prefetch and any(one.line.is_addressed for one in turn.lines)
+        for text in await run_prefetch(self._prefetch, turn.context, lines) if asked else ():
+            name, line = recall_name("p", text), partial(quote_text, text, ())
+            if name not in told_names and not builder.add(name, text, line, sizes=_PREFETCH_SIZES):
+                break
         part = builder.build()
         return [part] if part.text else []
 
@@ -411,17 +435,19 @@ class RecallBuilder:
         text: str,
         line: Callable[[int], str],
         *,
+        sizes: Iterable[int] = QUOTE_SIZES,
         label: Label = OUTSIDE_LABEL,
     ) -> bool:
         """Add an item, shortened if necessary, unless the same text is there already. False: there
         is no room left.
 
-        `line`: return the line that quotes at most so many characters.
+        `line`: return the line that quotes at most so many characters; `sizes`: the numbers of
+        characters to try, the first that fits is taken.
         """
         key = fold_words(text)
         if not key or key in self._texts:
             return True
-        for max_chars in QUOTE_SIZES:
+        for max_chars in sizes:
             lines = [*self._lines, self._redactor(line(max_chars))]
             if estimate_tokens("\n".join(lines)) <= self._tokens:
                 self._lines = lines
@@ -510,3 +536,30 @@ def _is_recallable(entry: EntryLocation, query: _RecallQuery) -> bool:
     is_other_agents = entry.is_note and entry.agent != query.turn.context.agent
     left = entry.is_removed or (here and entry.is_left_behind and not entry.is_note)
     return not (in_view or news or left or is_other_agents or f"s{entry.seq}" in query.told_names)
+
+
+async def run_prefetch(
+    command: Sequence[str], context: ToolContext, lines: Sequence[str]
+) -> list[str]:
+    """Return the texts of the prefetch command, untrusted: the lines of its output. Empty: it
+    fails, or takes too long.
+
+    `command`: the program and its arguments. It runs without a shell and without secrets in its
+    environment, and reads one line of JSON: `{"conversation": ..., "scope": ..., "lines": [...]}`.
+    Raises cancellation only. However this ends, all that it started in its group has ended.
+    """
+    place, scope = context.at.conversation, context.visibility.scope
+    asked = json.dumps({"conversation": place, "scope": scope, "lines": [*lines]})
+    env = select_environment("PATH", "LANG", "HOME")  # no secrets of the gateway
+    try:
+        ran = await run_program(
+            command, env=env, time_s=PREFETCH_S, max_bytes=64 * 1024, said=f"{asked}\n".encode()
+        )
+    except ProgramNotStarted as reason:
+        logger.debug("nothing is prefetched: %s", reason)
+        return []
+    if ran.end_reason != "exit" or ran.status:
+        logger.debug("nothing is prefetched: %s, status %s", ran.end_reason, ran.status)
+        return []
+    texts = (to_single_line(one, 4_000) for one in ran.output.decode(errors="replace").splitlines())
+    return list(filter(None, texts))[:20]

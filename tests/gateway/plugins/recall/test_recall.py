@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -31,6 +32,7 @@ from gateway.plugins.recall import (
     DEADLINE_S,
     RECALL_HEADER,
     RECALL_HEADER_TOKENS,
+    PrefetchSettings,
     RecallBuilder,
     RecallSettings,
 )
@@ -339,6 +341,58 @@ async def test_a_failure_costs_nothing_and_is_said_once(
             assert await kit.recalled(at(OWNER), "harbour") == NOTHING
     assert len(caplog.records) == 1
     assert "harbour" not in caplog.text
+
+
+def prefetching(*command: str, tokens: int = 1_000) -> RecallSettings:
+    return RecallSettings(ambient_tokens=tokens, prefetch=PrefetchSettings(command=command))
+
+
+async def test_what_the_command_says_comes_behind_what_was_found(
+    monkeypatch: pytest.MonkeyPatch, kit: Papers
+) -> None:
+    monkeypatch.setattr("gateway.plugins.recall.PREFETCH_S", 10.0)
+    await ended(kit, text="the harbour")
+    said = "the ferry\\033[2J\\n\\nthe harbour\\n"
+    config = prefetching("/bin/sh", "-c", f"printf '{said}'")
+    came = await kit.recalled(at(OWNER), "harbour", config=config)
+    assert came.text.split("\n")[1:] == [
+        '[2026-03-04 05:06] you, in irc.test/#room: "the harbour"',
+        '"the ferry[2J"',
+    ]
+    assert [name[:1] for name in came.names] == ["s", "p"]
+    again = await kit.recalled(at(OWNER), "harbour", config=config, seen=came.names)
+    assert again.text.split("\n")[1:] == ['"the harbour"'], "the command says it in its stead"
+    unasked = await kit.recalled(at(ROOM), "none", is_addressed=False, config=config)
+    assert unasked == NOTHING
+
+
+async def test_the_command_gets_the_lines_none_of_our_secrets_and_no_shell(
+    monkeypatch: pytest.MonkeyPatch, kit: Papers, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("gateway.plugins.recall.PREFETCH_S", 10.0)
+    monkeypatch.setenv("REVERIE_TOKEN", "secret")
+    marker = tmp_path / "x"
+    script = "import os, sys; print(*sorted(os.environ), *sys.argv[1:]); print(input())"
+    config = prefetching(sys.executable, "-c", script, f"$(touch {marker})")
+    told = (await kit.recalled(at(ROOM), "harbour", config=config)).text.split("\n")
+    assert {*told[1].strip('"').split()} - {"LC_CTYPE", "LANG"} <= {
+        "HOME",
+        "PATH",
+        "$(touch",
+        f"{marker})",
+    }
+    assert "'conversation': 'irc.test/#room', 'scope': 'public', 'lines': ['harbour']" in told[2]
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["print('x'); raise SystemExit(3)", "print('x' * 65_537)", "import time; time.sleep(60)"],
+)
+async def test_a_command_that_fails_is_not_used(kit: Papers, script: str) -> None:
+    config = prefetching(sys.executable, "-c", script)
+    assert await kit.recalled(at(OWNER), "nothing", config=config) == NOTHING
+    assert await kit.recalled(at(OWNER), "nothing", config=prefetching("/no/program")) == NOTHING
 
 
 @given(st.lists(st.text(max_size=400), max_size=12), st.integers(0, 400))

@@ -173,7 +173,10 @@ def document(second: bool) -> Json:
             "dream_tokens": either(501, 502),
             "timezone": either("Europe/Zurich", "Asia/Tokyo"),
         },
-        "recall": {"ambient_tokens": either(151, 152)},
+        "recall": {
+            "ambient_tokens": either(151, 152),
+            "prefetch": {"command": [either("/bin/true", "/bin/false")]},
+        },
         "tools": {
             "off": [either("web_search", "grep")],
             "max_rounds": either(9, 10),
