@@ -153,8 +153,6 @@ def format_limit_notice(hit: LimitHit) -> str:
     return _(_NOTICES[hit.limit, hit.scope])
 
 
-LIMITS_LOOK_BACK: Final = 1_000
-"""Newest `limited` entries read at a start, so that notices of today are not repeated."""
 NOTICE_RATE: Final = Rate(30, 10.0)
 """Notices on each channel.
 
@@ -263,7 +261,7 @@ class UsageLimiter:
         self._costs = WindowCosts()
         now = self._clock.now()
         day = _day(now)
-        for one in await reader.newest_entries(LIMITS_LOOK_BACK, kinds=["limited"]):
+        for one in await reader.newest_entries(1_000, kinds=["limited"]):
             if not isinstance(one.fact, LimitReached) or one.conversation is None:
                 continue
             hit = _hit_of(one.fact)

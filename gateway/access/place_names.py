@@ -52,7 +52,6 @@ MAX_TITLE_CHARS: Final = 100
 """Longest title of Discord; Telegram's have at most 128 characters, and longer ones are cut."""
 MAX_TOPIC_CHARS: Final = 400
 _MAX_CACHED_TITLES: Final = 10_000
-_LOADED_AT_START: Final = 1_000
 _REPORTED_NAMES: Final[tuple[Literal["room", "server", "thread", "topic", "me"], ...]] = (
     "room",
     "server",
@@ -102,7 +101,7 @@ class PlaceTitles:
 
     async def load_recent(self) -> None:
         """Load the places that were named last."""
-        newest = await self._reader.rows(NEWEST_NAMES, _LOADED_AT_START)
+        newest = await self._reader.rows(NEWEST_NAMES, 1_000)
         self.on_appended(read_entries(newest[::-1]))
 
     async def load(self, conversations: Iterable[ConversationId]) -> None:

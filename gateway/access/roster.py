@@ -324,7 +324,6 @@ def format_grant(one: RoleAssigned) -> str:
 
 RECENT_LINES: Final = 200
 """Newest messages in a place that are searched for a name."""
-_MAX_CANDIDATES: Final = 10
 _MENTION: Final = re.compile(r"<@!?(\d+)>")
 """https://discord.com/developers/docs/reference#message-formatting"""
 _ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask|bridge):.+")
@@ -391,8 +390,7 @@ def find_person(
     meant = {one: name for one, name in {**known, **recent}.items() if one == own}
     if len(found | meant) > 1:
         lines = [
-            f"- {format_person(one, name)}"
-            for one, name in list((found | meant).items())[:_MAX_CANDIDATES]
+            f"- {format_person(one, name)}" for one, name in list((found | meant).items())[:10]
         ]
         head = _("Several people have the name {name}. Write the id of the one you mean:")
         return "\n".join([head.format(name=inline_code(word)), *lines])

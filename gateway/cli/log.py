@@ -82,11 +82,6 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     )
 
 
-_LOG_PAGE = 1_000
-_TAIL_POLL_S = 0.25
-"""Seconds between two looks of `tail -f`; a look that finds nothing costs one index probe."""
-
-
 def log_show_command(args: argparse.Namespace) -> int:
     """Handle `log show`."""
     last = 50 if args.last is None and args.after is None else args.last
@@ -143,7 +138,7 @@ def log_tail_command(args: argparse.Namespace) -> int:
         write(await reader.entry_rows(limit=max(0, args.n), newest=True, before=position + 1))
         while args.follow:
             sys.stdout.flush()
-            await asyncio.sleep(_TAIL_POLL_S)
+            await asyncio.sleep(0.25)
             position = await _write_from(reader, position, write)
 
     return run_with_reader("log", args, run)
@@ -203,7 +198,7 @@ async def _write_from(
     write: Callable[[list[LogRow]], None],
     **chosen: Any,  # noqa: ANN401 - of `entry_rows`
 ) -> int:
-    while page := await reader.entry_rows(after=after, limit=_LOG_PAGE, **chosen):
+    while page := await reader.entry_rows(after=after, limit=1_000, **chosen):
         write(page)
         after = page[-1][0]
     return after

@@ -47,7 +47,6 @@ DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 again. See `BAD_USAGE`."""
 
 MAX_PORT: Final = 65_535
-DESCRIPTORS_TOLD_S: Final = 60.0
 READ_LIMIT_S: Final = 5.0
 """Longest wait for the configuration before the command of a plugin, in seconds."""
 STARTUP_S = 3.0
@@ -310,7 +309,7 @@ def _loop_error_reporter() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any
         if getattr(context.get("exception"), "errno", None) not in (errno.EMFILE, errno.ENFILE):
             loop.default_exception_handler(context)
         elif loop.time() >= next_s:
-            next_s = loop.time() + DESCRIPTORS_TOLD_S
+            next_s = loop.time() + 60.0
             limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             logger.error(
                 "connections cannot be accepted: all %d file descriptors are in use; raise "

@@ -68,9 +68,6 @@ def _parse_store(text: str, path: Path) -> StoreLocation:
     return ServerStore(text, path) if "://" in text else Path(text)
 
 
-DASHBOARD_TIMEOUT_S = 3.0
-
-
 def dashboard_command(args: argparse.Namespace) -> int:
     """Handle `dashboard`.
 
@@ -111,6 +108,6 @@ def _is_answering(url: str) -> bool:
     import httpx  # noqa: PLC0415 - the other commands start faster without it
 
     try:
-        return httpx.get(url, timeout=DASHBOARD_TIMEOUT_S, trust_env=False).is_success
+        return httpx.get(url, timeout=3.0, trust_env=False).is_success
     except (httpx.HTTPError, httpx.InvalidURL):
         return False

@@ -687,15 +687,11 @@ def _is_running(pid: int) -> bool:
     return True
 
 
-_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux alone has one that goes on while the machine is suspended."""
-
-
 def _boot_s() -> float:
     """Return the time since the machine was started, with that for which it was suspended where
     that is known.
     """
-    return time.clock_gettime(_BOOT_CLOCK)
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _first_line(error: BaseException) -> str:

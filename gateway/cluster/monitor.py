@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reverie.ops")
 
-LAG_INTERVAL_S: Final = 5.0
 FREE_S: Final = 15.0
 """Seconds without a holder after which a lease is a problem: longer than any take-over."""
 SILENT_S: Final = 10.0
@@ -92,7 +91,7 @@ class ProcessMonitor:
         while True:
             self.lag = max(0, await self._store.last_position() - self._store.last)
             await self._look_at_directory()
-            await self._clock.sleep(LAG_INTERVAL_S)
+            await self._clock.sleep(5.0)
 
     async def _look_at_directory(self) -> None:
         members = self._cluster.describe().processes
@@ -226,7 +225,6 @@ def _find_me(report: "ProcessReport") -> "ProcessRecord | None":
 
 
 _COLUMNS = ("process", "state", "last sign", "running for", "holds", "host", "address", "version")
-_LEASE_COLUMNS = ("lease", "holder", "since")
 
 
 def render_process_report(report: "ProcessReport", now: datetime) -> list[str]:
@@ -256,4 +254,4 @@ def render_process_report(report: "ProcessReport", now: datetime) -> list[str]:
         for one in report.leases
     ]
     lines = format_table([_COLUMNS, *rows]) if rows else []
-    return lines + (format_table([_LEASE_COLUMNS, *leases]) if leases else [])
+    return lines + (format_table([("lease", "holder", "since"), *leases]) if leases else [])

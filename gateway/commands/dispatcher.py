@@ -83,7 +83,6 @@ SHELL_PREFIX: Final = "reverie ctl "
 _DATA: Final[TypeAdapter[Any]] = TypeAdapter(Any)
 MAX_LINE_CHARS: Final = 200
 """Longest arguments, and longest answer, in an audit record."""
-_MAX_NAME_CHARS: Final = 64
 _TOO_MANY: Final = "commands.per_minute"
 """Rule of a command that is not answered because there were too many."""
 _MAX_REFUSALS_PER_MINUTE: Final = 1
@@ -438,7 +437,7 @@ class CommandDispatcher:
         return AuditRecord(
             what=row.name,
             by=person_key(command.at.channel, command.sender.id),
-            name=one_line(redactor(command.sender.name), _MAX_NAME_CHARS),
+            name=one_line(redactor(command.sender.name), 64),
             evidence=describe_evidence(command),
             role=who.role,
             rule=who.rule,

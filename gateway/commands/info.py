@@ -56,12 +56,8 @@ from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import actor_name, describe, describe_contents
 from gateway.stream.again import find_uncertain_posts
 
-MAX_POSTS_SEARCHED = 10
-"""Posts that are searched for a long answer with a next page."""
 _MODEL_HOST = re.compile(r" at \S+?(?=,|$)")
 """Host after a model's name, as in `agent.models.base.Model.label`."""
-DEFAULT_LOG_ENTRIES: Final = 10
-MAX_LOG_ENTRIES: Final = 100
 MAX_LOG_ENTRY_CHARS: Final = 200
 _STEP_KINDS: Final = frozenset({"judged", "sending", "part", "delivery"})
 """Steps on the way of an event or a post, which `why` explains."""
@@ -292,7 +288,7 @@ async def find_next_page(
     answer; in a direct chat there is nobody else.
     """
     entries = await context.gateway.store.newest_entries(
-        MAX_POSTS_SEARCHED, kinds=["post"], conversation=command.at.conversation
+        10, kinds=["post"], conversation=command.at.conversation
     )
     posts, own = list[Post](), list[Post]()
     for entry in reversed(entries):
@@ -344,7 +340,7 @@ LOG = command(
 @command(
     "log tail",
     "Show the newest log entries.",
-    args=(make_arg("n", "How many entries.", most=MAX_LOG_ENTRIES),),
+    args=(make_arg("n", "How many entries.", most=100),),
 )
 async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     """List the newest entries, oldest first.
@@ -352,7 +348,7 @@ async def tail_log(call: CommandCall, context: CommandContext) -> CommandEffect:
     To admins, entries of other people's private places are only counted, and so are those of
     plugins in an agent's inner conversation.
     """
-    wanted = int(call.arguments.get("n", DEFAULT_LOG_ENTRIES))
+    wanted = int(call.arguments.get("n", 10))
     found = await context.gateway.store.newest_entries(
         wanted, kinds=sorted(fact_kinds() - SAVED_STATE_KINDS - _STEP_KINDS)
     )

@@ -17,7 +17,6 @@ from gateway.store.effects import CommandEffect, done, refuse
 _CHOOSABLE_NAME: Final = re.compile(r"[\w.:/@-]{1,40}", re.ASCII)
 """Names of models that need no quotes and fit a button."""
 MAX_NAME_CHARS: Final = 60
-MAX_SUGGESTED_NAMES: Final = 3
 
 MODEL = command(
     "model",
@@ -82,7 +81,7 @@ def _explain_unknown_model(name: str, context: CommandContext) -> str:
 
 
 def _suggest_names(name: str, known: Sequence[str]) -> str:
-    meant = find_nearest(name, known) or known[:MAX_SUGGESTED_NAMES]
+    meant = find_nearest(name, known) or known[:3]
     return join_or([f"`{_escape_line(one)}`" for one in meant])
 
 

@@ -88,9 +88,6 @@ ROLE = command(
 )
 
 
-SEEN_LINES: Final = 2_000
-
-
 @command(
     "seen",
     "Show when somebody last wrote here.",
@@ -109,7 +106,7 @@ SEEN_LINES: Final = 2_000
 async def show_last_seen(call: CommandCall, context: CommandContext) -> CommandEffect:
     name = call.arguments["who"].removeprefix("@")
     lines = await context.gateway.store.newest_entries(
-        SEEN_LINES, kinds=MESSAGE_KINDS, conversation=call.command.at.conversation
+        2_000, kinds=MESSAGE_KINDS, conversation=call.command.at.conversation
     )
     for entry in reversed(lines):
         said = entry.fact

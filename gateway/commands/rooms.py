@@ -4,7 +4,6 @@ agent's name.
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Final
 
 from channels.base import CommandCompletion
 from gateway.access.policy import ListenMode, decide, is_room_allowed
@@ -39,9 +38,6 @@ async def suggest_rooms(gateway: GatewayHandle) -> list[str]:
 
 async def _suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:
     return await suggest_rooms(context.gateway)
-
-
-_ROOM_ARG: Final = make_arg("room", "The room, as in rooms.", suggests=_suggest_rooms)
 
 
 @command(
@@ -180,7 +176,7 @@ async def join_room(call: CommandCall, context: CommandContext) -> CommandEffect
     "part",
     "Leave a room. Without a name: this room.",
     group="rooms",
-    args=(_ROOM_ARG,),
+    args=(make_arg("room", "The room, as in rooms.", suggests=_suggest_rooms),),
     role="admin",
     needs_global_role=True,
     needs_gateway=True,

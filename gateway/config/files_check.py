@@ -46,8 +46,6 @@ _WRITE_RISKS: Final[dict[FileKind, str]] = {
 }
 
 
-MAX_FILES: int = 500
-"""Most files of one directory that are checked."""
 _SECRET_DIRECTORY = 0o011
 """Execute bits for others: without them nothing inside the directory can be reached."""
 
@@ -132,7 +130,7 @@ def _list_configuration(directory: Path) -> FilesFound:
 
 def _list_files(directory: Path) -> list[Path]:
     try:
-        return sorted(islice((path for path in directory.iterdir() if path.is_file()), MAX_FILES))
+        return sorted(islice((path for path in directory.iterdir() if path.is_file()), 500))
     except OSError:  # missing or closed to us: other checks report it
         return []
 

@@ -121,7 +121,6 @@ other listener refuses, so nothing must need a cleanup then. Called on the event
 
 
 Optimization = Literal["prompt_cache", "compaction", "token_counter", "workspace_cache"]
-OPTIMIZATIONS: Final[tuple[Optimization, ...]] = get_args(Optimization)
 
 
 def _find_enabled(general: Mapping[Optimization, bool], agent: AgentConfig) -> set[Optimization]:
@@ -168,7 +167,7 @@ class LiveSettings:
             one.id: agent_directory(one.workspace, settings.store.path, one.id)
             for one in settings.agents
         }
-        general = {one: getattr(self.optimization, one).enabled for one in OPTIMIZATIONS}
+        general = {one: getattr(self.optimization, one).enabled for one in get_args(Optimization)}
         enabled = {one.id: _find_enabled(general, one) for one in settings.agents}
         self.enabled = defaultdict(
             lambda: {one for one, is_on in general.items() if is_on}, enabled

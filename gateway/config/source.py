@@ -39,7 +39,6 @@ _REFERENCE_PATTERN = re.compile(
 _QUOTED_PATTERN = re.compile(r"""(["'])[^"'\n]*\1""")
 STAND_IN = re.compile(r"unresolved[a-p]{8}")
 """What stands for a reference that could not be resolved."""
-_UNRESOLVED_LETTERS = str.maketrans("0123456789", "ghijklmnop")
 _YAML_HELP = "texts with #, {, [, * or : need quotes, and lines are indented by spaces"
 _TAG_PREFIX = "tag:yaml.org,2002:"
 _RESOLVERS = {
@@ -345,7 +344,7 @@ class _YamlFileReader:
         if problem:
             self._source.unresolved[keys] = problem
             return "unresolved" + f"{zlib.crc32(match[0].encode()):08x}".translate(
-                _UNRESOLVED_LETTERS
+                str.maketrans("0123456789", "ghijklmnop")
             )
         self._source.resolved_values.add(value)
         return value

@@ -65,8 +65,6 @@ from gateway.stream.handle import GatewayHandle
 COMPACTION_LOCK: Final = "SELECT holder, expires_at FROM compaction_locks_v1 WHERE session_id = $1"
 logger = logging.getLogger("reverie.folds")
 
-KEPT_RESULTS: Final = 2
-"""Newest tool results shown in full in every fold."""
 ACTIVE_EVIDENCE_TOKENS: Final = 18_000
 """Tool results of one turn shown in full; the rest is shown with a handle."""
 NUDGE_AT: Final = 0.8
@@ -82,7 +80,6 @@ caller is making one), and results that were too large: what `CompactionStats` c
 COMPACTION_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = get_args(CompactionOutcome)
 TIMED_OUTCOMES: Final[tuple[CompactionOutcome, ...]] = ("ok", "failed")
 """Outcomes of a summary for which a model was asked, so that it has a duration worth measuring."""
-COMPACTION_S: Final = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 MAX_TRIES: Final = 3
 FIRST_WAIT_S: Final = 1.0
@@ -99,12 +96,6 @@ OVER_BUDGET: Final = "the day's budget does not reach for a summary"
 
 MIN_BUDGET_TOKENS = 256
 """Tokens that a conversation has in any case, however much stands in front of it."""
-
-MAX_JOURNAL_ENTRIES = 200
-"""Newest journal entries of a place that are considered for its head."""
-_NO_FOLD = ViewFolded(start=Seq(0), reason="")
-MIN_SUMMARY_TOKENS = 200
-"""Smallest size that a summary is asked for, however small the window is."""
 
 
 class FoldHost(Protocol):
@@ -142,7 +133,7 @@ class CompactionStats:
             "llm_compaction_duration_seconds",
             "How long folding history took.",
             labels,
-            buckets=COMPACTION_S,
+            buckets=(0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0),
             registry=self.metrics,
         )
         for agent in agents:
@@ -301,7 +292,7 @@ class Compactor:
             read=forecast.read_share,
             write=forecast.write_share,
             ahead=forecast.expected_requests,
-            keep_results=KEPT_RESULTS,
+            keep_results=2,
             policy=settings.folds.policy,
             force=attempts,
             compact_above=compact_above,
@@ -366,7 +357,7 @@ class Compactor:
                 leaving=decision.start,
                 tail=len(history.turns) - decision.start,
                 tokens_before=sum(turn.tokens for turn in history.turns[: decision.start]),
-                most_tokens=min(SUMMARY_TOKENS, max(MIN_SUMMARY_TOKENS, decision.head)),
+                most_tokens=min(SUMMARY_TOKENS, max(200, decision.head)),
             )
             summary = result if isinstance(result, CompactionSummary) else None
             if summary is None:
@@ -387,9 +378,7 @@ class Compactor:
         self, conversation: ConversationId
     ) -> list[tuple[datetime, NoteWritten]]:
         """Return the newest notes of the conversation, oldest first, each with its time."""
-        found = await self._store.newest_entries(
-            MAX_JOURNAL_ENTRIES, kinds=["noted"], conversation=conversation
-        )
+        found = await self._store.newest_entries(200, kinds=["noted"], conversation=conversation)
         forgotten = await self._store.forgotten_notes([one.seq for one in found])
         return [
             (one.at, one.fact)
@@ -407,7 +396,7 @@ class Compactor:
         label: Label,
     ) -> ViewFolded:
         """`label`: label of the view, and of all that its summary was made from."""
-        before = history.fold or _NO_FOLD
+        before = history.fold or ViewFolded(start=Seq(0), reason="")
         carried = summary.text if summary is not None else before.carried
         text = before.head
         if decision.start:

@@ -99,7 +99,6 @@ _RENAME_TEXTS: Final = {
 
 NOBODY = Sender(id=SenderId(""), name="")
 NO_VIEW: Final = HistoryView()
-NOWHERE = Address(channel=INNER_CHANNEL, room=RoomId("nowhere"))
 
 MAX_CHANGES = 1_000
 """Edits and deletions read for one turn. More than that is a raid, and then the oldest messages
@@ -775,7 +774,7 @@ def event_as_message(event: SystemEvent | MessageEdited) -> Message:
     """Return a system event as a message without sender and text."""
     return Message(
         id=MessageId(event.id),
-        at=event.at or NOWHERE,
+        at=event.at or Address(channel=INNER_CHANNEL, room=RoomId("nowhere")),
         sender=NOBODY,
         text="",
         sent=event.sent,
@@ -860,10 +859,6 @@ class ConversationLocks:
         return lock is not None and lock.locked()
 
 
-COMPARED_MESSAGES: Final = 50
-"""Earlier messages whose senders' names are compared."""
-
-
 async def _find_impersonations(
     store: StoreReader, messages: Sequence[tuple[Seq, Message, Role]]
 ) -> dict[MessageId, NameWarning]:
@@ -878,9 +873,7 @@ async def _find_impersonations(
     if not messages:
         return {}
     first, message, _role = messages[0]
-    before = await store.newest_senders(
-        message.at.conversation, before=first, most=COMPARED_MESSAGES
-    )
+    before = await store.newest_senders(message.at.conversation, before=first, most=50)
     senders = [*before, *[one.sender for _, one, _ in messages]]
     others = {(one.id, one.name, one.verified): one for one in senders}.values()
     found = dict[MessageId, NameWarning]()

@@ -49,10 +49,6 @@ MAX_ROOMS: Final = 8
 """Rooms in one digest; the others wait for the next."""
 MAX_ROOM_LINES: Final = 15
 """Lines of one room: entries that ask for a look first, then the newest of the rest."""
-MAX_OWN_LINES: Final = 20
-MAX_REASONS: Final = 2
-MAX_PLANS: Final = 10
-NO_SEQ: Final = Seq(0)
 MAX_DIGEST_CHARS: Final = 12_000
 """Approximate limit for all rooms together: no further room is begun above it."""
 
@@ -65,7 +61,7 @@ class Digest:
     covers: tuple[Seq, ...] = ()
     senders: tuple[SenderId, ...] = ()
     omitted: int = 0
-    upto: Seq = NO_SEQ
+    upto: Seq = Seq(0)
     """Newest unread entry of the inner conversation itself; 0: there was none."""
     looked: tuple[tuple[ConversationId, Seq], ...] = ()
     label: Label = TRUSTED_LABEL
@@ -125,7 +121,7 @@ class DigestBuilder:
         plain prompts. `plans`: lines about what the agent means to do, each with its label.
         """
         pending = await self._pending()
-        own = await self._store.unread_entries(self._inner, most=MAX_OWN_LINES)
+        own = await self._store.unread_entries(self._inner, most=20)
         await self._places.titles.load([place for place, _ in pending])
         parts, covers, senders = [], list[Seq](), list[SenderId]()
         looked, omitted, label = dict[ConversationId, Seq](), 0, TRUSTED_LABEL
@@ -159,7 +155,7 @@ class DigestBuilder:
                 continue
             looked[place] = unread.upto
             shown[place], texts[place] = find_senders(unread.messages), rendered.text
-            rules = [one.rule for one in await self._store.due_reasons(place)][:MAX_REASONS]
+            rules = [one.rule for one in await self._store.due_reasons(place)][:2]
             why = ", ".join(dict.fromkeys(map(describe_reason, rules)))
             parts.append(f"## {self._places.titles.heading(place)}\n({why})\n{rendered.text}")
             covers += rendered.covers
@@ -170,7 +166,7 @@ class DigestBuilder:
             return None
         if plans:
             head = "You intend:" if own.messages else "## You\nYou intend:"
-            texts_of_plans, labels = zip(*plans[:MAX_PLANS], strict=True)
+            texts_of_plans, labels = zip(*plans[:10], strict=True)
             parts.insert(1 if own.messages else 0, "\n- ".join([head, *texts_of_plans]))
             label |= join(labels)
         self.shown, self.texts = shown, texts

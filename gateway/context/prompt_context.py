@@ -33,13 +33,10 @@ from gateway.stream.handle import GatewayHandle
 
 COLD_AFTER = timedelta(hours=1)
 """Longest time after the last turn that a provider keeps an unused prefix."""
-SCANNED_LINES = 100
-"""Newest lines that are searched for notable people."""
 MAX_PEOPLE = 10
 _CARD_TOPIC: Final = "\nTopic, in the words of people there: "
 """Start of the topic in a card (`agent.prompt.render_channel_card`)."""
 _SOME_PEOPLE: Final = ((31, "more than 30"), (16, "about 20"), (8, "about 10"), (4, "about 5"))
-UNKNOWN_PLATFORM = Capabilities(platform="unknown", formatting="Plain text.")
 
 FRAME_TOKENS = 400
 """Approximate size of protocol text, channel card and binding."""
@@ -213,7 +210,11 @@ class PromptContextBuilder:
         self, place: Address, peer_name: str | None, scope: str
     ) -> ChannelCard:
         channel = self._channels.get(place.channel)
-        capabilities = UNKNOWN_PLATFORM if channel is None else channel.capabilities
+        capabilities = (
+            Capabilities(platform="unknown", formatting="Plain text.")
+            if channel is None
+            else channel.capabilities
+        )
         await self._titles.load([place.conversation, replace(place, thread=None).conversation])
         names, titled = self._titles.place_names(place), self._titles.room_title(place)
         room = replace(place, thread=None).conversation
@@ -271,7 +272,7 @@ class PromptContextBuilder:
         last, and the number of all who did.
         """
         lines = await self._store.newest_entries(
-            SCANNED_LINES, kinds=MESSAGE_KINDS, conversation=conversation
+            100, kinds=MESSAGE_KINDS, conversation=conversation
         )
         found, writers = dict[str, tuple[str, str]](), set[SenderId]()
         for message in [one.fact for one in lines if isinstance(one.fact, Message)]:

@@ -15,12 +15,9 @@ from gateway.core.events import CacheTtl, Time, Usage
 from gateway.core.metrics import ChannelStats
 from gateway.core.route import ClientRole
 
-MAX_LIMIT = 200
-MAX_HOURS = 24 * 31
-
 ItemT = TypeVar("ItemT")
-Limit = Annotated[int, Field(ge=1, le=MAX_LIMIT)]
-Hours = Annotated[int, Field(ge=1, le=MAX_HOURS)]
+Limit = Annotated[int, Field(ge=1, le=200)]
+Hours = Annotated[int, Field(ge=1, le=24 * 31)]
 """Input: a period up to now."""
 Position = Annotated[int, Field(ge=0, lt=2**63)]
 """Input: a position in the log. `before`: only entries before it; `after`: only entries behind

@@ -25,7 +25,6 @@ Severity = Literal["ok", "warning", "bad", "unknown"]
 could not look."""
 PROBE_TIMEOUT_S: Final = 10.0
 """Seconds for one probe as a whole."""
-_MAX_SENTENCE_CHARS: Final = 400
 T = TypeVar("T")
 
 
@@ -105,7 +104,7 @@ class FindingCollector:
             secret
         ) in self._short_secrets:  # secrets too short for the redactor: a server may quote them
             line = line.replace(secret, REDACTED)
-        return shorten(escape_unprintable(line), _MAX_SENTENCE_CHARS)
+        return shorten(escape_unprintable(line), 400)
 
 
 def clean_person_name(name: str) -> str:

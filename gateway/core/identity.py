@@ -82,9 +82,6 @@ class RosterState:
     """By person: their other linked accounts."""
 
 
-EMPTY_ROSTER: Final = RosterState()
-
-
 @frozen(slots=False, eq=False)
 class AccessPolicy:
     """Roles and open rooms. `gateway.stream.routing.LiveAccessPolicy` is the one in force."""
@@ -122,7 +119,7 @@ class AccessPolicy:
 
     def roster_state(self) -> RosterState:
         """Return what administrators have decided so far."""
-        return EMPTY_ROSTER
+        return RosterState()
 
 
 class Identity(NamedTuple):

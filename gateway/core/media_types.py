@@ -14,8 +14,6 @@ MAX_TRANSCRIPT_CHARS = 2_000
 """Length of the transcript of a voice note: some two minutes of speech."""
 
 _KB, _MB = 1_000, 1_000_000
-_MINUTE_S = 60
-_PNG = b"\x89PNG\r\n\x1a\n"
 _JPEG_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers followed by the size of the image."""
 _MAX_JPEG_MARKERS = 10_000
@@ -84,7 +82,7 @@ def _format_size(size_bytes: int) -> str:
 
 
 def _format_length(duration_s: float) -> str:
-    minutes, seconds = divmod(round(duration_s), _MINUTE_S)
+    minutes, seconds = divmod(round(duration_s), 60)
     return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
@@ -103,7 +101,7 @@ class ImageInfo(NamedTuple):
 
 def identify_image(data: bytes) -> ImageInfo | None:
     """Return the type of an image; None if it is none of the four that models accept."""
-    if data.startswith(_PNG):
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return ImageInfo("image/png", _big_endian(data, 16, 4), _big_endian(data, 20, 4))
     if data.startswith((b"GIF87a", b"GIF89a")):
         return ImageInfo("image/gif", _little_endian(data, 6, 2), _little_endian(data, 8, 2))

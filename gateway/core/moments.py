@@ -34,8 +34,6 @@ _NAMED_HOURS: Final = {
     "evening": 18,
     "tonight": 20,
 }
-_DEFAULT_HOUR: Final = 9
-"""The hour of a day that is named alone."""
 TIME_EXAMPLES: Final = (
     "write e.g. 2026-11-22T09:00, 18:30, 9am, tomorrow 9:00, monday, noon or in 2h30m"
 )
@@ -149,11 +147,11 @@ def _parse_day_and_time(text: str, now: datetime, zone: ZoneInfo) -> datetime | 
 
 
 def _time_of_day(clock: re.Match[str] | None, named: str) -> time:
-    """Return the time of a match of `_CLOCK`. None: the hour of the `named` part of a day. Raises
-    ValueError.
+    """Return the time of a match of `_CLOCK`. None: the hour of the `named` part of a day, or nine
+    in the morning. Raises ValueError.
     """
     if clock is None or clock[5]:
-        return time(_NAMED_HOURS.get(named if clock is None else clock[5], _DEFAULT_HOUR))
+        return time(_NAMED_HOURS.get(named if clock is None else clock[5], 9))
     hour, half = int(clock[2]), (clock[4] or "").replace(".", "")
     if half:
         if not 1 <= hour <= 12:  # noqa: PLR2004 - of a clock face

@@ -38,7 +38,6 @@ ordinary words."""
 _MAX_ROUNDS: Final = 4
 """A replacement may bring the words beside it closer together; two rounds have been enough for
 every text so far."""
-_CACHED_TEXTS: Final = 1_024
 _CACHED_TEXT_CHARS: Final = 100
 """Maximal length of a cached text: the same few names are in most texts."""
 
@@ -266,7 +265,7 @@ class Redactor:
         }
         forms = {form for secret in self._known for form in encoded_forms(secret)}
         self._encoded = tuple(sorted(forms, key=lambda form: (-len(form), form)))
-        self._cached_clean = lru_cache(_CACHED_TEXTS)(
+        self._cached_clean = lru_cache(1_024)(
             self._clean
         )  # calls in other threads finish on the cache before
 

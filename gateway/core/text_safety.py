@@ -90,7 +90,6 @@ CONFUSABLES_FILE: Final = Path(__file__).with_name("confusables.gz")
 """Lines of a character and its lookalike."""
 _ALPHABETS: Final = ("ARMENIAN", "CHEROKEE", "COPTIC", "CYRILLIC", "GREEK", "LATIN")
 """Alphabets with similar letters; words may mix others, as Japanese does."""
-_CACHED_NAMES: Final = 4_000
 _PRINTABLE_JOINERS = "\u200c\u200d"
 """Format characters that emoji and several scripts need."""
 _UNPRINTABLE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -263,7 +262,7 @@ def mixed_alphabets(name: str) -> tuple[str, ...]:
     return ()
 
 
-@lru_cache(maxsize=_CACHED_NAMES)
+@lru_cache(maxsize=4_000)
 def _name_skeletons(name: str) -> frozenset[str]:
     visible = " ".join(strip_hidden(name).split())
     return frozenset({_skeleton(visible), _skeleton(visible.casefold())} - {""})

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from gateway.core.events import EvidenceRef
 from gateway.core.frozen import frozen
 
-MAX_PROBLEMS: Final = 5
 MAX_PROBLEM_CHARS: Final = 200
 """Length of one problem: names of arguments are chosen by the model."""
 
@@ -172,7 +171,7 @@ def parse_arguments(arguments: type[ArgumentsT], json_text: str) -> ArgumentsT:
         f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}"[:MAX_PROBLEM_CHARS]
         for one in errors
     ]
-    raise ToolCallRefused("; ".join(" ".join(one.split()) for one in problems[:MAX_PROBLEMS]))
+    raise ToolCallRefused("; ".join(" ".join(one.split()) for one in problems[:5]))
 
 
 def _read_json(value: object) -> object:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("reverie.dmn")
 
-DEFAULT_QUIET: Final = timedelta(hours=1)
-"""Length of a quiet time if none is given."""
 _DIRECTIVE_ORDERS: Final[Mapping[str, signals.DmnOrder]] = {
     "pause": "pause",
     "wake": "wake",
@@ -134,7 +132,7 @@ def direct_agents(
     """
     until = until if what in ("sleep", "quiet") else None
     if what == "quiet" and until is None:
-        until = now + DEFAULT_QUIET
+        until = now + timedelta(hours=1)
     lines, statuses, facts = [], [], list[tuple[DmnDirective, DmnStateSaved]]()
     for agent in agents:
         wake_on = on if what == "sleep" else ()

@@ -92,7 +92,6 @@ NEXT_STEP: Final = 'You said that you would do this next: "{step}"'
 NOTHING_TO_ANSWER = (
     "nothing asks for an answer: what did was deleted, or it only tells what happened"
 )
-COMPACTION_REASON = "somebody wanted the view folded"
 
 
 class TurnRunner:
@@ -488,7 +487,9 @@ class TurnRunner:
             await run.fold(RenderedInput(), 0, is_requested=True)
             await context.prompts.card(turn.place, prompt, folded=run.is_folded)
         finally:  # the requests so far are paid for, also if this was cut off
-            outcome = turn.conclude(TurnOutcome(outcome="silent", reason=COMPACTION_REASON))
+            outcome = turn.conclude(
+                TurnOutcome(outcome="silent", reason="somebody wanted the view folded")
+            )
             if outcome.requests:
                 turn.label = RequestLabel()  # the record holds no text
                 await run_to_completion(write_record(turn, outcome, self.services.plugins))

@@ -47,7 +47,6 @@ LONG_WAIT_S: Final = 600.0
 
 INTEGRITY_CHECK_S: Final = 5.0
 """Seconds for the integrity check, which delays nothing but the writer's checkpoint."""
-_PROGRESS_STEPS: Final = 10_000
 
 
 @check("place of the store")
@@ -123,7 +122,7 @@ def _check_database(path: Path) -> Iterator[Finding]:
         ) as connection:
             schema = check_schema(connection, path)
             end = time.monotonic() + INTEGRITY_CHECK_S
-            connection.set_progress_handler(lambda: int(time.monotonic() > end), _PROGRESS_STEPS)
+            connection.set_progress_handler(lambda: int(time.monotonic() > end), 10_000)
             rows = [str(row[0]) for row in connection.execute("PRAGMA quick_check(10)")]
             damage = [" ".join(row.split()) for row in rows if row != "ok"]
     except StoreTooNew as error:

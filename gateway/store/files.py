@@ -38,7 +38,6 @@ COPY_FLUSH_BYTES: Final = 8 << 20
 before."""
 PAUSE_S: Final = 0.02
 """Pause after each flush, for other users of the disk."""
-MAX_ERRORS_SHOWN: Final = 5
 
 CopyProgress = Callable[[int, int], None]
 """Called now and then with the copied bytes and their total."""
@@ -187,10 +186,7 @@ def check_store(path: Path) -> StoreSummary:
             sqlite3.connect(sqlite_uri(path, "rw"), uri=True, isolation_level=None)
         ) as connection:
             schema = check_schema(connection, path)
-            problems = [
-                str(row[0])
-                for row in connection.execute(f"PRAGMA integrity_check({MAX_ERRORS_SHOWN})")
-            ]
+            problems = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(5)")]
             if problems != ["ok"]:
                 raise StoreUnreadable(f"{path} is damaged: {'; '.join(problems)}")
             entries, last = connection.execute(
@@ -240,10 +236,6 @@ def sync_directory(directory: Path) -> None:
             os.close(opened)
 
 
-_RECORD_BYTES = 128
-"""Size of the file, which is written as a whole."""
-
-
 @frozen
 class LostEnd:
     """Entries that the log had, and has no more."""
@@ -278,12 +270,12 @@ def find_lost_end(log: "Log", store: Path) -> LostEnd | None:
 
 
 def write_mark(mark: Path, seq: Seq, at: str) -> None:
-    """Record that the log has come to this position. A mark that cannot be written is left as it
-    is.
+    """Record that the log has come to this position, in a text of one length, which covers the last
+    one. A mark that cannot be written is left as it is.
     """
     with contextlib.suppress(OSError):
         opened = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.pwrite(opened, f'{{"seq": {seq}, "at": "{at}"}}'.ljust(_RECORD_BYTES).encode(), 0)
+            os.pwrite(opened, f'{{"seq": {seq}, "at": "{at}"}}'.ljust(128).encode(), 0)
         finally:
             os.close(opened)

@@ -169,10 +169,10 @@ HOURLY_SPENDING = {
     key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) for key in DAILY_SPENDING
 }
 
-LIVE_EVENT_KINDS = "('judged', 'turn_ended', 'post', 'delivery')"
 COUNT_MISSED = f"""
-SELECT count(*) FROM (SELECT 1 FROM log {using("log_kind")} WHERE kind IN {LIVE_EVENT_KINDS}
-    AND seq > $1 AND seq <= $2 AND (kind <> 'judged' OR cause > $1) LIMIT {MAX_TURNS}) AS missed
+SELECT count(*) FROM (SELECT 1 FROM log {using("log_kind")}
+    WHERE kind IN ('judged', 'turn_ended', 'post', 'delivery') AND seq > $1 AND seq <= $2
+    AND (kind <> 'judged' OR cause > $1) LIMIT {MAX_TURNS}) AS missed
 """  # noqa: S608 - the same
 
 DMN_MODES = f"""

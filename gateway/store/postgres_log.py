@@ -43,7 +43,6 @@ from gateway.store.types import (
 
 logger = logging.getLogger("reverie.store")
 
-DEFAULT_SCHEMA: Final = "reverie"
 OLDEST_VERSION: Final = 140000
 """PostgreSQL 14: functions with bodies that are parsed when they are made."""
 _LOCK_CLASS: Final = 0x52455652
@@ -79,7 +78,6 @@ LOCK_WAIT_S: Final = 2.0
 SHARE_WAIT_S: Final = 15.0
 """Time in which a sharer that starts has made or migrated the tables: the others that start wait
 for it."""
-_LOCK_PAUSE_S: Final = 0.02
 _PASSING: Final = (
     "starting up",
     "shutting down",
@@ -119,7 +117,7 @@ def read_url(url: str) -> tuple[dict[str, Any], str]:
     """
     found = conninfo.conninfo_to_dict(url)
     named = re.search(r"search_path=(\w+)", str(found.get("options", "")))
-    return {**_PARAMETERS, **found}, named[1] if named is not None else DEFAULT_SCHEMA
+    return {**_PARAMETERS, **found}, named[1] if named is not None else "reverie"
 
 
 def shared_name(schema: str, what: str | int) -> str:
@@ -290,7 +288,7 @@ class PostgresLog(Log):
                 raise ServerInUse(
                     "another process writes to this store: stop that one, or set another store.url"
                 )
-            time.sleep(_LOCK_PAUSE_S)
+            time.sleep(0.02)
 
     def join(self, number: int | None) -> None:
         """Append as this process, from now on. None: as the only one.

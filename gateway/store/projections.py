@@ -184,7 +184,6 @@ _MISSED = (
 )
 """Messages for a turn that failed before it showed them: all those after the ones that earlier
 turns dealt with."""
-_AGAIN = "DELETE FROM taken_back WHERE seq = $1"
 _COMPACTED = (
     "INSERT INTO compactions_v1 (id, session_id, compacted_at, turns, tokens_before, tokens_after, "
     "tries, took_ms, model, input_tokens, output_tokens, cost_nano_usd, summary) VALUES {} ON "
@@ -197,7 +196,6 @@ _LOCKED = (
     "compaction_locks_v1.expires_at <= excluded.acquired_at OR compaction_locks_v1.holder = "
     "excluded.holder"
 )
-_QUEUED = "INSERT INTO outbox (seq, post) VALUES {} ON CONFLICT DO NOTHING"
 _CUT = (
     "INSERT INTO outbox_part (post, part, body, state, reason, attempts) VALUES {} ON CONFLICT "
     "DO NOTHING"
@@ -212,7 +210,6 @@ _NOT_SEEN = (
     "UPDATE outbox_part SET state = $1, reason = $2, first_at = NULL WHERE post = $3 AND part = $4"
 )
 _DELIVERED = "DELETE FROM outbox WHERE post = $1"
-_DELIVERED_PARTS = "DELETE FROM outbox_part WHERE post = $1"
 _CURSOR = (
     "INSERT INTO cursor (channel, value) VALUES {} ON CONFLICT (channel) DO UPDATE SET value = "
     "excluded.value"
@@ -227,12 +224,10 @@ _LINK = (
     "excluded.at"
 )
 _PREVIEWED = "INSERT INTO preview (conversation, message) VALUES {} ON CONFLICT DO NOTHING"
-_PREVIEW_ENDED = "DELETE FROM preview WHERE conversation = $1 AND message = $2"
 _HOLDS = (
     "INSERT INTO holds (kind, key, seq) VALUES {} ON CONFLICT (kind, key) DO UPDATE SET seq = "
     "excluded.seq"
 )
-_HOLDS_NO_MORE = "DELETE FROM holds WHERE kind = $1 AND key = $2"
 _COUNTED = (
     "INSERT INTO notification_type (type, count, first_at, last_at) VALUES {} ON CONFLICT (type) "
     "DO UPDATE SET count = notification_type.count + excluded.count, last_at = excluded.last_at"
@@ -289,7 +284,11 @@ def project_fact(  # noqa: C901, PLR0912 - a decision table reads best in one pi
         case ConversationRewound() if conversation is not None:
             yield from _rewind_statements(seq, conversation, fact)
         case PostQueued():
-            yield Statement("outbox", _QUEUED, (seq, fact.post.key))
+            yield Statement(
+                "outbox",
+                "INSERT INTO outbox (seq, post) VALUES {} ON CONFLICT DO NOTHING",
+                (seq, fact.post.key),
+            )
         case PartSendStarted():
             for part, body in enumerate(fact.bodies or ()):
                 yield Statement("outbox_part", _CUT, (fact.post, part, body, "pending", "", 0))
@@ -304,11 +303,15 @@ def project_fact(  # noqa: C901, PLR0912 - a decision table reads best in one pi
             )
         case DeliveryReport():
             yield Statement("outbox", _DELIVERED, (fact.post,))
-            yield Statement("outbox_part", _DELIVERED_PARTS, (fact.post,))
+            yield Statement("outbox_part", "DELETE FROM outbox_part WHERE post = $1", (fact.post,))
         case PreviewShown() if conversation is not None:
             yield Statement("preview", _PREVIEWED, (conversation, fact.message))
         case PreviewEnded() if conversation is not None:
-            yield Statement("preview", _PREVIEW_ENDED, (conversation, fact.message))
+            yield Statement(
+                "preview",
+                "DELETE FROM preview WHERE conversation = $1 AND message = $2",
+                (conversation, fact.message),
+            )
         case CursorMoved():
             yield Statement("cursor", _CURSOR, (fact.channel, fact.value))
         case DmnStateSaved():
@@ -323,7 +326,9 @@ def project_fact(  # noqa: C901, PLR0912 - a decision table reads best in one pi
                 yield (
                     Statement("holds", _HOLDS, (kind, key, seq))
                     if is_current
-                    else Statement("holds", _HOLDS_NO_MORE, (kind, key))
+                    else Statement(
+                        "holds", "DELETE FROM holds WHERE kind = $1 AND key = $2", (kind, key)
+                    )
                 )
 
 
@@ -348,7 +353,7 @@ def _rewind_statements(
     yield Statement("taken_back", _TAKEN_BACK, (conversation, back.first, back.last, seq))
     yield Statement("taken_back", _MISSED, (conversation, back.first, back.last, seq))
     for message in back.again:
-        yield Statement("taken_back", _AGAIN, (message,))
+        yield Statement("taken_back", "DELETE FROM taken_back WHERE seq = $1", (message,))
         yield Statement("unread", _UNREAD, (message, conversation, URGENT))
 
 

@@ -106,7 +106,6 @@ def connect_writer(location: StoreLocation) -> Log:
 
 MAX_PREPARE_TRIES: Final = 3
 """How often a process tries to make tables of plugins beside others that start."""
-KEEP_TABLE: Final = "INSERT INTO plugin_table (name, definition) VALUES {}"
 
 
 def prepare_tables(
@@ -132,7 +131,9 @@ def prepare_tables(
                 made = [one for one in tables if known.get(one.name) not in ("", one.definition)]
                 _make_tables(log, store, made)
                 log.write("DELETE FROM plugin_table")
-                log.write(KEEP_TABLE, list(wanted.items()))
+                log.write(
+                    "INSERT INTO plugin_table (name, definition) VALUES {}", list(wanted.items())
+                )
             return
         except ServerInUse as error:
             if not tries_left:

@@ -56,7 +56,6 @@ WRITER_PRAGMAS = (
 )
 
 _SERVER_FOLDER = "migrations/postgresql"
-_FOLDERS = ("migrations", _SERVER_FOLDER)
 
 
 @frozen(kw_only=False)
@@ -253,7 +252,7 @@ def migrations(folder_name: str = "migrations") -> tuple[tuple[int, str], ...]:
 @cache
 def table_names() -> frozenset[str]:
     """Return the names of all tables and views that the migrations make, on either engine."""
-    made = (sql for folder in _FOLDERS for _, sql in migrations(folder))
+    made = (sql for folder in ("migrations", _SERVER_FOLDER) for _, sql in migrations(folder))
     return frozenset(re.findall(r"CREATE (?:VIRTUAL )?(?:TABLE|VIEW) (\w+)", "\n".join(made)))
 
 

@@ -15,19 +15,14 @@ from gateway.store import StoreReader
 
 TURN_KINDS: Final = ("turn_ended", "acted")
 """Kinds of the entries that cause a post of an agent."""
-MAX_REFUSAL_CHARS: Final = 300
 MAX_REPEATED: Final = 3
-UNCERTAIN_LOOK_BACK: Final = 200
-"""Deliveries and commands of a place that are searched."""
 
 
 async def find_uncertain_posts(reader: StoreReader, conversation: ConversationId) -> list[Post]:
     """Return answers that may not have arrived there and were not repeated since, oldest first."""
     posts = list[Post]()
     for stored in reversed(
-        await reader.newest_entries(
-            UNCERTAIN_LOOK_BACK, kinds=["delivery", "command"], conversation=conversation
-        )
+        await reader.newest_entries(200, kinds=["delivery", "command"], conversation=conversation)
     ):
         fact = stored.fact
         if isinstance(fact, Command) and fact.name == "again":
@@ -82,7 +77,7 @@ async def build_doubt_notice(
     with use_language(post.language):
         text = (
             _("(My answer cannot be shown here: {reason})").format(
-                reason=escape_markdown(Redactor()(refusal), MAX_REFUSAL_CHARS)
+                reason=escape_markdown(Redactor()(refusal), 300)
             )
             if refusal
             else _('(My last answer may not have reached you. Write "again", and I repeat it.)')

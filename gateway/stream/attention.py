@@ -568,9 +568,6 @@ class LiveAttention:
         )
 
 
-INTERNAL_DECISION = AccessDecision(allowed=True, role="guest", rule="from inside")
-
-
 class InternalIntake:
     """Intake of alarms and finished tasks."""
 
@@ -601,4 +598,6 @@ class InternalIntake:
         it.
         """
         listen = self._bindings.find(event.at).listen if event.at is not None else "all"
-        return self._attention.assess(event, INTERNAL_DECISION, listen)
+        return self._attention.assess(
+            event, AccessDecision(allowed=True, role="guest", rule="from inside"), listen
+        )

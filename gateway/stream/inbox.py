@@ -43,7 +43,6 @@ TALK_QUIET_S: Final = 180.0
 (`speaks_up`): until then others may answer."""
 TALK_REST_S: Final = 600.0
 """Least time between two such looks at a room."""
-MAX_RESTING_ROOMS: Final = 1_000
 CHATTER_REST_S: Final = 3_600.0
 """The same where nothing but talk without a question is new."""
 
@@ -131,7 +130,7 @@ class ConversationInbox:
         self._talks: dict[ConversationId, tuple[float, ReadyConversation, asyncio.Task[None]]] = {}
         """Room talk that was not to the agent: time of the last line, what is to be announced, and
         the task that waits."""
-        self._looked_s = LruDict[ConversationId, float](MAX_RESTING_ROOMS)
+        self._looked_s = LruDict[ConversationId, float](1_000)
         """Time at which an agent has looked there unasked."""
         self._closed = False
 

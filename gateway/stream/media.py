@@ -38,7 +38,6 @@ MAX_IMAGES = 4
 """Newest images shown with the new lines of one turn, if the model has vision."""
 DOWNLOADS_S = 20.0
 """Time limit for the downloads of one turn, which run in parallel."""
-SWEEP_INTERVAL_S = 3600.0
 _STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
 
 
@@ -165,7 +164,7 @@ class MediaStore:
         """
         while True:
             await asyncio.to_thread(self._remove_old)
-            await self._clock.sleep(SWEEP_INTERVAL_S)
+            await self._clock.sleep(3600.0)
 
     async def _show(self, seq: Seq, message: Message, place: int, _: bool) -> DescribedAttachment:
         attachment = message.shown_attachments[place]

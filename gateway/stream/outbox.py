@@ -103,14 +103,8 @@ from gateway.stream.mute import MutePlaces
 
 logger = logging.getLogger("reverie.outbox")
 
-MAX_LEARNED: Final = 2000
-"""Newest messages in the log that a channel is told of which looks for its own."""
-MAX_HAND_OVERS: Final = 1000
-"""Newest hand-overs in a conversation that are searched for those of a post that an earlier process
-began."""
 LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
 LOST_END_TEXT = "the log has lost its end: it may have been sent"
-OUTDATED_TEXT = "the bot might not post there when it was to be said"
 SETTLE_S = 1.0
 """Seconds for an attempt, after its channel has ended, to record its result."""
 
@@ -282,7 +276,7 @@ class Delivery:
         recipient was not there when it tried last; empty: they were, or nobody did.
         """
         if any(part.first_at is not None for part in self._parts):
-            facts = await self._own_facts(MAX_HAND_OVERS, "sending")
+            facts = await self._own_facts(1000, "sending")
             self._positions = {
                 one.part: one.after for one in facts if isinstance(one, PartSendStarted)
             }
@@ -759,7 +753,11 @@ class Outbox:
                     # answers to commands that nobody waits for any more, and which would all come
                     # at once
                     else:
-                        await self.end_post(item.post, "failed", OUTDATED_TEXT)
+                        await self.end_post(
+                            item.post,
+                            "failed",
+                            "the bot might not post there when it was to be said",
+                        )
                 queue.popleft()
                 if item.post.file is not None:
                     await self.files.sweep()
@@ -775,7 +773,7 @@ class Outbox:
         if self.store.lost_end is not None:  # its own messages would be taken for those of others
             return
         found = await self.store.newest_entries(
-            MAX_LEARNED, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"]
+            2000, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"]
         )
         if self._taught.get(name) is channel:  # for another post meanwhile
             return

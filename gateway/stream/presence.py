@@ -40,7 +40,6 @@ def level_by_silence(config: PresenceConfig, silent_s: float, at: datetime) -> P
     return "idle" if silent_s < config.away else "away"
 
 
-ADDRESSED_KINDS: Final = ("direct", "mention", "reply")
 PAGE: Final = 300
 PAGES: Final = 10
 """At most this many pages of this size of earlier messages are read at the start."""
@@ -103,7 +102,9 @@ class PresenceTracker:
         """Read from the log when people wrote last, and whether they had just come back then."""
         before, now, later = None, self._clock.now(), None
         for _ in range(PAGES):
-            page = await reader.newest_entries(PAGE, before=before, kinds=ADDRESSED_KINDS)
+            page = await reader.newest_entries(
+                PAGE, before=before, kinds=("direct", "mention", "reply")
+            )
             for one in reversed(page):
                 if not isinstance(one.fact, Message):
                     continue

@@ -25,8 +25,6 @@ from gateway.stream.outbox import Outbox
 logger = logging.getLogger("reverie.travels")
 
 RoomAction = Literal["enter", "leave"]
-LEAVE_GRACE_S = 2.0
-"""Real seconds in which queued posts to a room are delivered before it is left."""
 FAILED_TEXT = N_("an error in my program; my operator can find it in the log")
 
 
@@ -154,7 +152,8 @@ class RoomMembership:
         return await _explain_failure(channel.join(at), f"entering {at.conversation}")
 
     async def leave(self, at: Address) -> str:
-        """Leave a room once its queued posts are delivered, and stay out.
+        """Leave a room once its queued posts are delivered, after 2 s of real time at the latest,
+        and stay out.
 
         Return the reason of a failure; empty: done.
         """
@@ -164,7 +163,7 @@ class RoomMembership:
         if not self._channels.holds(at.channel):
             return _(HELD_ELSEWHERE)
         self._left.add(at.conversation)
-        await self._outbox.wait_until_sent(at, LEAVE_GRACE_S)
+        await self._outbox.wait_until_sent(at, 2.0)
         if reason := await _explain_failure(channel.leave(at), f"leaving {at.conversation}"):
             self._left.discard(at.conversation)
         return reason

@@ -20,8 +20,6 @@ CHECK_INTERVAL_S: Final = 5.0
 STORE_OUTAGE_TOLD_S: Final = 10.0
 """Seconds after which owners are told of an outage of the log while it lasts; of a shorter one
 afterwards."""
-STORE_FAILED_S: Final = 5.0
-"""Seconds in which owners are told, before the process ends, that the log cannot be used."""
 
 
 class StoreOutages:
@@ -97,7 +95,7 @@ class StoreOutages:
 
     async def tell_failed(self, error: StoreError) -> None:
         """Tell owners, past the log, that the process ends because its log cannot be used. Returns
-        in bounded time.
+        within 5 s.
         """
         reason = str(error)
         told = self._notices.tell(
@@ -108,7 +106,7 @@ class StoreOutages:
             ).format(reason=reason),
             "unrecorded",
         )
-        await asyncio.wait([told], timeout=STORE_FAILED_S)
+        await asyncio.wait([told], timeout=5.0)
 
     def check(self) -> None:
         """Look after the store's files, tell owners of an outage that lasts, and give the log up in
