@@ -27,7 +27,6 @@ from gateway.core.events import (
     Message,
     PlaceNames,
     PlaceRenamed,
-    RoomId,
 )
 from gateway.core.facts import OPERATOR_CHANNEL, is_inner
 from gateway.core.identity import ADMIN_ROLES, AccessPolicy
@@ -68,8 +67,6 @@ _QUOTED_ADDRESS: Final = re.compile(r"(?<![(`])`([^`\s/]+/[^`\s]+)`(?! \(`)")
 _NUMERIC_ID: Final = re.compile(r"-?\d+")
 _NAMES: Final = [one.name for one in fields(PlaceNames)]
 _NO_NAMES: Final = PlaceNames()
-_OPERATOR_CONSOLE: Final = Address(channel=OPERATOR_CHANNEL, room=RoomId(OPERATOR))
-"""Place in which the operator writes over the API."""
 
 
 class PlaceTitles:
@@ -239,7 +236,7 @@ class PlaceTitles:
             return self._clean_text(conversation)
         if is_inner(at.conversation):
             return f"{at.room} by itself"
-        if at == _OPERATOR_CONSOLE:
+        if at.conversation == f"{OPERATOR_CHANNEL}/{OPERATOR}":
             return "the operator's console"
         names = self.place_names(at)
         if names.person:

@@ -326,7 +326,6 @@ RECENT_LINES: Final = 200
 """Newest messages in a place that are searched for a name."""
 _MENTION: Final = re.compile(r"<@!?(\d+)>")
 """https://discord.com/developers/docs/reference#message-formatting"""
-_ID_PATTERN: Final = re.compile(r"\d+|(?:account|mask|bridge):.+")
 
 
 class PersonMatch(NamedTuple):
@@ -384,7 +383,8 @@ def find_person(
             return wrong
         return PersonMatch(whom, recent.get(whom) or known.get(whom, ""))
     own = person_key(at.channel, word)
-    if _ID_PATTERN.fullmatch(word):  # a name in the form of an id never stands for its bearer
+    # a name in the form of an id never stands for its bearer
+    if re.fullmatch(r"\d+|(?:account|mask|bridge):.+", word):
         known = {own: "", **known}
     found = {one: name for one, name in recent.items() if _fold_name(name) == _fold_name(word)}
     meant = {one: name for one, name in {**known, **recent}.items() if one == own}

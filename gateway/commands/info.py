@@ -56,8 +56,6 @@ from gateway.store.effects import CommandEffect, done, refuse
 from gateway.store.format import actor_name, describe, describe_contents
 from gateway.stream.again import find_uncertain_posts
 
-_MODEL_HOST = re.compile(r" at \S+?(?=,|$)")
-"""Host after a model's name, as in `agent.models.base.Model.label`."""
 MAX_LOG_ENTRY_CHARS: Final = 200
 _STEP_KINDS: Final = frozenset({"judged", "sending", "part", "delivery"})
 """Steps on the way of an event or a post, which `why` explains."""
@@ -159,7 +157,7 @@ async def handle_about(call: CommandCall, context: CommandContext) -> CommandEff
 
 
 def _model_names(context: CommandContext) -> str:
-    return _MODEL_HOST.sub("", context.agents.model_labels)
+    return re.sub(r" at \S+?(?=,|$)", "", context.agents.model_labels)
 
 
 @command("whoami", "Show your id and your role.", group="me and you")

@@ -34,10 +34,7 @@ _WORD: Final = re.compile(
 In quotes it may contain spaces, and may be empty, which means not given; phones use their own
 quotes. Ids are shown as code, and may be returned in that form.
 """
-_PLAIN_WORD: Final = re.compile(r"""[^\s"“”„`\\]+""")
-"""A word that needs no quotes."""
 _ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
-_NUMBER: Final = re.compile(r"[0-9]{1,18}")
 
 
 @frozen
@@ -90,7 +87,7 @@ def join_words(row: CommandDefinition, words: Sequence[str]) -> str:
     )
     return " ".join(
         word
-        if number >= rest or _PLAIN_WORD.fullmatch(word)
+        if number >= rest or re.fullmatch(r"""[^\s"“”„`\\]+""", word)
         else '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
         for number, word in enumerate(words)
     )
@@ -164,7 +161,7 @@ def _find_error(arg: CommandArg, value: str) -> str:
     if arg.choices and value.lower() not in arg.choices:
         choices = join_or([f"`{choice}`" for choice in arg.choices])
         return _("Write {choices}, not `{word}`.").format(word=quote_code(value), choices=choices)
-    if arg.number and not _NUMBER.fullmatch(value):
+    if arg.number and not re.fullmatch(r"[0-9]{1,18}", value):
         return _("`{name}` must be a number, not `{word}`.").format(
             name=arg.name, word=quote_code(value)
         )

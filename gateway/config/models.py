@@ -68,11 +68,8 @@ class MediaConfig(ConfigSection):
     """Time that an image, or the text of a document, stays on disk after it was last shown."""
 
 
-_PERSON_PATTERN = re.compile(r"[A-Za-z0-9._-]+:\S.*")
-
-
 def _check_person(value: str) -> str:
-    if not _PERSON_PATTERN.fullmatch(value):
+    if not re.fullmatch(r"[A-Za-z0-9._-]+:\S.*", value):
         raise ValueError("write `<channel>:<sender id>`, e.g. telegram.main:1001")
     return value
 
@@ -493,11 +490,8 @@ class ContextOptimizationConfig(ConfigSection):
     workspace_cache: WorkspaceCacheConfig = WorkspaceCacheConfig.model_construct()
 
 
-_NAME_PATTERN = re.compile(r"[A-Za-z0-9._-]+")
-
-
 def _check_name(value: str) -> str:
-    if not _NAME_PATTERN.fullmatch(value):
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", value):
         raise ValueError("a name has letters, digits, `.`, `_` and `-` only")
     return value
 

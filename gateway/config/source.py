@@ -36,7 +36,6 @@ _MAX_CHARS = 1_000_000
 _REFERENCE_PATTERN = re.compile(
     r"\$\$\{|\$\{(?:file:([^}]*)|([A-Za-z_][A-Za-z0-9_]*))\}|\$\{|\A\$[A-Z]+(?:_[A-Z0-9_]+\Z|/)"
 )
-_QUOTED_PATTERN = re.compile(r"""(["'])[^"'\n]*\1""")
 STAND_IN = re.compile(r"unresolved[a-p]{8}")
 """What stands for a reference that could not be resolved."""
 _YAML_HELP = "texts with #, {, [, * or : need quotes, and lines are indented by spaces"
@@ -220,7 +219,7 @@ def clean_reference(text: str) -> str:
     the value.
     """
     value = text.strip().removeprefix("\ufeff").strip()
-    if _QUOTED_PATTERN.fullmatch(value):
+    if re.fullmatch(r"""(["'])[^"'\n]*\1""", value):
         raise ValueError("has quotes around its value, which count as a part of it; take them out")
     return value
 

@@ -10,12 +10,9 @@ from gateway.core.events import Address
 from gateway.core.fields import ConfigSection, Duration
 from gateway.core.permissions import ApprovalMode, ToolRole, ToolRule
 
-_SERVER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?")
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 
 def _check_server_name(value: str) -> str:
-    if not _SERVER_NAME.fullmatch(value):
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9_-]{0,22}[a-z0-9])?", value):
         raise ValueError(
             "a server's name has at most 24 of a-z, 0-9, _ and -, the first and last of a-z and 0-9"
         )
@@ -24,7 +21,7 @@ def _check_server_name(value: str) -> str:
 
 def _check_variables(value: dict[str, SecretStr]) -> dict[str, SecretStr]:
     for name in value:
-        if not _VARIABLE_NAME.fullmatch(name):
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError("names of variables have letters, digits and _")
     return value
 

@@ -114,7 +114,6 @@ PARTIAL_MAX_AGE_S: Final = 3_600.0
 OPEN_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """A link that was put there is not followed, and a pipe must not block."""
-_PARTIAL_NAME: Final = re.compile(r"\.reverie-[0-9a-f]{16}\.half")
 _ERROR_REASONS: Final = {
     errno.ENOENT: "there is no such file or directory; glob lists what there is",
     errno.ENOTDIR: "a part of the path is a link, or no directory; links are not followed",
@@ -442,7 +441,7 @@ def make_directories(directory: Path) -> None:
 
 def is_partial_file(name: str) -> bool:
     """Return True for a file of ours that is not whole yet, or was left by a crash."""
-    return _PARTIAL_NAME.fullmatch(name) is not None
+    return re.fullmatch(r"\.reverie-[0-9a-f]{16}\.half", name) is not None
 
 
 def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:

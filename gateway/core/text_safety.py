@@ -80,7 +80,6 @@ WORD_JOINER: Final = "\u2060"
 """Character of no width that allows no line break. No name holds one."""
 _AT_NAME: Final = re.compile(r"(?<![\w@/.])@(?=([A-Za-z][A-Za-z0-9_]{3,31})(?![\w@]))")
 """Mentions as Telegram finds them in a text: core.telegram.org/api/mentions."""
-_AT_NAME_START: Final = re.compile(r"@(?=[A-Za-z]|\Z)")
 _NICK_CHARS: Final = re.compile(r"[\w\[\]\\`^{}|\-]+")
 """Characters of nicks: https://modern.ircdocs.horse/#clients."""
 _NICK_CORE: Final = re.compile(r"[\w|\-]+")
@@ -174,7 +173,7 @@ def break_mentions(piece: str) -> str:
     """Split the @names in a piece of such a text; an `@` at the end may continue in the next
     piece.
     """
-    return _AT_NAME_START.sub(f"@{WORD_JOINER}", piece)
+    return re.sub(r"@(?=[A-Za-z]|\Z)", f"@{WORD_JOINER}", piece)
 
 
 def break_nicks(text: str, inside: Collection[str], fold: Callable[[str], str]) -> str:

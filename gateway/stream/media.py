@@ -38,7 +38,6 @@ MAX_IMAGES = 4
 """Newest images shown with the new lines of one turn, if the model has vision."""
 DOWNLOADS_S = 20.0
 """Time limit for the downloads of one turn, which run in parallel."""
-_STORED_NAME = re.compile(r"[0-9a-f]{64}|new-.*")
 
 
 class DescribedAttachment(NamedTuple):
@@ -276,7 +275,10 @@ class MediaStore:
         oldest = time.time() - self._config.keep
         for path in files:
             try:
-                if _STORED_NAME.fullmatch(path.name) and path.stat().st_mtime < oldest:
+                if (
+                    re.fullmatch(r"[0-9a-f]{64}|new-.*", path.name)
+                    and path.stat().st_mtime < oldest
+                ):
                     path.unlink()
             except OSError as error:  # gone already, or another user's: a log line is enough
                 logger.info("%s is not removed: %s", path, error.strerror)
