@@ -175,10 +175,10 @@ class Hooks:
     async def approve(
         self, turn: ToolContext, call: ToolCall, decision: PermissionDecision
     ) -> str | None:
-        """Ask somebody whether a call that needs an approval may be carried out, and wait as long
-        as that takes. Empty: it may, if roles and rights allow it then, too. A text: the reason for
-        the model why not, which the plugin has logged. None: the next plugin is asked; without any,
-        the call is refused. Cancelled with its turn.
+        """Ask somebody whether a call that needs an approval may be carried out, and wait for their
+        word. Empty: it may, if roles and rights allow it then, too. A text: why not, or not yet,
+        for the model; the plugin has logged it. None: the next plugin is asked; without any, the
+        call is refused. Cancelled with its turn.
         """
 
     @_specified

@@ -337,10 +337,12 @@ class Approvals(Plugin):
                 verdict = await self._append_end(asked, "dropped", place, seq)
                 self._verdicts.labels(self._labels.find(asked.tool), verdict).inc()
                 continue
-            left_s = (asked.until - self._clock.now()).total_seconds()
-            waiting = _Waiting(asked=asked, at=Address.parse(place), seq=seq, is_alone=True)
-            waiting.deadline_s = self._clock.monotonic() + left_s
-            self._begin(waiting, (asked.turn, asked.tool, asked.arguments))
+            key = (asked.turn, asked.tool, asked.arguments)
+            if key not in self._waiting:  # else the lease comes back
+                left_s = (asked.until - self._clock.now()).total_seconds()
+                waiting = _Waiting(asked=asked, at=Address.parse(place), seq=seq, is_alone=True)
+                waiting.deadline_s = self._clock.monotonic() + left_s
+                self._begin(waiting, key)
         for ended in await self._store.newest_entries(MAX_CUT, kinds=["approval_ended"]):
             if ended.conversation and lease in (EVERYTHING, lease_of(ended.conversation)):
                 await self._tell_cut(ended)
