@@ -69,7 +69,7 @@ class EndpointCounter:
         `write`: builds the body of a request to this model. `capacity`: limit of counts remembered;
         0: none.
         """
-        url = join_endpoint(join_endpoint(base_url, "/messages"), "/count_tokens")
+        url = join_endpoint(base_url, "/messages/count_tokens")
         self._api = ModelHttpClient(
             url=url,
             headers=anthropic_headers(api_key),
