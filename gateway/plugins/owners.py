@@ -45,6 +45,8 @@ MORE_TEXT: Final = N_(
 )
 LASTING_S: Final = 600.0
 """Seconds after which trouble that began again on the same day is told again."""
+TOLD_EVERY: Final = timedelta(days=1)
+"""Time after which trouble that lasts is told again, if it is seen again."""
 NOTICE_DAYS: Final = 7
 """Days after which the buttons of a notice stay: what it asks about was decided elsewhere. A tap
 says so."""
@@ -53,8 +55,8 @@ says so."""
 @dataclass(slots=True)
 class _Trouble:
     since: datetime
-    is_told: bool = False
-    """Its beginning was posted, so its end will be."""
+    told: datetime | None = None
+    """When it was posted last: its end will be posted, too. None: it was not."""
 
 
 class Owners(Plugin):
@@ -176,13 +178,16 @@ class Owners(Plugin):
         return queued.is_new
 
     async def _tell_trouble(self, notice: Notice, trouble: _Trouble) -> None:
-        lasts = (self._clock.now() - trouble.since).total_seconds() >= LASTING_S
-        is_again = lasts and not trouble.is_told
+        now = self._clock.now()
+        if trouble.told is not None and now - trouble.told < TOLD_EVERY:
+            return  # also at midnight
+        is_again = (now - trouble.since).total_seconds() >= LASTING_S and trouble.told is None
         key = f"{notice.key}:{trouble.since.isoformat()}" if is_again else notice.key
-        trouble.is_told |= await self._post(notice, key=key)
+        if await self._post(notice, key=key):
+            trouble.told = now
 
     async def _tell_end(self, notice: Notice, ended: Sequence[_Trouble]) -> None:
-        if not any(one.is_told for one in ended):
+        if not any(one.told for one in ended):
             return
         now = self._clock.now()
         age_s = (now - min(one.since for one in ended)).total_seconds()

@@ -33,6 +33,7 @@ from gateway.core.facts import (
     RoomAttended,
     Seq,
     TurnId,
+    TurnRecord,
     inner_conversation,
     is_inner,
 )
@@ -361,7 +362,8 @@ class Recap(Plugin):
 
     async def since(self, written: str, here: ConversationId, person: SenderId | None) -> datetime:
         """Return the time that is meant by these words; without any, when that person last wrote
-        here before the present talk, or a day ago.
+        here before the present talk, or a day ago. What no model answered does not count: they
+        could learn nothing then.
 
         Raises InvalidTime and StoreError.
         """
@@ -369,13 +371,17 @@ class Recap(Plugin):
         if written.strip():
             return parse_past_moment(written, now, ZoneInfo(settings.dmn.timezone))
         later = now
+        turns = await self._store.newest_turns(here, before=None, newest=_MAX_OWN_MESSAGES)
+        ended = [(one.at, one.fact.outcome) for one in turns if isinstance(one.fact, TurnRecord)]
         for one in reversed(
             await self._store.newest_entries(
                 _MAX_OWN_MESSAGES, kinds=MESSAGE_KINDS, conversation=here
             )
         ):
             if isinstance(one.fact, Message) and one.fact.sender.id == person:
-                if (later - one.at).total_seconds() >= settings.attention.presence.idle:
+                is_away = (later - one.at).total_seconds() >= settings.attention.presence.idle
+                outcomes = {outcome for at, outcome in ended if one.at <= at < later}
+                if is_away and (not outcomes or outcomes - {"failed", "interrupted"}):
                     return one.at
                 later = one.at
         return now - timedelta(days=1)

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -451,6 +452,10 @@ async def test_trouble_is_told_once_a_day_with_its_end(tmp_path: Path, clock: Ma
         assert await new(begins=1) == ["x is refused."]
         clock.advance(DAY_S)
         assert await new(begins=1) == ["x is refused."], "it goes on"
+        midnight = clock.now().replace(hour=0, minute=0, second=0) + timedelta(days=1)
+        clock.advance((midnight - clock.now()).total_seconds() - 60)
+        assert await new(begins=1, cause="lost", lasted_s=120) == ["x is lost."]
+        assert await new(begins=1, cause="lost") == [], "another day, and the same night"
 
 
 async def test_a_notice_and_its_buttons_have_the_language_of_the_place_and_the_log_is_english(

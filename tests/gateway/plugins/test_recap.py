@@ -312,4 +312,11 @@ async def test_without_a_time_it_is_that_of_their_last_word_before_this_talk(
             await store.append([replace(heard(number, room="#dev")[0], at=clock.now())])
         assert await since() == timedelta(minutes=60)
         assert await since(person="eve") == timedelta(days=1)
+        failed = NewEntry(
+            fact=turn(5, outcome="failed", autonomous=False),
+            at=NOW - timedelta(minutes=59),
+            conversation=ROOM.conversation,
+        )
+        await store.append([failed])
+        assert await since() == timedelta(minutes=120), "they could learn nothing then"
         assert await since("2h") == timedelta(hours=2)
