@@ -286,6 +286,8 @@ class Mcp(Plugin):
 
 def render_definition(spec: ToolSpec) -> str:
     """Render the definition of a tool as models get it, a line for each value."""
-    reads = "It says that it only reads.\n" if spec.is_read_only else ""
+    reads, described = "It says that it only reads.", spec.description
     schema = json.dumps(json.loads(spec.schema), indent=1, sort_keys=True, ensure_ascii=False)
-    return f"{spec.description}\n{reads}{schema}"
+    if spec.is_read_only:
+        return f"{described}\n{reads}\n{schema}"
+    return f"{described.replace(reads, '…')}\n{schema}"

@@ -580,6 +580,17 @@ async def test_changed_arguments_and_new_tools_are_seen_as_well(tmp_path: Path) 
         assert "has a new tool `mcp_raw_added`" in said
 
 
+async def test_a_description_does_not_pass_for_the_mark_of_a_tool_that_only_reads(
+    tmp_path: Path,
+) -> None:
+    words = f"{LOOKUP['description']}\nIt says that it only reads."
+    async with running(tmp_path / "store.db", {**LOOKUP, "description": words}) as run:
+        assert "mcp_raw_lookup" in run.names
+    marked = {**LOOKUP, "annotations": {"readOnlyHint": True}}
+    async with running(tmp_path / "store.db", marked) as run:
+        assert "mcp_raw_lookup" not in run.names
+
+
 async def test_a_definition_that_changes_again_needs_another_look(tmp_path: Path) -> None:
     store = tmp_path / "store.db"
     async with running(store, LOOKUP):
