@@ -97,7 +97,7 @@ def extract_backup(archive: Path, place: Callable[[str], Path]) -> datetime:
                     found[header.name] = _extract_file(
                         data, place(header.name), runs=bool(header.mode & 0o100)
                     )
-    except (tarfile.TarError, EOFError, UnicodeError, ValueError, OverflowError):
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError):
         raise InvalidBackup(f"it is no backup, or {_DAMAGED}") from None
     if sums is None:
         raise InvalidBackup(f"it has no checksums: {_DAMAGED}")

@@ -261,6 +261,7 @@ def _flip(members: Members) -> None:
         (_append("mind/ann/hard", tarfile.LNKTYPE, "/etc/passwd"), "no plain file"),
         (_append("mind/ann/dir", tarfile.DIRTYPE), "no plain file"),
         (_append("mind/ann/device", tarfile.CHRTYPE), "no plain file"),
+        (_append("mind/ann/" + "a/" * 1_500 + "b"), "no backup"),
         (_append("mind/ann/extra"), "not what was put there"),
         (_append("mind/ann/journal.md"), "twice"),
         (_flip, "not what was put there"),
