@@ -63,7 +63,7 @@ def test_the_types_of_the_skeletons_hold_as_strictly_as_their_settings_say(tmp_p
         assert checked.returncode == 0, checked.stdout
 
 
-@pytest.mark.parametrize("name", ["Box", "1box", "a/b", "..", "", "store", "x" * 33])
+@pytest.mark.parametrize("name", ["Box", "1box", "a/b", "..", "", "store", "gateway", "x" * 33])
 def test_a_name_that_no_plugin_can_have_is_refused(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
