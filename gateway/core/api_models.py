@@ -389,9 +389,9 @@ class ConfigFile(ApiModel):
 
     name: str
     text: str
-    """With a mask in place of each literal secret."""
+    """A comment that says why, if the file is not shown."""
     sha256: str
-    """Of the file, without masks."""
+    """Of the file."""
     writable: bool = True
 
 
@@ -418,7 +418,7 @@ class ConfigChange(ApiModel):
     saved: bool = False
     problems: tuple[ConfigMistake, ...]
     diff: str
-    """Unified diff; secrets are masked."""
+    """Unified diff."""
     needs_restart: tuple[str, ...]
     """Keys that change, and take effect after a restart only: then all of the new text waits for
     it."""

@@ -1,19 +1,15 @@
-"""The configuration over the API: its files with secrets masked, checked, and written.
+"""The configuration over the API: its files, checked, and written.
 
-A literal secret never leaves the gateway: a mask stands in its place, which is another one for each
-secret, and is written back as that secret below the same names alone. So a secret follows neither
-its place in a list nor a mask that is moved. References (`${NAME}`, `${file:...}`) are shown.
+No secret leaves the gateway: a file that holds one as it is can be neither read nor written here.
+References (`${NAME}`, `${file:...}`), as `reverie setup` writes them, are shown.
 """
 
 import asyncio
 import contextlib
 import difflib
 import hashlib
-import hmac
-import json
 import os
 import re
-import secrets
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
@@ -31,9 +27,6 @@ from gateway.core.redaction import Redactor
 from gateway.core.route import RouteRefused
 from gateway.plugins.setup.schema import read_schema
 
-MASK: Final = re.compile(r"<secret [0-9a-f]{8}>")
-_MASKING_KEY: Final = secrets.token_bytes(32)
-"""Of this process: a mask tells nothing of its secret."""
 _SECRET_KEY: Final = re.compile(
     r"(token|password|passphrase|secret|api_?key|credential)s?$", re.IGNORECASE
 )
@@ -42,8 +35,6 @@ _SECRET_SECTION: Final = re.compile(r"env|headers|keys|on_connect")
 _REFERENCE: Final = re.compile(
     r"(?:(?:Bearer|Basic|Bot|Token)\s+)?\$\{(?:file:[^}]*|[A-Za-z_]\w*)\}", re.IGNORECASE
 )
-_PROPERTIES: Final = re.compile(r"(?:[&!]\S*\s+)*")
-"""Anchor and tag in front of a value."""
 
 
 def _find_values(
@@ -63,77 +54,25 @@ def _find_values(
             yield from _find_values(one, (*keys, str(key.value)), seen)
 
 
-def _list_values(text: str) -> list[tuple[Keys, yaml.ScalarNode, int, int]]:
-    """Return each value with its keys, and the indexes between which it is written, without its
-    anchor and tag; the last first. Raises yaml.YAMLError, RecursionError.
+def find_secret(text: str, redactor: Redactor, secret_keys: Collection[Keys] = ()) -> str:
+    """Return where the text of a file holds a secret as it is: at `secret_keys`, at keys that are
+    called so, or as the redactor finds it. Empty: nowhere. Raises yaml.YAMLError, RecursionError.
     """
-    found = list[tuple[Keys, yaml.ScalarNode, int, int]]()
     for keys, node in _find_values(yaml.compose(text), (), set()):
-        start, end = node.start_mark.index, node.end_mark.index
-        properties = _PROPERTIES.match(text, start, end)
-        start = properties.end() if properties is not None else start
-        found.append((keys, node, start, end - text.endswith("\n", start, end)))
-    return sorted(found, key=lambda one: -one[2])
-
-
-def _names_in(keys: Keys) -> tuple[str, ...]:
-    return tuple(key for key in keys if isinstance(key, str))
-
-
-def _build_mask(secret: str) -> str:
-    data = secret.encode("utf-8", "surrogatepass")
-    return f"<secret {hmac.digest(_MASKING_KEY, data, 'sha256').hex()[:8]}>"
-
-
-def mask_secrets(text: str, redactor: Redactor, secret_keys: Collection[Keys] = ()) -> str:
-    """Return the text of a file with masks in place of literal secrets: the values at
-    `secret_keys`, at keys that are called so, and what the redactor finds. Raises RouteRefused for
-    a file in which secrets could not be found.
-    """
-
-    def is_secret(keys: Keys, value: str) -> bool:
-        names = _names_in(keys)
+        names = [key for key in keys if isinstance(key, str)]
         is_named = keys in secret_keys or (
             _SECRET_KEY.search("".join(names[-1:])) is not None
             or any(_SECRET_SECTION.fullmatch(name) for name in names[-2:])
         )
-        rest = _REFERENCE.sub("", value).strip()
-        return (is_named and rest.lower() not in {"", "none", "null", "~"}) or (
-            redactor(value) != value
-        )
-
-    try:
-        values = _list_values(text)
-    except (yaml.YAMLError, RecursionError):
-        raise RouteRefused("the file is not YAML, so its secrets could not be masked") from None
-    for keys, node, start, end in values:
-        if is_secret(keys, node.value):
-            text = f'{text[:start]}"{_build_mask(node.value)}"{text[end:]}'
-    if redactor(text) != text:
-        raise RouteRefused("a secret stands in a comment or a key of the file: take it out there")
-    return text
-
-
-def restore_secrets(text: str, before: str) -> str:
-    """Return a text that was sent, with the secrets of the file where their masks stand below the
-    same names. Raises RouteRefused for another mask, and yaml.YAMLError, RecursionError.
-    """
-    written = {
-        (_names_in(keys), _build_mask(node.value)): json.dumps(node.value, ensure_ascii=False)
-        if node.style in {"|", ">"}
-        else before[start:end]
-        for keys, node, start, end in _list_values(before)
-    }
-    for keys, node, start, end in _list_values(text):
-        if MASK.search(node.value):
-            secret = written.get((_names_in(keys), node.value))
-            if secret is None:
-                raise RouteRefused(
-                    f"line {node.start_mark.line + 1}: the file has no secret with this mask at "
-                    f"{format_key(keys)}: write ${{NAME}}, ${{file:PATH}} or the secret there"
-                )
-            text = f"{text[:start]}{secret}{text[end:]}"
-    return text
+        rest = _REFERENCE.sub("", node.value).strip().lower()
+        if (is_named and rest not in {"", "none", "null", "~"}) or (
+            redactor(node.value) != node.value
+        ):
+            return (
+                f"line {node.start_mark.line + 1}: {format_key(keys)} is a secret as it is; write "
+                "${file:PATH} or ${NAME} there"
+            )
+    return "a secret stands in a comment or a key" if redactor(text) != text else ""
 
 
 class ConfigEditor:
@@ -150,15 +89,20 @@ class ConfigEditor:
         return models.ConfigReport(files=files, structure=await asyncio.to_thread(read_schema))
 
     def _read(self) -> list[models.ConfigFile]:
-        return [
-            models.ConfigFile(
-                name=path.name,
-                text=self._mask(text := read_text_file(path)),
-                sha256=_digest(text),
-                writable=os.access(path.resolve().parent, os.W_OK),
+        found = list[models.ConfigFile]()
+        for path in self._files().paths():
+            text, why = read_text_file(path), "it is not YAML"
+            with contextlib.suppress(yaml.YAMLError, RecursionError):
+                why = self._find_secret(text)
+            found.append(
+                models.ConfigFile(
+                    name=path.name,
+                    text=f"# This file is not shown: {why}.\n" if why else text,
+                    sha256=_digest(text),
+                    writable=not why and os.access(path.resolve().parent, os.W_OK),
+                )
             )
-            for path in self._files().paths()
-        ]
+        return found
 
     async def check(self, name: str, text: str) -> models.ConfigChange:
         """Return what is wrong with a new text of a file, and what it changes. Raises
@@ -173,35 +117,36 @@ class ConfigEditor:
         """
         with _disk_errors_refused():
             async with self._lock:
-                change, path, whole = await asyncio.to_thread(self._check, name, text)
+                change, path = await asyncio.to_thread(self._check, name, text)
                 if _digest(await asyncio.to_thread(read_text_file, path)) != sha256:
                     raise RouteRefused("the file has changed meanwhile: read it again")
                 if change.problems:
                     return change
                 mode = path.stat().st_mode & 0o777
-                await asyncio.to_thread(replace_private, path.resolve(), whole.encode())
+                await asyncio.to_thread(replace_private, path.resolve(), text.encode())
                 path.resolve().chmod(mode)
                 self._live.request_reload()
                 return change.model_copy(update={"saved": True})
 
-    def _check(self, name: str, text: str) -> tuple[models.ConfigChange, Path, str]:
-        """Return also the path of the file, and the text with its secrets."""
+    def _check(self, name: str, text: str) -> tuple[models.ConfigChange, Path]:
+        """Return also the path of the file."""
         files = self._files()
         path = next((one for one in files.paths() if one.name == name), None)
         if path is None:
             raise RouteRefused("there is no configuration file of that name")
-        before, whole = read_text_file(path), text
+        before = read_text_file(path)
         problems, restart = tuple[ConfigProblem, ...](), tuple[str, ...]()
         try:
-            whole = restore_secrets(text, before)
-            restart = find_restart_keys(self._live.settings, files.check(name, whole))
+            if why := self._find_secret(before) or self._find_secret(text):
+                raise RouteRefused(why)
+            restart = find_restart_keys(self._live.settings, files.check(name, text))
         except ConfigError as error:
             problems = error.problems
         except (yaml.YAMLError, RecursionError) as error:
             mark = getattr(error, "problem_mark", None)
             line = mark.line + 1 if mark is not None else 0
             problems = (ConfigProblem(path.name, line, "", "not YAML"),)
-        lines = self._mask(before).splitlines(), text.splitlines()
+        lines = before.splitlines(), text.splitlines()
         diff = difflib.unified_diff(*lines, path.name, path.name, lineterm="")
         change = models.ConfigChange(
             problems=tuple(
@@ -215,12 +160,12 @@ class ConfigEditor:
             diff="\n".join(diff),
             needs_restart=restart,
         )
-        return change, path, whole
+        return change, path
 
-    def _mask(self, text: str) -> str:
+    def _find_secret(self, text: str) -> str:
         values = walk_values(self._live.settings)
         secret_keys = {keys for keys, one in values if isinstance(one, SecretStr)}
-        return mask_secrets(text, self._redactor, secret_keys)
+        return find_secret(text, self._redactor, secret_keys)
 
     def _files(self) -> ConfigFiles:
         if self._live.files is None:

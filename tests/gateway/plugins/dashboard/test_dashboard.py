@@ -612,8 +612,9 @@ def test_the_configuration_is_checked_beside_its_lines_and_saved(
     tmp_path: Path, browser: Browser
 ) -> None:
     made = House(tmp_path)
-    secret = json.dumps({"port": made.port, "token": TOKEN})
-    made.written = f"{WRITTEN}ops: {secret}\n"
+    (tmp_path / "token").write_text(TOKEN, encoding="utf-8")
+    ops = json.dumps({"port": made.port, "token": "${file:token}"})
+    made.written = f"{WRITTEN}ops: {ops}\n"
     try:
         made.begin()
         with tab(browser, bypass_csp=True) as it:
