@@ -82,7 +82,6 @@ from gateway.store import LogEntry, NewEntry, StoreReader
 from gateway.store.effects import Decision, EffectFact, build_effect_entries, queue_post
 from gateway.store.spending import (
     NANO_PER_USD,
-    WindowCosts,
     budget_cost,
     budget_costs,
     to_nano_usd,
@@ -225,8 +224,8 @@ class UsageLimiter:
         self._rates = {scope: TokenBuckets(Rate(0, 0.0)) for scope in get_args(RateScope)}
         self._budgets: Sequence[_Budget] = ()
         self._agents: Sequence[str] = ()
-        self._costs = WindowCosts()
-        """By day, and by scope and name."""
+        self._costs = LruDict[tuple[str, str, str], int](2 * MAX_REMEMBERED)
+        """Billionths of a dollar by UTC day, scope and name."""
         self._reserved: dict[TurnId, _Reservation] = {}
         self._loaded = Seq(0)
         """Position up to which `load` has read costs."""
@@ -258,7 +257,7 @@ class UsageLimiter:
         accepted.
         """
         self._loaded = await reader.last_position()
-        self._costs = WindowCosts()
+        self._costs.clear()
         now = self._clock.now()
         day = _day(now)
         for one in await reader.newest_entries(1_000, kinds=["limited"]):
@@ -274,7 +273,7 @@ class UsageLimiter:
                 )
         for agent in self._agents:
             _, usd = await reader.autonomous_usage(agent, day)
-            self._costs.add(day, ("autonomous", agent), to_nano_usd(usd))
+            self._count(day, "autonomous", agent, to_nano_usd(usd))
         for share in await reader.spending_sums("share", since=day):
             agent, place, sender, provider = share.key.split("\n", 3)
             nano = budget_cost(share, provider)
@@ -406,8 +405,7 @@ class UsageLimiter:
 
     def spent_today_usd(self, agent: str) -> float:
         """Return the cost of what the agent has done of its own on this UTC day."""
-        sums = self._costs.sums(_day(self._clock.now()))
-        return sums.get(("autonomous", agent), 0) / NANO_PER_USD
+        return self._costs.get((_day(self._clock.now()), "autonomous", agent), 0) / NANO_PER_USD
 
     def settle(self, turn: TurnId) -> None:
         """End the turn's reservation. The turn's record does so too, and counts its costs."""
@@ -442,13 +440,13 @@ class UsageLimiter:
         """Return the budget that this additional cost exceeds, with what other turns than that one
         have reserved, or only with what they have spent. `turn` None: they do not count.
         """
-        sums = self._costs.sums(_day(self._clock.now()))
+        day = _day(self._clock.now())
         others = [] if turn is None else [one for own, one in self._reserved.items() if own != turn]
         for scope, most_nano, rule in self._budgets:
             for names in subjects.get(scope, ()):
                 total, key = nano, (scope, names[0])
                 for name in names:
-                    total += sums.get((scope, name), 0)
+                    total += self._costs.get((day, scope, name), 0)
                 for one in others:
                     if key in one.keys:
                         total += one.spent_nano if only_spent else one.total_nano
@@ -539,7 +537,7 @@ class UsageLimiter:
         day, at = _day(entry.at), Address.parse(entry.conversation)
         if turn.autonomous and turn.within is None:
             nano = to_nano_usd(total_cost_usd(turn.accounts))
-            self._costs.add(day, ("autonomous", turn.agent), nano)
+            self._count(day, "autonomous", turn.agent, nano)
         for sender, nano in budget_costs(turn):
             self._add_cost(day, turn.agent, at, sender, nano)
 
@@ -551,12 +549,12 @@ class UsageLimiter:
         who = Sender(id=sender, name="", verified=True)
         if not sender or identify(self._policy, at, who).role in ADMIN_ROLES:
             return
-        for subject in (
-            ("agent", agent),
-            ("room", room_of(at.conversation)),
-            ("sender", hide_nick(person_key(at.channel, sender))),
-        ):
-            self._costs.add(day, subject, nano)
+        self._count(day, "agent", agent, nano)
+        self._count(day, "room", room_of(at.conversation), nano)
+        self._count(day, "sender", hide_nick(person_key(at.channel, sender)), nano)
+
+    def _count(self, day: str, scope: BudgetScope, name: str, nano: int) -> None:
+        self._costs.put((day, scope, name), self._costs.get((day, scope, name), 0) + nano)
 
 
 def _names(own: str, linked: Collection[str]) -> Sequence[str]:

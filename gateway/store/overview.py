@@ -23,7 +23,7 @@ from gateway.store.schema import StoreLocation
 from gateway.store.spending import (
     DAILY_SPENDING,
     OverviewSpendingKey,
-    SpendingBucket,
+    SpendingSum,
     hourly_spending_sql,
 )
 
@@ -502,17 +502,13 @@ class OverviewReader(StoreReader):
 
     async def spending_over_time(
         self, by: OverviewSpendingKey, since: datetime, *, daily: bool
-    ) -> list[SpendingBucket]:
-        """Return the spending from then on, by hour or by day (UTC), and by the key."""
-        if daily:
-            return [
-                SpendingBucket.from_row(row)
-                for row in await self.rows(DAILY_SPENDING[by], since.date().isoformat())
-            ]
-        return [
-            SpendingBucket.from_row(row)
-            for row in await self.rows(HOURLY_SPENDING[by], to_log_time(since))
-        ]
+    ) -> list[SpendingSum]:
+        """Return the spending from then on, by hour or by day (UTC), and by the key. By the hour
+        nothing is told of prices that are not known.
+        """
+        first = since.date().isoformat() if daily else to_log_time(since)
+        rows = await self.rows((DAILY_SPENDING if daily else HOURLY_SPENDING)[by], first)
+        return [SpendingSum.from_row(row, at) for at, *row in rows]
 
     async def dmn_modes(self, since: datetime) -> list[tuple[datetime, str, str]]:
         """Return each saved state of an agent from then on, oldest first: time, agent, and mode."""

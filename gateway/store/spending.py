@@ -1,23 +1,19 @@
 """Money and tokens that turns cost: shared out among their senders, summed, and asked for by day.
 
 One table follows the log: `spending` has a row for each day, conversation, agent, model and sender.
-`SPENDING_SUMS` answers what an agent, a person or a room has spent since a day. `WindowCosts` keeps
-the sums of the last days and hours in memory for the budgets (`gateway.access.limits`), which are
-asked before each request.
+`SPENDING_SUMS` answers what an agent, a person or a room has spent since a day.
 """
 
-import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from agent.cache.prices import ASSUMED_PRICE
 from gateway.core.events import RequestUsage, SenderId, Usage
 from gateway.core.facts import TurnRecord
 from gateway.core.frozen import frozen
-from gateway.core.ratelimit import MAX_REMEMBERED, LruDict
 from gateway.store.queries import using
 
 MAX_NUMBER = 2**50
@@ -203,17 +199,22 @@ class SpendingSum:
     """Number of requests without a known price, which are missing from the cost."""
     usage: Usage
     cost_usd: float
+    at: datetime | None = None
+    """Start of its hour or day, UTC. None: it is of the whole time that was asked for."""
 
     @classmethod
-    def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make a sum of its key and the columns of the table in their order."""
+    def from_row(cls, row: Iterable[Any], at: str = "") -> Self:
+        """Make a sum of its key and the columns of the table in their order, for the hour or day
+        that begins `at`.
+        """
         key, requests, unpriced, *usage, nano_usd = row
         return cls(
-            key=key,
+            key=key or "",
             requests=requests,
             unpriced=unpriced,
             usage=usage_of(*usage),
             cost_usd=nano_usd / NANO_PER_USD,
+            at=datetime.fromisoformat(at).replace(tzinfo=UTC) if at else None,
         )
 
 
@@ -244,8 +245,8 @@ def hourly_spending_sql(key: str, first_entry: str, most: int) -> str:
     """
     return f"""
 SELECT substr(at, 1, 13) || ':00:00', {_KEYS[key].format("json_extract(body, '$.", "')")},
-    sum(CAST(json_extract(body, '$.requests') AS bigint)), {", ".join(map(_summed_usage, _USAGE))},
-    sum((
+    sum(CAST(json_extract(body, '$.requests') AS bigint)), 0,
+    {", ".join(map(_summed_usage, _USAGE))}, {NANO_PER_USD} * sum((
         SELECT coalesce(sum(CAST(json_extract(value, '$.cost_usd') AS double precision)), 0.0)
         FROM json_each(body, '$.accounts')
     ))
@@ -258,58 +259,11 @@ FROM (
 
 
 DAILY_SPENDING = {
-    key: f"SELECT day, {named.format('', '')}, sum(requests), sum(input), sum(read), "  # noqa: S608 - the same
-    "sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) / 1e9 FROM spending WHERE day "
-    ">= $1 GROUP BY 1, 2 ORDER BY 1, 2"
+    key: f"SELECT day, {named.format('', '')}, sum(requests), sum(unpriced), sum(input), "  # noqa: S608 - the same
+    "sum(read), sum(written), sum(written_1h), sum(output), sum(cost_nano_usd) FROM spending WHERE "
+    "day >= $1 GROUP BY 1, 2 ORDER BY 1, 2"
     for key, named in _KEYS.items()
 }
-
-
-@frozen
-class SpendingBucket:
-    """Spending of one hour or day, by a key."""
-
-    at: datetime
-    """Its start, UTC."""
-    key: str
-    requests: int
-    usage: Usage
-    cost_usd: float
-
-    @classmethod
-    def from_row(cls, row: Iterable[Any]) -> Self:
-        """Make it of a row of `HOURLY_SPENDING` or `DAILY_SPENDING`."""
-        at, key, requests, *usage, cost = row
-        began = datetime.fromisoformat(at).replace(tzinfo=UTC)
-        return cls(
-            at=began, key=key or "", requests=requests, usage=usage_of(*usage), cost_usd=cost
-        )
-
-
-KEPT_WINDOWS: Final = 3
-"""Days or hours kept at once: a clock that is set wrong for a moment loses no sums."""
-
-
-class WindowCosts:
-    """Cost per window of time and subject, in billionths of a dollar. Windows are days, or hours:
-    UTC, as ISO 8601.
-    """
-
-    def __init__(self, max_size: int = MAX_REMEMBERED) -> None:
-        self._max_size = max_size
-        self._windows = LruDict[str, dict[tuple[str, str], int]](KEPT_WINDOWS)
-
-    def add(self, window: str, subject: tuple[str, str], nano_usd: int) -> None:
-        """Add a cost. Above the bound, the subjects with the smallest sums are forgotten."""
-        sums = self._windows.get(window, {})
-        sums[subject] = sums.get(subject, 0) + nano_usd
-        if len(sums) > 2 * self._max_size:
-            sums = dict(heapq.nlargest(self._max_size, sums.items(), key=lambda one: one[1]))
-        self._windows.put(window, sums)
-
-    def sums(self, window: str) -> Mapping[tuple[str, str], int]:
-        """Return the sums of that window, by subject."""
-        return self._windows.get(window, {})
 
 
 def budget_costs(turn: TurnRecord) -> Iterator[tuple[SenderId, int]]:

@@ -17,7 +17,6 @@ from gateway.core.facts import Judgement, LimitReached, PostQueued, TurnId, dedu
 from gateway.core.identity import RosterState
 from gateway.core.ratelimit import Rate
 from gateway.store import NewEntry, Store, StoreError
-from gateway.store.spending import KEPT_WINDOWS, WindowCosts
 from tests.gateway.access.limits_kit import (
     AGENT,
     CHANNEL,
@@ -601,24 +600,3 @@ async def test_a_notice_has_the_same_name_each_time() -> None:
         names.add(verdict.post.key)
     assert len(names) == 1
     assert len(names.pop()) == 26
-
-
-# Sums of a day
-
-
-def test_sums_are_by_day_and_bounded() -> None:
-    costs = WindowCosts(max_size=2)
-    costs.add("2026-03-04", ("sender", "a"), 5)
-    costs.add("2026-03-04", ("sender", "a"), 1)
-    costs.add("2026-03-05", ("sender", "a"), 7)
-    assert costs.sums("2026-03-04") == {("sender", "a"): 6}
-    assert costs.sums("2026-03-05") == {("sender", "a"): 7}
-    for number, whose in enumerate("bcdef"):
-        costs.add("2026-03-04", ("sender", whose), number)
-    assert {whose for _, whose in costs.sums("2026-03-04")} == {"a", "e", "f"}, (
-        "who cost least is forgotten"
-    )
-    for day in range(KEPT_WINDOWS):
-        costs.add(f"2026-04-0{day + 1}", ("sender", "a"), 1)
-    assert not costs.sums("2026-03-04")
-    assert not costs.sums("2026-05-01")

@@ -483,7 +483,7 @@ async def test_hours_add_up_to_days(by: str, store: Store) -> None:
                 for table in (hours, days)
             ]
             assert sums[0] == pytest.approx(sums[1])
-        assert {one.at.minute for one in hours} == {0}
+        assert {one.at and one.at.minute for one in hours} == {0}
         assert len({one.at for one in hours}) == 40
         late = await looking.spending_over_time(by, NOW + timedelta(hours=38), daily=False)  # type: ignore[arg-type] # the same
         assert sum(one.requests for one in late) == 2
