@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agent.models.base import Model
 from agent.signals import DmnState
@@ -439,27 +439,6 @@ def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first_error(error) if isinstance(error, BaseExceptionGroup) else error
 
 
-class _Knowledge(NamedTuple):
-    """What the agents know."""
-
-    media: MediaStore
-    files: AgentFiles
-    reader: ConversationReader
-    locks: ConversationLocks
-    """Held by each turn."""
-    digests: Mapping[str, DigestBuilder]
-    """Of each agent, by its id."""
-
-
-class _Delivery(NamedTuple):
-    """What is sent."""
-
-    files: OutgoingFiles
-    outbox: Outbox
-    mute: MutePlaces
-    membership: RoomMembership
-
-
 def _build_handle(
     live: LiveSettings,
     clock: Clock,
@@ -496,119 +475,6 @@ def _build_handle(
     )
 
 
-def _build_knowledge(gateway: GatewayHandle, inbox: ConversationInbox) -> _Knowledge:
-    store, clock, live = gateway.store, gateway.clock, gateway.live
-    media = MediaStore(live, store.path.parent / "media", gateway.channels, clock)
-    reader = ConversationReader(gateway, media)
-    locks = ConversationLocks()
-    return _Knowledge(
-        media=media,
-        files=AgentFiles(live, store.path, gateway.places),
-        reader=reader,
-        locks=locks,
-        digests={
-            one.id: DigestBuilder(one.id, gateway, reader=reader, locks=locks, inbox=inbox)
-            for one in live.settings.agents
-        },
-    )
-
-
-def _build_plugins(
-    gateway: GatewayHandle,
-    internal: InternalIntake,
-    known: _Knowledge,
-    *,
-    outgoing: OutgoingFiles,
-    inbox: ConversationInbox,
-    attention: LiveAttention,
-) -> Plugins:
-    context = PluginContext(
-        gateway=gateway,
-        internal=internal,
-        inbox=inbox,
-        attention=attention,
-        reader=known.reader,
-        locks=known.locks,
-        digests=known.digests,
-        outgoing=outgoing,
-        media=known.media,
-        files=known.files,
-    )
-    return Plugins.build(find_plugins().without(gateway.live.settings.plugins.off), context)
-
-
-def _build_delivery(
-    gateway: GatewayHandle,
-    internal: InternalIntake,
-    inbox: ConversationInbox,
-) -> _Delivery:
-    store, clock, channels, tasks = gateway.store, gateway.clock, gateway.channels, gateway.tasks
-    files = OutgoingFiles(store, is_shared=channels.cluster.is_shared)
-    titles = gateway.places.titles
-    mute = MutePlaces(
-        store, clock, channels, tasks, notices=gateway.notices, titles=titles, inbox=inbox
-    )
-    outbox = Outbox(
-        store,
-        channels,
-        clock,
-        tasks,
-        files=files,
-        internal=internal,
-        redactor=gateway.redactor,
-        cluster=channels.cluster,
-        mute=mute,
-    )
-    return _Delivery(
-        files=files,
-        outbox=outbox,
-        mute=mute,
-        membership=RoomMembership(store, channels, tasks, outbox, gateway.people),
-    )
-
-
-def _build_agents(
-    gateway: GatewayHandle,
-    known: _Knowledge,
-    delivery: _Delivery,
-    registry: ToolRegistry,
-    *,
-    models: ModelServices,
-    inbox: ConversationInbox,
-    presence: PresenceTracker,
-    limits: UsageLimiter,
-    compactions: CompactionStats,
-    states: Mapping[str, DmnState],
-    plugins: Plugins,
-) -> Agents:
-    services = TurnServices(
-        reader=known.reader,
-        media=known.media,
-        presence=presence,
-        registry=registry,
-        stats=compactions,
-        limits=limits,
-        plugins=plugins,
-    )
-    memory = plugins.get(Memory)
-    agents = [
-        Agent(
-            one,
-            gateway,
-            TurnRunner(services, known.digests[one.id]),
-            models=models,
-            inbox=inbox,
-            dreams=memory.dreamer if memory is not None else None,
-            mute=delivery.mute,
-            state=states.get(one.id, DmnState()),
-        )
-        for one in gateway.live.settings.agents
-    ]
-    return Agents(
-        gateway, agents, inbox=inbox, presence=presence, locks=known.locks, registry=registry
-    )
-
-
 def _build_processes(gateway: GatewayHandle) -> ProcessMonitor | None:
     """Return what sees the processes that share the store. None: this is the only process."""
     channels = gateway.channels
@@ -625,26 +491,6 @@ def _build_processes(gateway: GatewayHandle) -> ProcessMonitor | None:
     gateway.stats.look_elsewhere = processes.look
     gateway.store.subscribe(processes.on_appended, ConnectionChanged)
     return processes
-
-
-def _build_supervisor(
-    gateway: GatewayHandle, delivery: _Delivery, make: AdapterFactory | None
-) -> ChannelSupervisor:
-    supervisor = ChannelSupervisor(
-        gateway.channels,
-        gateway.live.settings,
-        clock=gateway.clock,
-        stats=gateway.stats,
-        outbox=delivery.outbox,
-        notices=gateway.notices,
-        membership=delivery.membership,
-        tasks=gateway.tasks,
-        make=make,
-        is_shared=gateway.channels.cluster.is_shared,
-    )
-    if make is not None:
-        gateway.live.on_change(supervisor.prepare)
-    return supervisor
 
 
 def _find_platforms(channels: Channels) -> dict[ChannelName, Channel]:
@@ -700,52 +546,59 @@ class GatewayServices:
         store.subscribe(presence.on_judged, Judgement, Message)
         self.attention = LiveAttention(store, clock, live, presence, gateway.people)
         internal = InternalIntake(store, clock, self.attention, gateway.places.bindings)
-        self.inbox = ConversationInbox(clock, live, limits, self.cluster)
-        store.subscribe(self.inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
-        store.subscribe(self.inbox.on_turns, TurnRecord)
+        self.inbox = inbox = ConversationInbox(clock, live, limits, self.cluster)
+        store.subscribe(inbox.on_judged, Judgement, *NOTIFICATION_CLASSES)
+        store.subscribe(inbox.on_turns, TurnRecord)
 
         # What the agents know, what is sent, what they can do.
-        self.knowledge = known = _build_knowledge(gateway, self.inbox)
-        self.delivery = delivery = _build_delivery(gateway, internal, self.inbox)
+        self._build_knowledge()
+        self._build_delivery(internal)
         running = RunningCalls(TurnTracker(), ToolStats())
-        plugins = self.plugins = _build_plugins(
-            gateway,
-            internal,
-            known,
-            outgoing=delivery.files,
-            inbox=self.inbox,
+        context = PluginContext(
+            gateway=gateway,
+            internal=internal,
+            inbox=inbox,
             attention=self.attention,
+            reader=self.reader,
+            locks=self.locks,
+            digests=self.digests,
+            outgoing=self.outgoing,
+            media=self.media,
+            files=AgentFiles(live, store.path, gateway.places),
         )
+        used = find_plugins().without(live.settings.plugins.off)
+        plugins = self.plugins = Plugins.build(used, context)
         gateway.notices.listeners.append(plugins.notify)
         store.subscribe(running.stats.on_appended, ToolRefused, own=True)
         registry = ToolRegistry(gateway, PermissionGate(gateway, plugins), running, plugins)
 
         # The agents.
         compactions = CompactionStats([one.id for one in live.settings.agents])
-        self.agents = _build_agents(
-            gateway,
-            known,
-            delivery,
-            registry,
-            models=model_services,
-            inbox=self.inbox,
-            presence=presence,
-            limits=limits,
-            compactions=compactions,
-            states=states,
-            plugins=plugins,
-        )
+        self.agents = self._build_agents(registry, compactions, states)
         selector = ModelSelector(gateway, self.agents, model_services, chosen)
 
         # The platforms, commands, and what comes in.
         self.processes = _build_processes(gateway)
-        self.supervisor = _build_supervisor(gateway, delivery, make)
+        self.supervisor = ChannelSupervisor(
+            self.channels,
+            live.settings,
+            clock=clock,
+            stats=gateway.stats,
+            outbox=self.outbox,
+            notices=gateway.notices,
+            membership=self.membership,
+            tasks=tasks,
+            make=make,
+            is_shared=self.cluster.is_shared,
+        )
+        if make is not None:
+            live.on_change(self.supervisor.prepare)
         self.command_context = CommandContext(
             gateway=gateway,
             attention=self.attention,
             agents=self.agents,
             models=selector,
-            membership=delivery.membership,
+            membership=self.membership,
             supervisor=self.supervisor,
             plugins=plugins,
             commands=commands,
@@ -773,8 +626,8 @@ class GatewayServices:
             dispatcher=self.dispatcher,
             plugins=plugins,
             tracker=running.tracker,
-            outbox=delivery.outbox,
-            mute=delivery.mute,
+            outbox=self.outbox,
+            mute=self.mute,
             processes=self.processes,
             collectors=(
                 *counted,
@@ -788,6 +641,82 @@ class GatewayServices:
                     one.on_built(services)
         self._control = ControlServer(
             socket_path(process or store.path), self.dispatcher.carry_out, gateway.stats.snapshot
+        )
+
+    def _build_knowledge(self) -> None:
+        gateway = self.handle
+        self.media = MediaStore(
+            self.live, self.store.path.parent / "media", self.channels, gateway.clock
+        )
+        self.reader, self.locks = ConversationReader(gateway, self.media), ConversationLocks()
+        self.digests = {
+            one.id: DigestBuilder(
+                one.id, gateway, reader=self.reader, locks=self.locks, inbox=self.inbox
+            )
+            for one in self.live.settings.agents
+        }
+
+    def _build_delivery(self, internal: InternalIntake) -> None:
+        gateway, store, channels, tasks = self.handle, self.store, self.channels, self.tasks
+        self.outgoing = OutgoingFiles(store, is_shared=self.cluster.is_shared)
+        self.mute = MutePlaces(
+            store,
+            gateway.clock,
+            channels,
+            tasks,
+            notices=gateway.notices,
+            titles=gateway.places.titles,
+            inbox=self.inbox,
+        )
+        self.outbox = Outbox(
+            store,
+            channels,
+            gateway.clock,
+            tasks,
+            files=self.outgoing,
+            internal=internal,
+            redactor=gateway.redactor,
+            cluster=self.cluster,
+            mute=self.mute,
+        )
+        self.membership = RoomMembership(store, channels, tasks, self.outbox, gateway.people)
+
+    def _build_agents(
+        self,
+        registry: ToolRegistry,
+        compactions: CompactionStats,
+        states: Mapping[str, DmnState],
+    ) -> Agents:
+        services = TurnServices(
+            reader=self.reader,
+            media=self.media,
+            presence=self.presence,
+            registry=registry,
+            stats=compactions,
+            limits=self.limits,
+            plugins=self.plugins,
+        )
+        memory = self.plugins.get(Memory)
+        agents = [
+            Agent(
+                one,
+                self.handle,
+                TurnRunner(services, self.digests[one.id]),
+                models=self.model_services,
+                inbox=self.inbox,
+                dreams=memory.dreamer if memory is not None else None,
+                mute=self.mute,
+                state=states.get(one.id, DmnState()),
+            )
+            for one in self.live.settings.agents
+        ]
+        return Agents(
+            self.handle,
+            agents,
+            inbox=self.inbox,
+            presence=self.presence,
+            locks=self.locks,
+            registry=registry,
         )
 
     async def serve(
@@ -856,7 +785,7 @@ class GatewayServices:
         """Load what turns need to know. Call once, before the first turn."""
         await self.handle.places.load()
         await self.presence.load(self.store)
-        await self.delivery.mute.load()
+        await self.mute.load()
 
     async def _start(self, background: list[asyncio.Task[None]], *, stays: bool) -> None:
         self.store.add_outage_listener(self.outages.on_outage)
@@ -914,7 +843,7 @@ class GatewayServices:
 
     def _start_upkeep(self) -> None:
         work = (
-            self.knowledge.media.sweep(),
+            self.media.sweep(),
             *self.plugins.works("upkeep"),
         )
         self._upkeep_tasks = [self.tasks.create_task(one) for one in work]
@@ -929,11 +858,11 @@ class GatewayServices:
         """As `gateway.cluster.cluster.LeaseListener`: the same recovery as after a crash."""
         if lease in {UPKEEP, EVERYTHING}:
             self._start_upkeep()
-            await self.delivery.files.sweep()
+            await self.outgoing.sweep()
         if lease == UPKEEP:
             return
         if lease == EVERYTHING:
-            await self.delivery.outbox.open()
+            await self.outbox.open()
         await self.store.follow()  # with what the holder before has recorded
         await self.plugins.on_lease(lease)
         if lease.startswith(CHANNEL_PREFIX) and self._follows_channels:
@@ -981,7 +910,7 @@ class GatewayServices:
             running = [*background, *self._upkeep_tasks]
             for task in running:
                 task.cancel()
-            await self.delivery.membership.close()
+            await self.membership.close()
             await asyncio.wait(running)
 
         for step in (
@@ -989,10 +918,10 @@ class GatewayServices:
             lambda: asyncio.gather(self.cluster.drain(), self.agents.stop(TURN_GRACE_S)),
             self.command_context.models.close,
             self.plugins.stop,
-            lambda: self.delivery.outbox.drain(SEND_GRACE_S),
+            lambda: self.outbox.drain(SEND_GRACE_S),
             self.supervisor.close,
             settle,
-            self.delivery.outbox.close,
+            self.outbox.close,
         ):
             try:
                 await step()

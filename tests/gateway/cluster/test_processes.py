@@ -61,15 +61,15 @@ class Process:
                 self._runs[name] = asyncio.create_task(
                     console.run(partial(self.gateway.intake.accept, name))
                 )
-                await self.gateway.delivery.outbox.open(name)
-                self.gateway.delivery.outbox.set_link_up(name, up=True)
+                await self.gateway.outbox.open(name)
+                self.gateway.outbox.set_link_up(name, up=True)
 
     async def give(self, *leases: str) -> None:
         """Give them back, as at an end by SIGTERM."""
         await self.cluster.end(*leases)
         for name in [name for name in self._runs if channel_lease(name) in leases]:
             await cancel_and_wait(self._runs.pop(name))
-            await self.gateway.delivery.outbox.close_channel(name)
+            await self.gateway.outbox.close_channel(name)
 
     def console(self, name: ChannelName) -> ConsoleChannel:
         found = self.gateway.channels[name]
