@@ -237,7 +237,7 @@ async def _join(
                 f"the database went away while this process joined the others: {error}"
             ) from error
         raise
-    cluster.add_log_listener(store.follow_soon)
+    cluster.log_listeners.append(store.follow_soon)
     return cluster
 
 
@@ -448,7 +448,7 @@ def _build_handle(
     channels: Channels,
     redactor: Redactor,
 ) -> GatewayHandle:
-    live.add_secret_listener(redactor.add_secrets)
+    live.secret_listeners.append(redactor.add_secrets)
     titles, bindings = PlaceTitles(store, redactor, channels), LiveBindings(live)
     store.subscribe(titles.on_appended, PlaceRenamed)
     roster = Roster(store, clock)
@@ -617,7 +617,7 @@ class GatewayServices:
             logger.error("%s", problem)
             self._tell_plugin_failed(problem)
         self.outages = StoreOutages(gateway)
-        live.add_reload_listener(self._on_reloaded)
+        live.reload_listeners.append(self._on_reloaded)
         counted = [self.processes] if self.processes is not None else []
         sources = compactions, running.stats, limits, plugins
         services = Services(
@@ -788,7 +788,7 @@ class GatewayServices:
         await self.mute.load()
 
     async def _start(self, background: list[asyncio.Task[None]], *, stays: bool) -> None:
-        self.store.add_outage_listener(self.outages.on_outage)
+        self.store.outage_listeners.append(self.outages.on_outage)
         await self.load()
         start = self.tasks.create_task
         background += map(

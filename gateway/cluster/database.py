@@ -217,7 +217,8 @@ class DatabaseCluster(Cluster):
         self._is_draining = False
         self._written = False, False, ""
         """State in the database: whether it has started, and drains, and its `ops`."""
-        self._log_listeners: Final = list[Callable[[], None]]()
+        self.log_listeners: Final = list[Callable[[], None]]()
+        """Called on the loop after another process has appended to the log, or may have."""
         self._members: Sequence[ProcessRecord] = ()
         self._signs: Mapping[int, datetime] = {}
         """When each member gave its last sign of life, by the server's clock."""
@@ -281,10 +282,6 @@ class DatabaseCluster(Cluster):
         """
         self._wanted = frozenset(leases)
         self._wake.set()
-
-    def add_log_listener(self, listener: Callable[[], None]) -> None:
-        """Call this on the loop after another process has appended to the log, or may have."""
-        self._log_listeners.append(listener)
 
     async def drain(self) -> None:
         """End the work under all leases, together, and release each when its work has ended. It
@@ -601,7 +598,7 @@ class DatabaseCluster(Cluster):
             await connection.execute(f"LISTEN {sql.Identifier(name).as_string()}", prepare=False)
         while True:
             if log in told:
-                for listener in self._log_listeners:
+                for listener in self.log_listeners:
                     listener()
             if members in told:
                 self._wake.set()

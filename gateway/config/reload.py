@@ -151,8 +151,10 @@ class LiveSettings:
         self._prices: PriceTable | None = None
         self._reload_lock = asyncio.Lock()
         self._listeners: list[ChangeListener] = []
-        self._secret_listeners: list[Callable[[Iterable[str]], None]] = []
-        self._reload_listeners: list[Callable[[ReloadResult], None]] = []
+        self.secret_listeners = list[Callable[[Iterable[str]], None]]()
+        """Called with the secrets of each configuration read, before any of it is used."""
+        self.reload_listeners = list[Callable[[ReloadResult], None]]()
+        """Called with the result of each reload, on the event loop. They return at once."""
         self._warned: frozenset[ConfigProblem] = frozenset()
 
     def put_in_force(self, settings: Settings) -> None:
@@ -199,14 +201,6 @@ class LiveSettings:
         """Call this with new settings; it prepares after those added before."""
         self._listeners.append(listener)
 
-    def add_secret_listener(self, listener: Callable[[Iterable[str]], None]) -> None:
-        """Call this with the secrets of each configuration read, before any of it is used."""
-        self._secret_listeners.append(listener)
-
-    def add_reload_listener(self, listener: Callable[[ReloadResult], None]) -> None:
-        """Call this with the result of each reload, on the event loop. It must return at once."""
-        self._reload_listeners.append(listener)
-
     def request_reload(self) -> None:
         """Request a reload soon, whether any file changed or not. Returns at once."""
         self._is_reload_requested = True
@@ -247,7 +241,7 @@ class LiveSettings:
             logging.ERROR if result.problems else logging.WARNING if unfinished else logging.INFO
         )
         logger.log(level, "%s", result)
-        for listener in self._reload_listeners:
+        for listener in self.reload_listeners:
             listener(result)
         return result
 
@@ -269,7 +263,7 @@ class LiveSettings:
                 logger.warning("%s", warning)
         self._warned = frozenset(loaded.warnings)
         secrets = collect_secrets(loaded.settings, loaded.resolved_values)
-        for listener in self._secret_listeners:
+        for listener in self.secret_listeners:
             listener(secrets)
         return self._apply(loaded, prices)
 

@@ -273,7 +273,7 @@ class Compactor:
         pressed = attempts > 0 or is_full or too_large
         over_images = count_turns_over_image_limit(history, rendered)
         if not (
-            pressed or over_images or history.has_tool_steps
+            pressed or over_images or any(turn.raw.steps for turn in history.turns)
         ):  # most conversations have no results to shorten
             return history, False, nudges
         forecast = UNKNOWN_FORECAST

@@ -210,11 +210,6 @@ class HistoryView:
         return self.turns[index].seq if index < len(self.turns) else Seq(self.turns[-1].seq + 1)
 
     @cached_property
-    def has_tool_steps(self) -> bool:
-        """There are tool steps, which can be shortened before whole turns must leave."""
-        return any(turn.raw.steps for turn in self.turns)
-
-    @cached_property
     def is_plain(self) -> bool:
         """There is nothing but text in it: only whole turns can leave it."""
         return not any(turn.raw.steps or turn.record.media for turn in self.turns)

@@ -133,7 +133,9 @@ class Store(StoreReader):
         self._working = asyncio.Event()
         """Set while there is no outage, and once it is given up."""
         self._working.set()
-        self._outage_listeners = list[Callable[[StoreOutage | None], None]]()
+        self.outage_listeners = list[Callable[[StoreOutage | None], None]]()
+        """Called when an outage begins or has another reason, and with None when it is over, on the
+        event loop. They return at once."""
         self._queue = deque[_PendingAppend]()
         self._wake = asyncio.Event()
         self._closing = False
@@ -502,13 +504,6 @@ class Store(StoreReader):
         if self.outage is not None:
             raise StoreClosed(f"given up: {self.outage.reason}")
 
-    def add_outage_listener(self, listener: Callable[[StoreOutage | None], None]) -> None:
-        """Call this when an outage begins or has another reason, and with None when it is over.
-
-        It is called on the event loop, and must return at once.
-        """
-        self._outage_listeners.append(listener)
-
     def check_files(self) -> None:
         """Begin an outage if the store's files were deleted or replaced. Call it every few
         seconds.
@@ -579,7 +574,7 @@ class Store(StoreReader):
             self._working.set()
         elif not self.given_up:
             self._working.clear()
-        for listener in self._outage_listeners:
+        for listener in self.outage_listeners:
             try:
                 listener(outage)
             except Exception:  # a bug, and no reason to stop writing

@@ -55,7 +55,7 @@ class Dashboard(Plugin):
             assert self._services is not None
             gateway = self.context.gateway
             self._events = EventBroadcaster(Api(gateway, self._services))
-            gateway.live.add_reload_listener(self._events.on_reloaded)
+            gateway.live.reload_listeners.append(self._events.on_reloaded)
             gateway.stats.listeners.append(self._events.wake)
         return self._events
 

@@ -175,7 +175,7 @@ async def test_a_pipe_or_a_device_is_told_and_keeps_nobody_waiting(
     """Whoever opened a pipe would wait for a writer: the reading for ever, and the end of the
     process with it."""
     reasons: list[str] = []
-    plain.add_reload_listener(
+    plain.reload_listeners.append(
         lambda _: reasons.extend(
             one.explain_unconnectable() for one in plain.settings.channels.values()
         )
@@ -283,7 +283,7 @@ async def test_everybody_prepares_before_anything_is_put_in_force(
 ) -> None:
     takers = [Taker(now), Taker(now)]
     came: list[ReloadResult] = []
-    now.add_reload_listener(came.append)
+    now.reload_listeners.append(came.append)
     for taker in takers:
         now.on_change(taker.prepare)
     opened(tmp_path, "disabled")
@@ -335,7 +335,7 @@ async def test_what_is_secret_is_told_before_it_is_used_also_if_it_is_refused(
 ) -> None:
     taker, learnt = Taker(now, refuses="access.dm"), list[tuple[int, frozenset[str]]]()
     now.on_change(taker.prepare)
-    now.add_secret_listener(lambda known: learnt.append((len(taker.seen), frozenset(known))))
+    now.secret_listeners.append(lambda known: learnt.append((len(taker.seen), frozenset(known))))
     text = (
         tmp_path / "reverie.yaml"
     ).read_text() + "tools: {web: {search: {provider: brave, api_key: sesame-9}}}\n"
@@ -531,7 +531,7 @@ class Watched:
         self.live = LiveSettings(read_config(directory, {}).settings, directory, {})
         self.clock = ManualClock()
         self.came: list[ReloadResult] = []
-        self.live.add_reload_listener(self.came.append)
+        self.live.reload_listeners.append(self.came.append)
 
     async def until(self, is_so: Callable[[], object]) -> None:
         """Let time pass until it is so."""

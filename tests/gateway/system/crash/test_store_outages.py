@@ -107,7 +107,7 @@ async def test_a_lock_of_another_program_is_waited_out_in_order_and_told_once_it
 ) -> None:
     clock, told = ManualClock(NOW), list[str]()
     async with patient(tmp_path / "s.db", clock) as store:
-        store.add_outage_listener(lambda outage: told.append(outage.reason if outage else ""))
+        store.outage_listeners.append(lambda outage: told.append(outage.reason if outage else ""))
         await store.append(heard(1))
         with locked(tmp_path / "s.db") as unlock:
             waiting = [asyncio.create_task(store.append(heard(number))) for number in range(2, 30)]

@@ -46,7 +46,7 @@ LEAVE = frozenset(
         # follows the settings at its next use
         "_buckets",
         # what was secret once stays so
-        *("redactor", "_redactor", "_secret_listeners", "(redactor)", "_encoded", "_known"),
+        *("redactor", "_redactor", "secret_listeners", "(redactor)", "_encoded", "_known"),
     }
 )
 ADAPTERS = "channels.*."
