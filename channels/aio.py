@@ -97,6 +97,14 @@ async def wait_first(task: asyncio.Future[Any], work: Coroutine[Any, Any, object
         await cancel_and_wait(other)
 
 
+def is_cancellation(error: BaseException) -> bool:
+    """Return whether this is the cancellation of the current task. A CancelledError may also come
+    out of other work that somebody has cancelled: then it is a failure like any other.
+    """
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and bool(task and task.cancelling())
+
+
 async def cancel_and_wait(*tasks: asyncio.Future[Any]) -> None:
     """Cancel the tasks and wait until they are finished."""
     for task in tasks:

@@ -19,15 +19,17 @@ from collections.abc import (
 )
 from dataclasses import replace
 from functools import partial
+from types import UnionType
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import pluggy
 from prometheus_client import CollectorRegistry, Counter
 
+from channels.aio import is_cancellation
 from gateway.access.policy import Routed
 from gateway.context.observer import Progress, ProgressListener, RunningTurn
 from gateway.core.events import ConversationId, Post
-from gateway.core.facts import Fact, TurnRecord
+from gateway.core.facts import Fact, TurnRecord, dump_fact
 from gateway.core.frozen import frozen
 from gateway.core.labels import Label
 from gateway.core.permissions import PermissionDecision
@@ -172,7 +174,7 @@ class Plugins:
         found = list[Plan]()
         for hook in self.hooks["plans"]:
             async with self._limited(hook):
-                found += await hook(agent=agent, place=place)
+                found += [_checked(one, Plan) for one in await hook(agent=agent, place=place)]
         return found
 
     async def skills(self, agent: str, tools: frozenset[str]) -> str:
@@ -183,7 +185,7 @@ class Plugins:
             until_s, text = self._skills.get(asked, (now_s, ""))
             if now_s >= until_s:
                 async with self._limited(hook):
-                    text = (await hook(agent=agent, tools=tools)).strip()
+                    text = _checked(await hook(agent=agent, tools=tools), str).strip()
                     self._skills[asked] = now_s + SKILLS_SHOWN_S, text
             found.append(text)
         return "\n\n".join(filter(None, found))
@@ -198,7 +200,7 @@ class Plugins:
         for hook in self.hooks["before_call"]:
             answer: Ask | Refuse | None = Refuse(f"the plugin {hook.plugin.name} has failed")
             async with self._limited(hook):
-                answer = await hook(turn=turn, call=call, tool=tool)
+                answer = _checked(await hook(turn=turn, call=call, tool=tool), Ask | Refuse | None)
             if isinstance(answer, Refuse):
                 return answer
             strictest = strictest or answer
@@ -284,7 +286,7 @@ class Plugins:
         named = "before_post"
         for hook in self.hooks[named] if channel is None else self._hooks_at(named, channel):
             async with self._limited(hook):
-                post = await hook(turn=turn, post=post) or post
+                post = _checked(await hook(turn=turn, post=post), Post | None) or post
         return post
 
     async def after_turn(self, turn: TurnRecord) -> list[Fact]:
@@ -292,7 +294,7 @@ class Plugins:
         found = list[Fact]()
         for hook in self.hooks["after_turn"]:
             async with self._limited(hook):
-                found += await hook(turn=turn)
+                found += [_checked(one, Fact) for one in await hook(turn=turn) if dump_fact(one)]
         return found
 
     async def notify(self, notice: Notice) -> None:
@@ -340,7 +342,8 @@ class Plugins:
     async def _judge(self, hook: Hook, routed: Routed, so_far: Decision) -> Decision | None:
         decided: list[Decision | None] = [None]
         async with self._limited(hook):
-            decided.append(await hook(routed=routed, so_far=so_far))
+            decision = await hook(routed=routed, so_far=so_far)
+            decided.append(_checked(decision, Decision | None))
         return decided[-1]
 
     def take_facts(self, hook: Hook, entries: Sequence[LogEntry]) -> None:
@@ -356,23 +359,32 @@ class Plugins:
 
     @contextlib.contextmanager
     def guard(self, plugin: str, hook: str) -> Iterator[None]:
-        """Log and count an exception, and go on. StoreError goes through, unless the database does
-        not understand what the plugin asks.
+        """Log and count an exception, and go on. A cancellation goes through, and StoreError unless
+        the database does not understand what the plugin asks.
         """
         try:
             yield
-        except Exception as error:
-            if isinstance(error, StoreError) and not isinstance(error.__cause__, StatementRefused):
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancellation(error) or (
+                isinstance(error, StoreError) and not isinstance(error.__cause__, StatementRefused)
+            ):
                 raise
             logger.exception("plugin %s has failed in %s", plugin, hook)
             self.record_failure(plugin, hook, error)
 
-    def record_failure(self, plugin: str, hook: str, error: Exception) -> None:
+    def record_failure(self, plugin: str, hook: str, error: BaseException) -> None:
         """Count a failure that was logged, and tell it."""
         self._failures.labels(plugin, hook).inc()
         text = f"{hook} has failed: {type(error).__name__}; the log of the gateway says more"
         self.problems[plugin] = PluginProblem(plugin=plugin, text=text, hook=hook)
         self.on_problem(self.problems[plugin])
+
+
+def _checked(answer: ResultT, kind: type[ResultT] | UnionType) -> ResultT:
+    """Return the answer of a hook. Raises TypeError if it is of another type."""
+    if not isinstance(answer, kind):
+        raise TypeError(f"it returns {type(answer).__name__}")
+    return answer
 
 
 def _check_part(part: object) -> None:

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter
 
+from channels.aio import is_cancellation
 from channels.base import CanCompleteCommands, CommandCompletion
 from gateway.access.limits import UsageLimiter
 from gateway.access.policy import AccessDecision, Routed, decide
@@ -386,7 +387,9 @@ class CommandDispatcher:
                     call, sub=parsed.sub.name if parsed.sub else "", arguments=parsed.arguments
                 )
                 return await handler(call, self._context)
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancellation(error):
+                raise
             # A bug, or an unreadable store: the stream goes on, and the sender is answered.
             reference = answer_key(call.command)[:8]
             of = f" of plugin {handling.plugin}" if handling.plugin else ""

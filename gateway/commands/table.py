@@ -164,6 +164,10 @@ def _bind_command(one: CommandDefinition, plugin: type[Plugin]) -> CommandDefini
                 if (value := given[arg.name]) is not None or arg.name not in defaults
             },
         )
+        if not isinstance(answer, str | CommandEffect):
+            raise TypeError(
+                f"it returns {type(answer).__name__}, neither a text nor a CommandEffect"
+            )
         return done(answer) if isinstance(answer, str) else answer
 
     parameters = signature(method).parameters.values()

@@ -41,6 +41,7 @@ from agent.signals import (
     TurnEnded,
 )
 from agent.turn import build_prefix_request
+from channels.aio import is_cancellation
 from gateway.cluster.cluster import agent_lease
 from gateway.config.loader import ConfigError
 from gateway.config.models import AgentConfig, Settings
@@ -382,7 +383,9 @@ class Agent:
             )
         except StoreError:
             raise  # without its log the gateway cannot go on
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if is_cancellation(error):
+                raise
             # A bug: ended here, or the same messages would end the process at every start.
             logger.exception("a turn in %s broke", place)
             reason = f"internal error: {type(error).__name__}"
@@ -399,7 +402,9 @@ class Agent:
                         ended = await self._dreams.take_turn(context, handle)
         except StoreError:
             raise
-        except Exception:  # a bug, and no reason to stop
+        except (Exception, asyncio.CancelledError) as error:  # a bug, and no reason to stop
+            if is_cancellation(error):
+                raise
             logger.exception("%s: a dream broke", self.id)
             ended = replace(ended, yielded=False, failed=True)
         await self._finish_turn(ended)

@@ -24,7 +24,7 @@ from agent.signals import MAX_TOLD_WAIT_S, BudgetSpent, DmnMode, TurnEnded
 from agent.tokens.counter import estimate_tokens
 from agent.turn import take_turn
 from agent.turn_context import TurnHost, TurnOutcome, build_first_request, usable_tokens
-from channels.aio import run_to_completion
+from channels.aio import is_cancellation, run_to_completion
 from gateway.access.limits import Payers
 from gateway.context import compaction
 from gateway.context.conversation import (
@@ -210,8 +210,9 @@ class TurnRunner:
                 return outcome
         except TurnInterrupted:
             return turn.progress.current
-        except asyncio.CancelledError:
-            await self._record_parked(turn)
+        except asyncio.CancelledError as error:
+            if is_cancellation(error):
+                await self._record_parked(turn)
             raise
         finally:
             if turn.slow_task is not None:

@@ -30,7 +30,7 @@ from functools import partial
 from importlib import import_module
 from typing import Final, Literal, Protocol
 
-from channels.aio import Backoff, with_timeout
+from channels.aio import Backoff, is_cancellation, with_timeout
 from channels.base import CanApplyConfig, Channel, ChannelConfig, Denied
 from gateway.cluster.cluster import CHANNEL_PREFIX, LeaseName
 from gateway.config.loader import ConfigError
@@ -543,7 +543,7 @@ class ChannelSupervisor:
         assert run.channel is not None
         try:
             await run.channel.run(partial(self._receive, run))
-            return
+            raise RuntimeError("run has returned")  # noqa: TRY301 - as any error of the adapter
         except Denied as error:  # the others go on
             now_s = self._clock.monotonic()
             run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
@@ -566,7 +566,12 @@ class ChannelSupervisor:
             self._report_trouble(run, "refused", refusal, error.reason)
         except StoreError:
             raise  # without its log the gateway cannot go on
-        except Exception as error:  # a bug in the adapter: the others go on
+        except (
+            Exception,
+            asyncio.CancelledError,
+        ) as error:  # a bug in the adapter: the others go on
+            if is_cancellation(error):
+                raise
             delay_s = run.backoff.next_delay_s(self._clock.monotonic() - begun_s, self._random())
             reason = f"internal error: {type(error).__name__}"
             logger.exception("%s broke; next attempt in %.0f s", name, delay_s)

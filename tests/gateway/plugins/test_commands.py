@@ -64,6 +64,10 @@ class Dice(Plugin):
     async def list_games(self, _call: CommandCall) -> str:
         raise RuntimeError("lost")
 
+    @command("forget", "Forget the answer.")
+    async def forget(self, _call: CommandCall) -> str:
+        return None  # type: ignore[return-value]  # it is the fault
+
 
 ACCESS = {"dm": "open", "roles": {"owner": ["console:olga"]}, "rates": UNHURRIED}
 
@@ -105,6 +109,13 @@ async def test_commands_are_answered_audited_and_refused_as_built_in_ones(
     assert "games of plugin dice" in broke
     reference = broke.rpartition(" ")[2].rstrip(")")
     assert any(one.endswith(f"{reference}.") for one in answers[4:])
+
+
+async def test_a_command_without_an_answer_is_answered_as_a_broken_one(tmp_path: Path) -> None:
+    with use_plugins(Dice):
+        async with Gateway(settings(tmp_path), Script()) as gateway:
+            assert "error" in await gateway.ask("!forget")
+            assert await gateway.ask("!roll")
 
 
 def test_arguments_come_from_the_signature() -> None:

@@ -259,43 +259,50 @@ async def test_a_plugin_posts_by_itself_once_for_each_key(tmp_path: Path) -> Non
 class Broken(Plugin):
     name = "broken"
     watches = (TurnRecord,)
+    error: ClassVar[type[BaseException]] = RuntimeError
 
     async def start(self) -> None:
-        raise RuntimeError("start")
+        raise self.error("start")
 
     async def run(self) -> None:
-        raise RuntimeError("run")
+        raise self.error("run")
 
     async def stop(self) -> None:
-        raise RuntimeError("stop")
+        raise self.error("stop")
 
     @hook
     async def judge(self) -> Decision | None:
-        raise RuntimeError("judge")
+        raise self.error("judge")
 
     @hook
     def on_facts(self) -> None:
-        raise RuntimeError("on_facts")
+        raise self.error("on_facts")
 
     @hook
     async def parts(self) -> Iterable[Part]:
-        raise RuntimeError("parts")
+        raise self.error("parts")
 
     @hook
     def on_progress(self) -> None:
-        raise RuntimeError("on_progress")
+        raise self.error("on_progress")
 
     @hook
     async def before_post(self) -> Post | None:
-        raise RuntimeError("before_post")
+        raise self.error("before_post")
 
     @hook
     async def after_turn(self) -> Iterable[Fact]:
-        raise RuntimeError("after_turn")
+        raise self.error("after_turn")
 
     @hook
     async def notify(self) -> None:
-        raise RuntimeError("notify")
+        raise self.error("notify")
+
+
+class Abandoned(Broken):
+    """Waits everywhere for work of its own that was cancelled."""
+
+    error = asyncio.CancelledError
 
 
 class Pager(Plugin):
@@ -307,13 +314,14 @@ class Pager(Plugin):
         self.paged.append(notice.text(None))
 
 
+@pytest.mark.parametrize("plugin", [Broken, Abandoned])
 async def test_a_plugin_that_fails_everywhere_costs_nobody_an_answer_and_is_told(
-    tmp_path: Path,
+    tmp_path: Path, plugin: type[Plugin]
 ) -> None:
     given = {"access": {"dm": "open", "roles": {"owner": ["console:olga"]}, "rates": UNHURRIED}}
     (tmp_path / "reverie.yaml").write_text(json.dumps(WRITTEN | given))
     Pager.paged.clear()
-    with use_plugins(Broken, Pager):
+    with use_plugins(plugin, Pager):
         async with Gateway(read_config(tmp_path, {}).settings, Script()) as gateway:
             await gateway.say("hello", sender="olga")
             await gateway.say("hello")
@@ -452,6 +460,43 @@ async def test_strictest_answer_about_a_call_counts(
     assert refused.rule == "the door is locked"
 
 
+class Mistyped(Plugin):
+    """Returns the wrong types."""
+
+    name = "mistyped"
+    answer: ClassVar[Any] = "text"
+
+    @hook
+    async def judge(self) -> Decision | None:
+        return self.answer  # type: ignore[no-any-return]  # it is the fault, as below
+
+    @hook
+    async def skills(self) -> str:
+        return 7  # type: ignore[return-value]
+
+    @hook
+    async def before_call(self) -> Ask | Refuse | None:
+        return self.answer  # type: ignore[no-any-return]
+
+    @hook
+    async def before_post(self) -> Post | None:
+        return self.answer  # type: ignore[no-any-return]
+
+    @hook
+    async def after_turn(self) -> Iterable[Fact]:
+        return self.answer  # type: ignore[no-any-return]
+
+
+async def test_an_answer_of_the_wrong_type_counts_as_a_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with use_plugins(Dice, Mistyped):
+        async with Gateway(settings(tmp_path), ROLLS) as gateway:
+            assert "the plugin mistyped has failed" in await gateway.ask("throw it")
+    for name in ("judge", "skills", "before_call", "before_post", "after_turn"):
+        assert f"plugin mistyped has failed in {name}" in caplog.messages
+
+
 class BrokenTools(Plugin):
     """Fails beside its tools, and in them."""
 
@@ -477,6 +522,10 @@ class BrokenTools(Plugin):
     async def query(self, _context: ToolContext) -> str:
         return str(await self.context.gateway.store.rows("SELECT nonsense FROM nowhere"))
 
+    @tool("Wait for work that was cancelled.", effect=OWN)
+    async def wait(self, _context: ToolContext) -> str:
+        raise asyncio.CancelledError
+
     @tool("Return what is no text.", effect=OWN)
     async def number(self, _context: ToolContext) -> str:
         return 7  # type: ignore[return-value]  # it is the fault
@@ -494,6 +543,16 @@ async def test_tools_of_a_plugin_that_fail_cost_their_own_calls_alone(tmp_path: 
             answer = next(one for one in gateway.sent() if "looked" in one)
     assert "looked" in answer
     assert answer.count("internal error") == 2
+
+
+async def test_a_tool_whose_own_work_was_cancelled_leaves_nobody_without_an_answer(
+    tmp_path: Path,
+) -> None:
+    with use_plugins(BrokenTools):
+        script = Script(rules=(ScriptRule(match="throw", calls=(("wait", "{}"),)),))
+        async with Gateway(settings(tmp_path), script) as gateway:
+            assert await gateway.ask("throw it")
+            assert "again" in await gateway.ask("again")
 
 
 class Grows(Plugin):

@@ -232,6 +232,7 @@ class Moody:
             try:
                 await asyncio.wait({running, self.thrown_off}, return_when=asyncio.FIRST_COMPLETED)
                 self.thrown_off.result()
+                return
             finally:
                 running.cancel()
                 await asyncio.gather(running, return_exceptions=True)
@@ -302,12 +303,21 @@ async def test_a_refused_channel_is_tried_again_and_owners_are_told_once_of_both
         assert it.told[1:] == ["moody works again."]
 
 
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (lambda ended: ended.set_exception(KeyError("a bug")), "KeyError"),
+        (lambda ended: ended.cancel(), "CancelledError"),
+        (lambda ended: ended.set_result(None), "RuntimeError"),
+    ],
+    ids=["raises", "waits for cancelled work", "returns"],
+)
 async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(
-    tmp_path: Path,
+    tmp_path: Path, end: Callable[[asyncio.Future[None]], object], error: str
 ) -> None:
     channel, clock = Moody(), ManualClock()
     async with moody(tmp_path, channel, clock) as it:
-        channel.thrown_off.set_exception(KeyError("a bug"))
+        end(channel.thrown_off)
         await until(lambda: it.stats.snapshot().channels[0].state != "up")
         await asyncio.sleep(0.01)
         assert channel.runs == 1
@@ -315,7 +325,7 @@ async def test_a_bug_in_an_adapter_begins_that_channel_anew_and_owners_are_told(
         await until(lambda: it.stats.snapshot().channels[0].state == "up")
         assert channel.runs == 2
         broke = (
-            "moody stopped because of an error (internal error: KeyError). I start it again; "
+            f"moody stopped because of an error (internal error: {error}). I start it again; "
             "my log says more."
         )
         assert it.told == [broke, "moody works again."]
