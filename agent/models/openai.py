@@ -241,21 +241,17 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
         pieces.append(encode_json({"role": "system", "content": _to_content(head, dialect)}))
         head = []
     conversation, form = append_suffix(request), f"{model} {dialect}"
-    loop = find_tool_loop_start(conversation)
-    for index, message in enumerate(conversation):
+    loop, known = find_tool_loop_start(conversation), 0
+    if not head and not marks:  # all but the newest messages are known
+        wires = [one.wire.get(form) for one in conversation[: min(loop, len(conversation) - 1)]]
+        known = wires.index(None) if None in wires else len(wires)
+        pieces += filter(None, wires[:known])
+    for index, message in enumerate(conversation[known:], known):
         lifetime = marks.get(("said", index)) if marks else None
         is_fixed = not head and lifetime is None and index < loop
         written = message.wire.get(form) if is_fixed else None
         if written is None:
-            if (  # the most frequent case, which all dialects but these write alike
-                is_fixed
-                and not dialect.takes_breakpoints
-                and not dialect.wants_thinking
-                and len(message.parts) == 1
-                and isinstance(only := message.parts[0], TextPart)
-            ):
-                rendered: list[Json] = [{"role": message.role, "content": only.text}]
-            elif message.role == "assistant":
+            if message.role == "assistant":
                 thinking = thinking_fields(message, model, dialect, in_loop=index >= loop)
                 rendered = [_assistant_message(message, model, dialect) | thinking]
             else:

@@ -165,7 +165,7 @@ class HistoryView:
         """Estimated."""
         return estimate_tokens(self.head) if self.head else 0
 
-    @property
+    @cached_property
     def tokens(self) -> int:
         """Estimated size of the whole view."""
         return self.head_tokens + sum([turn.tokens for turn in self.turns])
@@ -222,9 +222,10 @@ class HistoryView:
         """Return the sizes for the planner. `written`: time of the newest journal entry of this
         place.
         """
-        if written is None:
-            return [turn.sizes for turn in self.turns]
-        return [replace(turn.sizes, is_in_journal=turn.at <= written) for turn in self.turns]
+        return [
+            replace(turn.sizes, is_in_journal=turn.at <= written) if written else turn.sizes
+            for turn in self.turns
+        ]
 
     def with_fold(self, folded: ViewFolded, seq: Seq) -> "HistoryView":
         """Return the view after a fold, whose log position is `seq`."""
@@ -240,7 +241,15 @@ class HistoryView:
                 newest = HistoryTurn.from_record(
                     entry.seq, entry.fact, entry.at, simple=simple, inner=inner
                 )
-                return replace(self, turns=(*self.turns, newest))
+                longer = replace(self, turns=(*self.turns, newest))
+                # What is known of the shorter view is not worked out again: a turn costs the same
+                # however long the view is.
+                vars(longer).update(
+                    label=self.label | newest.record.label,
+                    tokens=self.tokens + newest.tokens,
+                    is_plain=self.is_plain and not (newest.raw.steps or newest.record.media),
+                )
+                return longer
             case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
                 return self.with_fold(entry.fact, entry.seq)
             case _:
