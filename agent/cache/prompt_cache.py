@@ -50,6 +50,7 @@ from agent.models.base import (
 from agent.tokens.counter import (
     RATIO_BOUNDS,
     RequestMeter,
+    count_heuristically,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import BlockUsage, RequestUsage, Usage
@@ -295,17 +296,16 @@ class PromptCache:
             at_s=planned.sent_at_s,
         )
 
-    def finish(self, planned: PlannedRequest, end: StreamEnd) -> StreamEnd:
-        """Record a complete answer, and return its end with the account: the bill against the
-        plan.
+    def finish(self, planned: PlannedRequest, end: StreamEnd, text: str = "") -> StreamEnd:
+        """Record a complete answer, `text`, and return its end with the account: the bill against
+        the plan. Where the provider tells no usage it is estimated, so that budgets hold.
         """
         self.is_failing = False
-        if (
-            end.usage == Usage() and end.stop_reason == "length"
-        ):  # it was broken off before the usage came
-            asked = planned.request.max_output_tokens
+        if end.usage == Usage():
+            is_cut = end.stop_reason == "length"
+            output = planned.request.max_output_tokens if is_cut else count_heuristically(text)
             end = replace(
-                end, usage=Usage(input_tokens=planned.estimate.tokens, output_tokens=asked)
+                end, usage=Usage(input_tokens=planned.estimate.tokens, output_tokens=output)
             )
         usage = self.bound_usage(planned, end.usage)
         planned.billed_tokens = usage.prompt_tokens

@@ -480,7 +480,8 @@ class _Attempt:
         if self._sent is None:
             return self._end
         cache, planned = self._sent
-        return cache.finish(planned, self._end)
+        arguments = [call.arguments for call in self.calls]
+        return cache.finish(planned, self._end, "".join([self.text, *arguments]))
 
     def accounts(self) -> tuple[RequestUsage, ...]:
         """Return the account of what is billed although it broke off. Empty: nothing is."""

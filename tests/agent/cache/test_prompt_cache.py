@@ -190,6 +190,13 @@ async def test_of_a_server_without_a_cache_nothing_is_expected_until_a_bill_name
     assert missed == [False, True, *[False] * 4, True]
 
 
+async def test_what_a_provider_does_not_bill_is_estimated(automatic: Bench) -> None:
+    automatic.api.then(Answer(text="word " * 70, usage={}))
+    usage = (await automatic.ask(request("irc/#a", "hello " * 900))).usage
+    assert usage.input_tokens > 1_000
+    assert usage.output_tokens == 100
+
+
 async def test_what_holds_for_now_is_part_of_the_account_and_never_read(bench: Bench) -> None:
     told = replace(request("irc/#a", "hello"), now="Answer in one line.")
     await bench.ask(told)
