@@ -158,7 +158,7 @@ class ProviderSettings(ConfigSection):
     """Name of the kind of provider."""
     timeout: Duration = DEFAULT_TIMEOUT_S
     """Seconds of silence, before the first byte or between bytes, after which an answer counts as
-    cut. Not 0."""
+    cut. Not 0. Left out: 120, or `first_token` if that is longer."""
     first_token: Duration = 60.0
     """Seconds until the first token of an answer, over all tries; then the next of `fallbacks`. 0:
     no limit."""
@@ -223,12 +223,13 @@ class ProviderSettings(ConfigSection):
         window = config.context_tokens or known.context_tokens
         output = min(known.output_tokens, max(1, int(window * ANSWER_SHARE)))
         leaks, sees = config.leaks, config.sees
+        silent_s = 0.0 if "timeout" in self.model_fields_set else self.first_token
         return ModelOptions(
             name=name,
             model=model,
             context_tokens=window,
             max_output_tokens=config.max_output_tokens or output,
-            timeout_s=self.timeout,
+            timeout_s=max(self.timeout, silent_s),
             takes_images=known.takes_images if sees is None else sees,
             may_leak_calls=known.may_leak_calls if leaks is None else leaks,
         )

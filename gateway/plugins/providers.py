@@ -191,6 +191,15 @@ class OpenAIConfig(_ChatCompletionsConfig):
     kind: Literal["openai"]
     base_url: ProviderUrl = "https://api.openai.com/v1"
     """Any server with chat completions, with `/v1` or without."""
+    first_token: Duration = 60.0
+    """As elsewhere. Left out where `base_url` begins with `http:`: 300, as for kind llamacpp."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _wait_for_slow_machines(cls, value: object) -> object:
+        if not isinstance(value, dict) or not str(value.get("base_url")).startswith("http:"):
+            return value
+        return {"first_token": 300.0, **value}
 
     @property
     def is_unknown_server(self) -> bool:

@@ -44,6 +44,23 @@ def build(
 
 
 @pytest.mark.parametrize(
+    ("written", "waits"),
+    [
+        ({"kind": "openai"}, (60, 120)),
+        ({"kind": "openai", "base_url": "http://127.0.0.1:11434"}, (300, 300)),
+        ({"kind": "openai", "base_url": "http://127.0.0.1:11434", "timeout": "20s"}, (300, 20)),
+        ({"kind": "llamacpp", "first_token": "10m"}, (600, 600)),
+    ],
+)
+def test_how_long_a_server_may_be_silent_before_it_answers(
+    written: dict[str, Any], waits: tuple[float, float]
+) -> None:
+    provider = parse_provider(written)
+    options = provider.options("main", ModelConfig(provider="p", name="m"))
+    assert (provider.first_token, options["timeout_s"]) == waits
+
+
+@pytest.mark.parametrize(
     ("provider", "name", "label", "family", "limits"),
     [
         (
