@@ -11,7 +11,7 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,16 +22,11 @@ from gateway.core.text_safety import escape_unprintable
 
 if TYPE_CHECKING:
     from gateway.config.models import OpsConfig, Settings
-    from gateway.store import StoreLocation, StoreReader
 
 BAD_USAGE = 2
 """Exit code: bad usage or configuration; nothing was done."""
 _USAGE = FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError
 """What whoever called names: a path that is not there, is taken, or is not theirs."""
-
-
-Where = Literal["config", "maybe config", "config or store", "config, store or file"]
-"""What a command is told of the gateway that it is about."""
 
 
 def add_command(
@@ -40,12 +35,11 @@ def add_command(
     text: str,
     handler: Callable[[argparse.Namespace], int],
     *,
-    where: Where,
-    as_json: bool = False,
+    where: Literal["config", "maybe config", "config or store"],
 ) -> argparse.ArgumentParser:
     """Add a command to a command line: see `fill_command`."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=text, description=text)
-    fill_command(parser, handler, where=where, as_json=as_json)
+    fill_command(parser, handler, where=where)
     return parser
 
 
@@ -53,10 +47,9 @@ def fill_command(
     parser: argparse.ArgumentParser,
     handler: Callable[[argparse.Namespace], int],
     *,
-    where: Where,
-    as_json: bool = False,
+    where: Literal["config", "maybe config", "config or store"],
 ) -> None:
-    """Add `--config`, `--store` and `--json` to a command, as far as it has them, and its handler.
+    """Add `--config` and, if it can do without, `--store` to a command, and its handler.
 
     The parsed namespace carries the handler as `handler(args) -> int`. Where it needs a
     configuration, `args.config` is set when the handler is called.
@@ -67,8 +60,6 @@ def fill_command(
         either = parser.add_mutually_exclusive_group()
         either.add_argument("--store", type=Path, metavar="PATH", help="the store's file")
         add_config(either, "that names the store ")
-    if as_json:
-        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
     def handle(args: argparse.Namespace) -> int:
         if where != "maybe config" and not (
@@ -168,45 +159,9 @@ def build_redactor(directory: Path | None) -> Redactor:
     return Redactor(collect_secrets(loaded.settings, loaded.resolved_values))
 
 
-def resolve_store(args: argparse.Namespace) -> "StoreLocation":
-    """Return where the store is. Exits if the configuration cannot be used."""
-    from gateway.store import store_location  # noqa: PLC0415 - see above
-
-    path: Path | None = args.store
-    return store_location(load_settings(args.config).store) if path is None else path
-
-
 def print_json(value: object) -> None:
     """Print one line of ASCII: safe on every terminal."""
     sys.stdout.write(json.dumps(value) + "\n")
-
-
-def run_with_reader(
-    command: str,
-    args: argparse.Namespace,
-    run: "Callable[[StoreReader], Coroutine[Any, Any, None]]",
-) -> int:
-    """Run a command with a reader of the store. Return 0, or 2 after printing the reason to
-    stderr.
-    """
-    import asyncio  # noqa: PLC0415 - see above
-
-    from gateway.store import Store, StoreError  # noqa: PLC0415 - as above
-
-    async def opened() -> None:
-        async with await Store.open_readonly(resolve_store(args)) as reader:
-            await run(reader)
-            sys.stdout.flush()
-
-    try:
-        asyncio.run(opened())
-    except BrokenPipeError:
-        drop_output()
-    except KeyboardInterrupt:  # the usual end of `tail -f`
-        pass
-    except (StoreError, OSError) as error:
-        return report_failure(command, error)
-    return 0
 
 
 def drop_output() -> None:

@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -17,18 +17,21 @@ from typing import Any, TextIO
 from gateway.command_line import (
     add_command,
     build_redactor,
+    drop_output,
+    load_settings,
     report_failure,
-    resolve_store,
-    run_with_reader,
 )
 from gateway.core.facts import fact_kinds
 from gateway.core.logging import show_progress
 from gateway.core.redaction import Redactor
 from gateway.store import (
     LogRow,
+    Store,
     StoreError,
+    StoreLocation,
     StoreReader,
     rebuild,
+    store_location,
 )
 from gateway.store.archive import read_rows, row_to_line, whole_since
 from gateway.store.format import format_entry
@@ -46,7 +49,7 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
         return add_command(commands, name, text, handler, where="config or store")
 
     text = "print entries, oldest first"
-    show = add_command(commands, "show", text, log_show_command, where="config, store or file")
+    show = add_command(commands, "show", text, log_show_command, where="config or store")
     text = "a file of an old month beside the store (STORE.2026-03.jsonl.gz), in place of the log"
     show.add_argument("file", nargs="?", type=Path, metavar="FILE", help=text)
     show.add_argument("--conversation", metavar="X", help="only this one, e.g. irc.libera/#python")
@@ -98,7 +101,7 @@ def log_show_command(args: argparse.Namespace) -> int:
             after, limit = args.after or 0, max(0, last)
             write(await reader.entry_rows(after=after, limit=limit, newest=True, **chosen))
 
-    return run_with_reader("log", args, run)
+    return _run(args, run)
 
 
 def _show_file(args: argparse.Namespace, last: int | None) -> int:
@@ -118,6 +121,28 @@ def _show_file(args: argparse.Namespace, last: int | None) -> int:
     except StoreError as error:
         return report_failure("log", error)
     return 0
+
+
+def _run(args: argparse.Namespace, run: Callable[[StoreReader], Coroutine[Any, Any, None]]) -> int:
+    async def opened() -> None:
+        async with await Store.open_readonly(_find_store(args)) as reader:
+            await run(reader)
+            sys.stdout.flush()
+
+    try:
+        asyncio.run(opened())
+    except BrokenPipeError:
+        drop_output()
+    except KeyboardInterrupt:  # the usual end of `tail -f`
+        pass
+    except (StoreError, OSError) as error:
+        return report_failure("log", error)
+    return 0
+
+
+def _find_store(args: argparse.Namespace) -> StoreLocation:
+    path: Path | None = args.store
+    return store_location(load_settings(args.config).store) if path is None else path
 
 
 async def _tell_beginning(reader: StoreReader) -> None:
@@ -141,7 +166,7 @@ def log_tail_command(args: argparse.Namespace) -> int:
             await asyncio.sleep(0.25)
             position = await _write_from(reader, position, write)
 
-    return run_with_reader("log", args, run)
+    return _run(args, run)
 
 
 def log_export_command(args: argparse.Namespace) -> int:
@@ -163,14 +188,14 @@ def log_export_command(args: argparse.Namespace) -> int:
 
             await _write_from(reader, 0, write)
 
-    return run_with_reader("log", args, run)
+    return _run(args, run)
 
 
 def log_rebuild_command(args: argparse.Namespace) -> int:
     """Handle `log rebuild`."""
     try:
         tell = show_progress("replaying the log", "entries")
-        differences = asyncio.run(rebuild(resolve_store(args), progress=tell))
+        differences = asyncio.run(rebuild(_find_store(args), progress=tell))
     except StoreError as error:
         return report_failure("log", error)
     for one in differences:

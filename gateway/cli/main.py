@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final
 
 from channels.aio import cancel_and_wait
@@ -28,18 +27,16 @@ from gateway.command_line import (
     add_command,
     add_process_name,
     build_redactor,
-    default_config,
     load_settings,
     report_failure,
 )
-from gateway.config.loader import ConfigError, ConfigFiles, read_config
+from gateway.config.loader import ConfigError, ConfigFiles
 from gateway.config.models import BudgetsConfig, Settings
 from gateway.core.logging import LOG_FORMATS, secure_standard_streams, start_logging
 from gateway.core.name_clash import find_name_clashes
 from gateway.core.process_files import default_process_name
 from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
-from gateway.plugin import Plugin
 from gateway.store import StoreError, store_location
 
 DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
@@ -47,8 +44,6 @@ DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
 again. See `BAD_USAGE`."""
 
 MAX_PORT: Final = 65_535
-READ_LIMIT_S: Final = 5.0
-"""Longest wait for the configuration before the command of a plugin, in seconds."""
 STARTUP_S = 3.0
 """Seconds after the start when everything permanent is in memory: libraries, settings,
 connections."""
@@ -70,11 +65,9 @@ def main(argv: list[str] | None = None) -> int:
         return report_failure(called, ValueError(gone))
     if called == "ctl":
         return run_ctl(line)
-    plugin = None
     if called not in commands.choices or called == "completion":
         modules = [module for module, names in _COMMAND_GROUPS.items() if called in names]
-        plugin = None if modules else _find_plugin(called)
-        is_here = not called or modules or plugin is not None or called in commands.choices
+        is_here = not called or modules or called in commands.choices or _is_of_plugin(called)
         if not is_here and called in operator_commands():
             return run_ctl(argv)
         _add_commands(commands, called, modules)
@@ -83,8 +76,6 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if called == "completion":
         return _print_completion(parser, commands, args.shell)
-    if plugin is not None and _is_off(plugin, args):
-        return report_failure(called, ValueError(f"the plugin {plugin.name} is off (plugins.off)"))
     code: int = args.handler(args)
     return code
 
@@ -158,10 +149,10 @@ _COMMAND_GROUPS: Final = {
 """Commands of each module. Only that of the called command is imported; all for `--help`."""
 
 
-def _find_plugin(command: str) -> type[Plugin] | None:
+def _is_of_plugin(command: str) -> bool:
     from gateway.plugins import find_plugins  # noqa: PLC0415 - the other commands start faster without it
 
-    return next((one for one in find_plugins().classes if command in one.subcommands), None)
+    return any(command in one.subcommands for one in find_plugins().classes)
 
 
 def _add_commands(commands: Any, called: str, modules: Collection[str]) -> None:  # noqa: ANN401 - as above
@@ -186,24 +177,6 @@ def _add_commands(commands: Any, called: str, modules: Collection[str]) -> None:
                     print(f"plugin {plugin.name}: its commands fail: {error}", file=sys.stderr)
                     if name == called:
                         raise SystemExit(FAILED) from None
-
-
-def _is_off(plugin: type[Plugin], args: argparse.Namespace) -> bool:
-    """Return whether the configuration that a command is given, or would find, turns its plugin
-    off. What is wrong with it, or hangs, is told by the command.
-    """
-    from gateway.core.findings import run_in_thread  # noqa: PLC0415 - as above
-    from gateway.plugins import find_plugins  # noqa: PLC0415 - as above
-
-    async def read_off(directory: Path) -> bool:
-        async with asyncio.timeout(READ_LIMIT_S):
-            found = await run_in_thread(lambda: read_config(directory, os.environ, needs=()))
-        return plugin not in find_plugins().without(found.settings.plugins.off)
-
-    with contextlib.suppress(ConfigError, OSError):
-        if directory := getattr(args, "config", None) or default_config():
-            return asyncio.run(read_off(directory))
-    return False
 
 
 def _check_config(args: argparse.Namespace) -> int:

@@ -291,7 +291,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add those of `reverie doctor`. Exit codes: 0 nothing is bad; 1 something is; 2 bad usage or
     no configuration; 3 nothing is bad, but some checks could not look.
     """
-    fill_command(parser, _run, where="config", as_json=True)
+    fill_command(parser, _run, where="config")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.add_argument(
         "--offline", action="store_true", help="make no connections to other machines"
     )

@@ -776,19 +776,6 @@ def test_subcommands_are_commands_of_the_shell(capsys: pytest.CaptureFixture[str
         assert re.search(r"scores +Show points", capsys.readouterr().out)
 
 
-def test_subcommand_of_a_plugin_that_is_off_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with use_plugins(Scores, Dice):
-        for off, code in (("scores", 2), ("dice", 0)):
-            written = WRITTEN | {"plugins": {"off": [off]}}
-            (tmp_path / "reverie.yaml").write_text(json.dumps(written))
-            assert main(["scores", "--config", str(tmp_path), "ann"]) == code
-    told = capsys.readouterr()
-    assert told.err == "reverie scores: the plugin scores is off (plugins.off)\n"
-    assert told.out == "ann has 17 points\n"
-
-
 @pytest.mark.system
 def test_a_panel_of_a_plugin_shows_its_rows_in_the_dashboard(tmp_path: Path) -> None:
     with use_plugins(Scores):
