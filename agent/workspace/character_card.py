@@ -33,8 +33,6 @@ MAX_CARD_FILE_BYTES = 16_000_000
 MAX_NAME_CHARS = 100
 MAX_FIELD_CHARS = 50_000
 """Limit of one field, before macros: far more than is used of a whole card."""
-MAX_LORE_ENTRIES = 1_000
-"""Limit of entries of a character book that are read."""
 CARD_SPECS = ("chara_card_v2", "chara_card_v3")
 
 
@@ -145,7 +143,7 @@ def _iter_lore(book: object, name: str) -> Iterator[str]:
             order if isinstance(order := entry.get("insertion_order"), int) else 0,
             _replace_macros(entry["content"], name),
         )
-        for entry in entries[:MAX_LORE_ENTRIES]
+        for entry in entries[:1_000]
         if isinstance(entry, dict)
         and entry.get("enabled") is not False
         and entry.get("constant") is True

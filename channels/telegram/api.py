@@ -186,8 +186,6 @@ _NO_POSTING: Final = {
 telegram-bot-api/Client.cpp and td/telegram/MessagesManager.cpp), and what people can do about
 it."""
 _CONNECT_S, _POOL_S = 10.0, 5.0
-UNKNOWN_BUTTON_TEXT = "I do not know this button."
-"""Shown briefly to a person who tapped a button that is not ours."""
 
 ResultT = TypeVar("ResultT")
 
@@ -269,7 +267,9 @@ class TelegramApi:
         async def answer(tap: str) -> None:
             # Created inside, so that a cancellation before the start leaves no coroutine without an
             # await.
-            await self.await_call(self.bot.answer_callback_query(tap, text=UNKNOWN_BUTTON_TEXT))
+            await self.await_call(
+                self.bot.answer_callback_query(tap, text="I do not know this button.")
+            )
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2.0):

@@ -100,8 +100,6 @@ from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.telegram")
 _CLOSE_TIMEOUT_S = 0.5
-ROOM_CHECK_INTERVAL_S = 600.0
-"""Seconds between two checks of the configured chats."""
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and "
     "[links](url); headings become bold, tables become code blocks."
@@ -133,8 +131,6 @@ _MENU_TIMEOUT_S = 5.0
 """Receiving starts only after the menus are set."""
 _MAX_COMMANDS, _MAX_SUMMARY_CHARS = 100, 256
 """https://core.telegram.org/bots/api#setmycommands and #botcommand."""
-_MAX_CHATS: Final = 100
-"""People with a menu of their own."""
 _ROLE_ORDER: Final = ("blocked", "guest", "member", "admin", "owner")
 
 Role = Literal["owner", "admin", "member", "guest"]
@@ -213,7 +209,7 @@ class CommandMenus:
             menu = build_menu(self._specs, role, direct=True)
             if sender.id.isascii() and sender.id.isdigit() and menu != guest_menu:
                 wanted.setdefault(int(sender.id), role)
-        self._wanted = dict(list(wanted.items())[:_MAX_CHATS])
+        self._wanted = dict(list(wanted.items())[:100])
         await self.sync()
 
     async def sync(self) -> None:
@@ -465,7 +461,7 @@ class TelegramChannel:
                     self._refusals[RoomId(room)] = (
                         f"the bot is {member.status}: add it to this chat" if gone else ""
                     )
-            await self._clock.sleep(ROOM_CHECK_INTERVAL_S)
+            await self._clock.sleep(600.0)
 
     async def _receive(self, receiver: TelegramReceiver) -> None:
         if self._config.webhook is None:

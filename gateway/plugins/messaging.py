@@ -89,8 +89,6 @@ MAX_REASON_CHARS: Final = 300
 MAX_ATTENDS_PER_HOUR: Final = 6
 """Turns of one room that the inner conversation has taken within an hour. Its people could
 otherwise keep it talking, and people of other rooms make it."""
-_SEARCHED_LINES: Final = 20
-"""Newest lines of a chat that are searched for the asker's."""
 _RELAY_WORDS: Final = frozenset(
     [
         "answers",
@@ -323,9 +321,7 @@ class Messaging(Plugin):
         were told and answer with it: by a reply, or right behind it. Raises StoreError.
         """
         chat, asking = context.at.conversation, {one.id for one in context.requesters}
-        lines = await self._store.newest_entries(
-            _SEARCHED_LINES, kinds=MESSAGE_KINDS, conversation=chat
-        )
+        lines = await self._store.newest_entries(20, kinds=MESSAGE_KINDS, conversation=chat)
         for line in reversed(lines):
             message = line.fact
             if not isinstance(message, Message) or message.sender.id not in asking:

@@ -95,8 +95,6 @@ _OtherPlace = Annotated[
 BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
 MAX_PEOPLE: Final = 50
 _ANYBODY_LABEL: Final = Label("guest")
-_MAX_LATELY: Final = 200
-"""Messages that are searched for speakers."""
 _PAGE_ENTRIES: Final = 100
 _MAX_PAGES: Final = 5
 """Pages that are read: entries that may not be shown must not hide others."""
@@ -286,7 +284,7 @@ class RoomReader(Plugin):
 
     async def _render_recent_speakers(self, at: Address, context: ToolContext) -> str:
         lately = await self._store.newest_entries(
-            _MAX_LATELY, kinds=MESSAGE_KINDS, conversation=at.conversation
+            200, kinds=MESSAGE_KINDS, conversation=at.conversation
         )
         spoke = dict[str, tuple[Sender, datetime]]()
         for one in reversed(lately):

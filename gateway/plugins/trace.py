@@ -57,8 +57,6 @@ _URGENCIES: Final = {
     URGENT: "urgent",
 }
 _MAX_LISTED: Final = 20
-_MAX_ATTEMPTS: Final = 200
-"""Attempts at deliveries after a post that are searched for its own."""
 _LATE_S: Final = 60.0
 """Time between the saying of a message and its entry from which it came late."""
 FIRST_LOOKED_AT_BY = (
@@ -445,7 +443,7 @@ async def _explain_delivery(
             f"the {word} (entry {queued.seq}) is {ended.fact.state} (entry {ended.seq}){reason}"
         ]
     parts = await reader.newest_entries(
-        _MAX_ATTEMPTS, after=queued.seq, kinds=["part"], conversation=queued.conversation
+        200, after=queued.seq, kinds=["part"], conversation=queued.conversation
     )
     failed = [
         one.fact.reason

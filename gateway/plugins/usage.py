@@ -24,8 +24,6 @@ MAX_TURNS_READ = 2_000
 _PAGE = 200
 LEDGER_COLUMNS = ("tokens", "read", "write 5m", "write 1h", "uncached")
 SHARING_RULE = "each message that a turn was told bears an equal share of all that the turn cost"
-RECENT_REQUESTS: Final = 50
-"""Requests of a conversation that are searched for a cache miss."""
 MONTH_DAYS: Final = 30
 DEFAULT_REQUESTS: Final = 10
 SummedBy = Literal["conversation", "room", "sender", "day", "agent", "model"]
@@ -46,7 +44,7 @@ class UsageReports(Plugin):
     async def show_cache(self, call: CommandCall) -> str:
         store, here = self.context.gateway.store, call.command.at.conversation
         lines = [await self._render_spending(_("Here today"), self._day(), here)]
-        recent = await newest_requests(store, RECENT_REQUESTS, here)
+        recent = await newest_requests(store, 50, here)
         if missed := [one for one in recent if one.account.missed]:
             last = missed[-1]
             lines.append(

@@ -66,8 +66,6 @@ _MAX_SUMS_BYTES: Final = 64 << 20
 """Enough for about 400,000 files."""
 _DAMAGED: Final = "it is cut off or damaged: copy it again, or take an earlier one"
 _FOREIGN: Final = "no reverie made this; do not use it"
-_STAGING: Final = ".restoring"
-"""Directory beside each place, for what will be moved there."""
 _SQLITE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
 """Files of SQLite beside the store. Those of another store would be taken for this one's
 (https://www.sqlite.org/howtocorrupt.html).
@@ -389,7 +387,7 @@ class _Places:
     def _stage(self, target: Path) -> Path:
         if target not in self.staged:
             _check_empty(target)
-            staged = target.parent / _STAGING / target.name
+            staged = target.parent / ".restoring" / target.name
             if staged.parent not in {one.parent for one in self.staged.values()}:
                 shutil.rmtree(staged.parent, ignore_errors=True)  # left by a kill
             _make_directory(staged.parent)

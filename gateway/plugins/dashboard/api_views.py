@@ -89,8 +89,6 @@ MAX_MODES: Final = 2_000
 """Most mode changes of one answer; the newest are kept."""
 MAX_HOURLY_BUCKETS: Final = 72
 """Hours up to which buckets are hours; beyond, buckets are days."""
-NAMES_READ: Final = 1_000
-"""Newest messages in which the names of people are looked for."""
 PLUGIN_TIMEOUT_S: Final = 2.0
 """Seconds for a plugin to tell what waits there; its failure keeps back nothing of others."""
 MAX_TEXT_CHARS: Final = 16_000
@@ -378,7 +376,7 @@ class Api:
         found, names = await reader.spending_sums(key, since=since), dict[str, str]()
         if by == "person":
             names = {one.person: one.name for one in self.gateway.roster.roles}
-            for entry in await reader.newest_entries(NAMES_READ, kinds=MESSAGE_KINDS):
+            for entry in await reader.newest_entries(1_000, kinds=MESSAGE_KINDS):
                 if isinstance(entry.fact, Message):
                     sender = entry.fact.sender
                     names[person_key(entry.fact.at.channel, sender.id)] = sender.name

@@ -41,11 +41,7 @@ from gateway.stream.media import prepare_image
 
 MAX_CONCURRENT_SEARCHES: Final = 2
 """Searches of an agent at once: threads are few, and others (host names, images) need them, too."""
-DEFAULT_LINES: Final = 2_000
-"""Lines read at once without a `limit`."""
 MAX_LINES: Final = 10_000
-MAX_CONTEXT_LINES: Final = 20
-"""Limit of lines on each side of a match."""
 MAX_PATTERN_CHARS: Final = 500
 MAX_NAMES: Final = 10
 """Files that are named of those that were brought back."""
@@ -98,7 +94,7 @@ class Files(Plugin):
         *,
         path: Annotated[str, Field(description="E.g. notes/today.md.")],
         offset: Annotated[int, Field(ge=1, description="First line.")] = 1,
-        limit: Annotated[int, Field(ge=1, le=MAX_LINES, description="Most lines.")] = DEFAULT_LINES,
+        limit: Annotated[int, Field(ge=1, le=MAX_LINES, description="Most lines.")] = 2_000,
     ) -> ToolOutput:
         area, parts = (await self.context.files.view(context, path)).find_file(path)
         name = area.name(parts)
@@ -245,9 +241,7 @@ class Files(Plugin):
             str, Field(max_length=MAX_PATTERN_CHARS, description="Only these files, e.g. `*.md`.")
         ] = "",
         ignore_case: bool = False,
-        context: Annotated[
-            int, Field(ge=0, le=MAX_CONTEXT_LINES, description="Lines around each match.")
-        ] = 0,
+        context: Annotated[int, Field(ge=0, le=20, description="Lines around each match.")] = 0,
     ) -> ToolOutput:
         view = await self.context.files.view(turn, path)
         if path.rstrip("/") == FILES_PREFIX:

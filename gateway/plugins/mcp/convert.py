@@ -108,8 +108,6 @@ def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
 
 
 MAX_SCHEMA_BYTES: Final = 8_192
-MAX_ARGUMENT_TEXT_CHARS: Final = 300
-"""Characters of the description of one argument."""
 
 _PROPERTY_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 """What Anthropic accepts."""
@@ -175,7 +173,7 @@ def _keep_known(node: object) -> object:
             if not all(map(_PROPERTY_NAME.fullmatch, value)):
                 raise ValueError("the name of an argument has more than letters, digits and _.-")
         elif key == "description" and isinstance(value, str):
-            kept[key] = sanitize_text(value, MAX_ARGUMENT_TEXT_CHARS)
+            kept[key] = sanitize_text(value, 300)
         elif key in ("enum", "const", "required"):
             text = json.dumps(
                 value, ensure_ascii=False, allow_nan=False

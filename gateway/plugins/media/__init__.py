@@ -47,12 +47,8 @@ logger = logging.getLogger("reverie.media")
 
 MAX_TRANSCRIBED_VOICES: Final = 4
 """Newest voice notes transcribed for one turn, one after the other."""
-MAX_OUTPUT_BYTES: Final = 16 * MAX_TRANSCRIPT_CHARS
-"""Longer output ends the command."""
 MAX_DOCUMENTS: Final = 4
 """Newest documents addressed to the agent of which one turn is told the beginning."""
-MAX_DOCUMENT_CHARS: Final = 4_000
-"""Characters of that beginning."""
 _PAGES: Final = re.compile(r"(\d+) pages?")
 EXTRACT_PROGRAM: Final = Path(__file__).with_name("extract.py")
 MAX_EXTRACT_BYTES: Final = 14_000_000
@@ -139,7 +135,7 @@ class Media(Plugin):
             else None
         )
         chars, handle = len(found.text), document_handle(seq, place)
-        beginning = found.text[:MAX_DOCUMENT_CHARS]
+        beginning = found.text[:4_000]
         if not beginning:
             note = "no text in it"
         elif chars > len(beginning) or found.cut:
@@ -224,7 +220,7 @@ async def transcribe(command: Sequence[str], file: Path, *, timeout_s: float) ->
             argv,
             env=select_environment(*SYSTEM_VARIABLES),
             time_s=timeout_s,
-            max_bytes=MAX_OUTPUT_BYTES,
+            max_bytes=16 * MAX_TRANSCRIPT_CHARS,
             cwd=file.parent,
         )
     except ProgramNotStarted as reason:

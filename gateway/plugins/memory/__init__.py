@@ -86,8 +86,6 @@ NOT_ALLOWED: Final = (
 DEFAULT_ENTRIES: Final = 5
 MAX_NOTES: Final = 20
 MAX_NOTE_CHARS: Final = 300
-MAX_ROWS: Final = 100
-"""Notes in the panel of the journal."""
 MAX_ENTRIES: Final = 500
 """Entries of MEMORY.md of an agent in the panel."""
 EDIT_PATH: Final = "/api/plugins/memory/edit"
@@ -423,7 +421,7 @@ class Memory(Plugin):
     @route("GET", "journal", panel="Journal")
     async def list_notes(self) -> list[dict[str, object]]:
         """Return the newest notes of all agents, the newest first."""
-        page = await self._store.newest_entries(MAX_ROWS, kinds=["noted"])
+        page = await self._store.newest_entries(100, kinds=["noted"])
         gone = await self._store.forgotten_notes([one.seq for one in page])
         return [
             {

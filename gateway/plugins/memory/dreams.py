@@ -57,8 +57,6 @@ from gateway.stream.attention import InternalIntake
 from gateway.stream.handle import GatewayHandle
 
 _PAGE: Final = 200
-_MAX_PENDING_NOTES: Final = 1_000
-"""Newest notes that are searched for pending ones."""
 _MAX_PENDING_CHARS: Final = 8_000
 """Characters of pending notes shown at once; a note is shown whole or not at all."""
 
@@ -283,7 +281,7 @@ async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
     """Return an agent's newest notes that wait for an owner's approval, oldest first. Raises
     StoreError.
     """
-    found = await store.newest_entries(_MAX_PENDING_NOTES, kinds=["noted"])
+    found = await store.newest_entries(1_000, kinds=["noted"])
     forgotten = await store.forgotten_notes([one.seq for one in found])
     approved = {seq for dream in await load_dreams(store, agent) for seq in dream.fact.notes}
     notes = [

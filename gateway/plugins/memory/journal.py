@@ -47,10 +47,6 @@ from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.notes")
 
-MAX_COUNTED_NOTES: Final = 1_000
-"""Newest notes that are searched for material for a dream."""
-TAIL_BYTES: Final = 4_000_000
-"""Part at the end of a journal that is read."""
 MAX_JOURNAL_BYTES: Final = 64_000_000
 """Size of a journal from which notes can be removed: more than years of notes."""
 _PAGE: Final = 200
@@ -85,7 +81,7 @@ class JournalStore:
         """Count the notes since the last dream of an agent that is led here from now on, and bring
         into its journal what is missing there. Raises StoreError; disk errors are logged.
         """
-        found = await self._store.newest_entries(MAX_COUNTED_NOTES, kinds=["noted"])
+        found = await self._store.newest_entries(1_000, kinds=["noted"])
         dream = await find_newest_dream(self._store, agent)
         upto = dream.fact.upto if dream is not None else 0
         forgotten = await self._store.forgotten_notes([one.seq for one in found])
@@ -270,4 +266,4 @@ def _remove_note_from_file(path: Path, note: str) -> None:
 
 def _read_end(path: Path) -> str:
     content = read_private(path, most=MAX_JOURNAL_BYTES) or b""
-    return content[-TAIL_BYTES:].decode("utf-8", "replace")
+    return content[-4_000_000:].decode("utf-8", "replace")

@@ -37,8 +37,6 @@ MAX_PENDING_CODES: Final = 500
 give way before it was used. One more replaces the oldest of the person who has the most, so nobody
 is kept out.
 """
-_MAX_WRITTEN_CHARS: Final = 100
-"""Longest text that is read as a code."""
 REQUEST_LETTERS: Final = "".join(char for char in CODE_ALPHABET.lower() if char not in "dk")
 """Letters of a request's name. Without `d` and `k`: text after `pwd` or `key` is taken for a
 secret."""
@@ -107,7 +105,7 @@ def reserve_request(held: set[str], request: CodeIssued, effect: CommandEffect) 
 
 def normalize_code(written: str) -> str:
     """Return a written code without case, white space, dashes and marks around it."""
-    wide = unicodedata.normalize("NFKC", written[:_MAX_WRITTEN_CHARS]).upper()
+    wide = unicodedata.normalize("NFKC", written[:100]).upper()
     return "".join(char for char in wide if char.isalnum())
 
 

@@ -57,8 +57,6 @@ get it."""
 _HELP_COMMANDS: Final = frozenset({"help", "commands", "start", "about", "whoami"})
 _WILDCARDS: Final = frozenset("*?")
 """A mask with one of these would match other people too."""
-_LINK_SUBCOMMANDS: Final = frozenset({"start", "list", "remove"})
-"""First arguments of `link` that are no code."""
 
 
 Notice = tuple[Post, CommandEffect | None]
@@ -255,7 +253,7 @@ def _parse_link_code(event: Notification) -> str:
     first, _sep, rest = event.args.strip().partition(" ")
     if first.lower() == "code":
         return rest.strip()
-    return "" if first.lower() in _LINK_SUBCOMMANDS else event.args.strip()
+    return "" if first.lower() in {"start", "list", "remove"} else event.args.strip()
 
 
 def _asks_for_help(event: Notification) -> bool:

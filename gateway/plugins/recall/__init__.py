@@ -73,8 +73,6 @@ _SEARCH_PAGES: Final = 10
 """Pages that are searched: entries that may not be shown here must not hide others."""
 _MAX_UNREAD: Final = 50
 
-MAX_RECALL_LINES: Final = 10
-"""Newest lines that ambient recall uses as its query."""
 PREFETCH_S: Final = 2.0
 """Time after which the turn goes on without what the prefetch command says."""
 
@@ -154,7 +152,7 @@ class Recall(Plugin):
         `ToolContext.visibility`. Raises only cancellation: whatever fails or takes too long is left
         out.
         """
-        lines = [one.line.text for one in turn.lines if not one.line.event][-MAX_RECALL_LINES:]
+        lines = [one.line.text for one in turn.lines if not one.line.event][-10:]
         if turn.is_plain or not lines or self._tokens <= RECALL_HEADER_TOKENS:
             return []
         name = turn.context.agent.lower()

@@ -22,8 +22,6 @@ from gateway.core.text_safety import escape_unprintable
 
 DONE, FAILED, BAD_USAGE, UNCHECKED = 0, 1, 2, 3
 """Exit codes."""
-BACK: Final = "back"
-"""Answer with which a person begins again."""
 LATER, NONE = "later", "none"
 QUESTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "platforms": (
@@ -400,7 +398,7 @@ class Respondent:
                 words = input(f"{text}: ")
             if not sys.stdin.isatty():
                 sys.stdout.write("\n")
-            if words.strip().lower() == BACK:
+            if words.strip().lower() == "back":
                 raise BeginAgain
             try:
                 return read(words)
