@@ -586,7 +586,7 @@ class Reminders(Plugin):
         if _find_excess(fact, role, await find_pending(self._store)):
             text = _("You may have no more reminders, or none so often. To drop one: {command}.")
             return refuse(text.format(command=f"`{call.prefix}remind list`"))
-        words = _("I will remind you:") + "\n" + self._format_reminder(fact)
+        words = _("I will remind you:") + self._format_reminder(fact).removeprefix("-")
         return done(words, EffectFact(fact, fact.home, key))
 
     @command("intentions drop", "Have me drop one: yours, or any for an admin.", private=False)
