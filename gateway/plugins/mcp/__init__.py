@@ -31,7 +31,7 @@ from channels.aio import with_timeout
 from gateway.core.events import PostButton
 from gateway.core.facts import PluginFact
 from gateway.core.frozen import frozen
-from gateway.core.i18n import _
+from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES, Role
 from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code
 from gateway.core.tool import Tool
@@ -46,6 +46,8 @@ logger = logging.getLogger("reverie.mcp")
 
 SETTLE_S: Final = 5.0
 """Longest wait of turns for servers that are starting, from the first turn on."""
+AWAY_S: Final = 600.0
+"""Seconds after which owners are told of a server that is down."""
 CODE_CHARS: Final = 8
 
 
@@ -148,6 +150,7 @@ class Mcp(Plugin):
                 chance=self.chance,
                 media=context.media,
                 admit=self.admit,
+                report=self._tell_outage,
             )
             for name, one in sorted(config.items())
         ]
@@ -185,6 +188,23 @@ class Mcp(Plugin):
         with contextlib.suppress(TimeoutError):
             await with_timeout(
                 self._clock, left_s, asyncio.gather(*(one.settled.wait() for one in self.servers))
+            )
+
+    def _tell_outage(self, server: McpServerClient) -> None:
+        """Tell owners of a server that stays down, and that it is back."""
+        tell, name, reason = self.context.gateway.notices.tell, server.name, server.reason
+        if server.state == "up":
+            back = N_("The MCP server `{server}` works again.")
+            tell(f"mcp:{name}:", lambda _to: _(back).format(server=name), "ends")
+        elif self._clock.monotonic() - server.down_since_s >= AWAY_S:
+            away = N_(
+                "The MCP server `{server}` does not run: {reason}. Its tools fail until it is "
+                "back. I keep trying, and tell you then."
+            )
+            tell(
+                f"mcp:{name}:down",
+                lambda _to: _(away).format(server=name, reason=inline_code(reason, PLACE_CHARS)),
+                "begins",
             )
 
     def states(self) -> Sequence[str]:

@@ -63,10 +63,12 @@ class McpServerClient:
         chance: Callable[[], float],
         media: MediaStore | None = None,
         admit: Callable[[str, McpToolMap], McpToolMap] = lambda _, tools: tools,
+        report: Callable[["McpServerClient"], None] = lambda _: None,
     ) -> None:
         """`servers`: the names of all. `media` None: images are only described in words.
 
-        `admit`: returns those of a server's tools that may be used.
+        `admit`: returns those of a server's tools that may be used. `report`: called when it is up,
+        and after each connection and each try.
         """
         self.name = name
         self.config = config
@@ -79,7 +81,9 @@ class McpServerClient:
         self.clock = clock
         self._random = chance
         self._media = media
-        self._admit = admit
+        self._admit, self._report = admit, report
+        self.down_since_s = clock.monotonic()
+        """When it went down, or was started, on the clock's `monotonic`."""
         self._offered_tools: McpToolMap = {}
         """All tools that it offers, approved or not."""
         self.state: Literal["starting", "up", "down", "off"] = "starting"
@@ -152,6 +156,7 @@ class McpServerClient:
                 self._connection, self.state, self.reason = connection, "up", ""
                 self._up.set()
                 self.settled.set()
+                self._report(self)
                 logger.info("MCP server %s is up, with %d tools", self.name, len(self.tools))
                 await asyncio.wait([running])
             if running.done():
@@ -164,8 +169,10 @@ class McpServerClient:
         # Once, however long it stays down.
         level = logging.DEBUG if self.state == "down" else logging.WARNING
         logger.log(level, "MCP server %s is down: %s", self.name, why)
-        self.state, self.reason = "down", why
-        return 0.0 if since is None else self.clock.monotonic() - since
+        now_s, self.state, self.reason = self.clock.monotonic(), "down", why
+        self.down_since_s = self.down_since_s if since is None else now_s
+        self._report(self)
+        return 0.0 if since is None else now_s - since
 
     def drop_connection(self, connection: "McpConnection") -> None:
         """Make no further calls by this connection, which is over."""

@@ -216,19 +216,20 @@ async def test_a_server_that_cannot_bear_to_be_asked_what_it_speaks_is_not_asked
 
 
 async def test_a_program_that_is_not_there(
-    caplog: pytest.LogCaptureFixture, clock: ManualClock
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, clock: ManualClock
 ) -> None:
-    """Attempts are further and further apart, and the operator is told once."""
+    """Attempts are further and further apart, and owners are told once, and of its end."""
+    program = tmp_path / "server"
     caplog.set_level(logging.DEBUG)
 
     def down() -> list[str]:
         return [line for line in logged(caplog) if "is down" in line]
 
-    async with town({"none": {"command": ["/nowhere/at-all", "--token=hush"]}}, clock=clock) as at:
+    async with town({"none": {"command": [str(program), "--token=hush"]}}, clock=clock) as at:
         (state,) = at.plugin.servers
         assert (state.state, state.reason) == (
             "down",
-            "/nowhere/at-all cannot be started: No such file or directory",
+            f"{program} cannot be started: No such file or directory",
         )
         async with asyncio.timeout(120):
             while len(down()) < 20:
@@ -236,6 +237,14 @@ async def test_a_program_that_is_not_there(
                 clock.advance(60)
                 while len(down()) == tries:
                     await asyncio.sleep(0.01)
+                assert len(at.owners.told) == (tries >= 10), "not of a few minutes"
+            program.write_text(f"#!/bin/sh\nexec {sys.executable} {RAW} '{{}}'\n")
+            program.chmod(0o700)
+            clock.advance(60)
+            await at.until("up")
+    began, ended = at.owners.texts
+    assert "`none` does not run" in began
+    assert "`none` works again" in ended
     assert len(logged(caplog, logging.WARNING)) == 1
     assert len(down()) == 20, "one attempt for each pause"
     assert "hush" not in caplog.text
