@@ -78,7 +78,8 @@ _NO_CREDIT = re.compile(
     r"|PerDay",  # Google, of a quota
     re.IGNORECASE,
 )
-_NO_MODEL = re.compile(r"model_not_found", re.IGNORECASE)
+_NOT_SET_UP = re.compile(r"model_not_found|requires --jinja", re.IGNORECASE)
+"""Matches an unknown model, and llama.cpp that was started without its templates."""
 _SPOILED = re.compile(r"tool_use_failed", re.IGNORECASE)
 """Matches Groq's 400 for a call that its model wrote badly: the next one is another one
 (console.groq.com/docs/tool-use)."""
@@ -212,7 +213,7 @@ def _classify_error(status: int, body: _ErrorBody, *, where: str, secret: str) -
     if _REQUEST_ID.fullmatch(body.request_id) and not (secret and secret in body.request_id):
         reason = f"{reason} ({body.request_id})"
     searched = " ".join((message, *body.codes))
-    if _NO_CREDIT.search(searched) or _NO_MODEL.search(searched):
+    if _NO_CREDIT.search(searched) or _NOT_SET_UP.search(searched):
         return ModelUnusable(reason)
     if status == 413 or (status in {400, 422, 500} and _OVERFLOW.search(searched)):  # noqa: PLR2004 - HTTP's own number
         return PromptTooLong(reason)

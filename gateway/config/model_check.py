@@ -15,6 +15,7 @@ from dataclasses import field, replace
 from typing import Final
 
 from agent.cache.prices import Price, PriceTable
+from agent.models.adapt import adapt_request
 from agent.models.base import (
     ModelBusy,
     ModelError,
@@ -37,6 +38,7 @@ from gateway.core.events import Usage
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, ok
 from gateway.core.frozen import frozen
 from gateway.core.net_probe import probe_url
+from gateway.core.tool_spec import ToolSpec
 
 _MAX_NAMED: Final = 8
 _WINDOW_KEYS: Final = (
@@ -203,7 +205,8 @@ async def probe_model(
     """Ask the model for one token. Takes 20 s at most; raises nothing but CancelledError.
 
     Returns also the context window that the provider states, None: it does not. It costs as much as
-    a prompt of ten tokens. `keys`: names of the model and of its provider in the configuration.
+    a prompt of some hundred tokens. `keys`: names of the model and of its provider in the
+    configuration.
     """
     found, listed = FindingCollector(where, [provider.secret]), ModelListing(has_answered=False)
     price = prices.find(config.name or "", provider=provider.kind)
@@ -229,6 +232,12 @@ _UNREAD_FAMILIES: Final = re.compile(r"kimi|deepseek|glm|gpt[-_]oss", re.IGNOREC
 """Matches names of models whose own form of calls `agent.models.leaks` does not read."""
 
 
+_TOOL: Final = ToolSpec(
+    name="look", description="Looks.", schema='{"type":"object","properties":{}}'
+)
+"""Goes with the question: some servers take none, or only with an option, and turns have them."""
+
+
 async def _ask(
     config: ModelConfig, provider: ProviderSettings, keys: tuple[str, str], text: str
 ) -> Usage:
@@ -241,15 +250,19 @@ async def _ask(
     build_model(key, {key: single}, {source: provider}, SystemClock(), made=built)
     conversation = (ModelMessage(role="user", parts=(TextPart(text=text),)),)
     request = ModelRequest(
-        blocks=(), conversation=conversation, max_output_tokens=1, shared_key="probe"
+        blocks=(),
+        conversation=conversation,
+        tools=(_TOOL,),
+        max_output_tokens=1,
+        shared_key="probe",
     )
-    usage = Usage()
+    usage, model = Usage(), built[key].model
     try:
-        async with contextlib.aclosing(built[key].model.stream(request)) as chunks:
+        async with contextlib.aclosing(model.stream(adapt_request(request, model))) as chunks:
             async for chunk in chunks:
                 usage = chunk.usage if isinstance(chunk, StreamEnd) else usage
     finally:
-        await built[key].model.aclose()
+        await model.aclose()
     return usage
 
 

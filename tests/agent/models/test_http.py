@@ -81,6 +81,11 @@ def test_a_prompt_that_a_router_moderates_is_refused_and_no_key_is_wrong() -> No
     assert error.caused_by_prompt
 
 
+def test_a_server_that_was_started_in_the_wrong_way_is_not_waited_for() -> None:
+    body = b'{"error": {"code": 500, "message": "tools param requires --jinja flag"}}'
+    assert isinstance(error_from_response(500, {}, body, where="x", secret=""), ModelUnusable)
+
+
 def test_a_call_that_came_out_wrong_is_asked_for_again() -> None:
     body = b'{"error": {"message": "Failed to call a function.", "code": "tool_use_failed"}}'
     assert isinstance(error_from_response(400, {}, body, where="x", secret=""), ModelBusy)

@@ -113,6 +113,14 @@ async def test_why_a_model_does_not_answer(
     sound(seen, KEY)
 
 
+async def test_a_server_that_takes_no_tools_is_found(api: ModelApi) -> None:
+    said = "tools param requires --jinja flag"
+    api.rule = lambda body: said if body.get("tools") else None
+    seen = await probe(provider(api.url, "llamacpp"))
+    assert levels(seen)["model.answer"] == "bad"
+    assert any(said in one.what for one in seen)
+
+
 async def test_what_gemini_says_is_known_from_its_details() -> None:
     listed: list[dict[str, Any]] = [{"id": "gemini-3.5-flash", "max_input_tokens": 1_048_576}]
     async with GeminiApi() as api:
