@@ -31,7 +31,7 @@ from channels.aio import with_timeout
 from gateway.core.events import PostButton
 from gateway.core.facts import PluginFact
 from gateway.core.frozen import frozen
-from gateway.core.i18n import N_, _
+from gateway.core.i18n import _
 from gateway.core.identity import ADMIN_ROLES, Role
 from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code
 from gateway.core.tool import Tool
@@ -192,18 +192,21 @@ class Mcp(Plugin):
 
     def _tell_outage(self, server: McpServerClient) -> None:
         """Tell owners of a server that stays down, and that it is back."""
-        tell, name, reason = self.context.gateway.notices.tell, server.name, server.reason
+        tell, name = self.context.gateway.notices.tell, server.name
+        reason = inline_code(server.reason, PLACE_CHARS)
         if server.state == "up":
-            back = N_("The MCP server `{server}` works again.")
-            tell(f"mcp:{name}:", lambda _to: _(back).format(server=name), "ends")
-        elif self._clock.monotonic() - server.down_since_s >= AWAY_S:
-            away = N_(
-                "The MCP server `{server}` does not run: {reason}. Its tools fail until it is "
-                "back. I keep trying, and tell you then."
+            tell(
+                f"mcp:{name}:",
+                lambda _to: _("The MCP server `{server}` works again.").format(server=name),
+                "ends",
             )
+        elif self._clock.monotonic() - server.down_since_s >= AWAY_S:
             tell(
                 f"mcp:{name}:down",
-                lambda _to: _(away).format(server=name, reason=inline_code(reason, PLACE_CHARS)),
+                lambda _to: _(
+                    "The MCP server `{server}` does not run: {reason}. Its tools fail until it is "
+                    "back. I keep trying, and tell you then."
+                ).format(server=name, reason=reason),
                 "begins",
             )
 
