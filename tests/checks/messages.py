@@ -53,6 +53,7 @@ FOR_OTHERS = frozenset(
         "The gateway is not running. ",  # on the operator's terminal
         "This takes effect at its next start.",
         "This is its saved state.",
+        "It says that it only reads.",  # part of the definition that is approved
         # for the model
         "Not done, because {}: do not try it again, but say what it would have been for.",
         "The code, or the id of the request or room, as in list.",  # of the command table
