@@ -575,11 +575,12 @@ class ChatCompletionResponse:
         return {"reasoning_content" if self._hands_back else "reasoning": text} if text else {}
 
     def _add_call(self, piece: _ToolCallDelta) -> None:
-        # Some servers leave the index out: then an id begins a call, and a piece without one
-        # continues the last call.
+        # Some servers leave the index out: then an id or a name begins a call, and a piece without
+        # them continues the last call.
         index = piece.index
         if index is None:
-            index = len(self.calls) if piece.id or not self.calls else max(self.calls)
+            begins = piece.id or piece.name or not self.calls
+            index = len(self.calls) if begins else max(self.calls)
         call = self.calls.setdefault(
             self._index_map.get(index, index), _PartialToolCall(id="", name="")
         )

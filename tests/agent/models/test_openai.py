@@ -296,6 +296,7 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
         '{"id":"x","function":{"name":"a","arguments":"{"}}',
         '{"function":{"arguments":"}"}}',
         '{"id":"y","function":{"name":"b","arguments":null}}',
+        '{"id":"","function":{"name":"c","arguments":"{}"}}',
     ):
         incoming.add_chunk(
             ChatCompletionChunk.model_validate_json(
@@ -308,6 +309,7 @@ def test_calls_without_index_or_id_as_some_servers_send_them() -> None:
     assert incoming.tool_calls(()) == [
         ToolCall(id="x", name="a", arguments="{}"),
         ToolCall(id="y", name="b", arguments="{}"),
+        ToolCall(id="call_2", name="c", arguments="{}"),
     ]
     assert incoming.build_end().stop_reason == "tools"
     nameless = ChatCompletionResponse(model="m")
