@@ -454,11 +454,6 @@ class _ChatDelta(BaseModel):
     reasoning_details: object | None = None
 
 
-class _ChatChoice(BaseModel):
-    delta: _ChatDelta | None = None
-    finish_reason: str | None = None
-
-
 class _ChatUsage(BaseModel):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -467,11 +462,19 @@ class _ChatUsage(BaseModel):
         validation_alias=AliasChoices(
             AliasPath("prompt_tokens_details", "cached_tokens"),
             "prompt_cache_hit_tokens",  # DeepSeek's own name
+            "cached_tokens",  # Kimi's (platform.kimi.ai/docs/api/chat)
         ),
     )
     cache_write_tokens: int | None = Field(
         None, validation_alias=AliasPath("prompt_tokens_details", "cache_write_tokens")
     )
+
+
+class _ChatChoice(BaseModel):
+    delta: _ChatDelta | None = None
+    finish_reason: str | None = None
+    usage: _ChatUsage | None = None
+    """Kimi has it here, in the last chunk."""
 
 
 class _LlamaCppTimings(BaseModel):
@@ -528,8 +531,8 @@ class ChatCompletionResponse:
         """Process one chunk. Return its text."""
         self.new_thinking = ""
         self._model = chunk.model or self._model
-        if chunk.usage is not None:
-            self._usage = _usage_from_chat(chunk.usage)
+        for usage in (chunk.usage, *[choice.usage for choice in chunk.choices or []]):
+            self._usage = self._usage if usage is None else _usage_from_chat(usage)
         if (timings := chunk.timings) is not None:
             self._timed_usage = Usage(
                 input_tokens=timings.prompt_n,

@@ -224,6 +224,15 @@ async def test_usage_does_not_overlap(told: dict[str, object], expected: Usage) 
         assert end(await ask(model)).usage == expected
 
 
+def test_usage_in_the_last_choice_as_kimi_tells_it() -> None:
+    incoming = ChatCompletionResponse(model="kimi-k2")
+    told = {"prompt_tokens": 100, "completion_tokens": 7, "cached_tokens": 60}
+    choice = {"delta": {}, "finish_reason": "stop", "usage": told}
+    incoming.add_chunk(ChatCompletionChunk.model_validate({"choices": [choice]}))
+    usage = incoming.build_end().usage
+    assert usage == Usage(input_tokens=40, cache_read_tokens=60, output_tokens=7)
+
+
 @pytest.mark.parametrize(
     ("told", "stop"),
     [
