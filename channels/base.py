@@ -766,12 +766,10 @@ class SendError(Exception):
 class Denied(SendError):
     """The platform refuses us, e.g. the credentials: stop this channel and inform the operator."""
 
-    def __init__(self, reason: str, *, retry_after_s: float = 0.0, may_pass: bool = False) -> None:
-        """`retry_after_s`: shortest time until another attempt. `may_pass`: it may end without the
-        operator's doing.
-        """
+    def __init__(self, reason: str, *, retry_after_s: float = 0.0) -> None:
+        """`retry_after_s`: shortest time until another attempt."""
         super().__init__(reason)
-        self.retry_after_s, self.may_pass = retry_after_s, may_pass
+        self.retry_after_s = retry_after_s
 
 
 class Unreachable(SendError):

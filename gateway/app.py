@@ -133,10 +133,6 @@ class ChannelUnavailable(Exception):
     """No gateway can run with the channels of the configuration. The text says what to change."""
 
 
-class NoChannelsLeft(Exception):
-    """Every channel was refused by its platform: there is nobody to talk to."""
-
-
 class ProcessRemoved(Exception):
     """The other processes of the gateway took this one for dead: another one has taken over what it
     did.
@@ -158,7 +154,6 @@ async def run(
     model: Model | None = None,
     live: LiveSettings | None = None,
     redactor: Redactor | None = None,
-    stays: bool = False,
     name: str = "",
 ) -> None:
     """Run the gateway until `stop` is set; then finish or park the work in progress, within ten
@@ -166,12 +161,11 @@ async def run(
 
     `channels` and `model`: used in place of the configured ones; the model is closed. `live`:
     settings that may change at run time. `redactor`: redactor with the configuration's secrets;
-    None: one is built from the settings. `stays`: go on trying although every channel was refused,
-    in place of `NoChannelsLeft`. `name`: of this one among processes that share a store; empty:
-    host and process id. Raises `StoreError` if the store cannot be opened or written,
-    `ChannelUnavailable`, `PriceTableError`, `NoChannelsLeft`, `StoreGivenUp`, `ProcessRemoved`. Any
-    other exception is a bug. On cancellation nothing is finished or parked: what was durable is
-    taken up at the next start.
+    None: one is built from the settings. `name`: of this one among processes that share a store;
+    empty: host and process id. Raises `StoreError` if the store cannot be opened or written,
+    `ChannelUnavailable`, `PriceTableError`, `StoreGivenUp`, `ProcessRemoved`. Any other exception
+    is a bug. On cancellation nothing is finished or parked: what was durable is taken up at the
+    next start.
     """
     clock, live = clock or SystemClock(), live or LiveSettings(settings)
     if channels is None:
@@ -210,8 +204,7 @@ async def run(
         )
         async with services as (gateway, tasks):
             with tasks.watch_failure() as failure:
-                # one of several goes on, whatever the channels that it holds
-                await gateway.serve(stop, failure, stays=stays or is_shared)
+                await gateway.serve(stop, failure)
 
 
 async def _join(
@@ -719,13 +712,11 @@ class GatewayServices:
             registry=registry,
         )
 
-    async def serve(
-        self, stop: asyncio.Event, failure: asyncio.Future[StoreError], *, stays: bool = False
-    ) -> None:
+    async def serve(self, stop: asyncio.Event, failure: asyncio.Future[StoreError]) -> None:
         """Start the services in the order of their dependencies, and stop them along the way of a
         message.
 
-        So work in progress can end. `failure`: see `StoreTasks.watch_failure`. `stays`: as `run`.
+        So work in progress can end. `failure`: see `StoreTasks.watch_failure`.
         """
         set_title_lookup(self.handle.places.titles.title)
         names = ", ".join(self.channels)
@@ -740,7 +731,7 @@ class GatewayServices:
             self.tasks.create_task(self._give_up_store(self.outages.given_up, 0.0)),
         ]
         try:
-            await self._start(background, stays=stays)
+            await self._start(background)
             await self._wait_until_stopped(stop, failure)
             if not failure.cancel():  # what fails from now on ends all at once
                 await self.outages.tell_failed(failure.result())
@@ -756,10 +747,6 @@ class GatewayServices:
             raise ProcessRemoved(REMOVED_TEXT)
         if self.outages.given_up.is_set():
             raise StoreGivenUp("the log could not be written for too long (store.exit_after)")
-        if not stop.is_set():
-            raise NoChannelsLeft(
-                "every channel was refused by its platform; the reasons are logged above"
-            )
 
     def _on_reloaded(self, result: ReloadResult) -> None:
         is_broken = bool(result.problems or result.read_error)
@@ -787,7 +774,7 @@ class GatewayServices:
         await self.presence.load(self.store)
         await self.mute.load()
 
-    async def _start(self, background: list[asyncio.Task[None]], *, stays: bool) -> None:
+    async def _start(self, background: list[asyncio.Task[None]]) -> None:
         self.store.outage_listeners.append(self.outages.on_outage)
         await self.load()
         start = self.tasks.create_task
@@ -828,7 +815,7 @@ class GatewayServices:
         await self.cluster.start(self, self._find_leases(self.live.settings))
         self.agents.start()
         background += map(start, self.plugins.works("run"))
-        self.supervisor.start(self.intake, stays=stays)
+        self.supervisor.start(self.intake)
         background.append(start(self._prepare_turns()))
         self.live.on_change(lambda new: partial(self.cluster.want, self._find_leases(new)))
 
@@ -881,12 +868,11 @@ class GatewayServices:
     async def _wait_until_stopped(
         self, stop: asyncio.Event, failure: asyncio.Future[StoreError]
     ) -> None:
-        """Return once it is set, no channel is left, or the log is given up or cannot be used."""
+        """Return once it is set, or the log is given up or cannot be used."""
         ends: list[Coroutine[None, None, object]] = [
             stop.wait(),
             self.outages.given_up.wait(),
             self.cluster.fenced.wait(),
-            self.supervisor.wait_until_all_refused(),
         ]
         waits: list[asyncio.Future[Any]] = [asyncio.create_task(one) for one in ends]
         try:

@@ -179,8 +179,8 @@ class IrcRegistration:
         """Process a line, and answer it.
 
         Raises Denied if going on is pointless or would be unauthenticated, and Unreachable if
-        another attempt is due at once. A failed login may pass (`Denied.may_pass`): while services
-        are away, servers refuse it, or offer no SASL.
+        another attempt is due at once. A failed login may pass: while services are away, servers
+        refuse it, or offer no SASL.
         """
         if line.command == "CAP":
             self._handle_cap(line)
@@ -206,7 +206,7 @@ class IrcRegistration:
                 self._connection.send_items("AUTHENTICATE", chunk)
         elif line.command in _SASL_FAILED:
             reason = f"SASL login failed: {' '.join(line.params[1:])} ({line.command})"
-            raise Denied(reason + LOGIN_REMEDY, may_pass=True)
+            raise Denied(reason + LOGIN_REMEDY)
         elif line.command == "903":
             if not exchange.is_server_proven:
                 raise Denied("SASL login failed: the server skipped its SCRAM proof")
@@ -222,8 +222,7 @@ class IrcRegistration:
             if self._exchange and not self._is_logged_in:
                 raise Denied(
                     "the server welcomed us without the SASL login that is configured (does it "
-                    "offer SASL?)",
-                    may_pass=True,
+                    "offer SASL?)"
                 )
             self.is_welcomed = True
             if line.param(0) not in {"", "*"}:
@@ -233,7 +232,7 @@ class IrcRegistration:
         self._tries += 1
         if self._tries > _MAX_NICK_TRIES:
             what = f"the server does not allow the nick {self._config.nick} and names like it"
-            raise Denied(f"{what}: {refusal}", may_pass=True)
+            raise Denied(f"{what}: {refusal}")
         short = self._config.nick if self._tries < 6 else self._config.nick[:6]  # noqa: PLR2004 - NICKLEN 9, RFC 1459
         self._connection.nick(short + "_" + (str(self._tries) if self._tries > 1 else ""))
 
@@ -301,9 +300,7 @@ class IrcRegistration:
             return
         name, mechanisms = self._exchange.mechanism, self.offered_caps.get("sasl")
         if mechanisms is None or (mechanisms and name not in mechanisms.upper().split(",")):
-            raise Denied(
-                f"the server does not offer SASL {name}; remove `sasl` or change it", may_pass=True
-            )
+            raise Denied(f"the server does not offer SASL {name}; remove `sasl` or change it")
         if "sasl" not in self._state.caps:
-            raise Denied("the server refused the sasl capability", may_pass=True)
+            raise Denied("the server refused the sasl capability")
         self._connection.send_items("AUTHENTICATE", name)

@@ -39,7 +39,7 @@ from gateway.core.redaction import Redactor
 from gateway.core.removed import find_removed
 from gateway.store import StoreError, store_location
 
-DONE, FAILED, TRY_AGAIN, REFUSED = 0, 1, os.EX_TEMPFAIL, os.EX_NOPERM
+DONE, FAILED, TRY_AGAIN = 0, 1, os.EX_TEMPFAIL
 """Exit codes: done; failed while running; the log was given up (75), so a supervisor should start
 again. See `BAD_USAGE`."""
 
@@ -113,13 +113,6 @@ def _build_parser() -> tuple[argparse.ArgumentParser, Any]:
         choices=LOG_FORMATS,
         default="auto",
         help="format of its own log (default auto: text on a terminal, else JSON)",
-    )
-    commands.choices["run"].add_argument(
-        "--stay",
-        action="store_true",
-        help="keep trying if every channel is refused, instead of exiting with code 77: for a "
-        "supervisor that starts "
-        "again whatever ends",
     )
     commands.add_parser("ctl", help=CTL_HELP, add_help=False)
     commands.add_parser(
@@ -251,16 +244,13 @@ async def _serve(
         )
     settled = asyncio.create_task(_end_start())
     try:
-        await app.run(settings, stop, live=live, redactor=redactor, stays=args.stay, name=name)
+        await app.run(settings, stop, live=live, redactor=redactor, name=name)
     except (ChannelUnavailable, ConfigError, PriceTableError) as error:
         logger.error("%s", error)  # noqa: TRY400 - the operator can fix it; a traceback does not help
         return BAD_USAGE
     except StoreError as error:
         logger.error("%s", error)  # noqa: TRY400 - as above
         return FAILED
-    except app.NoChannelsLeft as error:
-        logger.error("%s", error)  # noqa: TRY400 - as above
-        return REFUSED
     except (app.StoreGivenUp, app.ProcessRemoved) as error:
         logger.error("%s", error)  # noqa: TRY400 - as above
         return TRY_AGAIN

@@ -30,6 +30,7 @@ _REMOVED: Final[Mapping[str, str]] = {
         "`--role` is gone: each process does everything for the channels that it holds; "
         "leave it out."
     ),
+    "run --stay": "`--stay` is gone: `run` always goes on and tries again; leave it out.",
     "console --run": "`--run` is gone: start the gateway with `reverie run`, then the console.",
     "log why": "`log why` is gone: write `reverie why ENTRY`.",
     "why --store": _NAME_CONFIG,

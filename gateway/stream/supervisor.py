@@ -75,9 +75,8 @@ GOODBYE_S = 3.0
 """Real seconds after which a goodbye, which takes one, is broken off, so that nothing waits for it
 for ever."""
 REFUSED_RETRY_S = (60.0, 600.0)
-"""Seconds until a refused channel is tried again: the first time, and from then on."""
-REFUSALS_COUNT_S = 3600.0
-"""Seconds for which a refusal of a channel that was up makes the next delay longer."""
+"""Seconds until a refused channel is tried again: the first time, and at most. Each refusal of the
+last hour doubles them."""
 RESTART_TIMEOUT_S = 30.0
 """Seconds after which a restart is reported as not connected yet."""
 REMOVED_TEXT: Final = "it is no longer configured"
@@ -142,20 +141,12 @@ class ChannelRun:
     backoff: Backoff = field(default_factory=Backoff)
     refusal: str | None = None
     """Reason why its platform refuses it; None: not refused, or unknown."""
-    may_pass: bool = False
     refused_s: list[float] = field(default_factory=list)
     """Times of its latest refusals, monotonic seconds."""
     down_reason: str = ""
-    was_up: bool = False
-    """True if it was up since the gateway started."""
     is_up: bool = False
     emit_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while its events are processed."""
-
-    @property
-    def is_running(self) -> bool:
-        """It has a connection, or waits for the next one."""
-        return self.due_s < math.inf or (self.task is not None and not self.task.done())
 
 
 def decide(
@@ -238,22 +229,12 @@ class ChannelSupervisor:
         }
         self._running: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
-        self._stays = self._closed = False
+        self._closed = False
 
-    def start(self, intake: EventIntake, *, stays: bool = False) -> None:
-        """Start them all. Call it once, in a running loop. `stays`: go on although all are
-        refused.
-        """
-        self._intake, self._stays = intake, stays
+    def start(self, intake: EventIntake) -> None:
+        """Start them all. Call it once, in a running loop."""
+        self._intake = intake
         self._spawn(self._follow())
-
-    async def wait_until_all_refused(self) -> None:
-        """Return once every channel was refused for good before it was ever up, and no other is
-        being added.
-
-        Never if the gateway `stays`.
-        """
-        await self._wait_until(lambda: not self._may_come_up())
 
     async def close(self) -> None:
         """End them all. Each closes its connection within a second."""
@@ -506,7 +487,7 @@ class ChannelSupervisor:
     def _record_link(self, run: ChannelRun, link: ConnectionChanged) -> None:
         run.down_reason, run.is_up = link.reason, link.up
         if link.up:
-            run.was_up, run.refusal = True, None
+            run.refusal = None
             self._notices.tell(
                 f"channel:{run.name}:",
                 lambda _to: _("{channel} works again.").format(channel=run.name),
@@ -546,19 +527,14 @@ class ChannelSupervisor:
             raise RuntimeError("run has returned")  # noqa: TRY301 - as any error of the adapter
         except Denied as error:  # the others go on
             now_s = self._clock.monotonic()
-            run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
-            # It may pass, or it was up before, e.g. killed by an operator: each time of an hour
-            # doubles the delay.
-            growing_s = REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s)
-            is_final = run.refusal is not None and not error.may_pass
-            delay_s = REFUSED_RETRY_S[1] if is_final else min(growing_s, REFUSED_RETRY_S[1])
+            run.refused_s = [one for one in run.refused_s if now_s - one < 3600]  # noqa: PLR2004 - an hour
+            delay_s = min(REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s), REFUSED_RETRY_S[1])
             delay_s = max(delay_s, error.retry_after_s)
             run.refused_s.append(now_s)
-            run.refusal, run.may_pass = error.reason, error.may_pass
-            retry = f"; next attempt in {delay_s:.0f} s" if self._may_come_up() else ""
-            if retry and not self._goes_on():
-                retry += " if another channel is up by then"
-            logger.error("%s is refused: %s%s", name, error.reason, retry)  # noqa: TRY400
+            run.refusal = error.reason
+            logger.error(  # noqa: TRY400 - the operator can fix it
+                "%s is refused: %s; next attempt in %.0f s", name, error.reason, delay_s
+            )
             self.stats.mark_refused(name, error.reason, self._clock.now())
             refusal = N_(
                 "The platform refuses the connection of {channel}: {reason}. I keep trying."
@@ -584,29 +560,13 @@ class ChannelSupervisor:
         run.due_s = self._clock.monotonic() + delay_s
 
     def _report_trouble(self, run: ChannelRun, what: str, text: str, reason: str) -> None:
-        if self._goes_on():
-            name = run.name
-            self._notices.tell(
-                f"channel:{name}:{what}",
-                lambda _to: _(text).format(channel=name, reason=reason),
-                "begins",
-                beside=name,
-            )
-
-    def _may_come_up(self) -> bool:
-        """Return whether any channel was up, or may yet come up."""
-        is_open = any(
-            run.is_busy or not run.is_made or (run.channel is not None and run.refusal is None)
-            for run in self._runs.values()
+        name = run.name
+        self._notices.tell(
+            f"channel:{name}:{what}",
+            lambda _to: _(text).format(channel=name, reason=reason),
+            "begins",
+            beside=name,
         )
-        return is_open or self._goes_on()
-
-    def _goes_on(self) -> bool:
-        """Return whether this process goes on whatever becomes of the channels that were never
-        up.
-        """
-        running = [run for run in self._runs.values() if run.is_running]
-        return any(run.was_up or run.may_pass for run in running) or self._stays
 
 
 def build_adapter_specs(settings: Settings) -> dict[ChannelName, AdapterSpec]:

@@ -57,7 +57,7 @@ def test_the_tests_of_a_skeleton_pass_and_its_plugin_is_found(kind: str, tmp_pat
 
 @pytest.mark.integration
 def test_the_types_of_the_skeletons_hold_as_strictly_as_their_settings_say(tmp_path: Path) -> None:
-    for kind in ("plugin", "provider", "platform"):
+    for kind in ("plugin", "platform"):
         at = write_skeleton(kind, NAME, tmp_path / kind)
         checked = run_module(at, "mypy", "--cache-dir", str(tmp_path / "cache"))
         assert checked.returncode == 0, checked.stdout

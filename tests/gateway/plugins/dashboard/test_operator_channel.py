@@ -10,19 +10,16 @@ from typing import Any
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
-from channels.base import Denied, Emit
 from gateway.access.policy import decide
-from gateway.app import NoChannelsLeft
 from gateway.config.loader import ConfigError, parse_config
 from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest
 from gateway.core.control_socket import send_control_request
-from gateway.core.events import Address, ChannelName, Message, MessageId, RoomId, Sender, SenderId
+from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId
 from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
 from gateway.core.identity import AccessPolicy
 from gateway.core.process_files import socket_path
 from gateway.store import Store
-from reverie.testing.console import ConsoleChannel
 from reverie.testing.gateway import settings
 from reverie.testing.waiting import until
 from tests.gateway.plugins.http.test_server import START
@@ -157,23 +154,8 @@ async def test_commands_are_given_there_with_a_slash_and_only_there(tmp_path: Pa
         assert "!status" not in told.named("post")[2]["text"]
 
 
-async def test_the_operators_channel_is_not_what_the_gateway_waits_for(tmp_path: Path) -> None:
-    class Refused(ConsoleChannel):
-        async def run(self, emit: Emit) -> None:
-            assert emit is not None
-            await asyncio.sleep(0.2)
-            raise Denied("the token is wrong")
-
-    bad = Refused(ChannelName("bad"), lambda _: None)
-    from gateway import app  # noqa: PLC0415 - used here alone
-
-    made = settings(
-        tmp_path, channels={"bad": {"platform": "console"}}, ops={"port": 0, "token": TOKEN}
-    )
-    with pytest.raises(NoChannelsLeft):
-        async with asyncio.timeout(120):
-            await app.run(made, asyncio.Event(), channels={bad.name: bad})
-    async with operated(tmp_path / "x", channels=[bad]) as gateway:
+async def test_the_operators_channel_is_not_told_among_the_channels(tmp_path: Path) -> None:
+    async with operated(tmp_path) as gateway:
         ready = (await gateway.client.get("/ready")).json()
         assert OPERATOR_CHANNEL not in ready["channels"]
         assert (
