@@ -44,8 +44,10 @@ def _split_first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
 
 
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,})(?P<lang>[^`\n]*)")
-_UNBREAKABLE = re.compile(r"`+[^`\n]+`+|!?\[[^\]\n]*\]\([^)\s]*\)|<[^<>\s]+>|https?://\S+")
-"""Stretches that have a meaning only as a whole: code, links, references."""
+_UNBREAKABLE = re.compile(
+    r"(?<!`)`++[^`\n]+`+|!?\[[^\[\]\n]*\]\((?:[^()\s]|\([^()\s]*\))*\)|<[^<>\s]+>|https?://\S+"
+)
+"""Stretches that have a meaning only as a whole: code, links, references. Linear in any text."""
 _HEADING = re.compile(r" {0,3}#{1,6}\s")
 _MIN_UNITS = 64
 

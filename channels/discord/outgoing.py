@@ -63,7 +63,7 @@ counted in UTF-16 units, which is never less."""
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
 _DEEP_HEADING = re.compile(r" {0,3}#{4,6} +(.+?)(?: +#+)?")
 _SPECIAL = re.compile(
-    r"(`+[^`\n]+`+|\\[^\w\s(\[])|!(\[[^\]\n]*\]\()|&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});|"
+    r"((?<!`)`++[^`\n]+`+|\\[^\w\s(\[])|!(\[[^\[\]\n]*\]\()|&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});|"
     + MATHS.pattern
 )
 """Code or an escaped character, the beginning of a picture, a character reference, or

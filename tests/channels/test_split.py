@@ -53,3 +53,19 @@ def test_a_block_that_fits_a_piece_is_not_cut(before: str, code: list[str], afte
     pieces = split_markdown(f"{before}\n{block}\n{after}", limit)
     assert all(utf16_length(piece) <= limit for piece in pieces)
     assert any(block in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("shown", ["[a b](https://example.org/c_(d))", "![a b](https://x.org/c)"])
+def test_a_link_is_never_parted(shown: str) -> None:
+    for words in range(30):
+        pieces = split_markdown(f"{'so it goes ' * words}{shown} on and on", 64)
+        assert any(shown in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("begun", ["[", "![", "[a](", "`", "<"])
+def test_a_model_that_repeats_itself_blocks_nobody(begun: str) -> None:
+    """Where looking for the ends of links takes a time that grows with the square of the length,
+    this takes minutes.
+    """
+    text = begun * 30_000
+    assert "".join(split_markdown(text, 2_000)) == text
