@@ -72,8 +72,6 @@ from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plan, Plugin, PluginContext, hook
 from gateway.plugins.reminders.schedule import (
-    CronSchedule,
-    DaysSchedule,
     OnceSchedule,
     SpokenTime,
     collapse_due_times,
@@ -858,12 +856,13 @@ class Reminders(Plugin):
         """Return whether an intention tells an owner, in their own chat, whom the line names: they
         need not be told of the line once more.
         """
-        if one.at is None or await self._places.is_direct(one.home) is not True:
-            return False
         asker = Sender(id=one.by, name=one.asked_by, verified=True)
-        name = fold_words(one.asked_by).partition(" ")[0]
-        is_owner = identify(self._people, one.at, asker).role == "owner"
-        return is_owner and name in fold_words(line.text).split()
+        return (
+            one.at is not None
+            and fold_words(one.asked_by).partition(" ")[0] in fold_words(line.text).split()
+            and identify(self._people, one.at, asker).role == "owner"
+            and await self._places.is_direct(one.home) is True
+        )
 
     async def _build_awaited_alarm(self, one: ReminderSet, line: Message) -> EffectFact:
         room, titles = line.at.conversation, self._places.titles
@@ -946,7 +945,7 @@ def format_due(reminder: ReminderSet, timezone: str) -> str:
     """Return the next time, or the end, in the time zone of its schedule, else in `timezone`."""
     try:
         schedule = parse_schedule(reminder.schedule)
-        place = schedule.timezone if isinstance(schedule, CronSchedule | DaysSchedule) else timezone
+        place = (not isinstance(schedule, OnceSchedule) and schedule.timezone) or timezone
     except InvalidTime:  # e.g. a time zone that exists no more
         place = timezone
     return f"{reminder.due.astimezone(parse_timezone(place)):%a %Y-%m-%d %H:%M} ({place})"

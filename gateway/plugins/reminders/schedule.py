@@ -4,7 +4,7 @@ A schedule has one canonical text, which the log keeps:
 
     at 2026-11-22T09:00:00+01:00        once
     every 3600                          repeating with so many seconds between, from a first time on
-    days 14 09:00:00 Europe/Zurich      repeating with so many days between, at a local time
+    every 172800 09:00:00 Europe/Zurich the same in whole days, always at that local time
     cron 0 9 * * 1-5 Europe/Zurich      five fields, in the local time of a place
 
 The cron fields and their behaviour at clock changes are Debian's (cron(8), crontab(5)): an entry
@@ -17,7 +17,7 @@ hours follows the time that has really passed. Days with a local time keep it, a
 import contextlib
 import re
 from collections.abc import Iterator
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Final, NamedTuple
 
 from cronsim import CronSim, CronSimError
@@ -68,30 +68,24 @@ class OnceSchedule:
 
 @frozen
 class IntervalSchedule:
-    """Schedule that repeats at a fixed interval."""
+    """Schedule that repeats at a fixed interval, or, with a local time, after a number of days."""
 
     seconds: int
-    """At least `MIN_INTERVAL_S`."""
+    """At least `MIN_INTERVAL_S`; with `local` a number of days, whose length the clock may
+    change."""
+    local: time | None = None
+    """Time of the day, in whole seconds. None: all that counts is the time that passes."""
+    timezone: str = ""
+    """IANA name. Empty: without `local`."""
 
-
-@frozen
-class DaysSchedule:
-    """Schedule that repeats after a number of days, at the same local time."""
-
-    days: int
-    """At least 1."""
-    local: time
-    """Time of the day there, in whole seconds."""
-    timezone: str
-    """IANA name."""
-
-    def on(self, day: date) -> datetime:
-        """Return its time on that day, UTC."""
-        return datetime.combine(day, self.local, parse_timezone(self.timezone)).astimezone(UTC)
-
-    def day_of(self, moment: datetime) -> date:
-        """Return the local day of a moment."""
-        return moment.astimezone(parse_timezone(self.timezone)).date()
+    def after(self, own: datetime, count: int = 1) -> datetime:
+        """Return the time so many intervals after one of its own, UTC."""
+        step = timedelta(seconds=count * self.seconds)
+        if self.local is None:
+            return own.astimezone(UTC) + step
+        zone = parse_timezone(self.timezone)
+        day = own.astimezone(zone).date() + step
+        return datetime.combine(day, self.local, zone).astimezone(UTC)
 
 
 @frozen
@@ -104,7 +98,7 @@ class CronSchedule:
     """IANA name."""
 
 
-Schedule = OnceSchedule | IntervalSchedule | DaysSchedule | CronSchedule
+Schedule = OnceSchedule | IntervalSchedule | CronSchedule
 
 
 class DueTimes(NamedTuple):
@@ -153,24 +147,19 @@ def parse_cron(fields: str, timezone: str) -> CronSchedule:
     return CronSchedule(fields=written, timezone=timezone)
 
 
-def build_interval(seconds: int) -> IntervalSchedule:
+def build_interval(seconds: int, local: time | None = None, timezone: str = "") -> IntervalSchedule:
     """Return a repeating schedule. Raises InvalidTime if the interval is too short or longer than
-    five years.
+    five years, and for what is no local time.
     """
     if seconds < MIN_INTERVAL_S:
         raise InvalidTime("Something can repeat once a minute at most; write e.g. every `5m`.")
     if seconds > MAX_AHEAD.total_seconds():
         raise InvalidTime("Something must repeat within five years; write e.g. every `30d`.")
-    return IntervalSchedule(seconds=seconds)
-
-
-def build_days(days: int, local: time, timezone: str) -> DaysSchedule:
-    """Return a schedule of so many days between two times. Raises InvalidTime as `build_interval`
-    and `parse_timezone` do.
-    """
-    build_interval(days * DAY_S)
-    parse_timezone(timezone)
-    return DaysSchedule(days=days, local=local, timezone=timezone)
+    if local is not None:
+        parse_timezone(timezone)
+        if seconds % DAY_S or local.tzinfo is not None or local.microsecond:
+            raise InvalidTime("Only whole days have a local time.")
+    return IntervalSchedule(seconds=seconds, local=local, timezone=timezone)
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -183,22 +172,19 @@ def parse_schedule(text: str) -> Schedule:
                 if once.tzinfo is not None and not once.microsecond:
                     return OnceSchedule(time=once)
             case "every":
-                return build_interval(int(rest))
-            case "days":
-                days, written, timezone = rest.split(" ")
-                local = time.fromisoformat(written)
-                if local.tzinfo is None and not local.microsecond:
-                    return build_days(int(days), local, timezone)
+                seconds, *local = rest.split(" ", 2)
+                if not local:
+                    return build_interval(int(seconds))
+                return build_interval(int(seconds), time.fromisoformat(local[0]), local[1])
             case "cron":
                 fields, _, timezone = rest.rpartition(" ")
                 return parse_cron(fields, timezone)
     except InvalidTime:
         raise
-    except ValueError:
+    except (ValueError, IndexError):
         pass
     raise InvalidTime(
-        "A schedule is `at TIME`, `every SECONDS`, `days COUNT TIME TIMEZONE` or "
-        "`cron FIELDS TIMEZONE`."
+        "A schedule is `at TIME`, `every SECONDS [TIME TIMEZONE]` or `cron FIELDS TIMEZONE`."
     )
 
 
@@ -208,9 +194,9 @@ def format_schedule(schedule: Schedule) -> str:
         case OnceSchedule():
             return f"at {schedule.time.isoformat(timespec='seconds')}"
         case IntervalSchedule():
-            return f"every {schedule.seconds}"
-        case DaysSchedule():
-            return f"days {schedule.days} {schedule.local.isoformat()} {schedule.timezone}"
+            local = schedule.local
+            where = "" if local is None else f" {local.isoformat()} {schedule.timezone}"
+            return f"every {schedule.seconds}{where}"
         case CronSchedule():
             return f"cron {schedule.fields} {schedule.timezone}"
 
@@ -225,8 +211,6 @@ def describe_schedule_text(text: str) -> str:
         return text
     if isinstance(schedule, IntervalSchedule):
         return f"every {format_duration(schedule.seconds)}"
-    if isinstance(schedule, DaysSchedule):
-        return f"every {schedule.days}d"
     if found := _DAILY.fullmatch(text):
         return "every 1d" if found[1] == "*" else "every 7d"
     return "once" if isinstance(schedule, OnceSchedule) else format_schedule(schedule)
@@ -245,14 +229,12 @@ def format_duration(seconds: int) -> str:
 def next_time(schedule: Schedule, after: datetime) -> datetime | None:
     """Return the first time later than `after`, UTC; None: there is none.
 
-    An interval, and days, are counted from `after`: pass one of its own times.
+    An interval is counted from `after`: pass one of its own times.
     """
     if isinstance(schedule, CronSchedule):
         return next(_cron_times(schedule, after), None)
-    if isinstance(schedule, DaysSchedule):
-        return schedule.on(schedule.day_of(after) + timedelta(days=schedule.days))
     if isinstance(schedule, IntervalSchedule):
-        return after.astimezone(UTC) + timedelta(seconds=schedule.seconds)
+        return schedule.after(after)
     return schedule.time.astimezone(UTC) if schedule.time > after else None
 
 
@@ -266,16 +248,11 @@ def collapse_due_times(schedule: Schedule, due: datetime, now: datetime) -> DueT
     if isinstance(schedule, OnceSchedule):
         return DueTimes(last=due, missed=0, next=None)
     if isinstance(schedule, IntervalSchedule):
-        step = timedelta(seconds=schedule.seconds)
-        count = (now - due) // step
-        last = due + count * step
-        return DueTimes(last=last, missed=min(count, MAX_MISSED), next=last + step)
-    if isinstance(schedule, DaysSchedule):
-        step, first = timedelta(days=schedule.days), schedule.day_of(due)
-        count = (schedule.day_of(now) - first) // step
-        count -= count > 0 and schedule.on(first + count * step) > now
-        last = schedule.on(first + count * step) if count else due
-        following = schedule.on(first + (count + 1) * step)
+        count = (now - due) // timedelta(seconds=schedule.seconds)
+        count += schedule.after(due, count + 1) <= now  # a day may be shorter, or longer
+        count -= count > 0 and schedule.after(due, count) > now
+        last = schedule.after(due, count) if count else due
+        following = schedule.after(due, count + 1)
         return DueTimes(last=last, missed=min(count, MAX_MISSED), next=following)
     last, missed = due, 0
     for moment in _cron_times(schedule, due):
@@ -328,7 +305,7 @@ def parse_spoken_time(
     schedule = build_interval(every_s)
     if every_s % DAY_S == 0:  # at the same local time also once the clocks have changed
         local = (first or ceil_to_second(now)).astimezone(zone).time()
-        schedule = build_days(every_s // DAY_S, local, place)
+        schedule = build_interval(every_s, local, place)
     return schedule, (first or next_time(schedule, ceil_to_second(now)) or now).astimezone(UTC)
 
 

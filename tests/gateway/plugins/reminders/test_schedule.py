@@ -18,7 +18,6 @@ from gateway.plugins.reminders.schedule import (
     OnceSchedule,
     Schedule,
     SpokenTime,
-    build_days,
     build_interval,
     collapse_due_times,
     describe_schedule_text,
@@ -71,7 +70,8 @@ OFFSETS = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(
 ATS = st.tuples(MOMENTS, OFFSETS).map(lambda pair: OnceSchedule(time=pair[0].astimezone(pair[1])))
 EVERYS = st.integers(MIN_INTERVAL_S, 100_000_000).map(build_interval)
 TIMES = st.times().map(lambda one: one.replace(microsecond=0))
-DAYS = st.builds(build_days, st.integers(1, 1_000), TIMES, st.sampled_from(ZONES))
+DAY_LENGTHS = st.integers(1, 1_000).map(lambda days: days * 86_400)
+DAYS = st.builds(build_interval, DAY_LENGTHS, TIMES, st.sampled_from(ZONES))
 SCHEDULES: st.SearchStrategy[Schedule] = st.one_of(ATS, EVERYS, DAYS, crons())
 
 
@@ -84,7 +84,7 @@ def local(text: str, offset_h: int) -> datetime:
     [
         "at 2026-11-22T09:00:00+01:00",
         "every 3600",
-        "days 14 09:00:00 Europe/Zurich",
+        "every 1209600 09:00:00 Europe/Zurich",
         "cron 0 9 * * 1-5 Europe/Zurich",
         "cron 0 0 L * MON#1 UTC",
     ],
@@ -99,9 +99,7 @@ def test_reading_is_the_inverse_of_writing(schedule: Schedule) -> None:
     assert format_schedule(parse_schedule(format_schedule(schedule))) == format_schedule(schedule)
 
 
-@given(
-    st.text() | st.tuples(st.sampled_from(["at", "every", "days", "cron"]), st.text()).map(" ".join)
-)
+@given(st.text() | st.tuples(st.sampled_from(["at", "every", "cron"]), st.text()).map(" ".join))
 @example("at 2026-11-22T09:00:00")
 @example("at 2026-11-22T09:00:00.5+01:00")
 @example("every 59")
@@ -129,10 +127,11 @@ def test_anything_else_is_said_to_be_none(text: str) -> None:
     [
         "every 59",
         "every 157766401",
-        "days 0 09:00:00 UTC",
-        "days 2 09:00:00+01:00 UTC",
-        "days 2 09:00:00.5 UTC",
-        "days 2 09:00:00 Zurich",
+        "every 86401 09:00:00 UTC",
+        "every 86400 09:00:00+01:00 UTC",
+        "every 86400 09:00:00.5 UTC",
+        "every 86400 09:00:00 Zurich",
+        "every 86400 09:00:00",
         "at 2026-11-22T09:00:00",
         "at 2026-11-22T09:00:00.5+01:00",
         f"cron {','.join(map(str, range(60)))} * * * * UTC",
@@ -273,7 +272,11 @@ def brute(schedule: Schedule, due: datetime, now: datetime) -> DueTimes:
 
 
 @given(SCHEDULES, MOMENTS, st.integers(0, 200_000))
-@example(build_days(2, time(2, 30), "Europe/Zurich"), datetime(2026, 3, 1, tzinfo=UTC), 90 * 86_400)
+@example(
+    build_interval(2 * 86_400, time(2, 30), "Europe/Zurich"),
+    datetime(2026, 3, 1, tzinfo=UTC),
+    90 * 86_400,
+)
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED - 1)
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED)
 @example(parse_cron("* * * * *", "Europe/Zurich"), START, 60 * MAX_MISSED + 59)
@@ -332,7 +335,7 @@ def test_in_a_few_words() -> None:
             "cron 0 9 * * mon UTC",
             "cron 0 9 * * * UTC",
             "cron 0 9 * * 1 UTC",
-            "days 14 09:00:00 UTC",
+            "every 1209600 09:00:00 UTC",
         )
     ] == ["once", "every 1h 30m", "cron 0 9 * * MON UTC", "every 1d", "every 7d", "every 14d"]
     assert format_duration(0) == "0s"
@@ -360,7 +363,7 @@ def test_days_keep_the_local_time_once_the_clocks_have_changed(every: str, days:
 
 
 def test_days_keep_the_local_time_behind_a_day_that_has_no_such_time() -> None:
-    schedule = build_days(2, time(2, 30), ZURICH)
+    schedule = build_interval(2 * 86_400, time(2, 30), ZURICH)
     before = datetime(2026, 3, 27, 1, 30, tzinfo=UTC)
     gap = next_time(schedule, before)
     assert gap == local("2026-03-29 03:30", 2)
@@ -434,18 +437,26 @@ def test_once(at: str, schedule: str, first: str) -> None:
     [
         ({"every": "1h"}, "every 3600", "2026-11-21 20:45:31"),
         ({"every": "3600"}, "every 3600", "2026-11-21 20:45:31"),
-        ({"every": "1 day", "at": "9:00"}, "days 1 09:00:00 Europe/Zurich", "2026-11-22 08:00:00"),
-        ({"every": "day at 9"}, "days 1 09:00:00 Europe/Zurich", "2026-11-22 08:00:00"),
-        ({"every": "evening"}, "days 1 18:00:00 Europe/Zurich", "2026-11-22 17:00:00"),
-        ({"every": "9:00"}, "days 1 09:00:00 Europe/Zurich", "2026-11-22 08:00:00"),
-        ({"every": "1 week"}, "days 7 20:45:31 Europe/Zurich", "2026-11-28 19:45:31"),
-        ({"every": "2 days"}, "days 2 20:45:31 Europe/Zurich", "2026-11-23 19:45:31"),
-        ({"every": "3 days at 9pm"}, "days 3 21:00:00 Europe/Zurich", "2026-11-21 20:00:00"),
-        ({"every": "monday"}, "days 7 09:00:00 Europe/Zurich", "2026-11-23 08:00:00"),
-        ({"every": "Mon", "at": "at noon"}, "days 7 12:00:00 Europe/Zurich", "2026-11-23 11:00:00"),
+        (
+            {"every": "1 day", "at": "9:00"},
+            "every 86400 09:00:00 Europe/Zurich",
+            "2026-11-22 08:00:00",
+        ),
+        ({"every": "day at 9"}, "every 86400 09:00:00 Europe/Zurich", "2026-11-22 08:00:00"),
+        ({"every": "evening"}, "every 86400 18:00:00 Europe/Zurich", "2026-11-22 17:00:00"),
+        ({"every": "9:00"}, "every 86400 09:00:00 Europe/Zurich", "2026-11-22 08:00:00"),
+        ({"every": "1 week"}, "every 604800 20:45:31 Europe/Zurich", "2026-11-28 19:45:31"),
+        ({"every": "2 days"}, "every 172800 20:45:31 Europe/Zurich", "2026-11-23 19:45:31"),
+        ({"every": "3 days at 9pm"}, "every 259200 21:00:00 Europe/Zurich", "2026-11-21 20:00:00"),
+        ({"every": "monday"}, "every 604800 09:00:00 Europe/Zurich", "2026-11-23 08:00:00"),
+        (
+            {"every": "Mon", "at": "at noon"},
+            "every 604800 12:00:00 Europe/Zurich",
+            "2026-11-23 11:00:00",
+        ),
         (
             {"every": "other monday at 10:00"},
-            "days 14 10:00:00 Europe/Zurich",
+            "every 1209600 10:00:00 Europe/Zurich",
             "2026-11-23 09:00:00",
         ),
         ({"every": "other hour"}, "every 7200", "2026-11-21 21:45:31"),
