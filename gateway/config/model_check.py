@@ -175,9 +175,6 @@ async def _report_unreachable(
 
 
 _LIST_TIMEOUT_S: Final = 4.0
-_NO_CREDIT: Final = re.compile(
-    r"credit balance|insufficient_quota|billing|spend_limit|quota|payment", re.IGNORECASE
-)
 _NO_MODEL: Final = {
     404: re.compile(r"model", re.IGNORECASE),
     400: re.compile(
@@ -294,7 +291,7 @@ async def _explain_failure(
 ) -> None:
     if _OUTPUT_LIMIT_REACHED.search(error.reason):
         found.ok("model.answer", f"{name} answers")
-    elif _is_without_credit(error):
+    elif isinstance(error, ModelUnusable) and error.no_credit:
         fix = f"add credit to the account at {_account_site(provider)}, or raise its limit"
         found.bad("model.credit", f"the account has no credit: {error.reason}", fix)
     elif error.status in {401, 403}:
@@ -326,12 +323,6 @@ async def _explain_failure(
         found.bad("model.answer", f"{name} gave no answer: {error.reason}", fix)
 
 
-def _is_without_credit(error: ModelError) -> bool:
-    """Return whether the error is a money limit: 429 responses that no waiting helps are, too."""
-    spent = isinstance(error, ModelUnusable) and error.status == 429  # noqa: PLR2004 - HTTP's own number
-    return spent or error.status == 402 or _NO_CREDIT.search(error.reason) is not None  # noqa: PLR2004 - as above
-
-
 def _report_configuration(
     config: ModelConfig,
     provider: ProviderSettings,
@@ -342,7 +333,9 @@ def _report_configuration(
     """Add findings on configuration that works but will surprise somebody."""
     name, options = config.name or provider.kind, provider.options("", config)
     written = options["context_tokens"]
-    window = listed.context_tokens.get(config.name or "") or _find_only_window(listed, provider)
+    windows = listed.context_tokens
+    only = not provider.names_models and len(windows) == 1  # then its name does not matter
+    window = next(iter(windows.values())) if only else windows.get(config.name or "")
     if window is not None and written > window:
         fix = f"write context_tokens: {window}"
         found.warn(
@@ -350,8 +343,16 @@ def _report_configuration(
         )
     else:
         found.ok("model.context", f"a prompt may have {written} tokens together with the answer")
-    if provider.is_unknown_server and config.leaks is not False:
-        _report_leaks(name, found, may_leak=options["may_leak_calls"])
+    if provider.is_unknown_server and config.leaks is not False and _UNREAD_FAMILIES.search(name):
+        what = (
+            f"calls of tools that {name} writes as text are not read: its server must parse "
+            "them itself"
+        )
+        fix = (
+            "turn its parser of tool calls on (vLLM, SGLang: --tool-call-parser), then set "
+            "leaks: false"
+        )
+        found.warn("model.calls", what, fix)
     if price.known and not price.is_priced:
         found.warn(
             "model.price", f"the price of {name} is not known", "add its prices to prices.yaml"
@@ -363,37 +364,6 @@ def _report_configuration(
         )
     if provider.traits(config.name or "").caching != "none" and not provider.runs_here:
         found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
-
-
-def _report_leaks(name: str, found: FindingCollector, *, may_leak: bool) -> None:
-    """Add a finding on tool calls that the model may write as text, which nobody ever sees."""
-    if _UNREAD_FAMILIES.search(name):
-        what = (
-            f"calls of tools that {name} writes as text are not read: its server must parse "
-            "them itself"
-        )
-        fix = (
-            "turn its parser of tool calls on (vLLM, SGLang: --tool-call-parser), then set "
-            "leaks: false"
-        )
-        found.warn("model.calls", what, fix)
-    elif may_leak:
-        found.ok("model.calls", f"calls of tools that {name} writes as text are carried out")
-    else:
-        found.ok(
-            "model.calls",
-            f"calls of tools that {name} writes as text are neither carried out nor posted; where "
-            "its server does not parse them, set leaks: true",
-        )
-
-
-def _find_only_window(listed: ModelListing, provider: ProviderSettings) -> int | None:
-    """Return the window of the only model of a server that has one, whatever its name."""
-    return (
-        next(iter(listed.context_tokens.values()))
-        if not provider.names_models and len(listed.context_tokens) == 1
-        else None
-    )
 
 
 @check("model", each=list_used_models, online=True)

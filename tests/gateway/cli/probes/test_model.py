@@ -98,6 +98,7 @@ async def test_a_refusal_that_only_mentions_the_model_is_told_in_the_servers_own
         (spend_limit(), "model.credit", "bad"),
         (failure(429, "insufficient_quota", code="insufficient_quota"), "model.credit", "bad"),
         (failure(429, "rate_limit_error"), "model.busy", "warning"),
+        (failure(429, "Quota exceeded for requests_per_minute"), "model.busy", "warning"),
         (failure(401, "authentication_error"), "model.key", "bad"),
         (failure(500, "api_error"), "model.busy", "warning"),
         (Answer(status=200, cut_after=0), "model.busy", "warning"),
@@ -170,22 +171,16 @@ async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_
 
 
 @pytest.mark.parametrize(
-    ("name", "warned", "what"),
-    [
-        ("kimi-k2", True, "are not read"),
-        ("openai/gpt-oss-20b", True, "are not read"),
-        ("qwen3-coder", False, "are carried out"),
-        ("my-model", False, "neither carried out nor posted"),
-    ],
+    ("name", "warned"),
+    [("kimi-k2", True), ("openai/gpt-oss-20b", True), ("qwen3-coder", False), ("my-model", False)],
 )
 async def test_a_model_whose_calls_are_not_read_from_text_needs_a_server_that_parses_them(
-    name: str, warned: bool, what: str, api: ModelApi
+    name: str, warned: bool, api: ModelApi
 ) -> None:
     api.models = [{"id": name}]
     seen = await probe(provider(api.url, "openai"), name)
     assert (levels(seen).get("model.calls") == "warning") == warned
     assert ("--tool-call-parser" in fixes(seen, "model.calls")) == warned
-    assert [what in one.what for one in seen if one.code == "model.calls"] == [True]
 
 
 async def test_llamacpp_and_the_embedded_model_and_a_script_answer() -> None:
