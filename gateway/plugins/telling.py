@@ -233,15 +233,17 @@ class OwnerTelling(Plugin):
         return f"{fact.who} is told with what else can wait."
 
     async def _find_chat(self, who: str, agent: str) -> DirectChat:
-        """Return the chat of an owner with this agent, the one used last. Raises
-        ToolCallRefused.
+        """Return the chat of an owner with this agent, else with another one, the one used last.
+        Raises ToolCallRefused.
         """
         chats = dict[Address, DirectChat]()
         async for one in iter_direct_chats(self._store):
-            bound = self._places.bindings.find(one.at)
-            if bound.agent == agent and bound.listen != "off" and self._is_owner(one):
+            if self._places.bindings.find(one.at).listen != "off" and self._is_owner(one, agent):
                 chats.setdefault(one.at, one)
-        found = sorted(chats.values(), key=lambda one: one.at.channel == OPERATOR_CHANNEL)
+        found = sorted(
+            chats.values(),
+            key=lambda one: (one.at.channel == OPERATOR_CHANNEL, not self._is_own(one.at, agent)),
+        )
         if not found:
             raise ToolCallRefused("No owner has a chat with you, so you can tell none.")
         wanted = who.strip().lstrip("@").casefold()
@@ -259,13 +261,16 @@ class OwnerTelling(Plugin):
         names = (chat.sender.name, chat.sender.account or "", handle, chat.at.room)
         return {one.lstrip("@").casefold() for one in names if one}
 
-    def _is_owner(self, chat: DirectChat) -> bool:
-        """Return whether they are an owner there, which needs an id that the platform vouches
-        for.
+    def _is_own(self, at: Address, agent: str) -> bool:
+        return self._places.bindings.find(at).agent == agent
+
+    def _is_owner(self, chat: DirectChat, agent: str) -> bool:
+        """Return whether they are an owner there, and in a chat with another agent everywhere,
+        which needs an id that the platform vouches for.
         """
-        return (
-            not chat.sender.is_bot and identify(self._people, chat.at, chat.sender).role == "owner"
-        )
+        who = identify(self._people, chat.at, chat.sender)
+        role = who.role if self._is_own(chat.at, agent) else who.global_role
+        return not chat.sender.is_bot and role == "owner"
 
     def _find_place(self, about: str, text: str, context: ToolContext) -> Address | None:
         """Return the place that a turn tells about: its own, or a room of the newest digest; where
@@ -341,7 +346,12 @@ class OwnerTelling(Plugin):
         ]
         state = await self._read_state(agent)
         seq, chat = await self._read_newest(to)
-        if not held or self._is_silent(state, now) or chat is None or not self._is_owner(chat):
+        if (
+            not held
+            or self._is_silent(state, now)
+            or chat is None
+            or not self._is_owner(chat, agent)
+        ):
             return []
         if seq > held[0].seq:
             return held
@@ -407,7 +417,7 @@ class OwnerTelling(Plugin):
             entries = build_post_entries(
                 to,
                 text,
-                agent=agent,
+                agent=self._places.bindings.find(to).agent,
                 within=due[-1].fact.turn,
                 label=join(one.fact.label for one in due),
                 now=now,

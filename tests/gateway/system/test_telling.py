@@ -17,6 +17,7 @@ from gateway.core.facts import (
     PartSendEnded,
     Seq,
     TurnId,
+    TurnRecord,
     is_inner,
 )
 from gateway.core.labels import TRUSTED_LABEL
@@ -346,6 +347,31 @@ async def test_only_owners_who_have_a_chat_are_told_each_by_name(
         await it.say("three", sender="olga", on=TELEGRAM)
         await clock.sleep(10)
         assert mind.results[-1] == "You are in that chat now: your answer is posted there."
+
+
+@simulated
+async def test_an_owner_is_told_in_the_chat_with_another_agent_once_over_a_restart(
+    tmp_path: Path, clock: JumpingClock
+) -> None:
+    """Whoever is an owner of that agent alone is not told."""
+    agents = [
+        {"id": "reverie", "bindings": [{"match": {"channel": TELEGRAM}}]},
+        {"id": "ana", "bindings": [{"match": {"channel": "*"}, "private": False}]},
+    ]
+    mind = Mind(*asked_to("one"), *asked_to("two", who="omar"))
+    role = {"who": f"{TELEGRAM}:omar", "role": "owner", "agent": "reverie"}
+    access = {"dm": "open", "roles": {"owner": [f"{TELEGRAM}:olga"]}, "grants": [role]}
+    async with gateway(tmp_path, clock, mind, agents=agents, access=access) as it:
+        await greets(it)
+        await greets(it, "omar")
+        await has_told(it, "one")
+        await has_told(it, "two")
+        assert (told(it), told(it, "omar")) == ([f"{ANN}:\n> one"], [])
+        turns = [one for one in await it.facts("turn_ended") if isinstance(one, TurnRecord)]
+        assert {one.agent for one in turns if one.text.endswith("> one")} == {"reverie"}
+    async with gateway(tmp_path, clock, mind, agents=agents, access=access) as it:
+        await clock.sleep(5 * 3600)
+        assert told(it) == []
 
 
 @simulated
