@@ -309,8 +309,7 @@ class Mcp(Plugin):
 
 def render_definition(spec: ToolSpec) -> str:
     """Render the definition of a tool as models get it, a line for each value."""
-    reads, described = "It says that it only reads.", spec.description
+    reads, words = "It says that it only reads.", spec.description
+    words = f"{words}\n{reads}" if spec.is_read_only else words.replace(reads, "…")
     schema = json.dumps(json.loads(spec.schema), indent=1, sort_keys=True, ensure_ascii=False)
-    if spec.is_read_only:
-        return f"{described}\n{reads}\n{schema}"
-    return f"{described.replace(reads, '…')}\n{schema}"
+    return f"{words}\n{schema}"
