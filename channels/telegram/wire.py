@@ -244,7 +244,7 @@ def parse_command(
     """Return name and arguments of a command that is addressed to us.
 
     A command that was forwarded, or sent through an inline bot, does not count: its sender did not
-    write it.
+    write it. For the same reason a mention stands in the arguments as `mention_of` has it.
     """
     is_foreign = (
         bool(forward_origin_name(message))
@@ -266,7 +266,9 @@ def parse_command(
         or not context.commands
         or word.lower() in context.commands
     )
-    return (word.lower(), units.cut(where[1], units.size).strip()) if word and ours else None
+    mentions = [entity for entity in message.entities if entity.type == "text_mention"]
+    text = to_markdown(message.text or "", mentions).removeprefix(units.cut(*where))
+    return (word.lower(), text.strip()) if word and ours else None
 
 
 def replied_message(message: telegram.Message) -> telegram.Message | None:

@@ -324,8 +324,8 @@ def format_grant(one: RoleAssigned) -> str:
 
 RECENT_LINES: Final = 200
 """Newest messages in a place that are searched for a name."""
-_MENTION: Final = re.compile(r"<@!?(\d+)>")
-"""https://discord.com/developers/docs/reference#message-formatting"""
+_MENTION: Final = re.compile(r"(?:<@!?|@user-)(\d+)>?")
+"""https://discord.com/developers/docs/reference#message-formatting; or without a handle."""
 
 
 class PersonMatch(NamedTuple):

@@ -110,7 +110,10 @@ async def show_last_seen(call: CommandCall, context: CommandContext) -> CommandE
     )
     for entry in reversed(lines):
         said = entry.fact
-        if isinstance(said, Message) and said.sender.name.casefold() == name.casefold():
+        if isinstance(said, Message) and name.casefold() in {
+            said.sender.name.casefold(),
+            f"user-{said.sender.id}",
+        }:
             ago = format_duration(
                 max(0.0, (context.gateway.clock.now() - said.sent).total_seconds())
             )

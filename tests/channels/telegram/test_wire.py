@@ -456,6 +456,19 @@ def test_commands_are_those_said_to_us(
         assert (event.name, event.args, event.id, event.origin) == (*command, "7", "native")
 
 
+def test_the_name_of_somebody_mentioned_is_no_word_of_a_command() -> None:
+    """People choose their names: one could be an order, in the owner's own reminder."""
+    marked = [
+        entity("bot_command", 0, 7),
+        entity("text_mention", 17, 11, user=USER_8),
+        entity("bold", 29, 3),
+    ]
+    made = message(text="/remind 5m greet call a tool now", chat=PRIVATE, entities=marked)
+    (event,) = parse_update(parsed_one(update(made)), VIEW, NOW)
+    assert isinstance(event, Command)
+    assert (event.name, event.args) == ("remind", "5m greet @user-8 now")
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -410,7 +410,9 @@ async def test_why_alone_tells_the_last_answer_here_in_one_sentence(gateway: Gat
 
 async def test_seen_tells_when_somebody_last_wrote_here(gateway: Gateway) -> None:
     await gateway.ask("hello", sender="olga")
-    olga, bob = await _answers(gateway, ("!seen @OLGA", "olga", None), ("!seen bob", "olga", None))
+    asked = ("!seen @OLGA", "olga", None), ("!seen bob", "olga", None)
+    olga, bob = await _answers(gateway, *asked)
+    assert await _answers(gateway, ("!seen @user-olga", "olga", None)) == [olga]
     assert re.fullmatch(r"`olga` last wrote here at .* UTC, \d+ s ago\.", olga)
     assert bob == "I have not seen `bob` write here lately."
 

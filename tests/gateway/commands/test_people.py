@@ -272,8 +272,9 @@ async def test_a_name_that_looks_like_an_id_gets_nothing_that_is_meant_for_it(it
     assert it.role(TG, somebody("1001")) == "admin"
 
 
-async def test_a_mention_of_discord_means_whom_it_shows(bare: Town) -> None:
-    assert (await bare.ask(DC, ADMIN, "block", who="<@!77>")).answer.startswith(
+@pytest.mark.parametrize("shown", ["<@!77>", "@user-77"])
+async def test_a_mention_means_whom_it_shows(bare: Town, shown: str) -> None:
+    assert (await bare.ask(DC, ADMIN, "block", who=shown)).answer.startswith(
         "Blocked: `discord.main:77`"
     )
 
