@@ -308,8 +308,6 @@ class SseEvent:
     """The `event:` field; empty if there was none."""
     data: str
     """The `data:` lines joined with LF. Bytes that are not UTF-8 become U+FFFD."""
-    id: str = ""
-    """The `id:` field of this event; empty if it has none of its own."""
 
 
 class SseEventTooLarge(Exception):
@@ -326,7 +324,7 @@ class SseParser:
         self._size_bytes = 0
         self._after_cr = False
         self._first = True
-        self._name = self._id = ""
+        self._name = ""
         self._data: list[str] = []
 
     def feed(self, data: bytes) -> list[SseEvent]:
@@ -359,12 +357,8 @@ class SseParser:
             self._first = False
             line = line.removeprefix(_BOM)
         if not line:
-            event = (
-                SseEvent(name=self._name, data="\n".join(self._data), id=self._id)
-                if self._data
-                else None
-            )
-            self._name, self._id, self._data = "", "", []
+            event = SseEvent(name=self._name, data="\n".join(self._data)) if self._data else None
+            self._name, self._data = "", []
             return event
         field, _, value = line.partition(b":")
         text = value.removeprefix(b" ").decode("utf-8", "replace")
@@ -372,8 +366,6 @@ class SseParser:
             self._data.append(text)
         elif field == b"event":
             self._name = text
-        elif field == b"id":
-            self._id = "" if "\0" in text else text
         elif not field and not self._data:
             self._size_bytes = (
                 0  # a comment: keep-alives during a slow prompt must not add up to the limit

@@ -169,12 +169,6 @@ HOURLY_SPENDING = {
     key: hourly_spending_sql(key, FIRST_ENTRY_SINCE, MAX_TURNS) for key in DAILY_SPENDING
 }
 
-COUNT_MISSED = f"""
-SELECT count(*) FROM (SELECT 1 FROM log {using("log_kind")}
-    WHERE kind IN ('judged', 'turn_ended', 'post', 'delivery') AND seq > $1 AND seq <= $2
-    AND (kind <> 'judged' OR cause > $1) LIMIT {MAX_TURNS}) AS missed
-"""  # noqa: S608 - the same
-
 DMN_MODES = f"""
 SELECT at, agent, mode FROM (
     SELECT seq, at, json_extract(body, '$.agent') AS agent,
@@ -491,14 +485,6 @@ class OverviewReader(StoreReader):
         else:
             rows = await self.rows(RECENT_TURNS_IN, after, end, limit, conversation)
         return [_turn_of_row(row) for row in rows]
-
-    async def count_missed(self, after: int, upto: int) -> int:
-        """Return how many entries of the live event kinds are after `after` and up to `upto`, at
-        most `MAX_TURNS`.
-
-        A notification has the position of its event, not of the decision behind that.
-        """
-        return int((await self.rows(COUNT_MISSED, after, upto))[0][0])
 
     async def spending_over_time(
         self, by: OverviewSpendingKey, since: datetime, *, daily: bool

@@ -54,7 +54,6 @@ class StubGateway:
         self.token = TOKEN
         self.said: list[str] = []
         self.orders: list[dict[str, Any]] = []
-        self.lasts: list[str] = []
         """`Last-Event-ID` of each stream that was begun."""
         self.refuses = ""
         self.status: dict[str, Any] = {
@@ -159,7 +158,6 @@ class StubGateway:
     async def _events(self, request: web.Request) -> web.StreamResponse:
         if denied := self._denied(request):
             return denied
-        self.lasts.append(request.headers.get("last-event-id", ""))
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         mine: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -193,8 +191,7 @@ class StubGateway:
 
 def event(kind: str, seq: int | None = None, /, **fields: Any) -> bytes:
     body = filled(api_models.EVENT_MODELS[kind], {"at": AT, "seq": seq, **fields})
-    position = f"id: {seq}\n" if seq is not None else ""
-    return f"{position}event: {kind}\ndata: {json.dumps(body)}\n\n".encode()
+    return f"event: {kind}\ndata: {json.dumps(body)}\n\n".encode()
 
 
 def mind(mode: str = "resting", **more: Any) -> dict[str, Any]:

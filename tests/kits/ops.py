@@ -38,7 +38,6 @@ def rendered_metrics(*sources: Collector) -> str:
 class Event:
     name: str
     data: dict[str, Any]
-    id: int | None = None
 
 
 @dataclass
@@ -62,10 +61,7 @@ class Told:
         if line:
             held[key] = value
         elif "data" in held:
-            said = held.get("id")
-            self.events.append(
-                Event(held["event"], json.loads(held["data"]), int(said) if said else None)
-            )
+            self.events.append(Event(held["event"], json.loads(held["data"])))
             held.clear()
             self.news.set()
         else:
@@ -92,18 +88,12 @@ class Operated(Gateway):
         return answer.json()
 
     @contextlib.asynccontextmanager
-    async def listening(
-        self, after: int | None = None, *, last: int | None = None
-    ) -> AsyncIterator[Told]:
-        """Hear what is told meanwhile. `last`: the id of the last event, as browsers say it."""
-        headers = {} if last is None else {"Last-Event-ID": str(last)}
+    async def listening(self) -> AsyncIterator[Told]:
+        """Hear what is told meanwhile."""
         told, begun = Told(), asyncio.Event()
 
         async def listen() -> None:
-            query = {} if after is None else {"after": str(after)}
-            async with self.client.stream(
-                "GET", "/api/events", params=query, headers=headers
-            ) as answer:
+            async with self.client.stream("GET", "/api/events") as answer:
                 assert answer.status_code == 200
                 held: dict[str, str] = {}
                 async for line in answer.aiter_lines():

@@ -321,28 +321,26 @@ class ConsoleApp(App[int]):
         self._run_in_background(self._listen())
 
     async def _listen(self) -> None:
-        """Show what happens, until cancelled. Reconnects with growing waits and continues behind
-        the last position.
-        """
-        backoff, last = Backoff(MAX_RECONNECT_S), ""
-        past: ConversationDetail | None = None
+        """Show what happens, until cancelled. Reconnects with growing waits."""
+        backoff, was_attached = Backoff(MAX_RECONNECT_S), False
         while True:
             try:
-                async with self._api.open_stream(last) as batches:
+                async with self._api.open_stream() as batches:
                     status = await self._api.get(GatewayStatus, "/api/status")
                     commands = await self._api.get(Page[CommandEntry], "/api/commands")
                     self.model.commands = {one.name: one for one in commands.items}
-                    if past is None:
+                    if was_attached:
+                        self.model.add_gateway_note("attached again", at=status.now)
+                        await self._follow(self.model.followed)
+                    else:
                         past = await self._get_history(self.model.followed)
                         self.model.follow(self.model.followed, past)
-                    else:
-                        self.model.add_gateway_note("attached again", at=status.now)
+                    was_attached = True
                     self._connection, self._ticks_to_poll = "", 0
                     self.model.handle_connected(status)
                     backoff.reset()
                     self.schedule_draw()
-                    async for position, received in batches:
-                        last = position or last
+                    async for received in batches:
                         self.handle_events(received)
             except ConsoleApiError as error:
                 if not self._connection:

@@ -61,20 +61,13 @@ class ApiUnavailable(ConsoleApiError):
     """Nothing answers there at the moment."""
 
 
-EventBatch = tuple[str, list[ApiEvent]]
-"""What arrived together: the last position of the log in it (empty: none), and the events."""
-
-
-async def _read_batches(response: httpx.Response) -> AsyncGenerator[EventBatch]:
-    """Yield what arrives. Raises ApiUnavailable at the end of the connection."""
+async def _read_batches(response: httpx.Response) -> AsyncGenerator[list[ApiEvent]]:
+    """Yield what arrives together. Raises ApiUnavailable at the end of the connection."""
     parser = SseParser()
     try:
         async for data in response.aiter_bytes():
             found = parser.feed(data)
-            events = [
-                event for one in found if (event := parse_event(one.name, one.data)) is not None
-            ]
-            yield next((one.id for one in reversed(found) if one.id), ""), events
+            yield [event for one in found if (event := parse_event(one.name, one.data)) is not None]
     except (httpx.HTTPError, SseEventTooLarge) as error:
         raise ApiUnavailable(f"the connection broke: {_describe_http_error(error)}") from error
     raise ApiUnavailable("the gateway closed the connection")
@@ -117,11 +110,9 @@ class GatewayApiClient:
         return await self._request(kind, "POST", path, {}, body)
 
     @asynccontextmanager
-    async def open_stream(self, last: str) -> AsyncGenerator[AsyncGenerator[EventBatch]]:
-        """Open the event stream. `last`: continue behind this position of the log; empty: from now
-        on. Raises ConsoleApiError.
-        """
-        headers = {"accept": "text/event-stream", **({"last-event-id": last} if last else {})}
+    async def open_stream(self) -> AsyncGenerator[AsyncGenerator[list[ApiEvent]]]:
+        """Open the event stream. Raises ConsoleApiError."""
+        headers = {"accept": "text/event-stream"}
         limits = httpx.Timeout(REQUEST_TIMEOUT_S, read=STREAM_TIMEOUT_S)
         try:
             async with self._client.stream(

@@ -3,11 +3,9 @@
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
 `EventBroadcaster` collects what happens while at least one client listens. Every `BATCH_INTERVAL_S`
-it has that encoded once (`SseEncoder`), and keeps the newest frames. A client that reads too slowly
-to find the next one there receives the number of events that it missed as a `LostEvent`.
-
-A client that connects again with the last position it received first gets the events behind it from
-the log.
+it has that serialized once (`SseEncoder`), and keeps the newest events. A client that reads too
+slowly to find the next one there receives the number of those that it missed as a `LostEvent`. One
+that connects again asks for what it shows anew.
 """
 
 import asyncio
@@ -18,9 +16,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from pydantic import ConfigDict, TypeAdapter, create_model
 from pydantic_core import to_jsonable_python
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -49,7 +46,6 @@ from gateway.plugins.dashboard.api_views import (
     build_running_turn,
 )
 from gateway.plugins.http import HttpRoute
-from gateway.plugins.http.site import validate
 from gateway.store import LogEntry, total_cost_usd
 from gateway.store.format import describe_contents
 from gateway.store.overview import NotificationRow
@@ -114,17 +110,6 @@ GatewayEvent = Sequence[LogEntry] | AnswerGrown | models.ApiEvent
 _EVENT_NAMES: Final = {kind: name for name, kind in models.EVENT_MODELS.items()}
 
 
-class SseFrame(NamedTuple):
-    """Events serialized for the wire."""
-
-    seq: int
-    """Position of the log up to which the events go. 0: they are not in the log."""
-    data: bytes
-    event_count: int
-
-
-MAX_BACKLOG_EVENTS = 1_000
-"""Most events sent from the log when a client connects."""
 MAX_LONG_TEXT_CHARS = 32_000
 """Longest arguments and results of tools, answers and thinking: clients want to see what the model
 sees and writes."""
@@ -144,7 +129,7 @@ class _GrowingAnswer:
 
 
 class SseEncoder:
-    """Serializes events to frames, and knows what was sent last."""
+    """Serializes events, and knows what was sent last."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -152,75 +137,37 @@ class SseEncoder:
         self._minds = {one.agent: _without_countdown(one) for one in api.agents.dmn_status()}
         self._channels = {one.channel: one for one in api.stats.snapshot().channels}
 
-    def encode(self, happened: Sequence[GatewayEvent]) -> list[SseFrame]:
-        """Serialize what happened, and what has changed of connections and agents."""
-        frames = list[SseFrame]()
-
-        def add(events: Iterator[models.ApiEvent], seq: int = 0) -> None:
-            if found := [*events]:
-                frames.append(self._encode_frame(found, seq))
-
-        for one in happened:
-            if isinstance(one, AnswerGrown):
-                add(self._build_growth_events(one))
-            elif not isinstance(one, Sequence):
-                if isinstance(one, models.ToolEvent):
-                    add(self._flush_turn(TurnId(one.turn), one.at))
-                add(iter([one]))
-            else:
-                by_seq = {entry.seq: entry for entry in one}
-                for entry in one:
-                    if isinstance(entry.fact, TurnRecord):
-                        add(self._flush_turn(entry.fact.turn, entry.at))
-                for entry in one:
-                    add(build_entry_events(entry, by_seq.get(entry.cause or Seq(0))), entry.seq)
+    def encode(self, happened: Sequence[GatewayEvent]) -> list[bytes]:
+        """Serialize the events of what happened, and of what has changed of connections and
+        agents.
+        """
+        events = [event for one in happened for event in self._build_events(one)]
         # The end of other turns was sent before, or its event was lost.
         running = {one.turn for one in self._api.turn_tracker.running}
         self._growing = {turn: one for turn, one in self._growing.items() if turn in running}
-        add(self._build_mind_events())
-        add(self._build_channel_events())
-        return frames
+        events += [*self._build_mind_events(), *self._build_channel_events()]
+        return [self.serialize(one) for one in events]
 
-    async def encode_backlog(self, after: int) -> tuple[int, list[SseFrame]]:
-        """Return the last position of the log, and frames of the events behind `after`."""
-        reader, most = await self._api.open_reader(), MAX_BACKLOG_EVENTS
-        last = await reader.last_position()
-        end = last + 1  # later entries are sent as live events
-        missed = await reader.count_missed(after, last)
-        noticed = await reader.notifications(most, after=after, before=end)
-        kinds = ["post", "delivery"]
-        entries = await reader.newest_entries(most, after=after, before=end, kinds=kinds)
-        backlog: list[tuple[int, Sequence[models.ApiEvent]]] = [
-            *((one.seq, [build_notification(one)]) for one in noticed),
-            *((one.seq, [one]) for one in await reader.recent_turns(most, after=after, before=end)),
-            *((one.seq, [*build_entry_events(one)]) for one in entries),
-        ]
-        recent = sorted(backlog, key=lambda one: one[0])[-most:]
-        lost = missed - len(recent)
-        first = [SseFrame(seq=0, data=self.encode_lost(lost), event_count=1)] if lost > 0 else []
-        return last, [*first, *(self._encode_frame(events, seq) for seq, events in recent)]
+    def _build_events(self, one: GatewayEvent) -> Iterator[models.ApiEvent]:
+        if isinstance(one, AnswerGrown):
+            yield from self._build_growth_events(one)
+        elif not isinstance(one, Sequence):
+            if isinstance(one, models.ToolEvent):
+                yield from self._flush_turn(TurnId(one.turn), one.at)
+            yield one
+        else:
+            by_seq = {entry.seq: entry for entry in one}
+            for entry in one:
+                if isinstance(entry.fact, TurnRecord):
+                    yield from self._flush_turn(entry.fact.turn, entry.at)
+            for entry in one:
+                yield from build_entry_events(entry, by_seq.get(entry.cause or Seq(0)))
 
-    def encode_lost(self, count: int) -> bytes:
-        return self._encode_frame(
-            [models.LostEvent(at=self._api.gateway.clock.now(), count=count)]
-        ).data
-
-    def _encode_frame(self, events: Sequence[models.ApiEvent], seq: int = 0) -> SseFrame:
-        """Serialize events.
-
-        The position stands at the last event only, so a client that resumes from it misses none.
-        """
-        lines = list[str]()
-        for place, event in enumerate(events, start=1):
-            if seq and place == len(events):
-                lines.append(f"id: {seq}\n")
-            is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
-            chars = MAX_LONG_TEXT_CHARS if is_long else 4_000
-            data = self._api.dump(to_jsonable_python(event), chars)
-            lines.append(f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n")
-        return SseFrame(
-            seq=seq, data="".join(lines).encode("utf-8", "replace"), event_count=len(events)
-        )
+    def serialize(self, event: models.ApiEvent) -> bytes:
+        """Return an event as it is sent."""
+        is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
+        data = self._api.dump(to_jsonable_python(event), MAX_LONG_TEXT_CHARS if is_long else 4_000)
+        return f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n".encode("utf-8", "replace")
 
     def _build_growth_events(self, one: AnswerGrown) -> Iterator[models.ApiEvent]:
         answer = self._growing.setdefault(one.running.turn, _GrowingAnswer(one.running))
@@ -291,7 +238,7 @@ def _without_countdown(one: DmnStatus) -> DmnStatus:
 
 
 MAX_BUFFER_BYTES: Final = 1_000_000
-"""Frames that are kept for all clients, in addition to the buffers of their connections."""
+"""Events that are kept for all clients, in addition to the buffers of their connections."""
 ENCODING_FAILED: Final = "what happened could not be told"
 
 
@@ -331,11 +278,11 @@ class EventBroadcaster:
         self.api, self._clock = api, api.gateway.clock
         self._encoder: SseEncoder | None = None
         self.listener_count = 0
-        self._frames = deque[tuple[int, SseFrame]]()
-        """The newest frames, each with the number of events before it."""
-        self._frame_bytes, self._event_count = 0, 0
+        self._kept = deque[tuple[int, bytes]]()
+        """The newest events, each with the number of those before it."""
+        self._kept_bytes, self._event_count = 0, 0
         self._is_told = asyncio.Event()
-        """Set, and replaced by another one, when there are new frames."""
+        """Set, and replaced by another one, when there are new events."""
         self._pending: list[GatewayEvent] = []
         self._growing: dict[TurnId, AnswerGrown] = {}
         """Pending `AnswerGrown` that may still be extended, by turn."""
@@ -389,31 +336,25 @@ class EventBroadcaster:
             models.LogEvent(at=self._clock.now(), level=level, logger=name, message=message)
         )
 
-    async def subscribe(self, after: int | None = None) -> AsyncGenerator[bytes]:
-        """Yield chunks from now on; with `after`, first the events behind that position of the
-        log.
-        """
+    async def subscribe(self) -> AsyncGenerator[bytes]:
+        """Yield chunks from now on."""
         self.listener_count += 1
-        encoder, place, replayed_up_to = self._start(), self._event_count, 0
+        encoder, place = self._start(), self._event_count
         try:
             yield b"retry: 2000\n\n"
-            if after is not None:
-                replayed_up_to, frames = await encoder.encode_backlog(after)
-                for frame in frames:
-                    yield frame.data
             while True:
                 if place == self._event_count:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(KEEPALIVE_S):
                             await self._is_told.wait()
                 chunks = list[bytes]()
-                for start, frame in [*self._frames, (self._event_count, SseFrame(0, b"", 0))]:
+                for start, data in [*self._kept, (self._event_count, b"")]:
                     if start > place:
-                        chunks.append(encoder.encode_lost(start - place))
+                        lost = models.LostEvent(at=self._clock.now(), count=start - place)
+                        chunks.append(encoder.serialize(lost))
                     if start >= place:
-                        place = start + frame.event_count
-                        if not 0 < frame.seq <= replayed_up_to:
-                            chunks.append(frame.data)
+                        place = start + bool(data)
+                        chunks.append(data)
                 yield b"".join(chunks) or b": nothing happens\n\n"
         finally:
             self.listener_count -= 1
@@ -448,8 +389,8 @@ class EventBroadcaster:
         self._flushing, self._encoder = None, None
         self._pending.clear()
         self._growing.clear()
-        self._frames.clear()
-        self._frame_bytes = 0
+        self._kept.clear()
+        self._kept_bytes = 0
 
     def _enqueue(self, happened: GatewayEvent) -> None:
         if not self.listener_count:
@@ -473,16 +414,16 @@ class EventBroadcaster:
             happened, self._pending, lost, self._lost_count = self._pending, [], self._lost_count, 0
             self._growing.clear()
             try:
-                for frame in encoder.encode(happened):
-                    self._frames.append((self._event_count, frame))
-                    self._frame_bytes += len(frame.data)
-                    self._event_count += frame.event_count
+                for data in encoder.encode(happened):
+                    self._kept.append((self._event_count, data))
+                    self._kept_bytes += len(data)
+                    self._event_count += 1
             except Exception:  # a bug: clients are sent the number of lost events
                 logger.exception(ENCODING_FAILED)
                 lost += len(happened)
             self._event_count += lost
-            while self._frame_bytes > MAX_BUFFER_BYTES:
-                self._frame_bytes -= len(self._frames.popleft()[1].data)
+            while self._kept_bytes > MAX_BUFFER_BYTES:
+                self._kept_bytes -= len(self._kept.popleft()[1])
             is_told, self._is_told = self._is_told, asyncio.Event()
             is_told.set()
             await asyncio.sleep(BATCH_INTERVAL_S)
@@ -492,13 +433,6 @@ EVENTS_PATH: Final = "/api/events"
 STALLED_READER_S: Final = 30.0
 """Seconds without reading after which the client of a stream is considered gone."""
 MAX_STREAMS: Final = 16
-_EVENTS_QUERY: Final = TypeAdapter(
-    create_model(
-        "EventsQuery",
-        __config__=ConfigDict(extra="forbid"),
-        after=(models.Position | None, None),  # begin behind this position of the log; None: now
-    )
-)
 
 
 class EventResponse(StreamingResponse):
@@ -522,13 +456,10 @@ def build_events_route(events: EventBroadcaster) -> HttpRoute:
     """Return the path of the live events."""
 
     async def listen(request: Request) -> Response:
-        last = request.headers.get("last-event-id")  # as browsers that connect again send it
-        query = {**({"after": last} if last else {}), **request.query_params}
-        after = validate(_EVENTS_QUERY, query).after
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         if events.listener_count >= MAX_STREAMS:
             raise HTTPException(503, f"{MAX_STREAMS} others listen already: end one of them")
-        return EventResponse(events.subscribe(after), media_type="text/event-stream")
+        return EventResponse(events.subscribe(), media_type="text/event-stream")
 
     return HttpRoute(EVENTS_PATH, listen, "read")

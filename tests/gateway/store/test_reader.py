@@ -387,7 +387,6 @@ async def test_pages_are_bounded_on_both_sides(store: Store) -> None:
     async with await OverviewReader.open(store.location) as looking:
         for number in range(6):
             await store.append(heard(number, room="#a" if number % 2 else "#b"))
-        seqs = [1, 3, 5, 7, 9, 11]
         assert [one.seq for one in await looking.notifications(3)] == [11, 9, 7]
         assert [one.seq for one in await looking.notifications(3, before=7)] == [5, 3, 1]
         assert [one.seq for one in await looking.notifications(3, after=5, oldest=True)] == [
@@ -402,9 +401,6 @@ async def test_pages_are_bounded_on_both_sides(store: Store) -> None:
             for one in await looking.notifications(9, after=3, conversation=HERE, oldest=True)
         ] == [7, 11]
         assert [one.seq for one in await find_notifications(looking, [11, 2, 5, 99, 5])] == [5, 11]
-        assert await looking.count_missed(0, 10**9) == len(seqs)
-        assert await looking.count_missed(8, 10**9) == 2
-        assert await looking.count_missed(8, 8) == 0  # what is written meanwhile is not missed
 
 
 async def test_places_tell_what_was_said_last(store: Store) -> None:
@@ -790,11 +786,6 @@ JUDGED_THERE = "SEARCH judged USING INDEX log_conversation (conversation=? AND r
             overview.RECENT_TURNS_IN,
             4,
             ["SEARCH log USING INDEX log_turn (conversation=? AND rowid>? AND rowid<?)"],
-        ),
-        (
-            overview.COUNT_MISSED,
-            2,
-            ["SEARCH log USING INDEX log_kind (kind=? AND rowid>? AND rowid<?)"],
         ),
         (queries.FIRST_ENTRY_SINCE, 1, ["SEARCH log USING INTEGER PRIMARY KEY (rowid>?)"]),
         (

@@ -1,6 +1,6 @@
 /**
  * Client of `/api/events` (server-sent events, https://html.spec.whatwg.org/multipage/server-sent-events.html). It uses
- * fetch, because EventSource cannot send a token, and continues behind the last id after an interruption.
+ * fetch, because EventSource cannot send a token. After an interruption the page loads again what it shows.
  */
 
 import { open } from "./api.js";
@@ -11,7 +11,7 @@ const LONGEST_S = 15;
 const SILENT_MS = 40_000;
 
 /**
- * Return the events `{event, data, id}` of a text, and its rest, which continues. The gateway ends lines with LF, and
+ * Return the events `{event, data}` of a text, and its rest, which continues. The gateway ends lines with LF, and
  * writes the data of an event on one line.
  */
 export function parse(text) {
@@ -28,13 +28,12 @@ export class Events {
    * (the tab is hidden), or `refused` and the error (no further try).
    */
   constructor(heard, state) {
-    Object.assign(this, { heard, state, after: null, tries: 0, running: null });
+    Object.assign(this, { heard, state, tries: 0, running: null });
   }
 
-  /** Connect, or connect again. `after`: a position in the log; null: continue behind the last one. */
-  start(after = null) {
+  /** Connect, or connect again. */
+  start() {
     this.stop();
-    if (after !== null) this.after = String(after);
     this.running = new AbortController();
     this.loop(this.running.signal);
   }
@@ -74,8 +73,7 @@ export class Events {
     };
     alive();
     try {
-      const headers = this.after === null ? {} : { "Last-Event-ID": this.after };
-      const response = await open("/api/events", { signal: AbortSignal.any([stopped, silent.signal]), headers });
+      const response = await open("/api/events", { signal: AbortSignal.any([stopped, silent.signal]) });
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       this.state("live");
       for (let text = ""; ; ) {
@@ -85,10 +83,7 @@ export class Events {
         alive();
         const { events, rest } = parse(text + value);
         text = rest;
-        for (const { event, data, id } of events) {
-          this.after = id ?? this.after;
-          this.heard(event, JSON.parse(data));
-        }
+        for (const { event, data } of events) this.heard(event, JSON.parse(data));
       }
     } finally {
       clearTimeout(timer);

@@ -95,7 +95,7 @@ const events = new Events(heard, (state, error) => {
   const isTold = wasLive && state === "connecting"; // as reconnecting
   $("ready").hidden = state !== "live";
   if (!isTold) put($("connection"), chip(state, tone, "The connection for live events"));
-  if (state === "live" && wasLive) loadAll(); // what happened meanwhile
+  if (state === "live") wasLive ? loadAll() : soon("live"); // what happened meanwhile
   wasLive ||= state === "live";
   if (error) failed(error);
 });
@@ -145,7 +145,7 @@ async function begin() {
   $("frame").hidden = $("menu").hidden = false;
   views.offer("config", may("own"));
   put(config.tools, act({ label: "Read the files again", words: ["reload"] }));
-  events.start(live.newest);
+  events.start();
   Refresh.view = "";
   views.follow(false);
   await Promise.all(all.map((one) => one.now()));
