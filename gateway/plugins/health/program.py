@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     configuration cannot be read.
     """
     fill_command(parser, _run, where="config")
-    add_process_name(parser, "one process of several (default: all on this host)")
+    add_process_name(parser, "one process of several (default: that on this host which works best)")
 
 
 def _run(args: argparse.Namespace) -> int:
