@@ -70,6 +70,12 @@ class Skills(Plugin):
         self._libraries = dict[str, SkillLibrary]()
         self._lock = asyncio.Lock()
 
+    async def start(self) -> None:
+        """Find out whether there are any: else `load_skill` is not offered."""
+        async with self._lock:
+            for agent in self._live.agents:
+                await asyncio.to_thread(self._library(agent).refresh)
+
     @hook
     async def skills(self, agent: str, tools: Collection[str]) -> str:
         """Problems with skills are logged once, for the operator."""
@@ -78,7 +84,16 @@ class Skills(Plugin):
         async with self._lock:
             return (await asyncio.to_thread(self._library(agent).refresh)).text
 
-    @tool("Read a skill, or another of its files.", effect=OWN, parallel=True, offer="described")
+    def _note(self) -> str | None:
+        return "" if any(one.has_skills for one in self._libraries.values()) else None
+
+    @tool(
+        "Read a skill, or another of its files.",
+        effect=OWN,
+        parallel=True,
+        note=_note,
+        offer="described",
+    )
     async def load_skill(
         self,
         context: ToolContext,
@@ -249,6 +264,11 @@ class SkillLibrary:
         self.root = workspace / "skills"
         """Its folder, which may be missing."""
         self._catalogue = SkillCatalogue()
+
+    @property
+    def has_skills(self) -> bool:
+        """Return whether there were any when it was read last."""
+        return bool(self._catalogue.skills)
 
     def refresh(self) -> SkillCatalogue:
         """Return the present catalogue. What cannot be read at present stays as it was read

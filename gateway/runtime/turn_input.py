@@ -102,8 +102,8 @@ class AgentContext:
 
     async def render_skills(self, plugins: Plugins) -> str:
         """Return the block of skills, see `gateway.plugin.Hooks.skills`."""
-        specs = self.tools.specs if self.model.model.takes_tools else ()
-        return await plugins.skills(self.agent.id, frozenset([one.name for one in specs]))
+        tools = self.tools.current_tools() if self.model.model.takes_tools else ()
+        return await plugins.skills(self.agent.id, frozenset([one.spec.name for one in tools]))
 
     @property
     def specs_tokens(self) -> int:

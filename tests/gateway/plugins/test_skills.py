@@ -17,6 +17,7 @@ from gateway.config.tools import ToolsConfig
 from gateway.core.clock import ManualClock
 from gateway.core.tool import tools_of
 from gateway.core.tool_spec import ToolCall, canonical_json
+from gateway.hooks import SKILLS_SHOWN_S
 from gateway.plugins.skills import (
     MAX_CATALOGUE_CHARS,
     MAX_DESCRIPTION_CHARS,
@@ -179,6 +180,27 @@ async def test_prompts_show_skills_to_agents_that_can_load_them(
         await gateway.ask("hello")
     [request] = gateway.scripted.requests
     assert str(request).count("- tea: Makes tea.") == count
+    assert ("load_skill" in {one.name for one in request.tools}) is bool(count)
+
+
+async def test_the_first_skill_is_shown_soon_and_its_tool_once_nothing_is_cached(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    given = settings(tmp_path)
+    agents = [one.model_copy(update={"workspace": tmp_path / "workspace"}) for one in given.agents]
+    (tmp_path / "workspace").mkdir()
+    given = given.model_copy(update={"agents": (*agents,)})
+    async with Gateway(given, Script(), clock=clock) as gateway:
+        await gateway.ask("hello")
+        add(tmp_path / "workspace", "tea")
+        clock.advance(SKILLS_SHOWN_S)
+        await gateway.ask("hello")
+        clock.advance(7_200)
+        await gateway.ask("hello")
+    requests = gateway.scripted.requests
+    assert ["- tea: Makes tea." in str(one) for one in requests] == [False, True, True]
+    offered = ["load_skill" in {tool.name for tool in one.tools} for one in requests]
+    assert offered == [False, False, True]
 
 
 def test_the_catalogue_is_these_bytes(tmp_path: Path) -> None:
