@@ -189,6 +189,8 @@ def _keep_known(node: object) -> object:
 
 
 MAX_RESULT_BLOCKS: Final = 1_000
+MAX_RESULT_CHARS: Final = 990_000
+"""Characters of the text of a result: looking for secrets in them takes a second."""
 MAX_RESULT_IMAGES: Final = 4
 """Images of one result; more are described in words."""
 FAILED: Final = "It did not work. The server says:"
@@ -252,6 +254,8 @@ def render_result(
     if (more := len(parts) - MAX_RESULT_BLOCKS) > 0:
         rendered.append(f"[{more} more parts are left out]")
     text = "\n".join(one for one in rendered if one)
+    if (more := len(text) - MAX_RESULT_CHARS) > 0:
+        text = f"{text[:MAX_RESULT_CHARS]}\n[{more} more characters are left out]"
     if is_error:
         return f"{FAILED}\n{text or '(nothing)'}"
     return text or NO_OUTPUT

@@ -795,6 +795,7 @@ def test_results_as_text() -> None:
     assert render_result([]).startswith("It was done")
     assert render_result(["no"], is_error=True).endswith("says:\nno")
     assert render_result(["x"] * 2000).endswith("[1000 more parts are left out]")
+    assert render_result(["x" * 990_007]).endswith("x\n[7 more characters are left out]")
 
 
 @pytest.mark.parametrize(
