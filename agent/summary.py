@@ -164,7 +164,7 @@ def extract_identifiers(
         for found in dict.fromkeys(identifiers):
             weights[found] = weights.get(found, 0) + place
     for found, count in counts.items():
-        if count == 1 and _SMALL_NUMBER.fullmatch(found):
+        if count == 1 and re.fullmatch(r"\d{1,3}", found):
             del weights[found]
     order = {found: number for number, found in enumerate(weights)}
     new = sorted(weights, key=lambda found: (-weights[found], -order[found]))
@@ -233,7 +233,6 @@ _IDENTIFIER: Final = re.compile(
 )
 """Forms of identifiers; the first that fits at a place is taken. Each is bounded, so that no text
 takes long."""
-_SMALL_NUMBER: Final = re.compile(r"\d{1,3}")
 _TRAILING_PUNCTUATION: Final = ".,;:!?'"
 
 

@@ -662,7 +662,6 @@ def _usage_from_chat(usage: _ChatUsage) -> Usage:
 
 
 _THINKING_MARKS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
-_ANY_MARK = re.compile(r"</?think>|\[/?THINK\]")
 _CLOSING_MARK = re.compile(r"(?<![`'\"])(?:</think>|\[/THINK\])(?![`'\"])")
 """Not in quotes, as in an answer about such marks."""
 
@@ -672,7 +671,7 @@ def strip_thinking(text: str) -> str:
     without an end.
     """
     text = text.lstrip()
-    while opened := _ANY_MARK.match(text):
+    while opened := re.match(r"</?think>|\[/?THINK\]", text):
         if (closing := _THINKING_MARKS.get(opened[0])) is None:
             break
         text = text.partition(closing)[2].lstrip()

@@ -77,8 +77,6 @@ _UNKNOWN_EMOJI, _WRONG_CHANNEL_TYPE = 10014, 50003
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#json."""
 _EMOJI_CHARS = 32
 _MAX_MEMBERS, _MAX_THREAD_MEMBERS, _MAX_MESSAGES = 1000, 100, 100
-_CUSTOM_EMOJI = re.compile(r"<?a?:?(\w{2,32}):(\d{15,20})>?")
-_NAMED_EMOJI = re.compile(r":(\w{2,32}):")
 _EMOJI_SELECTOR = "\ufe0f"
 """Requests the picture of a character that also has a plain form. Discord knows each emoji in one
 of both spellings."""
@@ -296,9 +294,9 @@ class DiscordChannel:
             )
 
     async def _resolve_emoji(self, channel: str, text: str) -> str:
-        if custom := _CUSTOM_EMOJI.fullmatch(text):
+        if custom := re.fullmatch(r"<?a?:?(\w{2,32}):(\d{15,20})>?", text):
             return f"{custom[1]}:{custom[2]}"
-        named = _NAMED_EMOJI.fullmatch(text)
+        named = re.fullmatch(r":(\w{2,32}):", text)
         if named and (guild := self._directory.guild_of(channel)):
             answer = {
                 "result": await self._api.call("GET", "/guilds/{guild_id}/emojis", guild_id=guild)

@@ -61,7 +61,6 @@ MAX_CONTENT_UNITS = 2000
 """https://discord.com/developers/docs/resources/message#create-message says characters, not which;
 counted in UTF-16 units, which is never less."""
 _FENCE = re.compile(r"( {0,3})(`{3,}|~{3,})([^`\n]*)")
-_DEEP_HEADING = re.compile(r" {0,3}#{4,6} +(.+?)(?: +#+)?")
 _SPECIAL = re.compile(
     r"((?<!`)`++[^`\n]+`+|\\[^\w\s(\[])|!(\[[^\[\]\n]*\]\()|&(?:#\d{1,7}|#[xX][\da-fA-F]{1,6}|[A-Za-z][A-Za-z\d]{1,31});|"
     + MATHS.pattern
@@ -110,7 +109,7 @@ def render(text: str) -> str:
 
 
 def _render_line(line: str) -> str:
-    if found := _DEEP_HEADING.fullmatch(line.rstrip()):
+    if found := re.fullmatch(r" {0,3}#{4,6} +(.+?)(?: +#+)?", line.rstrip()):
         return f"**{found[1]}**" if "**" not in found[1] else found[1]
     return _SPECIAL.sub(_render_special, line)
 

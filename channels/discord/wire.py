@@ -62,7 +62,6 @@ from gateway.core.events import (
 )
 
 _SUBCOMMAND: Final = 1
-_UNQUOTED: Final = re.compile(r'[^\s"“„”`]\S*')
 _EMPTY_ARG: Final = '""'
 """Placeholder of an omitted argument before a later one."""
 
@@ -106,7 +105,7 @@ def find_focused(command: Json) -> tuple[str, str, str, dict[str, str]] | None:
 def quote_word(word: str) -> str:
     """Return `word` as one word of command text."""
     word = " ".join(clean_text(word).split())
-    if _UNQUOTED.fullmatch(word):
+    if re.fullmatch(r'[^\s"“„”`]\S*', word):
         return word
     return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

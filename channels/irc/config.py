@@ -16,7 +16,6 @@ from gateway.core.proxy import ProxySetting
 
 _NICK = re.compile(r"[^\s:@!*?,.#&0-9\x00-\x20-][^\s@!*?,\x00-\x20]*")
 _ROOM = re.compile(r"[#&+!][^\s,\x00-\x20]+")
-_KEY = re.compile(r"[^\s,:\x00-\x20][^\s,\x00-\x20]*")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[^\s:@!*?,\x00-\x20]+")
 _COMMAND_LINE = re.compile(r"(?P<command>[A-Za-z]+|[0-9]{3})(?: [^\r\n\0]*)?")
@@ -250,7 +249,7 @@ class IrcConfig(ChannelConfig):
     @classmethod
     def _keys(cls, keys: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for room, key in keys.items():
-            if not _KEY.fullmatch(key.get_secret_value()):
+            if not re.fullmatch(r"[^\s,:\x00-\x20][^\s,\x00-\x20]*", key.get_secret_value()):
                 raise ValueError(
                     f"the key of {room} cannot be sent: take out blanks, commas, and a colon in "
                     "front"

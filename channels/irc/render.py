@@ -28,7 +28,6 @@ BLANK_LINE: Final = " \x0f"
 space at the end."""
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
-_TICKS = re.compile("`+")
 _COMMAND = re.compile(r"[!.,@~/;$%&+?-](?=[^\W\d_])|(?:chan|bot)serv(?![^\W_])", re.IGNORECASE)
 """Atheme's services also take `ChanServ: op mallory` (modules/chanserv/main.c), with our rights."""
 _STARTS_COMMAND = re.compile(rf"[\s{BOLD}{ITALIC}]*(?:{_COMMAND.pattern})", re.IGNORECASE)
@@ -231,7 +230,7 @@ class _LineWriter:
 
 def _in_backticks(code: str) -> str:
     """Return inline code in backticks, more of them than occur together in it."""
-    ticks = "`" * (max((len(found) for found in _TICKS.findall(code)), default=0) + 1)
+    ticks = "`" * (max((len(found) for found in re.findall("`+", code)), default=0) + 1)
     pad = " " if "`" in code else ""
     return f"{ticks}{pad}{code}{pad}{ticks}"
 

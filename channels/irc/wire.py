@@ -146,8 +146,6 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         return target if target.startswith(self._room_signs) else None
 
 
-_TRAILING_BREAKS = re.compile(r"[\r\n]+")
-_MIDDLE_BREAKS = re.compile(r"[\r\n\0]+")
 _NOBODY: Final = NickMask("")
 NO_TAGS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -207,12 +205,12 @@ def format_line(command: str, *middles: str, trailing: str | None = None) -> str
     """
     parts = [command]
     for middle in middles:
-        clean = _MIDDLE_BREAKS.sub("", middle)
+        clean = re.sub(r"[\r\n\0]+", "", middle)
         if not clean or clean.startswith(":") or " " in clean:
             raise ValueError(f"not a parameter: {middle!r}")
         parts.append(clean)
     if trailing is not None:
-        parts.append(":" + _TRAILING_BREAKS.sub(" ", trailing))
+        parts.append(":" + re.sub(r"[\r\n]+", " ", trailing))
     return " ".join(parts).replace("\0", "").encode("utf-8", "replace").decode()
 
 
@@ -279,7 +277,6 @@ def split_relayed(text: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
-_FLOODED = re.compile(r"excess flood|flooding|recvq", re.IGNORECASE)
 _REMOVED = re.compile(
     r"\bkill(?:ed)?\b(?!.*collision)|\b[kgzdxq]-?lined?\b|\bbanned\b|\b(?:auto|a)kill(?:ed)?\b|\bdnsbl\b",
     re.IGNORECASE,
@@ -292,7 +289,7 @@ def classify_goodbye(text: str) -> Literal["flooded", "removed", ""]:
     flooded: we sent too fast. removed: an operator or the network threw us off, or a ban did.
     Empty: anything else.
     """
-    if _FLOODED.search(text):
+    if re.search(r"excess flood|flooding|recvq", text, re.IGNORECASE):
         return "flooded"
     return "removed" if _REMOVED.search(text) else ""
 

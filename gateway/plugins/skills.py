@@ -35,7 +35,6 @@ from gateway.plugin import Plugin, PluginContext, hook
 logger = logging.getLogger("reverie.skills")
 
 SKILL_FILE: Final = "SKILL.md"
-SKILL_NAME: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 MAX_NAME_CHARS: Final = 64
 MAX_DESCRIPTION_CHARS: Final = 1_024
 MAX_SKILL_BYTES: Final = 100_000
@@ -186,7 +185,7 @@ def read_skill(folder: str, content: bytes) -> tuple[str, str]:
     """
     if len(content) > MAX_SKILL_BYTES:
         raise InvalidSkill(f"it has more than {MAX_SKILL_BYTES} bytes")
-    if len(folder) > MAX_NAME_CHARS or not SKILL_NAME.fullmatch(folder):
+    if len(folder) > MAX_NAME_CHARS or not re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", folder):
         raise InvalidSkill(
             "a skill's folder is named with a-z, 0-9 and hyphens between them, at most "
             f"{MAX_NAME_CHARS}"

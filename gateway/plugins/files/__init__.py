@@ -612,7 +612,6 @@ _REGEX_SOURCE_CHARS: Final = 500
 _MAX_REPEATS: Final = 1_000
 """Same limit as RE2 (https://github.com/google/re2/wiki/Syntax): `a{99999999}` alone exhausts the
 memory."""
-_COUNT = re.compile(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}")
 
 
 def compile_regex(source: str, *, ignore_case: bool = False) -> Any:  # noqa: ANN401 - the library has no types
@@ -624,7 +623,7 @@ def compile_regex(source: str, *, ignore_case: bool = False) -> Any:  # noqa: AN
     if len(source) > _REGEX_SOURCE_CHARS:
         raise ValueError(f"longer than {_REGEX_SOURCE_CHARS} characters")
     repeats = 1
-    for count in _COUNT.finditer(source):
+    for count in re.finditer(r"\{\s*(\d*)\s*,?\s*(\d*)\s*\}", source):
         repeats *= max([1, *(int(number[:9]) for number in count.groups() if number)])
         if repeats > 100 * _MAX_REPEATS or any(
             int(number[:9]) > _MAX_REPEATS for number in count.groups() if number

@@ -37,7 +37,6 @@ from gateway.core.tool_spec import ToolCallRefused
 MAX_BRACE_COMMAS: Final = 10
 """Commas in the braces of a pattern, which then stand for 1,024 patterns at most."""
 _DOUBLE_STAR: Final = "**"
-_BRACES: Final = re.compile(r"\{([^{}]*,[^{}]*)\}")
 
 
 class GlobPattern:
@@ -85,7 +84,7 @@ def _matches(pattern: PathParts, path: PathParts) -> bool:
 
 
 def _expand_braces(pattern: str) -> list[str]:
-    if (found := _BRACES.search(pattern)) is None:
+    if (found := re.search(r"\{([^{}]*,[^{}]*)\}", pattern)) is None:
         return [pattern]
     if pattern.count(",") > MAX_BRACE_COMMAS:
         raise ToolCallRefused(

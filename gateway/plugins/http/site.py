@@ -69,7 +69,6 @@ DEFAULT_HEADERS: Final = {
 }
 ROLES: Final[tuple[ClientRole, ...]] = get_args(ClientRole)
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::\d{1,5})?")
-_BEARER = re.compile(r"bearer +(?P<token>\S.*)", re.IGNORECASE)
 
 
 def is_known_host(header: str, host: str, names: Collection[str]) -> bool:
@@ -95,7 +94,7 @@ def find_client(authorization: str, tokens: Sequence[tuple[Client, str]]) -> Cli
     """Return whose token a request carries; None: nobody's. It takes the same time for every wrong
     token.
     """
-    match = _BEARER.fullmatch(authorization)
+    match = re.fullmatch(r"bearer +(?P<token>\S.*)", authorization, re.IGNORECASE)
     sent, found = match["token"].strip().encode("utf-8", "replace") if match else b"", None
     for client, token in tokens:
         if hmac.compare_digest(sent, token.encode()) and sent:

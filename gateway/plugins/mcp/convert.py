@@ -85,7 +85,6 @@ def _build_spec(name: str, server: str, offered: "types.Tool") -> ToolSpec:
 MAX_TOOL_NAME_CHARS: Final = 64
 """Characters of a tool's name, the same for Anthropic and OpenAI (`^[a-zA-Z0-9_-]{1,64}$`)."""
 _DIGEST_CHARS: Final = 8
-_INVALID_CHARS: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
@@ -94,7 +93,7 @@ def build_tool_name(server: str, tool: str, servers: Collection[str]) -> str:
 
     `server` is one of `servers`, whose names are those of the settings.
     """
-    safe_name = _INVALID_CHARS.sub("_", tool)
+    safe_name = re.sub(r"[^a-zA-Z0-9_-]", "_", tool)
     others = [other[len(server) + 1 :] + "_" for other in servers if other.startswith(f"{server}_")]
     while any(
         f"{safe_name}_".startswith(other) for other in others

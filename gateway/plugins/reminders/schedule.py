@@ -36,7 +36,6 @@ from gateway.core.moments import (
 MIN_INTERVAL_S: Final = 60
 """Shortest interval; cron fields cannot express a shorter one."""
 DAY_S: Final = 86_400
-_DAILY: Final = re.compile(r"cron \d+ \d+ \* \* (\*|\d) \S+")
 _EACH: Final = re.compile(
     r"((?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\b"
     r"|(?:noon|midnight|morning|afternoon|evening)\b|\d{1,2}(?::\d\d| ?[ap]m)\b"
@@ -211,7 +210,7 @@ def describe_schedule_text(text: str) -> str:
         return text
     if isinstance(schedule, IntervalSchedule):
         return f"every {format_duration(schedule.seconds)}"
-    if found := _DAILY.fullmatch(text):
+    if found := re.fullmatch(r"cron \d+ \d+ \* \* (\*|\d) \S+", text):
         return "every 1d" if found[1] == "*" else "every 7d"
     return "once" if isinstance(schedule, OnceSchedule) else format_schedule(schedule)
 
