@@ -606,7 +606,10 @@ class GatewayServices:
             plugins=plugins.judgings(),
         )
         plugins.on_problem = self._tell_plugin_failed
-        for problem in (*find_plugins().problems, *plugins.problems.values()):
+        unused = [
+            one for one in find_plugins().problems if one.plugin not in live.settings.plugins.off
+        ]
+        for problem in (*unused, *plugins.problems.values()):
             logger.error("%s", problem)
             self._tell_plugin_failed(problem)
         self.outages = StoreOutages(gateway)

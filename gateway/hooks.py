@@ -306,8 +306,12 @@ class Plugins:
     async def start(self) -> None:
         """Start them, in their order. Raises StoreError."""
         for one in self.all:
+            late = asyncio.get_running_loop().call_later(
+                HOOK_LIMIT_S, logger.warning, "the gateway waits for the start of %s", one.name
+            )
             with self.guard(one.name, "start"):
                 await one.start()
+            late.cancel()
 
     async def on_lease(self, lease: str) -> None:
         """See `Plugin.on_lease`."""
@@ -329,7 +333,8 @@ class Plugins:
         for one in reversed(self.all):
             try:
                 with self.guard(one.name, "stop"):
-                    await one.stop()
+                    async with asyncio.timeout(HOOK_LIMIT_S):
+                        await one.stop()
             except StoreClosed as error:
                 closed.append(error)
         if closed:

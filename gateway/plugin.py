@@ -343,4 +343,6 @@ class Plugin:
         """
 
     async def stop(self) -> None:
-        """End what goes on, while the log can still be written. `run` is cancelled after it."""
+        """End what goes on within 10 s, while the log can still be written. `run` is cancelled
+        after it.
+        """

@@ -91,7 +91,13 @@ def check(
     timed: bool = True,
     online: bool = False,
 ) -> Callable[[Function], Function]:
-    """Register a function that takes the context and, with `each`, the name of what it checks."""
+    """Register a function that takes the context and, with `each`, the name of what it checks, and
+    returns findings. One that is no coroutine runs in a thread.
+
+    `name`: heading of the findings. `each`: returns the names of what is checked one by one.
+    `timed`: False if it only computes, so it has no time limit. `online`: True if it contacts
+    other machines, so it is left out offline.
+    """
 
     def register(function: Function) -> Function:
         CHECKS.append(Check(name=name, function=function, each=each, timed=timed, online=online))

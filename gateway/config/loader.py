@@ -414,8 +414,8 @@ def _check_plugins(settings: Settings) -> Iterator[tuple[Keys, str]]:
     names = {one.name for one in found.classes}
     for key in ("need", "off"):
         for name in getattr(settings.plugins, key):
-            if name not in names:
-                told = next((str(one) for one in found.problems if one.plugin == name), "")
+            told = next((str(one) for one in found.problems if one.plugin == name), "")
+            if name not in names and not (key == "off" and told):
                 message = told or f"there is no plugin {name}; `reverie plugins` lists all"
                 yield ("plugins", key), message
     left = found.without(settings.plugins.off)

@@ -866,9 +866,12 @@ def dump_fact(fact: Fact) -> str:
 
     Notifications, which are most of a log, are written without the fields that have their default
     value: so a default of theirs, once released, never changes. Queries of the log may rely on
-    fields without a default only.
+    fields without a default only. Raises ValueError for one that no plugin
+    declares.
     """
     of_kind: Any = type(fact)
+    if isinstance(fact, PluginFact) and fact.kind not in fact_kinds():
+        raise ValueError(f"{of_kind.__name__} is not in the `facts` of a plugin")
     if not isinstance(fact, NOTIFICATION_CLASSES):
         return _adapter_of(of_kind).serializer.to_json(fact).decode()
     body = _adapter_of(of_kind).serializer.to_json(fact, exclude_defaults=True).decode()

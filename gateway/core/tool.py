@@ -194,10 +194,11 @@ def tool(
     polls: bool = False,
     offer: Offer = "named",
 ) -> Callable[[HandlerT], HandlerT]:
-    """Declare a method as the tool of its name; `tools_of` binds it to its object.
+    """Declare a method as the tool of its name. Its keyword-only parameters are the arguments that
+    the model gives.
 
     `timeout_s`, `note` and `effect`: as in `Tool`, called with the object first. The others: as in
-    `build_tool`.
+    `ToolSpec`.
     """
 
     def declare(method: HandlerT) -> HandlerT:

@@ -120,7 +120,7 @@ def find_plugins() -> FoundPlugins:
         try:
             plugin = _import(entry.value)
             check_plugin(plugin, classes)
-        except Exception as error:  # noqa: BLE001 - code of anybody's is imported here
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - code of anybody's is imported here
             text = f"it is not used: {type(error).__name__}: {error}"
             problems.append(PluginProblem(plugin=entry.name, text=text, origin=origin))
         else:
@@ -265,12 +265,14 @@ def _add_kind(value: object) -> object:
 @cache
 def settings_model() -> type[Settings]:
     """Return the model of the configuration, with what plugins bring: platforms, providers, and
-    sections.
+    sections. That of a plugin which cannot be used may hold anything.
     """
     channel: Any = reduce(or_, (one.settings for one in find_platforms().values()))
-    sections: dict[str, Any] = {
+    found = find_plugins()
+    unused = {one.plugin for one in found.problems} - Settings.model_fields.keys()
+    sections: dict[str, Any] = {name: (Any, None) for name in unused if _NAME.fullmatch(name)} | {
         one.name: (one.Settings, one.Settings())
-        for one in find_plugins().classes
+        for one in found.classes
         if one.Settings is not None
     }
     by_platform = Annotated[channel, Field(discriminator="platform")]

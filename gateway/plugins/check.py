@@ -22,8 +22,8 @@ def check_libraries(context: CheckContext, name: str) -> Sequence[Finding]:
 def check_plugins(context: CheckContext) -> Iterator[Finding]:
     """Yield the plugins that are not loaded, and those that have failed."""
     found, settings = find_plugins(), context.settings.plugins
-    for problem in found.problems:
-        fix = f"update it, or take it out of this environment: {problem.origin}"
+    for problem in (one for one in found.problems if one.plugin not in settings.off):
+        fix = f"update it ({problem.origin}), or write plugins: {{off: [{problem.plugin}]}}"
         yield bad("plugin.unusable", problem.text, fix, problem.plugin)
     snapshot = context.gateway_state.snapshot
     for one in snapshot.problems if snapshot is not None else ():

@@ -416,7 +416,8 @@ class Table:
     kinds: frozenset[str]
     """Kinds of entries that change its rows. If they change, the table is made anew, too."""
     fold: Callable[[LogEntry], Iterable[tuple[str, Params]]]
-    """Returns the statements of one entry, each with its parameters (`$1` and so on), in order.
+    """Returns the statements of one entry, each with a tuple of its parameters (`$1` and so on):
+    texts, integers and None; in order.
 
     Pure: the same entries always give the same rows. It changes this table alone, and reads no
     other one. An insert with `VALUES {}`, which has to end in ON CONFLICT DO NOTHING, is executed

@@ -97,9 +97,8 @@ def read_entries(rows: Iterable[Sequence[object]]) -> list[LogEntry]:
 
 @cache
 def _tell_unknown(kind: str) -> None:
-    logger.warning(
-        "the log has entries of a kind that only a newer version knows: %s; they are left out", kind
-    )
+    by = "a plugin that is not used" if "." in kind else "a newer version"
+    logger.warning("entries of the log are left out: the kind %s is known to %s only", kind, by)
 
 
 @frozen

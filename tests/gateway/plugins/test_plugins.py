@@ -22,7 +22,15 @@ from gateway.context.observer import Progress
 from gateway.core.clock import ManualClock
 from gateway.core.control_socket import find_gateway_state
 from gateway.core.events import Address, Message, Post, PostKey, RoomId
-from gateway.core.facts import Fact, Judgement, PluginFact, PostQueued, ToolRefused, TurnRecord
+from gateway.core.facts import (
+    Fact,
+    Judgement,
+    PluginFact,
+    PostQueued,
+    ToolRefused,
+    TurnRecord,
+    dump_fact,
+)
 from gateway.core.fields import ConfigSection
 from gateway.core.labels import TRUSTED_LABEL
 from gateway.core.permissions import OWN
@@ -256,6 +264,11 @@ async def test_a_plugin_posts_by_itself_once_for_each_key(tmp_path: Path) -> Non
     assert gateway.sent().count("oyez") == 1
 
 
+def test_a_fact_that_no_plugin_declares_is_not_written() -> None:
+    with pytest.raises(ValueError, match="Rolled"):
+        dump_fact(Rolled(sides=6))
+
+
 class Broken(Plugin):
     name = "broken"
     watches = (TurnRecord,)
@@ -383,15 +396,20 @@ def test_a_plugin_of_another_distribution_is_found_and_a_broken_one_is_told(
     (information / "entry_points.txt").write_text(
         "[reverie.plugins]\nlucky = lucky:Lucky\nunlucky = unlucky:Unlucky\n"
     )
+    (tmp_path / "unlucky.py").write_text("import sys\nsys.exit('too old')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with use_plugins(Dice):  # looks for all again, before and after
         assert main(["plugins"]) == 1
+        settings(tmp_path, unlucky={"word": "kept"}, plugins={"off": ["unlucky"]})
+        with pytest.raises(ConfigError, match="too old"):
+            settings(tmp_path, plugins={"need": ["unlucky"]})
     told = capsys.readouterr()
     with use_plugins(Lucky):
         assert Lucky in find_plugins().classes
         assert "lucky" not in find_plugins().origins
     assert re.search(r"^  lucky .*reverie-lucky 1\.5", told.out, re.MULTILINE)
     assert "unlucky" in told.err
+    assert "too old" in told.err
     assert "reverie-lucky 1.5" in told.err
 
 
@@ -415,6 +433,9 @@ class SaysNothing(Plugin):
 
 class NeverEnds(Plugin):
     name = "never_ends"
+
+    async def stop(self) -> None:
+        await asyncio.Event().wait()
 
     @hook
     async def parts(self) -> Iterable[Part]:
