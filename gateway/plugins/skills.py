@@ -84,7 +84,7 @@ class Skills(Plugin):
             return (await asyncio.to_thread(self._library(agent).refresh)).text
 
     def _note(self) -> str | None:
-        return "" if any(one.has_skills for one in self._libraries.values()) else None
+        return "" if any(one.catalogue.skills for one in self._libraries.values()) else None
 
     @tool(
         "Read a skill, or another of its files.",
@@ -262,12 +262,8 @@ class SkillLibrary:
     def __init__(self, workspace: Path) -> None:
         self.root = workspace / "skills"
         """Its folder, which may be missing."""
-        self._catalogue = SkillCatalogue()
-
-    @property
-    def has_skills(self) -> bool:
-        """Return whether there were any when it was read last."""
-        return bool(self._catalogue.skills)
+        self.catalogue = SkillCatalogue()
+        """As it was read last."""
 
     def refresh(self) -> SkillCatalogue:
         """Return the present catalogue. What cannot be read at present stays as it was read
@@ -278,15 +274,15 @@ class SkillLibrary:
         except (FileNotFoundError, NotADirectoryError):
             folders = []
         except OSError:
-            return self._catalogue
-        before = self._catalogue.notes
-        self._catalogue = self._read_skills(
+            return self.catalogue
+        before = self.catalogue.notes
+        self.catalogue = self._read_skills(
             [one.name for one in folders if not one.name.startswith(".") and one.is_dir()]
         )
-        for note in self._catalogue.notes:
+        for note in self.catalogue.notes:
             if note not in before:
                 logger.warning("%s", note)
-        return self._catalogue
+        return self.catalogue
 
     def paths(self) -> tuple[Path, ...]:
         """Return the folders of the usable skills, each named like its skill."""
@@ -339,8 +335,8 @@ class SkillLibrary:
                     else f"{path}: {bad}; left out"
                 )
             except OSError as error:
-                if name in self._catalogue.skills:
-                    found[name] = self._catalogue.skills[name]
+                if name in self.catalogue.skills:
+                    found[name] = self.catalogue.skills[name]
                 notes.append(f"{path} cannot be read now: {error.strerror}")
         if len(names) > MAX_SKILLS:
             notes.append(f"{self.root} has more than {MAX_SKILLS} skills; the others are left out")
