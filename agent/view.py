@@ -584,7 +584,6 @@ def _render_folded(folded: FoldedTurns) -> str:
 
 
 def _byte_size(lines: Sequence[str]) -> int:
-    """Return the bytes of the lines, with a line end for each."""
     return sum(len(line.encode()) + 1 for line in lines)
 
 

@@ -513,7 +513,6 @@ class CacheWarmer:
         self._spent_usd = LruDict[tuple[str, date], float]()
         """Agent and UTC day -> money spent on refreshes."""
         self._refresh_times: dict[_IdleKey, float] = {}
-        """Time of the next refresh of each conversation."""
         self.refreshed_at = LruDict[tuple[str, str], datetime]()
         """Time of the last refresh, by agent and conversation; the oldest are forgotten."""
         self._changed = asyncio.Event()

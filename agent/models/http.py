@@ -482,7 +482,6 @@ class ModelHttpClient:
         self._max_keepalive = 8 if reuse else 0
         self._proxy_setting = proxy
         self._through = ""
-        """The proxy, for reasons."""
         self._timeouts = dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)
         self._timeouts["connect"] = min(CONNECT_TIMEOUT_S, timeout_s)
         self._transport: httpx.AsyncHTTPTransport | None = None

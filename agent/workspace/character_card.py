@@ -156,7 +156,6 @@ _MACRO = re.compile(r"\{\{(char|bot|user|original)\}\}|<(char|bot|user)>", re.IG
 
 
 def _replace_macros(value: object, name: str) -> str:
-    """Return the text with its macros replaced; others stay."""
     if not isinstance(value, str):
         return ""
     texts = {"char": name, "bot": name, "user": "the person you talk to", "original": ""}

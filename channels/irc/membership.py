@@ -81,7 +81,6 @@ class IrcMembership:
         self.unconfigured_rooms: set[str] = set()
         """Rooms that we were put into against the configuration, and have left."""
         self._leaving: set[str] = set()
-        """Rooms that we were told to leave."""
         self._is_opened = False
         self.initial_joins_done = asyncio.Event()
         """Every room of the start is entered or refused."""
@@ -89,7 +88,6 @@ class IrcMembership:
         """Times of the last attempt to enter the rooms that we are not in, and to get our nick."""
         self._is_nick_forced = False
         self._forced_nick_s = _NICK_POLL_S
-        """Time for which we keep the next one."""
 
     def is_in_room(self, room: str) -> bool:
         return self._fold(room) in self._state.rooms

@@ -216,7 +216,6 @@ class Previews(Plugin):
                 self.clear_later(at, message)
 
     async def _find_unknown(self) -> list[tuple[Address, MessageId]]:
-        """Return the previews of earlier processes."""
         known = {*self._known}  # one that is read as open may be recorded as ended meanwhile
         found = [(Address.parse(place), one) for place, one in await self._store.open_previews()]
         return [one for one in found if one not in known | self._known]

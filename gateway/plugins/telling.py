@@ -103,7 +103,6 @@ class OwnerTelling(Plugin):
         self._places, self._people = gateway.places, gateway.people
         self._digests = context.digests
         self._held = dict[str, Told]()
-        """What waits, by its id."""
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
         """One after the other, so that they can be compared and counted."""

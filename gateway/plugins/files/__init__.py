@@ -60,7 +60,6 @@ class Files(Plugin):
         self._search_slots = defaultdict[str, asyncio.Semaphore](
             lambda: asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
         )
-        """By agent."""
 
     async def find_effect(
         self, context: ToolContext, *, path: str, source: str = "", **_: object

@@ -432,7 +432,6 @@ class Shell(Plugin):
         self._files = context.files
         self._jobs = BackgroundJobs(context)
         self._works = False
-        """True: the sandbox is known to work."""
         self._sandbox_error = ""
         """Reason why none works; empty: one does, or none was tried yet."""
         self._probe_lock = asyncio.Lock()
