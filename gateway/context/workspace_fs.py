@@ -18,11 +18,8 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
-import secrets
 import stat
 import threading
-import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +31,12 @@ from gateway.core.events import Address, ConversationId
 from gateway.core.facts import is_inner
 from gateway.core.frozen import frozen
 from gateway.core.labels import Label, join, readers_of
-from gateway.core.private_files import agent_directory
+from gateway.core.private_files import (
+    agent_directory,
+    make_directories,
+    remove_stale_partials,
+    replace_in,
+)
 from gateway.core.scopes import (
     OWNER_SCOPE,
     PUBLIC,
@@ -108,8 +110,6 @@ path."""
 RESERVED_DISK_BYTES: Final = 268_435_456
 """Bytes that files leave free on the disk, or a twentieth of a smaller one: the gateway's store is
 there, too."""
-PARTIAL_MAX_AGE_S: Final = 3_600.0
-"""Seconds after which a partial file of a crash is removed, when its directory is written to."""
 
 OPEN_DIRECTORY_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -233,8 +233,9 @@ class WorkspaceRoot:
             data = change(b"" if make else self.read_at(above, parts))
             self._check_size(parts, data)
             _check_disk_space(above, len(data))
-            _remove_stale_partials(above)
-            _replace_atomically(above, parts, data, before, mode or 0o600)
+            remove_stale_partials(above)
+            mode = stat.S_IMODE(before.st_mode) & 0o777 if before else mode or 0o600
+            replace_in(above, parts[-1], data, mode, before or os.fstat(above))
             return before.st_size if before else None
 
     def _check_size(self, parts: PathParts, data: bytes) -> None:
@@ -432,18 +433,6 @@ class AgentFiles:
         return [self._store_path.parent, *own, *([directory] if directory is not None else [])]
 
 
-def make_directories(directory: Path) -> None:
-    """Make a directory and those above it, for their owner only."""
-    if not directory.is_dir():
-        make_directories(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
-
-
-def is_partial_file(name: str) -> bool:
-    """Return True for a file of ours that is not whole yet, or was left by a crash."""
-    return re.fullmatch(r"\.reverie-[0-9a-f]{16}\.half", name) is not None
-
-
 def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
     """Return the status of the file to replace. None: there is none."""
     try:
@@ -458,35 +447,6 @@ def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
     return status
 
 
-def _replace_atomically(
-    above: int, parts: PathParts, data: bytes, before: os.stat_result | None, new_mode: int
-) -> None:
-    name, half = parts[-1], f".reverie-{secrets.token_hex(8)}.half"
-    mode = stat.S_IMODE(before.st_mode) & 0o777 if before else new_mode
-    handle = os.open(
-        half,
-        os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-        0o600,
-        dir_fd=above,
-    )
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            owner = before or os.fstat(above)
-            if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
-                with contextlib.suppress(PermissionError):  # then it is ours from now on
-                    os.fchown(handle, owner.st_uid, owner.st_gid)
-            os.fchmod(handle, mode)
-            os.fsync(handle)
-        os.replace(half, name, src_dir_fd=above, dst_dir_fd=above)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(half, dir_fd=above)
-        raise
-    os.fsync(above)
-
-
 def _check_disk_space(above: int, size: int) -> None:
     disk = os.fstatvfs(above)
     spare = min(RESERVED_DISK_BYTES, disk.f_blocks * disk.f_frsize // 20)
@@ -495,16 +455,6 @@ def _check_disk_space(above: int, size: int) -> None:
             "The disk is nearly full, so nothing is written: remove what is not needed, or tell an "
             "admin."
         )
-
-
-def _remove_stale_partials(above: int) -> None:
-    """Remove partial files of a crash. Those that another agent is writing now are younger."""
-    with os.scandir(above) as entries:
-        for entry in entries:
-            if is_partial_file(entry.name):
-                with contextlib.suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_mtime < time.time() - PARTIAL_MAX_AGE_S:
-                        os.unlink(entry.name, dir_fd=above)
 
 
 def require_regular(status: os.stat_result, parts: PathParts) -> os.stat_result:

@@ -19,7 +19,7 @@ from typing import Final
 JOURNAL_FILE: Final = "journal.md"
 MEMORY_FILE: Final = "MEMORY.md"
 
-HALF_WRITTEN_S: Final = 3600.0
+PARTIAL_MAX_AGE_S: Final = 3600.0
 """Age at which a file that was to replace another one is what a crash has left. Longer than the
 clocks of two hosts that share a directory differ."""
 FileStamp = tuple[int, ...] | None
@@ -87,47 +87,58 @@ def replace_private(path: Path, text: bytes) -> None:
     Several processes may write one file at the same time: each leaves a whole text, and the last
     one stays. What a crash left half written is removed by a write an hour later.
     """
-    _make_directory(path.parent)
-    temporary = f".{path.name}.{secrets.token_hex(8)}.new"
+    make_directories(path.parent)
     with _open_directory(path.parent) as directory:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(
                 os.stat(path.name, dir_fd=directory, follow_symlinks=False).st_mode
             ):
                 raise OSError(errno.ELOOP, "it is a link or no file", str(path))
-        _remove_half_written(directory, path.name)
-        handle = os.open(
-            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory
-        )
-        try:
-            left = memoryview(text)
-            while left:
-                left = left[os.write(handle, left) :]
-            os.fsync(handle)
-            os.replace(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary, dir_fd=directory)
-            raise
-        finally:
-            os.close(handle)
-        os.fsync(directory)
+        remove_stale_partials(directory)
+        replace_in(directory, path.name, text)
 
 
-def is_half_written(name: str, of: str) -> bool:
-    """Return whether a file has the name of one that is being written, or was when a crash came.
-
-    `of`: regular expression for the names of the files that it was to replace.
+def replace_in(
+    directory: int, name: str, data: bytes, mode: int = 0o600, like: os.stat_result | None = None
+) -> None:
+    """Replace the whole file in an open directory, whatever is there: after a crash, the old or the
+    new one is there. `like`: status of whose owner the file is to be, as far as we may give it
+    away; None: ours.
     """
-    return re.fullmatch(rf"\.(?:{of})\.[0-9a-f]{{16}}\.new", name) is not None
+    half = f".reverie-{secrets.token_hex(8)}.half"
+    handle = os.open(
+        half, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600, dir_fd=directory
+    )
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            if like is not None and (like.st_uid, like.st_gid) != (os.geteuid(), os.getegid()):
+                with contextlib.suppress(PermissionError):  # then it is ours from now on
+                    os.fchown(handle, like.st_uid, like.st_gid)
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        os.replace(half, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(half, dir_fd=directory)
+        raise
+    os.fsync(directory)
 
 
-def _remove_half_written(directory: int, name: str) -> None:
-    for left in [one for one in os.listdir(directory) if is_half_written(one, re.escape(name))]:
-        with contextlib.suppress(OSError):  # another process has removed it
-            status = os.stat(left, dir_fd=directory, follow_symlinks=False)
-            if time.time() - status.st_mtime >= HALF_WRITTEN_S:
-                os.unlink(left, dir_fd=directory)
+def is_partial_file(name: str) -> bool:
+    """Return True for a file of ours that is not whole yet, or was left by a crash."""
+    return re.fullmatch(r"\.reverie-[0-9a-f]{16}\.half", name) is not None
+
+
+def remove_stale_partials(directory: int) -> None:
+    """Remove partial files of a crash. Those that somebody else is writing now are younger."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if is_partial_file(entry.name):
+                with contextlib.suppress(OSError):
+                    if entry.stat(follow_symlinks=False).st_mtime < time.time() - PARTIAL_MAX_AGE_S:
+                        os.unlink(entry.name, dir_fd=directory)
 
 
 @contextlib.contextmanager
@@ -139,7 +150,8 @@ def _open_directory(directory: Path) -> Iterator[int]:
         os.close(handle)
 
 
-def _make_directory(directory: Path) -> None:
+def make_directories(directory: Path) -> None:
+    """Make a directory and those above it, for their owner only."""
     if not directory.is_dir():
-        _make_directory(directory.parent)
+        make_directories(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)

@@ -70,7 +70,7 @@ from gateway.core.facts import (
     dedup_key,
 )
 from gateway.core.i18n import use_language
-from gateway.core.private_files import is_half_written, read_private, replace_private
+from gateway.core.private_files import is_partial_file, read_private, replace_private
 from gateway.core.redaction import Redactor
 from gateway.store import (
     REMOVED_TEXT,
@@ -171,7 +171,7 @@ def _remove_unneeded(directory: Path, keep: set[str], least_age_s: float | None)
     """Remove what is not to be kept. `least_age_s`: younger files stay; None: none does."""
     try:
         names = [path.name for path in directory.iterdir() if path.name not in keep]
-        ours = [one for one in names if re.fullmatch(_DIGEST, one) or is_half_written(one, _DIGEST)]
+        ours = [one for one in names if re.fullmatch(_DIGEST, one) or is_partial_file(one)]
         for path in [directory / one for one in ours]:
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 if least_age_s is None or time.time() - path.stat().st_mtime >= least_age_s:

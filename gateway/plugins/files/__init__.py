@@ -18,17 +18,12 @@ from pydantic import Field
 
 from gateway.commands.context import CommandCall, build_tool_context
 from gateway.commands.definition import command
-from gateway.context.workspace_fs import (
-    FILES_PREFIX,
-    FilesArea,
-    PathParts,
-    display_path,
-    is_partial_file,
-)
+from gateway.context.workspace_fs import FILES_PREFIX, FilesArea, PathParts, display_path
 from gateway.core.i18n import _
 from gateway.core.labels import Label, join
 from gateway.core.media_types import identify_image, sound_suffix
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effect
+from gateway.core.private_files import is_partial_file
 from gateway.core.scopes import Visibility
 from gateway.core.text_safety import inline_code
 from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool

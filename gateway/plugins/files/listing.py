@@ -28,10 +28,10 @@ from gateway.context.workspace_fs import (
     FilesView,
     PathParts,
     display_path,
-    is_partial_file,
     refuse_os_errors,
     require_regular,
 )
+from gateway.core.private_files import is_partial_file
 from gateway.core.tool_spec import ToolCallRefused
 
 MAX_BRACE_COMMAS: Final = 10

@@ -18,15 +18,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from gateway.context.workspace_fs import (
-    FilesArea,
-    PathParts,
-    WorkspaceRoot,
-    is_partial_file,
-    make_directories,
-)
+from gateway.context.workspace_fs import FilesArea, PathParts, WorkspaceRoot
 from gateway.core.clock import id_created_at
 from gateway.core.facts import TurnId
+from gateway.core.private_files import is_partial_file, make_directories
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugins.files.listing import FoundEntry, GlobPattern, SearchLimits, walk
 

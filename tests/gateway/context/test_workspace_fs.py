@@ -17,15 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.context.workspace_fs import (
-    PARTIAL_MAX_AGE_S,
-    AgentFiles,
-    WorkspaceRoot,
-    display_path,
-    is_partial_file,
-    parse_path,
-)
+from gateway.context.workspace_fs import AgentFiles, WorkspaceRoot, display_path, parse_path
 from gateway.core.clock import SystemClock
+from gateway.core.private_files import PARTIAL_MAX_AGE_S, is_partial_file
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.store import Store
 from gateway.stream.routing import Bindings

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.context.workspace_fs import FilesArea, WorkspaceRoot, is_partial_file
+from gateway.context.workspace_fs import FilesArea, WorkspaceRoot
 from gateway.core.clock import new_id
 from gateway.core.facts import TurnId
+from gateway.core.private_files import is_partial_file
 from gateway.core.scopes import PUBLIC
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugins.files import undo

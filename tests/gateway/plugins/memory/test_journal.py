@@ -219,7 +219,7 @@ def test_what_is_appended_again_is_there_once(tmp_path: Path, before: bytes) -> 
 def test_a_file_is_replaced_whole_and_never_a_link(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "MEMORY.md"
     private_files.replace_private(path, b"one")
-    old, young = (path.parent / f".MEMORY.md.{digits * 8}.new" for digits in ("0a", "0b"))
+    old, young = (path.parent / f".reverie-{digits * 8}.half" for digits in ("0a", "0b"))
     for half in (old, young):
         half.write_bytes(b"half, of a crash, or of another process")
     os.utime(old, (0, 0))
