@@ -81,8 +81,7 @@ async def digest(home: Home) -> str:
     """Of the view as this process has it."""
     views = home.minds.agent_for(ROOM.conversation).context.history
     seen = await views.view(ROOM.conversation)
-    history = await views.load_exchanges(seen, seeing=False)
-    return f"{hash((seen.head, *(exchange.messages for exchange in history)))}"
+    return f"{hash((seen.head, *(turn.exchange.messages for turn in seen.turns)))}"
 
 
 async def truth(home: Home, handle: str) -> str | None:
