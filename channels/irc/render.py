@@ -28,8 +28,8 @@ BLANK_LINE: Final = " \x0f"
 space at the end."""
 _COLOURS = re.compile(r"\x03(?:\d{1,2}(?:,\d{1,2})?)?|\x04(?:[0-9A-Fa-f]{6}(?:,[0-9A-Fa-f]{6})?)?")
 _MARK_CODES: dict[Mark, str] = {"bold": BOLD, "heading": BOLD, "italic": ITALIC}
+# Atheme's services also take `ChanServ: op mallory` (modules/chanserv/main.c), with our rights.
 _COMMAND = re.compile(r"[!.,@~/;$%&+?-](?=[^\W\d_])|(?:chan|bot)serv(?![^\W_])", re.IGNORECASE)
-"""Atheme's services also take `ChanServ: op mallory` (modules/chanserv/main.c), with our rights."""
 _STARTS_COMMAND = re.compile(rf"[\s{BOLD}{ITALIC}]*(?:{_COMMAND.pattern})", re.IGNORECASE)
 _GUARD = BULLET
 _LINE_BYTES: Final = 512

@@ -32,7 +32,6 @@ from channels.telegram.people import (
     forward_origin_name,
     full_name,
     is_present,
-    mention_of,
     origin_name,
     parse_attachments,
     parse_message_id,
@@ -267,8 +266,8 @@ def parse_command(
         or word.lower() in context.commands
     )
     mentions = [entity for entity in message.entities if entity.type == "text_mention"]
-    text = to_markdown(message.text or "", mentions).removeprefix(units.cut(*where))
-    return (word.lower(), text.strip()) if word and ours else None
+    args = to_markdown(message.text or "", mentions).removeprefix(units.cut(*where)).strip()
+    return (word.lower(), args) if word and ours else None
 
 
 def replied_message(message: telegram.Message) -> telegram.Message | None:
@@ -524,8 +523,9 @@ def _parse_reactions(
 
 
 def _reaction_name(reaction: telegram.ReactionType) -> str:
-    name = getattr(reaction, "custom_emoji_id", reaction.type)
-    return clean_name(getattr(reaction, "emoji", name))
+    return clean_name(
+        getattr(reaction, "emoji", getattr(reaction, "custom_emoji_id", reaction.type))
+    )
 
 
 def _language(user: telegram.User | None) -> str | None:
@@ -583,38 +583,39 @@ def _quoted_text(message: telegram.Message) -> str:
     """Return quoted text that is no whole message of this chat: a selected part, or a message of
     another chat.
     """
-    quoted, added = (message.quote.text, "") if message.quote else _replied_item(message)
+    quoted, added = (message.quote.text, False) if message.quote else _replied_item(message)
     quoted, external, prefix = clean_text(quoted), message.external_reply, ""
     if external:
         prefix = f"{origin_name(external.origin)}: "
         quoted = quoted or describe_content(external) or "(another chat)"
     if not quoted.strip():
         return ""
-    return added + quote_lines(
+    # Lines of a quotation alone count as words of the sender of the message replied to.
+    return ("(perhaps added by somebody else:)\n" if added else "") + quote_lines(
         prefix + (quoted if len(quoted) <= MAX_QUOTED_CHARS else quoted[:MAX_QUOTED_CHARS] + "…")
     )
 
 
-def _replied_item(message: telegram.Message) -> tuple[str, str]:
+def _replied_item(message: telegram.Message) -> tuple[str, bool]:
     """Return the item of a poll or checklist that a message replies to, or that it replies to a
-    story; and a line for in front of it where others than the sender of that message may have
-    written it: what is quoted without such a line counts as that sender's.
+    story; and whether others than the sender of that message may have written the item.
     """
     if message.reply_to_story is not None:
-        return "(a story, which bots cannot open)", ""
-    replied, option = message.reply_to_message, message.reply_to_poll_option_id
-    if replied and replied.poll and option is not None:
-        for one in replied.poll.options:
-            if one.persistent_id == option:
-                by = one.added_by_user
-                own = one.added_by_chat is None and by in {None, replied.from_user}
-                return one.text, "" if own else f"(added to the poll by {mention_of(by)}:)\n"
-    if replied and replied.checklist:
-        shared = replied.checklist.others_can_add_tasks
-        for task in replied.checklist.tasks:
-            if task.id == message.reply_to_checklist_task_id:
-                return task.text, "(in a list to which others can add:)\n" if shared else ""
-    return "", ""
+        return "(a story, which bots cannot open)", False
+    if (replied := message.reply_to_message) is None:
+        return "", False
+    option, listed, author = message.reply_to_poll_option_id, replied.checklist, replied.from_user
+    found = [
+        (one.text, bool(one.added_by_chat) or one.added_by_user not in {None, author})
+        for one in (replied.poll.options if replied.poll and option is not None else ())
+        if one.persistent_id == option
+    ]
+    found += [
+        (one.text, bool(listed and listed.others_can_add_tasks))
+        for one in (listed.tasks if listed else ())
+        if one.id == message.reply_to_checklist_task_id
+    ]
+    return found[0] if found else ("", False)
 
 
 def _quoted_message(

@@ -79,8 +79,8 @@ BUILT_IN: Final = (
     "gateway.plugins.doctor:Doctor",
 )
 """Reverie's own plugins, `module:Class`, in their order."""
+# `reverie-gateway` is this distribution.
 _NAME: Final = re.compile(r"(?!gateway\Z)[a-z][a-z0-9_]{0,31}")
-"""`reverie-gateway` is this distribution."""
 
 
 class FoundPlugins(NamedTuple):

@@ -297,11 +297,12 @@ def sanitize_text(text: str, max_chars: int) -> str:
     """Normalise the text, remove invisible and bidirectional control characters, and cut it at
     `max_chars`.
     """
-    lines = normalize_text(text[: 4 * max_chars])
     return shorten(
         normalize_text(
             "".join(
-                char for char in lines if char in "\n\t" or unicodedata.category(char)[0] != "C"
+                char
+                for char in normalize_text(text[: 4 * max_chars])
+                if char in "\n\t" or unicodedata.category(char)[0] != "C"
             )
         ),
         max_chars,

@@ -282,16 +282,18 @@ class WebFetcher:
         if wants(kind):
             encoding = headers.get("content-encoding", "").strip().lower().removeprefix("x-")
             if encoding not in ("", "identity", "gzip"):
-                host = display_host(target)
-                raise ToolCallRefused(f"{host} sent it packed, which was not asked for.")
+                raise ToolCallRefused(
+                    f"{display_host(target)} sent it packed, which was not asked for."
+                )
             unpacker = zlib.decompressobj(16 + zlib.MAX_WBITS) if encoding == "gzip" else None
             async for data in response.aiter_stream():
                 try:
                     left = MAX_PAGE_BYTES + 1 - len(body)
                     body += data if unpacker is None else unpacker.decompress(data, left)
                 except zlib.error:
-                    host = display_host(target)
-                    raise ToolCallRefused(f"{host} sent it packed, and broken.") from None
+                    raise ToolCallRefused(
+                        f"{display_host(target)} sent it packed, and broken."
+                    ) from None
                 if len(body) > MAX_PAGE_BYTES:
                     break
         return WebResponse(
@@ -457,8 +459,12 @@ def render_search_hits(provider: str, body: str | bytes, count: int) -> str:
             f"{provider} did not answer as it should; the operator can look at tools.web.search."
         ) from None
     found = answered.web.results if answered.web is not None else answered.results
-    usable = [one for one in found if (one.url or "").startswith(("http://", "https://"))]
-    usable = [one for one in usable if len(one.url or "") <= MAX_HIT_URL_CHARS]
+    usable = [
+        one
+        for one in found
+        if (one.url or "").startswith(("http://", "https://"))
+        and len(one.url or "") <= MAX_HIT_URL_CHARS
+    ]
     lines = [_render_hit(number, one) for number, one in enumerate(usable[:count], 1)]
     return "\n\n".join(lines) or "Nothing was found."
 
@@ -476,7 +482,6 @@ def _strip_markup(text: str | None, most: int) -> str:
     return to_single_line(html.unescape(_MARKUP.sub("", text or "")), most)
 
 
-MAX_URL_CHARS: Final = 4_000
 MAX_QUERY_CHARS: Final = 400
 """Limit of a query: that of Brave (api-dashboard.search.brave.com, api-reference/web/search)."""
 MAX_RESULTS: Final = 20
@@ -582,7 +587,7 @@ class Web(Plugin):
             str,
             Field(
                 min_length=1,
-                max_length=MAX_URL_CHARS,
+                max_length=addresses.MAX_URL_CHARS,
             ),
         ],
     ) -> ToolOutput:
@@ -618,8 +623,10 @@ class Web(Plugin):
         elif not _is_readable(answer.media_type) or (
             not answer.media_type and b"\0" in answer.body[:1000]
         ):
-            what = answer.media_type or "of an unknown kind"
-            text = f"This is no text but {what}; its content cannot be read here."
+            text = (
+                f"This is no text but {answer.media_type or 'of an unknown kind'}; its content "
+                "cannot be read here."
+            )
         elif answer.body:
             async with self._extraction_slots:
                 try:

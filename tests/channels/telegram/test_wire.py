@@ -332,14 +332,14 @@ def test_what_is_not_plain_text_is_said_in_words(more: dict[str, Any], text: str
             ({"text": "x", "reply_to_message": POLL, "reply_to_poll_option_id": one}, carried)
             for one, carried in (
                 ("b", "> no"),
-                ("c", "(added to the poll by @user-8:)\n> maybe"),
+                ("c", "(perhaps added by somebody else:)\n> maybe"),
                 ("d", "> later"),
-                ("e", "(added to the poll by @somebody:)\n> never"),
+                ("e", "(perhaps added by somebody else:)\n> never"),
             )
         ],
         (
             {"text": "x", "reply_to_message": SHARED, "reply_to_checklist_task_id": 1},
-            "(in a list to which others can add:)\n> dig",
+            "(perhaps added by somebody else:)\n> dig",
         ),
     ],
 )
