@@ -228,7 +228,8 @@ class StreamStart:
     """
 
     usage: Usage | None = None
-    """Usage that is billed even if nothing more comes. None: not reported yet."""
+    """Usage that is billed even if nothing more comes. None: not reported yet, so that the prompt
+    is estimated."""
     billed_accounts: Callable[[], tuple[RequestUsage, ...]] | None = field(
         default=None, compare=False
     )

@@ -454,7 +454,8 @@ class _Attempt:
             if self._sent is None:
                 return None
             cache, planned = self._sent
-            self._billed = chunk.usage and cache.bound_usage(planned, chunk.usage)
+            told = chunk.usage or Usage(input_tokens=planned.estimate.tokens)
+            self._billed = cache.bound_usage(planned, told)
             return StreamStart(billed_accounts=self.all_accounts)
         self._has_begun = True
         if isinstance(chunk, TextPart | PartialText):

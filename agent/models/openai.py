@@ -767,7 +767,7 @@ class OpenAIModel(RemoteModel):
         while True:
             body = build(request)
             answer = self.response_type(model=self._model)
-            done, unread, said = False, 0, ""
+            read, done, unread, said = False, False, 0, ""
             limit = body.get("max_tokens") or body.get("max_completion_tokens")
             asked = limit if isinstance(limit, int) else 0
             try:
@@ -785,6 +785,9 @@ class OpenAIModel(RemoteModel):
                             continue
                         if chunk.error is not None:
                             raise self._api.read_stream_error(event.data)
+                        if not read:
+                            yield StreamStart()
+                        read = True
                         text = answer.add_chunk(chunk)
                         if answer.has_thinking or answer.calls:  # or there is no more to show
                             yield ThinkingDelta(text=answer.new_thinking)

@@ -13,6 +13,7 @@ from agent.cache.idle import UNKNOWN_FORECAST
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.prompt_cache import PromptCache
 from agent.models.anthropic import AnthropicModel
+from agent.models.base import ModelBusy
 from agent.models.openai import OpenAIModel
 from agent.prompt import PromptTurn
 from agent.turn_context import TurnOutcome
@@ -195,6 +196,16 @@ async def test_what_a_provider_does_not_bill_is_estimated(automatic: Bench) -> N
     usage = (await automatic.ask(request("irc/#a", "hello " * 900))).usage
     assert usage.input_tokens > 1_000
     assert usage.output_tokens == 100
+
+
+async def test_an_answer_that_a_server_cut_off_before_its_bill_is_estimated(
+    automatic: Bench,
+) -> None:
+    automatic.api.then(Answer(text="a longer answer in pieces", cut_after=3))
+    with pytest.raises(ModelBusy) as caught:
+        await automatic.ask(request("irc/#a", "hello " * 900))
+    (account,) = caught.value.accounts
+    assert account.usage.input_tokens > 1_000
 
 
 async def test_what_holds_for_now_is_part_of_the_account_and_never_read(bench: Bench) -> None:

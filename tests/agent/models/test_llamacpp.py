@@ -8,7 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.models.base import ModelMessage, ModelRequest, PartialText, PromptTooLong, SystemBlock
+from agent.models.base import (
+    ModelMessage,
+    ModelRequest,
+    PartialText,
+    PromptTooLong,
+    StreamStart,
+    SystemBlock,
+)
 from agent.models.llamacpp import LlamaCppModel
 from reverie.testing.servers.llama_api import LlamaApi
 from reverie.testing.servers.model_api import Answer
@@ -171,7 +178,7 @@ async def test_an_answer_that_is_broken_off_frees_its_slot() -> None:
         for _ in range(5):
             api.then(Answer(text="a longer answer in pieces", silent_after=3))
             stream = model.stream(of("a"))
-            assert isinstance(await anext(stream), PartialText)
+            assert [type(await anext(stream)) for _ in range(2)] == [StreamStart, PartialText]
             await stream.aclose()
         chunks = await ask(model, of("a"))
         assert text(chunks) == "You said: hi"
