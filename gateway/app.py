@@ -606,12 +606,10 @@ class GatewayServices:
             plugins=plugins.judgings(),
         )
         plugins.on_problem = self._tell_plugin_failed
-        unused = [
-            one for one in find_plugins().problems if one.plugin not in live.settings.plugins.off
-        ]
-        for problem in (*unused, *plugins.problems.values()):
-            logger.error("%s", problem)
-            self._tell_plugin_failed(problem)
+        for problem in (*find_plugins().problems, *plugins.problems.values()):
+            if problem.plugin not in live.settings.plugins.off:
+                logger.error("%s", problem)
+                self._tell_plugin_failed(problem)
         self.outages = StoreOutages(gateway)
         live.reload_listeners.append(self._on_reloaded)
         counted = [self.processes] if self.processes is not None else []

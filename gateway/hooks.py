@@ -158,24 +158,20 @@ class Plugins:
 
     async def parts(self, turn: TurnView) -> list[Part]:
         """Return what the prompt of a turn holds besides. Raises StoreError."""
-        found = list[Part]()
-        for hook in self.hooks["parts"]:
-            if hook.plugin.parts_for == "owner" and not turn.context.visibility.sees_everything:
-                continue
-            async with self._limited(hook):
-                parts = [*await hook(turn=turn)]
-                for one in parts:
-                    _check_part(one)
-                found += parts
-        return found
+        return [
+            part
+            for hook in self.hooks["parts"]
+            if hook.plugin.parts_for != "owner" or turn.context.visibility.sees_everything
+            for part in await self._items(hook, _check_part, turn=turn)
+        ]
 
     async def plans(self, agent: str, place: ConversationId) -> list[Plan]:
         """Return what an agent means to do in a conversation. Raises StoreError."""
-        found = list[Plan]()
-        for hook in self.hooks["plans"]:
-            async with self._limited(hook):
-                found += [_checked(one, Plan) for one in await hook(agent=agent, place=place)]
-        return found
+        return [
+            plan
+            for hook in self.hooks["plans"]
+            for plan in await self._items(hook, _check_plan, agent=agent, place=place)
+        ]
 
     async def skills(self, agent: str, tools: frozenset[str]) -> str:
         """Return the block of skills of an agent's prompts. Raises StoreError."""
@@ -221,14 +217,23 @@ class Plugins:
 
     def tools(self, plugin: Plugin) -> list[Tool]:
         """Return the tools of a plugin; what fails beside their handlers is told."""
-        guarded, name = list[Tool](), plugin.name
-        for one in tools_of(plugin):
-            no_note: str | None = ""
-            note = partial(self._value, name, f"note of {one.spec.name}", one.note, no_note)
-            limit = f"time limit of {one.spec.name}"
-            timeout_s = partial(self._value, name, limit, one.timeout_s, DEFAULT_TIMEOUT_S)
-            guarded.append(replace(one, note=note, timeout_s=timeout_s))
-        return guarded
+        no_note: str | None = ""
+        return [
+            replace(
+                one,
+                note=partial(
+                    self._value, plugin.name, f"note of {one.spec.name}", one.note, no_note
+                ),
+                timeout_s=partial(
+                    self._value,
+                    plugin.name,
+                    f"time limit of {one.spec.name}",
+                    one.timeout_s,
+                    DEFAULT_TIMEOUT_S,
+                ),
+            )
+            for one in tools_of(plugin)
+        ]
 
     def dynamic_tools(self) -> dict[str, list[Tool]] | None:
         """Return the tools that come and go, by family. None: no plugin ever has such tools."""
@@ -291,10 +296,22 @@ class Plugins:
 
     async def after_turn(self, turn: TurnRecord) -> list[Fact]:
         """Return facts to append with the record of a turn. Raises StoreError."""
-        found = list[Fact]()
-        for hook in self.hooks["after_turn"]:
-            async with self._limited(hook):
-                found += [_checked(one, Fact) for one in await hook(turn=turn) if dump_fact(one)]
+        return [
+            fact
+            for hook in self.hooks["after_turn"]
+            for fact in await self._items(hook, _check_fact, turn=turn)
+        ]
+
+    async def _items(
+        self, hook: Hook, check: Callable[[object], None], **values: object
+    ) -> list[Any]:
+        """Return the items of a hook's answer; none if it fails, or `check` raises for one."""
+        found = list[Any]()
+        async with self._limited(hook):
+            items = [*await hook(**values)]
+            for one in items:
+                check(one)
+            found += items
         return found
 
     async def notify(self, notice: Notice) -> None:
@@ -347,8 +364,8 @@ class Plugins:
     async def _judge(self, hook: Hook, routed: Routed, so_far: Decision) -> Decision | None:
         decided: list[Decision | None] = [None]
         async with self._limited(hook):
-            decision = await hook(routed=routed, so_far=so_far)
-            decided.append(_checked(decision, Decision | None))
+            answer: Decision | None = await hook(routed=routed, so_far=so_far)
+            decided.append(_checked(answer, Decision | None))
         return decided[-1]
 
     def take_facts(self, hook: Hook, entries: Sequence[LogEntry]) -> None:
@@ -380,8 +397,11 @@ class Plugins:
     def record_failure(self, plugin: str, hook: str, error: BaseException) -> None:
         """Count a failure that was logged, and tell it."""
         self._failures.labels(plugin, hook).inc()
-        text = f"{hook} has failed: {type(error).__name__}; the log of the gateway says more"
-        self.problems[plugin] = PluginProblem(plugin=plugin, text=text, hook=hook)
+        self.problems[plugin] = PluginProblem(
+            plugin=plugin,
+            text=f"{hook} has failed: {type(error).__name__}; the log of the gateway says more",
+            hook=hook,
+        )
         self.on_problem(self.problems[plugin])
 
 
@@ -398,6 +418,14 @@ def _check_part(part: object) -> None:
         raise TypeError(f"parts returns {type(part).__name__}, or one without a label")
     if not part.text.strip():
         raise ValueError("parts returns a part without words")
+
+
+def _check_plan(plan: object) -> None:
+    _checked(plan, Plan)
+
+
+def _check_fact(fact: Any) -> None:  # noqa: ANN401 - of anybody
+    dump_fact(_checked(fact, Fact))
 
 
 class _HookManager(pluggy.PluginManager):

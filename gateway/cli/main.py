@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any, Final
 
 from channels.aio import cancel_and_wait
@@ -163,9 +164,8 @@ def _add_commands(commands: Any, called: str, modules: Collection[str]) -> None:
                 continue
             parser = commands.add_parser(name, help=text, description=text)
             if called in (name, "completion"):
-                module, _, function = arguments.partition(":")
                 try:
-                    getattr(import_module(module), function)(parser)
+                    resolve_name(arguments)(parser)
                 except Exception as error:  # noqa: BLE001 - code of anybody's is imported here
                     print(f"plugin {plugin.name}: its commands fail: {error}", file=sys.stderr)
                     if name == called:

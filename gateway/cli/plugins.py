@@ -8,6 +8,7 @@ tests pass before anything is changed.
 import argparse
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -61,15 +62,15 @@ def _list(args: argparse.Namespace) -> int:
     found = find_plugins()
     directory = args.config or default_config()
     off = {*args.off, *(load_settings(directory).plugins.off if directory else ())}
-    if unknown := sorted(off - {one.name for one in found.classes}):
+    known = {*(one.name for one in found.classes), *(one.plugin for one in found.problems)}
+    if unknown := sorted(off - known):
         print(f"there is no plugin {', '.join(unknown)}", file=sys.stderr)
         return BAD_USAGE
     used = found.without(off)
     print("Plugins, in their order:")
     for one in found.classes:
-        note = "" if one in used else "off: "
         origin = f" ({found.origins[one.name]})" if one.name in found.origins else ""
-        print(f"  {one.name:<16} {note}{one.summary}{origin}".rstrip())
+        print(f"  {one.name:<16} {'' if one in used else 'off: '}{one.summary}{origin}".rstrip())
     print("\nHooks, in the order in which they are called:")
     for name, hooks in find_hooks(used).items():
         print(f"  {name:<16} {', '.join(one.plugin.name for one in hooks) or '-'}")
@@ -88,25 +89,20 @@ def write_skeleton(kind: str, name: str, parent: Path) -> Path:
     """
     check_plugin(type(name, (Plugin,), {"name": name}), find_plugins().classes)
 
-    def named(found: re.Match[str]) -> str:
-        match found[0]:
-            case "reverie-acme":
-                return f"reverie-{name.replace('_', '-')}"
-            case "ACME":
-                return name.upper()
-            case "Acme":
-                return "".join(word.capitalize() for word in name.split("_"))
-            case _:
-                return name
-
-    target = parent / _ANY_CASE.sub(named, "reverie-acme")
+    spelled = {
+        "reverie-acme": f"reverie-{name.replace('_', '-')}",
+        "ACME": name.upper(),
+        "Acme": "".join(word.capitalize() for word in name.split("_")),
+        "acme": name,
+    }
+    named = partial(_ANY_CASE.sub, lambda found: spelled[found[0]])
+    target = parent / named("reverie-acme")
     target.mkdir(parents=True)
-    for source in sorted((SKELETONS / kind).rglob("*")):
-        if source.is_dir() or source.suffix == ".pyc":
-            continue
-        path = target / _ANY_CASE.sub(named, str(source.relative_to(SKELETONS / kind)))
+    files = (one for one in (SKELETONS / kind).rglob("*") if one.is_file())
+    for source in (one for one in sorted(files) if one.suffix != ".pyc"):
+        path = target / named(str(source.relative_to(SKELETONS / kind)))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(_ANY_CASE.sub(named, source.read_text("utf-8")), "utf-8")
+        path.write_text(named(source.read_text("utf-8")), "utf-8")
     return target
 
 

@@ -170,8 +170,9 @@ def _bind_command(one: CommandDefinition, plugin: type[Plugin]) -> CommandDefini
             )
         return done(answer) if isinstance(answer, str) else answer
 
-    parameters = signature(method).parameters.values()
-    defaults = {one.name for one in parameters if one.default is not one.empty}
+    defaults = {
+        one.name for one in signature(method).parameters.values() if one.default is not one.empty
+    }
     return replace(one, plugin=plugin.name, args=args, handler=handle)
 
 

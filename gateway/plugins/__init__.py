@@ -9,9 +9,9 @@ import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
-from importlib import import_module
 from importlib.metadata import entry_points
 from operator import or_
+from pkgutil import resolve_name
 from typing import Annotated, Any, Final, NamedTuple, get_args
 from urllib.parse import urlsplit
 
@@ -110,15 +110,14 @@ def find_plugins() -> FoundPlugins:
     gateway from starting. The answer is the same for the whole life of the process, but for
     `use_plugins`.
     """
-    classes = [*map(_import, BUILT_IN), *_used]
+    classes = [*map(resolve_name, BUILT_IN), *_used]
     problems, origins = list[PluginProblem](), dict[str, str]()
     used = {one.name for one in _used}
-    for entry in sorted(entry_points(group=GROUP), key=lambda one: one.name):
-        if entry.name in used:
-            continue
+    installed = [one for one in entry_points(group=GROUP) if one.name not in used]
+    for entry in sorted(installed, key=lambda one: one.name):
         origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else ""
         try:
-            plugin = _import(entry.value)
+            plugin = resolve_name(entry.value)
             check_plugin(plugin, classes)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - code of anybody's is imported here
             text = f"it is not used: {type(error).__name__}: {error}"
@@ -160,13 +159,6 @@ def _forget() -> None:
     find_plugins()
 
 
-def _import(value: str) -> type[Plugin]:
-    """Return `module:Class`. It may raise anything."""
-    module, _, name = value.partition(":")
-    plugin: type[Plugin] = getattr(import_module(module), name)
-    return plugin
-
-
 class UnusablePlugin(Exception):
     """The plugin does not fit this version of Reverie, or the other plugins. The text says why."""
 
@@ -187,8 +179,8 @@ def check_plugin(plugin: object, before: Sequence[type[Plugin]]) -> None:
         raise UnusablePlugin(f"its name is {plugin.name!r}, which is no name or is taken")
     if missing := sorted(set(plugin.requires) - names):
         raise UnusablePlugin(f"it requires {', '.join(missing)}, which is not there")
-    kinds = [(fact_kind(one), ".") for one in plugin.facts]
-    named = [*kinds, *((one.name, "_") for one in plugin.tables)]
+    named = [(fact_kind(one), ".") for one in plugin.facts]
+    named += [(one.name, "_") for one in plugin.tables]
     foreign = [one for one, gap in named if not f"{one}{gap}".startswith(f"{plugin.name}{gap}")]
     if foreign:
         raise UnusablePlugin(f"{', '.join(foreign)} must begin with {plugin.name}")
@@ -275,11 +267,14 @@ def settings_model() -> type[Settings]:
         for one in found.classes
         if one.Settings is not None
     }
-    by_platform = Annotated[channel, Field(discriminator="platform")]
-    sections["channels"] = (dict[ChannelKey, by_platform], Field(default={}))
+    sections["channels"] = (
+        dict[ChannelKey, Annotated[channel, Field(discriminator="platform")]],
+        Field(default={}),
+    )
     provider: Any = reduce(or_, find_providers().values())
-    by_kind = Annotated[provider, Field(discriminator="kind"), BeforeValidator(_add_kind)]
-    providers: Any = dict[Name, by_kind]
+    providers: Any = dict[
+        Name, Annotated[provider, Field(discriminator="kind"), BeforeValidator(_add_kind)]
+    ]
     sections["llm"] = create_model(
         "LlmConfig",
         __base__=LlmConfig,

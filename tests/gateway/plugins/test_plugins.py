@@ -399,7 +399,7 @@ def test_a_plugin_of_another_distribution_is_found_and_a_broken_one_is_told(
     (tmp_path / "unlucky.py").write_text("import sys\nsys.exit('too old')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with use_plugins(Dice):  # looks for all again, before and after
-        assert main(["plugins"]) == 1
+        assert main(["plugins", "--off", "unlucky"]) == 1
         settings(tmp_path, unlucky={"word": "kept"}, plugins={"off": ["unlucky"]})
         with pytest.raises(ConfigError, match="too old"):
             settings(tmp_path, plugins={"need": ["unlucky"]})
