@@ -60,7 +60,6 @@ from gateway.core.facts import (
     Seq,
     TurnId,
     TurnRecord,
-    inner_conversation,
     is_inner,
 )
 from gateway.core.i18n import current_language
@@ -173,7 +172,7 @@ class Messaging(Plugin):
             entries = build_post_entries(
                 to,
                 text,
-                agent=context.agent,
+                agent=self._places.bindings.find(to).agent,
                 within=context.turn,
                 label=context.request.label,
                 now=now,
@@ -335,9 +334,7 @@ class Messaging(Plugin):
                 )
                 record = ended[0].fact if ended else None
                 key = PostKey(record.turn) if isinstance(record, TurnRecord) else None
-            told = await self._store.newest_entries(
-                _RECENT, kinds=["told"], conversation=inner_conversation(context.agent)
-            )
+            told = await self._store.newest_entries(_RECENT, kinds=["told"])
             facts = [one.fact for one in told if isinstance(one.fact, OwnerTold)]
             text = message.text.replace(message.carried, " ") if message.carried else message.text
             return text, [one for one in facts if key is not None and one.post == key]
@@ -364,7 +361,7 @@ class Messaging(Plugin):
         to = await self._resolve_place(address, context.agent, told)
         if to == context.at:
             raise ToolCallRefused("You are in that place now: your answer is posted there.")
-        if not self._rooms.is_bound(to, context.agent):
+        if to not in told and not self._rooms.is_bound(to, context.agent):
             raise ToolCallRefused("You are not in that place.")
         if to not in told and not await self._may_speak(to):
             raise ToolCallRefused("You may not speak there without being asked.")
@@ -382,7 +379,7 @@ class Messaging(Plugin):
             found = [
                 at
                 for at in found
-                if self._rooms.is_bound(at, agent) and (at in told or await self._may_speak(at))
+                if at in told or (self._rooms.is_bound(at, agent) and await self._may_speak(at))
             ]
         found = [at for at in found if at in told] or found
         if not found:

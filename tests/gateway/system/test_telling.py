@@ -40,6 +40,13 @@ def tell(text: str, **more: str) -> tuple[str, str]:
     return ("tell", json.dumps({"text": text, **more}))
 
 
+TWO: Final = [
+    {"id": "reverie", "bindings": [{"match": {"channel": TELEGRAM}, "private": False}]},
+    {"id": "ana", "bindings": [{"match": {"channel": "*"}, "private": False}]},
+]
+"""The owner's chat is with the first agent, the rooms on IRC belong to the other."""
+
+
 class Mind:
     """Does what is written down for the words that it hears; else it greets, and rests by
     itself."""
@@ -354,14 +361,10 @@ async def test_an_owner_is_told_in_the_chat_with_another_agent_once_over_a_resta
     tmp_path: Path, clock: JumpingClock
 ) -> None:
     """Whoever is an owner of that agent alone is not told."""
-    agents = [
-        {"id": "reverie", "bindings": [{"match": {"channel": TELEGRAM}}]},
-        {"id": "ana", "bindings": [{"match": {"channel": "*"}, "private": False}]},
-    ]
     mind = Mind(*asked_to("one"), *asked_to("two", who="omar"))
     role = {"who": f"{TELEGRAM}:omar", "role": "owner", "agent": "reverie"}
     access = {"dm": "open", "roles": {"owner": [f"{TELEGRAM}:olga"]}, "grants": [role]}
-    async with gateway(tmp_path, clock, mind, agents=agents, access=access) as it:
+    async with gateway(tmp_path, clock, mind, agents=TWO, access=access) as it:
         await greets(it)
         await greets(it, "omar")
         await has_told(it, "one")
@@ -369,7 +372,7 @@ async def test_an_owner_is_told_in_the_chat_with_another_agent_once_over_a_resta
         assert (told(it), told(it, "omar")) == ([f"{ANN}:\n> one"], [])
         turns = [one for one in await it.facts("turn_ended") if isinstance(one, TurnRecord)]
         assert {one.agent for one in turns if one.text.endswith("> one")} == {"reverie"}
-    async with gateway(tmp_path, clock, mind, agents=agents, access=access) as it:
+    async with gateway(tmp_path, clock, mind, agents=TWO, access=access) as it:
         await clock.sleep(5 * 3600)
         assert told(it) == []
 
@@ -448,13 +451,21 @@ async def test_a_line_that_names_an_owner_who_is_not_there_is_looked_at_and_told
         assert len(model.asked) > asked
 
 
-@pytest.mark.parametrize("how", ["right behind it", "by a reply"])
+@pytest.mark.parametrize(
+    ("how", "agents"),
+    [
+        ("right behind it", TWO[1:]),
+        ("by a reply", TWO[1:]),
+        ("right behind it", TWO),
+        ("by a reply", TWO),
+    ],
+)
 @simulated
 async def test_what_an_owner_answers_reaches_the_room_without_a_tap(
-    tmp_path: Path, clock: JumpingClock, how: str
+    tmp_path: Path, clock: JumpingClock, how: str, agents: object
 ) -> None:
     mind = Mind(*asked_to("the disk is full"))
-    async with gateway(tmp_path, clock, mind) as it:
+    async with gateway(tmp_path, clock, mind, agents=agents) as it:
         await greets(it)
         await has_told(it, "the disk is full")
         reply_to = None
