@@ -170,7 +170,9 @@ class Plugins:
         return [
             plan
             for hook in self.hooks["plans"]
-            for plan in await self._items(hook, _check_plan, agent=agent, place=place)
+            for plan in await self._items(
+                hook, partial(_checked, kind=Plan), agent=agent, place=place
+            )
         ]
 
     async def skills(self, agent: str, tools: frozenset[str]) -> str:
@@ -299,11 +301,13 @@ class Plugins:
         return [
             fact
             for hook in self.hooks["after_turn"]
-            for fact in await self._items(hook, _check_fact, turn=turn)
+            for fact in await self._items(
+                hook, lambda one: dump_fact(_checked(one, Fact)), turn=turn
+            )
         ]
 
     async def _items(
-        self, hook: Hook, check: Callable[[object], None], **values: object
+        self, hook: Hook, check: Callable[[Any], object], **values: object
     ) -> list[Any]:
         """Return the items of a hook's answer; none if it fails, or `check` raises for one."""
         found = list[Any]()
@@ -418,14 +422,6 @@ def _check_part(part: object) -> None:
         raise TypeError(f"parts returns {type(part).__name__}, or one without a label")
     if not part.text.strip():
         raise ValueError("parts returns a part without words")
-
-
-def _check_plan(plan: object) -> None:
-    _checked(plan, Plan)
-
-
-def _check_fact(fact: Any) -> None:  # noqa: ANN401 - of anybody
-    dump_fact(_checked(fact, Fact))
 
 
 class _HookManager(pluggy.PluginManager):
