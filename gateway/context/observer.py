@@ -4,6 +4,7 @@ Nothing here waits, fails or costs more than a few microseconds a turn. Growing 
 passed on without an observer.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class RunningTurn:
     """A person waits for the answer."""
     is_shown: bool = False
     """True: a plugin shows the answer while it is written. Set by it, when the turn starts."""
+    goes_on: bool = False
+    """True at its end: a later turn there goes on with its work. It was interrupted or cut off."""
     tools: dict[str, str] = field(default_factory=dict)
     """Names of the tools in progress, by call id."""
     listeners: Sequence["ProgressListener"] = ()
@@ -95,6 +98,9 @@ class TurnTracker:
         self.tell(running.turn, "started")
         try:
             yield
+        except asyncio.CancelledError:
+            running.goes_on = True
+            raise
         finally:
             self.tell(running.turn, "ended")
             del self._running[running.turn]

@@ -6,7 +6,8 @@ Best effort: nothing here delays or fails a turn. A preview that is a message of
 reply, so none may stay: it is in the log before it is shown. It becomes the answer by an edit
 (`Post.previews`). An answer that is longer than a message goes on in the next one as soon as one is
 full. If there is no answer they are deleted, which is retried for as long as it takes, also by the
-next process.
+next process. A turn that is cut off leaves its first message to the next turn in the same place,
+which goes on in it.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ import logging
 import re
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, cast
 
 from agent.tools import unwrap_call
@@ -30,6 +32,7 @@ from channels.base import (
     SendError,
     Uncertain,
     Unreachable,
+    is_provisional,
 )
 from gateway.cluster.cluster import EVERYTHING
 from gateway.context.observer import AnswerGrew, Progress, RunningTurn, ToolProgress
@@ -63,9 +66,11 @@ SETTLE_S = 3.0
 """Time for which the whole answer waits for its preview to be deleted; then it is sent, and
 deletion goes on."""
 PARKED_SETTLE_S = 0.5
-"""Time for previews to be deleted when the process ends; the next one deletes the others."""
+"""Time for a call under way to end where a turn is cut off because the process ends."""
 GOODBYE_S = 2.0
 """Time limit for ending the typing indicator."""
+TAKE_OVER_S = 10.0
+"""Time for which a preview of a turn that was cut off waits for the next turn there."""
 DRAFT_S = 20.0
 """Seconds after which a preview that is no message is shown again, because it fades
 (core.telegram.org/bots/api#sendmessagedraft: after 30)."""
@@ -126,6 +131,10 @@ class Previews(Plugin):
         self.channels, self._store = gateway.channels, gateway.store
         self._turns = dict[TurnId, TurnPreview]()
         self._clearing_tasks: set[asyncio.Task[None]] = set()
+        self._ending = dict[Address, asyncio.Task[None]]()
+        """What is to end the preview of the newest turn of a place, until it has."""
+        self._left = dict[Address, MessageId]()
+        """Previews of turns that were cut off: the next turn there goes on in it."""
         self._known = set[tuple[Address, MessageId]]()
         """Previews in the log that this process cares for."""
 
@@ -165,9 +174,7 @@ class Previews(Plugin):
                     preview.show_status(_(SLOW_TEXT))
                 case "ended":
                     del self._turns[turn.turn]
-                    preview.stop()
-                    if preview.is_seen:
-                        self._track_task(preview.end())
+                    self._end(preview, leaves=turn.goes_on)
 
     @hook
     async def before_post(self, turn: RunningTurn, post: Post) -> Post | None:
@@ -188,7 +195,24 @@ class Previews(Plugin):
             turn,
             channel if isinstance(channel, CanType) else None,
             previews,
+            left=self.take_left(at) if turn.may_grow else None,
+            before=self._ending.get(at) if turn.may_grow else None,
         )
+
+    def _end(self, preview: "TurnPreview", *, leaves: bool) -> None:
+        preview.stop()
+        if preview.is_seen:
+            task = self._track_task(preview.end(leaves=leaves))
+            self._ending[preview.at] = task
+            task.add_done_callback(partial(self._forget_ending, preview.at))
+
+    def _forget_ending(self, at: Address, task: asyncio.Task[None]) -> None:
+        if self._ending.get(at) is task:
+            del self._ending[at]
+
+    def take_left(self, at: Address) -> MessageId | None:
+        """Return the message that an earlier turn has left there. None: there is none."""
+        return self._left.pop(at, None)
 
     async def run_typing(self, channel: CanType, at: Address) -> None:
         """Show the typing indicator until cancelled."""
@@ -208,17 +232,29 @@ class Previews(Plugin):
             logger.exception("typing in %s broke", at.conversation)
 
     async def _recover(self, only: ChannelName | None = None) -> None:
-        """Delete previews of an earlier process; with `only`, those of that channel."""
+        """Take over previews of an earlier process; with `only`, those of that channel."""
         for at, message in await self._find_unknown():
             channel: object = self.channels.get(at.channel)
             if isinstance(channel, CanPreview) and only in (None, at.channel):
                 self._known.add((at, message))
-                self.clear_later(at, message)
+                self.leave(at, message)
 
     async def _find_unknown(self) -> list[tuple[Address, MessageId]]:
+        """Return the previews of earlier processes, those of a place in their order: later ids of a
+        platform are greater numbers.
+        """
         known = {*self._known}  # one that is read as open may be recorded as ended meanwhile
         found = [(Address.parse(place), one) for place, one in await self._store.open_previews()]
+        found.sort(key=lambda one: (is_provisional(one[1]), len(one[1]), one[1]))
         return [one for one in found if one not in known | self._known]
+
+    def leave(self, at: Address, message: MessageId) -> None:
+        """Leave a preview to the next turn there. It is deleted if none begins soon."""
+        if is_provisional(message) or at in self._left:
+            self.clear_later(at, message)
+        else:
+            self._left[at] = message
+            self._track_task(self._clear_left(at, message))
 
     async def record(self, *facts: PreviewShown | PreviewEnded) -> None:
         """Append that a message is a preview, or that it is none any more."""
@@ -240,6 +276,13 @@ class Previews(Plugin):
             logger.warning("the preview %s in %s stays: %s", message, at.conversation, reason)
         await self.record(PreviewEnded(at=at, message=message, reason=reason))
 
+    async def _clear_left(self, at: Address, message: MessageId) -> None:
+        """Delete a preview that was left unless a turn goes on in it."""
+        await self.clock.sleep(TAKE_OVER_S)
+        if self._left.get(at) == message:
+            del self._left[at]
+            await self._clear_later(at, message)
+
     def clear_later(self, at: Address, message: MessageId) -> None:
         """Retry until the preview is deleted, or the process ends: the next one goes on."""
         self._track_task(self._clear_later(at, message))
@@ -254,9 +297,9 @@ class Previews(Plugin):
         return task
 
     async def stop(self) -> None:
+        if self._ending:
+            await asyncio.wait(self._ending.values(), timeout=PARKED_SETTLE_S)
         tasks = [*self._clearing_tasks]
-        if tasks:
-            await asyncio.wait(tasks, timeout=PARKED_SETTLE_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -315,11 +358,18 @@ class TurnPreview:
         turn: RunningTurn,
         typing: CanType | None,
         preview: CanPreview | None,
+        *,
+        left: MessageId | None,
+        before: asyncio.Task[None] | None,
     ) -> None:
+        """`left`: message of an earlier turn to go on in. `before`: ends the preview of an earlier
+        turn, and may leave one yet.
+        """
         self._previews = previews
         self._turn = turn
         self.at: Final = Address.parse(turn.conversation)
         self._preview = preview
+        self._before = before
         self._typing_task = (
             None
             if typing is None
@@ -335,7 +385,7 @@ class TurnPreview:
         self._ended = False
         self._left_behind = False
         """Whatever is shown is no concern of this turn any more."""
-        self._shown = list[MessageId]()
+        self._shown = [] if left is None else [left]
         """The messages that may stand, in order; the last one is provisional if its id is not
         known."""
         self._announced: MessageId | None = None
@@ -381,6 +431,7 @@ class TurnPreview:
                 asyncio.timeout(SETTLE_S / 2),
                 self._call_lock,
             ):  # a late edit would show the half again
+                await self._take_over()
                 # Where the first of several is gone, its text would come after the others.
                 if self._shown and (len(self._shown) == 1 or not self._is_refused):
                     count = len(
@@ -390,16 +441,17 @@ class TurnPreview:
         await self.end()
         return tuple(standing)
 
-    async def end(self) -> None:
+    async def end(self, *, leaves: bool = False) -> None:
         """End the preview: when this returns nothing is shown any more, or it is being deleted.
-        Raises `StoreError` only.
+
+        `leaves`: it is left to the next turn there. Raises `StoreError` only.
         """
         if self._left_behind:
             return
         self.stop()
         try:
-            async with asyncio.timeout(SETTLE_S):
-                await self._settle()
+            async with asyncio.timeout(PARKED_SETTLE_S if leaves else SETTLE_S):
+                await self._settle(leaves=leaves)
         except (SendError, TimeoutError) as error:
             logger.info(
                 "a preview in %s is not gone yet: %s",
@@ -411,7 +463,7 @@ class TurnPreview:
         except Exception:  # a bug in the adapter
             logger.exception("taking away a preview in %s broke", self.at.conversation)
         finally:
-            if self._preview_task is not None and self._call_lock.locked():
+            if self._preview_task is not None and self._call_lock.locked() and not leaves:
                 self._previews.track_task(
                     self._preview_task
                 )  # it learns the id of its message, and deletes that
@@ -419,10 +471,12 @@ class TurnPreview:
                 self._preview_task.cancel()
         self._left_behind = True
         for message in () if self._call_lock.locked() else self._shown:
-            self._previews.clear_later(self.at, message)
+            (self._previews.leave if leaves else self._previews.clear_later)(self.at, message)
 
-    async def _settle(self) -> None:
-        """Wait for a call under way, then delete what is shown."""
+    async def _settle(self, *, leaves: bool) -> None:
+        """Wait for a call under way, then delete what is shown, unless it is left to another
+        turn.
+        """
         async with self._call_lock:
             if self._preview_task is not None:
                 self._preview_task.cancel()
@@ -431,7 +485,8 @@ class TurnPreview:
                 PreviewEnded(at=self.at, message=self._announced, reason="")
             )
             self._announced = None
-        await self._clear_behind(0)
+        if not leaves:
+            await self._clear_behind(0)
 
     async def _clear_behind(self, count: int) -> None:
         """Delete the messages after the first `count`. Hold the lock of calls. Raises
@@ -451,6 +506,8 @@ class TurnPreview:
         seen = list[str]()
         try:
             await self._previews.clock.sleep(FIRST_LOOK_S)
+            async with self._call_lock:
+                await self._take_over()
             while not self._ended:
                 try:
                     waiting, is_draft = self._updated.wait(), len(seen) > len(self._shown)
@@ -482,6 +539,13 @@ class TurnPreview:
         except Exception:  # a bug in the adapter: the answer itself is sent all the same
             logger.exception("a preview in %s broke", self.at.conversation)
         self._preview, self._turn.is_shown = None, False
+
+    async def _take_over(self) -> None:
+        """Go on in what the turn before may have left meanwhile. Hold the lock of calls."""
+        if self._before is not None:
+            await asyncio.wait([self._before])
+            self._before, left = None, self._previews.take_left(self.at)
+            self._shown += [] if left is None else [left]
 
     def _presentable_text(self) -> str:
         answer = presentable_text(self._newest_text)

@@ -297,6 +297,8 @@ class TurnRunner:
         if are_blocked(people, turn.place, turn.handle.requesters):
             turn.handle.drop_reason = turn.handle.drop_reason or BLOCKED_REASON
         outcome, agent = turn.conclude(outcome), turn.context.agent
+        if turn.running is not None and not turn.handle.stop_reason:
+            turn.running.goes_on = outcome.outcome == "interrupted"
         has_no_model = outcome.outcome == "failed" and outcome.cause in PUT_OFF_TEXTS
         if has_no_model and turn.may_wait():
             return await self._put_off(turn, outcome)
