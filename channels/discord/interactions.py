@@ -3,7 +3,10 @@
 https://discord.com/developers/docs/interactions/receiving-and-responding: an interaction needs a
 first answer within three seconds, or the person sees a failure; its token is valid for fifteen
 minutes. So commands, also those given by a tap on a button, are acknowledged at once and answered
-later, exactly once. Forms and other buttons are acknowledged, and emit nothing.
+later, exactly once. `Ask about this message` in the menu of a message opens a form; the form, once
+sent, is acknowledged, and is an ordinary message to the agent: its answer is an ordinary reply to
+the message asked about, so it needs no token. Other forms and buttons are acknowledged, and emit
+nothing.
 """
 
 import asyncio
@@ -33,41 +36,69 @@ from channels.discord.directory import DiscordDirectory, interaction_sender, is_
 from channels.discord.ids import get_snowflake
 from channels.discord.rest import DiscordRestClient
 from channels.discord.wire import (
+    ASK_PREFIX,
+    ASKED_KEY,
     INTERACTION_PREFIX,
+    asked_message,
     build_receipt,
     button_command,
     find_focused,
+    form_target,
 )
 from channels.text import Json, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
 from gateway.core.events import Address, Receipt
+from gateway.core.i18n import N_, _, use_language
 from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.discord")
 _MAX_SUMMARY_CHARS = 100
-_SUBCOMMAND, _TEXT_OPTION = 1, 3
+_SUBCOMMAND, _TEXT_OPTION, _MESSAGE_MENU = 1, 3, 3
 _IN_GUILDS, _WITH_BOT = 0, 1
 """Contexts: not in chats between other people, where we are absent."""
 _MANAGE_GUILD = str(1 << 5)
+ASK_TITLE: Final = N_("Ask about this message")
+"""Row in the menu of a message, and title of its form."""
+_MAX_QUESTION_CHARS = 2000
+
+
+def _build_form(target: str) -> dict[str, object]:
+    """Return the form that asks for a question:
+    https://discord.com/developers/docs/components/reference#label.
+    """
+    field = {
+        "type": 4,
+        "custom_id": "question",
+        "style": 2,
+        "required": False,
+        "max_length": _MAX_QUESTION_CHARS,
+        "placeholder": _("Leave this empty, and I explain the message."),
+    }
+    label = {"type": 18, "label": _("Your question"), "component": field}
+    return {"custom_id": f"{ASK_PREFIX}{target}", "title": _(ASK_TITLE), "components": [label]}
 
 
 def menu_rows(specs: Sequence[CommandSpec]) -> list[Json]:
-    """Return our commands as Discord shows them. Pure.
+    """Return our commands as Discord shows them, and our row in the menu of messages. Pure.
 
     Commands of admins are shown to people who manage the server, until its admins say otherwise
     there. https://discord.com/developers/docs/interactions/application-commands
     """
+    ask = {"type": _MESSAGE_MENU, "name": ASK_TITLE, "contexts": [_IN_GUILDS, _WITH_BOT]}
     return [
-        {
-            "name": spec.name,
-            "description": _describe(spec),
-            "contexts": [_WITH_BOT] if spec.direct_only else [_IN_GUILDS, _WITH_BOT],
-            "default_member_permissions": _MANAGE_GUILD
-            if spec.role in {"owner", "admin"}
-            else None,
-            "options": _build_options(spec),
-        }
-        for spec in specs
+        *(
+            {
+                "name": spec.name,
+                "description": _describe(spec),
+                "contexts": [_WITH_BOT] if spec.direct_only else [_IN_GUILDS, _WITH_BOT],
+                "default_member_permissions": _MANAGE_GUILD
+                if spec.role in {"owner", "admin"}
+                else None,
+                "options": _build_options(spec),
+            }
+            for spec in specs
+        ),
+        *([ask] if specs else []),
     ]
 
 
@@ -103,7 +134,9 @@ def _describe(spec: CommandSpec | SubcommandSpec | CommandArg) -> str:
 
 
 _COMPONENT, _TYPING, _FORM = 3, 4, 5
-_UNCHANGED, _CHOICES = 6, 8
+_MESSAGE, _UNCHANGED, _CHOICES, _SHOW_FORM = 4, 6, 8, 9
+_ASK_TAKEN_TEXT: Final = N_("I have your question. If I may answer here, I reply to that message.")
+_MAX_ASKED = 100
 _ANSWER_TIMEOUT_S: Final = 2.0
 """Discord waits for three seconds, including the transfer."""
 _MAX_CHOICES, _MAX_CHOICE_CHARS = 25, 100
@@ -175,6 +208,9 @@ class InteractionResponder:
         self.completer: CommandCompleter | None = None
         """Source of suggestions. None: none are given."""
         self._seen = LruDict[str, None](_MAX_SEEN)
+        self._asked = LruDict[tuple[str, str, str], Json](_MAX_ASKED)
+        """Person, channel and message -> the message that they were shown a form for. Without it,
+        as after a restart, the model sees what the log has of the message."""
         self._running: set[asyncio.Task[Any]] = set()
         self._pending: dict[str, _PendingInteraction] = {}
         self._last_answers: dict[Address, tuple[str, _PendingInteraction]] = {}
@@ -198,18 +234,30 @@ class InteractionResponder:
         except SendError as error:
             logger.warning("the commands could not be registered: %s", error.reason)
 
-    def handle_interaction(self, data: object) -> None:
-        """Answer an interaction, once. A command is acknowledged, whatever else is waiting."""
+    def handle_interaction(self, data: object) -> object:
+        """Answer an interaction, once. A command is acknowledged, whatever else is waiting.
+
+        Returns the data; of a form of ours, with the message that it asks about.
+        """
         payload: Json = get_object({"d": data}, "d")
         interaction, token = get_snowflake(payload, "id"), get_str(payload, "token")
+        asked, sender = asked_message(payload), interaction_sender(payload)
+        where = (sender.id if sender else "", get_snowflake(payload, "channel_id"))
+        if target := form_target(payload):
+            data = {**payload, ASKED_KEY: self._asked.get((*where, target))}
         if not (interaction and token) or interaction in self._seen:
-            return
+            return data
         self._seen.put(interaction, None)
+        if asked is not None:
+            self._asked.put((*where, asked[0]), asked[1])
         kind = get_int(payload, "type")
-        if button_command(payload) is not None or kind == _COMMAND:
+        if button_command(payload) is not None or (kind == _COMMAND and asked is None):
             self._acknowledge(interaction, token, payload)
-        elif kind in {_COMPONENT, _TYPING, _FORM} and len(self._running) < _MAX_CONCURRENT:
+        elif (
+            kind in {_COMMAND, _COMPONENT, _TYPING, _FORM} and len(self._running) < _MAX_CONCURRENT
+        ):
             self._start(self._answer_at_once(interaction, token, payload, kind))
+        return data
 
     def _acknowledge(self, interaction: str, token: str, payload: Json) -> None:
         """Defer the answer to a command. That to a tap is for who tapped alone."""
@@ -262,6 +310,16 @@ class InteractionResponder:
         self, interaction: str, token: str, payload: Json, kind: int | None
     ) -> None:
         answer: dict[str, object] = {"type": _UNCHANGED}
+        with use_language(get_str(payload, "locale")):
+            if asked := asked_message(payload):
+                answer = {"type": _SHOW_FORM, "data": _build_form(asked[0])}
+            elif form_target(payload):
+                data = {
+                    "content": _(_ASK_TAKEN_TEXT),
+                    "allowed_mentions": {"parse": []},
+                    "flags": EPHEMERAL,
+                }
+                answer = {"type": _MESSAGE, "data": data}
         if kind == _TYPING:
             choices = await self._find_choices(payload)
             answer = {

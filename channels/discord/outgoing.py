@@ -43,6 +43,7 @@ from channels.discord.wire import (
     parse_channel_id,
     parse_message,
     parse_message_id,
+    parse_reply_id,
     thread_title,
 )
 from channels.split import split_markdown
@@ -300,7 +301,7 @@ class DiscordOutgoing:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
                 logger.info("a preview cannot become the answer: %s", error.reason)
-        if part.private or (part.reply_to is not None and not parse_id(part.reply_to)):
+        if part.private or (part.reply_to is not None and not parse_reply_id(part.reply_to)):
             # An answer to a command accepts only this flag.
             answer = content | {"flags": self.flags}
             if part.buttons:
@@ -476,7 +477,7 @@ class DiscordOutgoing:
             before_send=before_send,
             channel_id=channel,
         )
-        replied = parse_id(reply_to)
+        replied = parse_reply_id(reply_to)
         if replied and parse_channel_id(at, self._directory, MessageId(replied)) == channel:
             reply = {"message_id": replied, "fail_if_not_exists": False}
             try:

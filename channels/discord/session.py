@@ -529,7 +529,7 @@ class DiscordSession:
             if not event.startswith("MESSAGE_") or get_snowflake(data, "guild_id"):
                 return
         elif event == "INTERACTION_CREATE":
-            self.interactions.handle_interaction(data)
+            data = self.interactions.handle_interaction(data)
         self.inbox.put(RawGatewayEvent(event, data, seq))
 
     def report_link(self, up: bool, reason: str) -> None:

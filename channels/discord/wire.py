@@ -165,6 +165,15 @@ def parse_message_id(message: MessageId) -> str:
     return _require_id(message, "message")
 
 
+def parse_reply_id(message: MessageId | None) -> str:
+    """Return the message that an answer to `message` replies to: itself, or what it asks about.
+    Empty: none.
+    """
+    return parse_id(
+        message.rpartition(":")[2] if message and message.startswith(ASK_PREFIX) else message
+    )
+
+
 def build_receipt(answer: object) -> Receipt:
     """Return the receipt for Discord's message object."""
     found = get_snowflake(answer, "id")
@@ -190,6 +199,16 @@ _BUTTON = 3, 2
 INTERACTION_PREFIX = "interaction:"
 """Prefix of the ids of native commands and taps: it distinguishes their answers from replies to
 messages."""
+ASK_PREFIX: Final = "ask:"
+"""Prefix of a form's `custom_id`, which goes on with the message asked about, and of the id of such
+a question, which goes on with the interaction and that message."""
+ASKED_KEY: Final = "_asked"
+"""Field of our own in a sent form: the message asked about."""
+_MESSAGE_COMMAND: Final = 2, 3
+"""Interaction and command type."""
+_FORM: Final = 5
+_EXPLAIN: Final = "Explain this message."
+"""Question of somebody who left the form empty."""
 _ATTACHMENT_FORMS: dict[str, Literal["image", "audio", "video"]] = {
     "image": "image",
     "audio": "audio",
@@ -412,6 +431,66 @@ def button_command(data: Json) -> tuple[str, str] | None:
     return parse_button_command(get_raw_str(component, "custom_id"))
 
 
+def asked_message(data: Json) -> tuple[str, Json] | None:
+    """Return id and data of the message on which somebody used our menu. None: it is no such
+    interaction.
+
+    https://discord.com/developers/docs/interactions/application-commands#message-commands
+    """
+    command = get_object(data, "data")
+    if (get_int(data, "type"), get_int(command, "type")) != _MESSAGE_COMMAND:
+        return None
+    target = get_snowflake(command, "target_id")
+    return (
+        (target, get_object(get_object(get_object(command, "resolved"), "messages"), target))
+        if target
+        else None
+    )
+
+
+def form_target(data: Json) -> str:
+    """Return the message that a sent form asks about; empty if it is no form of ours."""
+    form_id = get_raw_str(get_object(data, "data"), "custom_id")
+    is_ours = get_int(data, "type") == _FORM and form_id.startswith(ASK_PREFIX)
+    return parse_id(form_id.removeprefix(ASK_PREFIX)) if is_ours else ""
+
+
+def _parse_question(data: Json, directory: DiscordDirectory) -> Message | None:
+    """Return a sent form as a question about a message. `ASKED_KEY` of the form: that message, if
+    it is known.
+    """
+    number_, channel = get_snowflake(data, "id"), get_snowflake(data, "channel_id")
+    target, sender = form_target(data), interaction_sender(data)
+    if not (target and number_ and channel and sender):
+        return None
+    rows = get_objects(get_object(data, "data"), "components")
+    inputs = [
+        get_object(row, "component") or next(iter(get_objects(row, "components")), {})
+        for row in rows
+    ]
+    question = next(
+        (text for field in inputs if (text := clean_text(get_str(field, "value")).strip())),
+        _EXPLAIN,
+    )
+    asked, quoted = get_object(data, ASKED_KEY), None
+    if author := _parse_author(asked):
+        text, files = (
+            _message_text(asked, author, directory)[0],
+            _parse_attachments(asked, channel, target),
+        )
+        quoted = QuotedMessage(sender=author, text=text[:MAX_QUOTED_CHARS], attachments=files)
+    return Message(
+        id=MessageId(f"{ASK_PREFIX}{number_}:{target}"),
+        at=directory.address(channel),
+        sender=sender,
+        text=question,
+        sent=snowflake_time(number_),
+        kind="direct" if is_direct_interaction(data) else "mention",
+        reply_to=MessageId(target),
+        quoted=quoted,
+    )
+
+
 def parse_event(
     event: str,
     data: Json,
@@ -433,7 +512,7 @@ def parse_event(
         case "MESSAGE_REACTION_ADD" | "MESSAGE_REACTION_REMOVE":
             found = parse_reaction(data, directory, now, nonce, added=event.endswith("ADD"))
         case "INTERACTION_CREATE":
-            found = parse_command(data, directory, specs)
+            found = parse_command(data, directory, specs) or _parse_question(data, directory)
     return [] if found is None else [found]
 
 

@@ -361,6 +361,10 @@ def wrong(table: Sequence[dict[str, Any]]) -> list[str]:
             f"{command['name']}: no field {name!r}"
             for name in sorted(set(command) - COMMAND_FIELDS)
         ]
+        if command.get("type", 1) == MESSAGE_MENU:  # no description and no options
+            odd = {"description", "options"} & set(command) or not 1 <= len(command["name"]) <= 32
+            found += [f"menu {command['name']}"] if odd else []
+            continue
         found += [f"/{command['name']}: {trouble}" for trouble in _command(command)]
     return found
 
@@ -783,10 +787,12 @@ class Acts:
 MOST_ROWS, MOST_BUTTONS, BUTTON_LABEL_CHARACTERS, BUTTON_ID_CHARACTERS = 5, 5, 80, 100
 LOADING = 1 << 7
 """`is thinking...`: seen, but nothing was said yet."""
-MESSAGE, DEFERRED, UNCHANGED, CHOICES = 4, 5, 6, 8
+MESSAGE, DEFERRED, UNCHANGED, CHOICES, MODAL = 4, 5, 6, 8, 9
 COMMAND, COMPONENT, TYPING, FORM = 2, 3, 4, 5
+MESSAGE_MENU = 3
+"""Type of a command in the menu of a message."""
 ANSWERS = {
-    COMMAND: {MESSAGE, DEFERRED},
+    COMMAND: {MESSAGE, DEFERRED, MODAL},
     COMPONENT: {MESSAGE, DEFERRED, UNCHANGED},
     TYPING: {CHOICES},
 }
@@ -810,6 +816,8 @@ class Interaction:
     kind: int = COMMAND
     choices: list[str] | None = None
     """What was suggested."""
+    form: Json = field(default_factory=dict)
+    """The form that was shown."""
     told: Json = field(default_factory=dict)
     """As the gateway told it."""
     answered: int | None = None
@@ -837,6 +845,25 @@ def _are_buttons(rows: object) -> bool:
         and 1 <= len(button.get("label", "")) <= BUTTON_LABEL_CHARACTERS
         and 1 <= len(button.get("custom_id", "")) <= BUTTON_ID_CHARACTERS
         for button in buttons
+    )
+
+
+def _is_form(data: Json) -> bool:
+    """Whether Discord takes this form:
+    https://discord.com/developers/docs/components/reference#label.
+    """
+    label = data["components"][0]
+    text = label["component"]
+    return (
+        len(data["components"]) == 1
+        and 1 <= len(data["custom_id"]) <= 100
+        and 1 <= len(data["title"]) <= 45
+        and (label["type"], text["type"]) == (18, 4)
+        and 1 <= len(label["label"]) <= 45
+        and 1 <= len(text["custom_id"]) <= 100
+        and text["style"] in {1, 2}
+        and 1 <= text.get("max_length", 4000) <= 4000
+        and len(text.get("placeholder", "")) <= 100
     )
 
 
@@ -907,6 +934,33 @@ class Commands:
     def send_form(self, channel: str, user: str) -> Interaction:
         """Somebody sends a form that nobody showed them."""
         return self._happens(FORM, channel, user, {"custom_id": "approve", "components": []})
+
+    def ask_about(self, channel: str, user: str, message: str) -> Interaction:
+        """Somebody chooses our row in the menu of a message."""
+        (menu,) = [row for row in self.table.get("global", []) if row["type"] == MESSAGE_MENU]
+        about = {message: self.world.messages[channel][message]}
+        chosen = {
+            "id": menu["id"],
+            "name": menu["name"],
+            "type": MESSAGE_MENU,
+            "target_id": message,
+        }
+        return self._happens(COMMAND, channel, user, chosen | {"resolved": {"messages": about}})
+
+    def fill_in(self, asked: Interaction, question: str) -> Interaction:
+        """They send the form that they were shown."""
+        (label,) = asked.form["components"]
+        field = {
+            "type": 4,
+            "id": 2,
+            "custom_id": label["component"]["custom_id"],
+            "value": question,
+        }
+        sent = {
+            "custom_id": asked.form["custom_id"],
+            "components": [{"type": 18, "id": 1, "component": field}],
+        }
+        return self._happens(FORM, asked.channel, asked.user, sent)
 
     def replay(self, interaction: Interaction) -> None:
         """The gateway tells of it once more."""
@@ -985,6 +1039,12 @@ class Commands:
         kind, data = call.body["type"], call.body.get("data") or {}
         if kind not in ANSWERS[found.kind]:
             refuse(400, 50035, "Invalid Form Body")
+        if kind == MODAL:
+            if not _is_form(data):
+                refuse(400, 50035, "Invalid Form Body")
+            found.answered, found.form = kind, data
+            self.api.changed()
+            return None
         if kind in {UNCHANGED, CHOICES}:
             self._quiet(found, kind, data.get("choices", []))
             return None

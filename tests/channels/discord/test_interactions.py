@@ -23,7 +23,7 @@ from gateway.commands.parser import ParsedArguments, parse_arguments
 from gateway.core.events import Command, Message, PostButton
 from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.discord_api_rest import wrong
-from tests.channels.discord.channel_kit import Running, both, part
+from tests.channels.discord.channel_kit import Running, both, part, running
 from tests.channels.discord.faults_kit import Hurried
 from tests.kits.commands import TABLE
 
@@ -33,8 +33,9 @@ TEXT = st.text(
 
 
 def test_discord_takes_the_whole_table() -> None:
-    menu = cast("Any", interactions.menu_rows(TABLE.specs()))
-    assert wrong(menu) == []
+    *menu, ask = cast("Any", interactions.menu_rows(TABLE.specs()))
+    assert wrong([*menu, ask]) == []
+    assert (ask["name"], ask["type"], ask["contexts"]) == ("Ask about this message", 3, [0, 1])
     assert [row["name"] for row in menu] == [row.name for row in TABLE.rows]
     for row, shown in zip(TABLE.rows, menu, strict=True):
         assert (shown["description"], shown["contexts"]) == (
@@ -251,6 +252,64 @@ async def test_buttons_and_forms_are_acknowledged_and_are_no_commands(
     await api.until(lambda: last.answered is not None)
     assert len(api.made("POST /interactions/")) == 6
     assert api.offences == []
+
+
+PICTURE = ("cat.png", b"\x89PNG", "image/png")
+
+
+@pytest.mark.channel(commands=TABLE.specs())
+async def test_a_question_about_a_message_brings_it_and_is_answered_as_a_reply_to_it(
+    api: DiscordApi, run: Running
+) -> None:
+    await api.until(lambda: bool(api.commands.table.get("global")))
+    long = "what the cat did " * 110
+    inner = {"content": "a forward", "attachments": [api.keep(*PICTURE)], "mentions": []}
+    said = api.says(
+        api.room, api.ben, long, files=[PICTURE], message_snapshots=[{"message": inner}]
+    )
+    asked = api.commands.ask_about(api.room, api.ann, said)
+    await api.until(lambda: asked.answered == 9)
+    sent = api.commands.fill_in(asked, "Is that true?")
+    await api.until(lambda: api.told(sent) != [])
+    assert sent.ephemeral
+    await run.until(lambda: len(run.messages) == 2)
+    question = run.messages[1]
+    assert (question.text, question.kind, question.reply_to) == (
+        "Is that true?",
+        "mention",
+        said,
+    )
+    assert (question.sender.id, question.sender.verified, question.at.room) == (
+        api.ann,
+        True,
+        api.room,
+    )
+    quoted = question.quoted
+    assert quoted is not None
+    assert quoted.sender.id == api.ben
+    assert quoted.text == f"{long}\n[forwarded] a forward"
+    assert [one.name for one in quoted.attachments] == ["cat.png", "cat.png"]
+    picture = quoted.attachments[0]
+    assert await run.channel.download(question.at, picture, limit_bytes=99) == PICTURE[1]
+    await run.channel.send(part("Yes.", api.room, reply_to=question.id))
+    answer = next(one for one in api.world.messages[api.room].values() if one["content"] == "Yes.")
+    assert answer["message_reference"]["message_id"] == said
+    api.commands.replay(sent)
+    empty = api.commands.fill_in(asked, " ")
+    await run.until(lambda: len(run.messages) == 3)
+    assert run.messages[2].text == "Explain this message."
+    assert run.messages[2].id == f"ask:{empty.id}:{said}"
+    direct = api.world.dm(api.ben)
+    other = api.commands.ask_about(direct, api.ben, api.says(direct, api.ben, "mine"))
+    await api.until(lambda: bool(other.form))
+    await run.end()
+    async with running(api, commands=TABLE.specs()) as again:
+        await again.up()
+        api.commands.fill_in(other, "And this?")  # the message is forgotten: the log has it
+        await again.until(lambda: "And this?" in again.texts)
+        late = again.messages[-1]
+        assert (late.text, late.kind, late.quoted) == ("And this?", "direct", None)
+        assert api.offences == []
 
 
 BUTTONS = (
