@@ -54,6 +54,7 @@ from channels.irc.state import (
 )
 from channels.irc.wire import (
     format_line,
+    is_bouncer_nick,
     is_posting_refused,
 )
 from channels.text import single_line
@@ -188,6 +189,8 @@ class IrcChannel:
         if at.thread and state.isupport.room_of(target) != at.room:
             # The whole room would receive it.
             raise Rejected(f"this server does not let anybody write to {target}")
+        if state.is_bouncer and is_bouncer_nick(target):
+            raise Rejected(f"{target} is the bouncer itself, and would take it for a command")
         if target.startswith(("$", ":")) or not _SEPARATORS.isdisjoint(target):
             raise Rejected(
                 f"nothing can be said to {single_line(target, len(target))!r}: it is not one room "

@@ -22,7 +22,7 @@ from channels.irc.connection import IrcConnection
 from channels.irc.inbound import IrcEvent, IrcLineContext, sent_at, to_notifications
 from channels.irc.outgoing import IrcOutgoing
 from channels.irc.state import Batch, Changes
-from channels.irc.wire import NO_TAGS, IrcLine, format_line
+from channels.irc.wire import NO_TAGS, IrcLine, format_line, is_from_bip, is_from_bouncer
 from channels.text import get_datetime
 from gateway.core.clock import Clock, new_id
 from gateway.core.events import (
@@ -98,8 +98,7 @@ def _format_time(when: datetime) -> str:
 
 
 _LIVE_WINDOW: Final = timedelta(seconds=60)
-"""Older messages from before the connection are not live: some servers play them back to those who
-join."""
+"""Older messages from before the connection are not live: a bouncer plays them back."""
 _MAX_SKEW: Final = timedelta(seconds=30)
 """Smaller clock errors do no harm."""
 _ID_PREFIX: Final = "local-"
@@ -215,7 +214,8 @@ class IrcEmitter:
         """
         now, line = self._clock.now(), told.line
         sent = sent_at(line, now)
-        is_old = "time" in line.tags and sent - self._skew < self._begun - _LIVE_WINDOW
+        is_early = "time" in line.tags and sent - self._skew < self._begun - _LIVE_WINDOW
+        is_old = is_early or is_from_bip(line)
         read_at = now if is_old else sent  # lines arrive in order, so people are as they were then
         fresh_id = partial(self._event_id, line, is_old=is_old)
         for notification in to_notifications(told, self._context, read_at, fresh_id):
@@ -329,7 +329,7 @@ class IrcEmitter:
             # A line without an id cannot be recognised again: only surely new ones are emitted.
             is_emitted = "msgid" not in line.tags and cursor is not None and sent <= cursor
             is_ours = since is not None and sent >= since and not is_emitted
-            if is_ours:
+            if is_ours and not is_from_bouncer(line):
                 told = self._context.state.read_past(line, place)
                 fresh_id = partial(self._event_id, line, is_old=True)
                 for event in to_notifications(told, self._context, now, fresh_id, is_past=True):

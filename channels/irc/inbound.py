@@ -58,7 +58,7 @@ def answer_ctcp(line: IrcLine, contact: str | None) -> str | None:
 
 
 _STALE_AGE: Final = timedelta(minutes=5)
-"""Older lines are played back by the server. Larger than common clock errors of servers."""
+"""Older lines are played back by a bouncer. Larger than common clock errors of servers."""
 
 
 IrcEvent = Message | MessageDeleted | MembershipChanged | ReactionChanged

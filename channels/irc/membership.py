@@ -79,7 +79,8 @@ class IrcMembership:
         self._refusals: dict[str, str] = {}
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self.unconfigured_rooms: set[str] = set()
-        """Rooms that we were put into against the configuration, and have left."""
+        """Rooms that we were put into against the configuration, and have left. A bouncer is there
+        for its other clients, too, so behind one they are only ignored."""
         self._leaving: set[str] = set()
         self._is_opened = False
         self.initial_joins_done = asyncio.Event()
@@ -147,7 +148,11 @@ class IrcMembership:
         self._send_joins([rooms[folded] for folded in [*new, *again]])
 
     def _send_joins(self, rooms: Iterable[str]) -> None:
-        """Request rooms. Those that we are in are left out: servers do not answer such a JOIN."""
+        """Request rooms.
+
+        Rooms that we are in (a bouncer kept us there) are left out: servers do not answer such a
+        JOIN.
+        """
         wanted = {
             self._fold(room): room
             for room in rooms
@@ -244,8 +249,11 @@ class IrcMembership:
         if wanted or room in unwanted or len(unwanted) >= _MAX_LEFT:
             return
         unwanted.add(room)
-        logger.info("%s: put into %s, which is not configured; leaving it", self._name, room[:100])
-        self._outgoing.queue_lines([format_line("PART", room)])
+        ignored = self._state.is_bouncer
+        what = "which is not configured; " + ("ignoring it" if ignored else "leaving it")
+        logger.info("%s: put into %s, %s", self._name, room[:100], what)
+        if not ignored:
+            self._outgoing.queue_lines([format_line("PART", room)])
 
     def tick(self) -> None:
         """Do the periodic work: rejoin rooms, and recover the nick."""

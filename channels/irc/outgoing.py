@@ -90,7 +90,9 @@ class SendWindow:
         """Targets with an echo of other text than ours."""
 
     def record_echo(self, target: str, text: str, msgid: str | None) -> None:
-        """Record an echo of a line of ours. Of unknown text only that it came is recorded."""
+        """Record an echo of a line of ours. Unknown text (of a bouncer's other client) is
+        ignored.
+        """
         lines, seen = [line for line in self.lines if line.target == target], strip_formatting(text)
         for index in range(self._answered_counts[target], len(lines)):
             # Perhaps it is cut, or without formatting. A room that changes words echoes another

@@ -20,7 +20,10 @@ from channels.irc.config import IrcConfig, SaslConfig
 from channels.irc.connection import IrcConnection
 from channels.irc.state import IrcState
 from channels.irc.wire import (
+    CAP_PREFIXES,
+    NETWORK_CAPS,
     IrcLine,
+    is_welcome_without_network,
 )
 
 # fmt: off
@@ -29,13 +32,11 @@ WANTED_CAPS: Final = frozenset({
     "draft/event-playback", "draft/message-redaction", "echo-message", "extended-join",
     "extended-monitor", "message-tags", "multi-prefix", "server-time", "standard-replies",
     "userhost-in-names",
+    *NETWORK_CAPS,
 })
 # fmt: on
 """Capabilities that the adapter uses: of what others report (`setname`, `away-notify`,
 `invite-notify`), nothing depends. `sts` must never be requested."""
-_BOUNCER_CAPS: Final = ("znc.in/", "soju.im/")
-"""Beginnings of capabilities that only bouncers offer. What their own nicks are told is a command
-line of theirs, and they stay connected while they have lost the network."""
 _NEEDS_BATCH: Final = frozenset({"draft/chathistory", "draft/event-playback"})
 _MAX_OFFERED: Final = 500
 _CHUNK_CHARS = 400
@@ -174,6 +175,9 @@ class IrcRegistration:
         self._is_logged_in = False
         """SASL was configured and succeeded."""
         self.is_welcomed = False
+        self.has_no_network = False
+        """The bouncer that we are connected to has no connection to the network, so its welcome is
+        awaited."""
 
     def feed(self, line: IrcLine) -> None:
         """Process a line, and answer it.
@@ -218,6 +222,8 @@ class IrcRegistration:
             self._try_next_nick(line.param(-1))
         elif line.command in _REFUSAL_TEXTS:
             raise Denied(f"{_REFUSAL_TEXTS[line.command]}: {line.param(-1)}")
+        elif is_welcome_without_network(line):
+            self.has_no_network = True
         elif line.command == "001":
             if self._exchange and not self._is_logged_in:
                 raise Denied(
@@ -264,8 +270,7 @@ class IrcRegistration:
                     self._state.caps.discard(name)
                     self._requested_caps.discard(name)
                     self.offered_caps.pop(name, None)
-        if any(name.startswith(_BOUNCER_CAPS) for name in self.offered_caps):
-            raise Denied("it is a bouncer, by its capabilities: connect to the network itself")
+        self._state.is_bouncer = any(name.startswith(CAP_PREFIXES) for name in self.offered_caps)
         for request in requests:
             self._connection.cap("REQ", *request)
         if is_settled and not self.is_welcomed:

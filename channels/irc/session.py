@@ -34,7 +34,9 @@ from channels.irc.wire import (
     IrcLine,
     classify_goodbye,
     format_line,
+    is_from_bouncer,
     parse_line,
+    says_network_is_lost,
 )
 from gateway.core.clock import Clock
 from gateway.core.events import ChannelName, RoomId
@@ -165,6 +167,9 @@ class IrcSession:
                 self._emitter.emit_history(told.history)
 
     def _feed_registration(self, line: IrcLine) -> None:
+        if line.command == "001" and self._welcomed.is_set() and self.state.is_bouncer:
+            self.mark_lost("the bouncer has connected to the network anew")
+            return
         try:
             self._registration.feed(line)
         except Denied as denied:
@@ -176,8 +181,21 @@ class IrcSession:
         if self._registration.is_welcomed:
             self._welcomed.set()
 
-    def _handle_line(self, told: Changes) -> None:  # noqa: C901 - one case per command
+    def _is_bouncers(self, told: Changes) -> bool:
+        """Return whether a line is the bouncer's own, or of a room where it is for its other
+        clients.
+        """
+        line, ignored = told.line, self.membership.unconfigured_rooms
+        if says_network_is_lost(line, self.state.isupport.bouncer_network):
+            self.mark_lost("the bouncer has lost its connection to the network")
+        topic_of = line.param(1) if line.command == "332" else ""
+        is_ignored = told.target in ignored or self.state.isupport.fold(topic_of) in ignored
+        return is_from_bouncer(line) or is_ignored
+
+    def _handle_line(self, told: Changes) -> None:  # noqa: C901, PLR0912 - one case per command
         line, mine = told.line, told.is_mine
+        if self.state.is_bouncer and self._is_bouncers(told):
+            return
         if line.command in EVENT_COMMANDS and not (mine or told.is_netsplit):
             self._emitter.emit_line(told)
         match line.command:
@@ -267,9 +285,14 @@ class IrcSession:
         try:
             await with_timeout(self.clock, CONNECT_TIMEOUT_S, self._welcomed.wait())
         except TimeoutError:
-            self.mark_lost("the server did not welcome us in time")
+            away = "the bouncer has no connection to the network"
+            self.mark_lost(
+                away
+                if self._registration.has_no_network
+                else "the server did not welcome us in time"
+            )
             return False
-        with contextlib.suppress(TimeoutError):  # jaraco's server sends no MOTD
+        with contextlib.suppress(TimeoutError):  # jaraco's server and bouncers may send none
             await with_timeout(self.clock, 5.0, self._is_ready.wait())
         if bot_mode := self.state.isupport.bot_mode:  # https://ircv3.net/specs/extensions/bot-mode
             self.outgoing.queue_lines([format_line("MODE", self.state.nick, f"+{bot_mode}")])

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
-from channels.irc.wire import IrcLine, Isupport, format_line
+from channels.irc.wire import BIP_NICK, IrcLine, Isupport, format_line, is_from_bip
 from gateway.core.events import RoomId, Sender, SenderId
 from gateway.core.identity import fold_account
 from gateway.core.ratelimit import LruDict
@@ -115,6 +115,7 @@ class IrcState:
         self.caps: set[str] = set()
         self.account = ""
         """Our services account; empty: none."""
+        self.is_bouncer = False
         self.rooms: dict[str, dict[str, frozenset[str]]] = {}
         """Room of ours -> nick -> letters of the modes that are ranks."""
         self.accounts: dict[str, str] = {}
@@ -238,7 +239,10 @@ class IrcState:
         )
 
     def _learn_mask(self, line: IrcLine, nick: str) -> None:
-        if nick in self._masks and "@" not in self._masks[nick] and line.source.host:
+        if is_from_bip(line):
+            # Somebody on the network may have that host, but neither of these nicks.
+            self.is_bouncer = self.is_bouncer or nick in {self.me, BIP_NICK}
+        elif nick in self._masks and "@" not in self._masks[nick] and line.source.host:
             self._masks[nick] = line.source
 
     def _apply_batch(self, line: IrcLine) -> Changes | None:

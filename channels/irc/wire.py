@@ -29,7 +29,7 @@ _DEFAULT_CHANMODES = ("beI", "k", "l", "imnpst")
 _MAX_HISTORY_LINES = 10_000
 # fmt: off
 _FEATURES: Final = frozenset({
-    "BOT", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "MONITOR",
+    "BOT", "BOUNCER_NETID", "CASEMAPPING", "CHANMODES", "CHANTYPES", "CHATHISTORY", "MONITOR",
     "MSGREFTYPES", "NETWORK", "PREFIX", "STATUSMSG", "TOPICLEN", "WHOX", "draft/CHATHISTORY",
 })
 # fmt: on
@@ -110,6 +110,8 @@ class Isupport(FeatureSet):  # type: ignore[misc]  # irc ships no types
         mode = text("bot")
         self.bot_mode = mode if len(mode) == 1 and mode.isascii() else ""
         """User mode that marks a bot; empty: none."""
+        self.bouncer_network = str(features.get("bouncer_netid", ""))
+        """Id of the network that a bouncer (soju) connects us to; empty: not sent."""
         self.monitors = (
             max(1, number("monitor", _MAX_MONITORS, _MAX_MONITORS)) if "monitor" in features else 0
         )
@@ -360,3 +362,64 @@ def refusal_error(reason: str) -> SendError:
         return Rejected(reason)
     seconds = _SECONDS.search(reason)
     return RateLimited(reason, retry_after_s=float(seconds[1]) if seconds else _TOO_FAST_S)
+
+
+# Bouncers speak for themselves on our connection: ZNC (https://wiki.znc.in), soju
+# (https://soju.im) and bip. What their own nicks are told is a command line of theirs, so they are
+# nobody to talk to. They stay connected to us while they have no connection to the network: then
+# the link is down.
+CAP_PREFIXES: Final = ("znc.in/", "soju.im/")
+"""Beginnings of capabilities that only bouncers offer."""
+NETWORK_CAPS: Final = frozenset({"soju.im/bouncer-networks", "soju.im/bouncer-networks-notify"})
+"""https://codeberg.org/emersion/soju/src/branch/master/doc/ext/bouncer-networks.md: the state of
+the network."""
+_ZNC_HOST: Final = "znc.in"
+_ZNC_SERVER: Final = "irc.znc.in"
+_ZNC_STATUS_PREFIX: Final = "*"
+"""ZNC's default StatusPrefix. No server allows it in a nick (RFC 2812 section 2.3.1)."""
+BIP_NICK: Final = "-bip"  # no server allows such a nick either
+_SERVICES: Final = frozenset({"bouncerserv", BIP_NICK})
+"""Of soju and bip, in lower case."""
+_BIP_HOSTS: Final = frozenset({"b.i.p", "bip.bip.bip"})
+"""Hosts of what bip (https://bip.milkypond.org) says itself and plays back. It offers no
+capabilities, and plays back without times."""
+_NETWORK_LOST = re.compile(
+    r"Disconnected from IRC|.*you are not connected to IRC|disconnected from |failed "
+    r"connecting/registering to "
+)
+"""What ZNC's status and soju's service say once they have lost the network, and of messages that
+went nowhere."""
+_NETWORK_STATE = re.compile(r"(?:^|;)state=(?!connected)")
+
+
+def is_bouncer_nick(nick: str) -> bool:
+    """Return whether a nick is one of a bouncer itself, such as `*status`."""
+    return nick.startswith(_ZNC_STATUS_PREFIX) or nick.lower() in _SERVICES
+
+
+def is_from_bip(line: IrcLine) -> bool:
+    """Return whether bip made a line, perhaps of an older one of the person that it names."""
+    return line.source.host in _BIP_HOSTS
+
+
+def is_from_bouncer(line: IrcLine) -> bool:
+    """Return whether the bouncer itself says a line, in place of a person on the network."""
+    return is_bouncer_nick(line.source.nick) or line.source.host == _ZNC_HOST
+
+
+def is_welcome_without_network(line: IrcLine) -> bool:
+    """Return whether ZNC welcomes us itself, as it does without a connection to the network, whose
+    welcome follows.
+    """
+    return line.command == "001" and line.source == _ZNC_SERVER
+
+
+def says_network_is_lost(line: IrcLine, network: str) -> bool:
+    """Return whether the bouncer reports that it has no connection to the network with this id of
+    soju's, or ZNC's.
+    """
+    if line.command == "BOUNCER":
+        is_ours = line.param(0).upper() == "NETWORK" and bool(network) and line.param(1) == network
+        return is_ours and _NETWORK_STATE.search(line.param(2)) is not None
+    is_told = line.command in {"PRIVMSG", "NOTICE"} and is_bouncer_nick(line.source.nick)
+    return is_told and _NETWORK_LOST.match(line.param(1)) is not None

@@ -10,6 +10,7 @@ Atheme refuses to run as root, so there it runs as nobody.
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
 import socket
@@ -237,3 +238,59 @@ def services(port: int) -> Iterator[None]:
             yield
         finally:
             end(process)
+
+
+_ZNC = """
+Version = 1.8.2
+ConnectDelay = 1
+ServerThrottle = 1
+<Listener l>
+  Port = {port}
+  IPv4 = true
+  IPv6 = false
+  SSL = false
+  Host = 127.0.0.1
+</Listener>
+<User bot>
+  <Pass p>
+    Method = MD5
+    Hash = {digest}
+    Salt = salt
+  </Pass>
+  Nick = reverie
+  Ident = rev
+  RealName = rev
+  Admin = true
+  <Network test>
+    Server = 127.0.0.1 {upstream}
+    FloodBurst = 100
+    FloodRate = 0.1
+    JoinDelay = 0
+    {rooms}
+  </Network>
+</User>
+"""
+ZNC_LOGIN = "bot/test:hush"
+"""Password of a client (PASS)."""
+
+
+@contextlib.contextmanager
+def znc(directory: Path, upstream: int, *rooms: str) -> Iterator[int]:
+    """ZNC, connected to a server at the port `upstream`, and in these rooms; the port it listens
+    on.
+
+    It refuses to run as root, so there it runs as nobody.
+    """
+    program, port = _program("znc"), free_port()
+    digest = hashlib.md5(b"hushsalt", usedforsecurity=False).hexdigest()
+    chans = "\n".join(f"<Chan {room}>\n</Chan>" for room in rooms)
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "configs" / "znc.conf"
+        file.parent.mkdir()
+        file.write_text(_ZNC.format(port=port, digest=digest, upstream=upstream, rooms=chans))
+        user = "nobody" if os.geteuid() == 0 else None
+        if user is not None:
+            for path in (Path(name), file.parent, file):
+                shutil.chown(path, user)
+        with _running([program, "-f", "-d", name], port, directory, user):
+            yield port

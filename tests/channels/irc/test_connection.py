@@ -15,7 +15,7 @@ from channels.base import Denied
 from channels.irc.channel import IrcChannel
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import ConnectionChanged
-from reverie.testing.servers.ircd import CAPS, LOCALHOST, WRONG, Ircd, Options, server_context
+from reverie.testing.servers.ircd import LOCALHOST, WRONG, Ircd, Options, server_context
 from reverie.testing.stopwatch import Stopwatch
 from tests.channels.irc.channel_kit import (
     NAME,
@@ -102,10 +102,9 @@ def test_a_key_that_cannot_be_sent_is_refused(room: dict[str, str]) -> None:
         (Options(banned=True), "banned"),
         (Options(password="x"), "password"),
         (Options(nick_length=3), "does not allow the nick"),
-        (Options(caps=f"{CAPS} znc.in/batch"), "bouncer"),
     ],
 )
-async def test_what_will_not_pass_ends_the_channel(options: Options, says: str) -> None:
+async def test_a_ban_and_a_wrong_password_end_the_channel(options: Options, says: str) -> None:
     async with Ircd(options) as ircd, running(ircd) as run:
         with pytest.raises(Denied, match=says):
             await run.task

@@ -226,7 +226,7 @@ def _judge_window(lines: list[tuple[str, str, str]], answers: list[tuple[str, st
         ([*ROOM, ("c", "#r", "three")], [(R, "#r"), (E, "three")], "unknown unknown taken"),
         ([("a", "#r", "same"), ("b", "#r", "same")], [(R, "#r"), (E, "same")], "refused taken"),
         ([("a", "#r", "same"), ("b", "#r", "same")], [(E, "same"), (R, "#r")], "taken refused"),
-        (ROOM, [(E, "another text"), (R, "#r")], "unknown unknown"),
+        (ROOM, [(E, "from our bouncer"), (R, "#r")], "unknown unknown"),
         (ROOM, [(E, "\x02on"), (R, "#r")], "taken refused"),
         ([*ROOM, ("c", "al", "hi")], [(R, "al")], "taken taken refused"),
         ([*ROOM, ("c", "al", "hi")], [(R, "#r"), (R, "#r")], "refused refused taken"),
