@@ -1,5 +1,5 @@
 """The commands `reverie plugins`, which plugins there are and who hangs on each hook, in order, and
-`reverie new`, which writes the skeleton of a plugin or a platform.
+`reverie new`, which writes the skeleton of a plugin, a platform or a provider.
 
 The skeletons are whole distributions, in `skeletons`, with a word for the name in them: their own
 tests pass before anything is changed.

@@ -36,7 +36,7 @@ def run_module(at: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(
     "kind",
-    ["plugin", pytest.param("platform", marks=pytest.mark.integration)],
+    ["plugin", "provider", pytest.param("platform", marks=pytest.mark.integration)],
 )
 def test_the_tests_of_a_skeleton_pass_and_its_plugin_is_found(kind: str, tmp_path: Path) -> None:
     assert main(["new", kind, NAME, "--to", str(tmp_path)]) == 0
@@ -98,9 +98,11 @@ def test_the_first_plugin_of_the_page_passes_the_tests_of_the_page(tmp_path: Pat
     assert tested.returncode == 0, tested.stdout
 
 
-def test_the_provider_of_the_page_is_found(tmp_path: Path) -> None:
-    assert main(["new", "plugin", "parrot", "--to", str(tmp_path)]) == 0
+def test_the_provider_of_the_page_passes_the_tests_of_the_skeleton(tmp_path: Path) -> None:
+    assert main(["new", "provider", "parrot", "--to", str(tmp_path)]) == 0
     at = tmp_path / "reverie-parrot"
-    (at / "src" / "reverie_parrot" / "__init__.py").write_text(BLOCKS[2])
-    listed = run_module(at, "reverie", "plugins")
-    assert re.search(r"^  parrot +asks Parrot", listed.stdout, re.MULTILINE), listed.stderr
+    package = at / "src" / "reverie_parrot"
+    (package / "__init__.py").rename(package / "client.py")
+    (package / "__init__.py").write_text(BLOCKS[2])
+    tested = run_module(at, "pytest", "-p", "no:cacheprovider")
+    assert tested.returncode == 0, tested.stdout
