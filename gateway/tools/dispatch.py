@@ -222,10 +222,12 @@ class RunningCalls:
         result = ToolResult(id=call.id, text="It was cut off.", is_error=True)
         try:
             await asyncio.wait({task})
-            if one.killed and task.cancelled():
-                result = replace(result, text=KILLED_BY_OPERATOR)
-            else:
+            if not task.cancelled():
                 result = task.result()
+            elif one.killed:
+                result = replace(result, text=KILLED_BY_OPERATOR)
+            else:  # a bug in that tool: the turn goes on
+                logger.error("%s: %s cancelled itself", context.turn, call.name)
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait({task})

@@ -162,9 +162,15 @@ def test_what_takes_too_long_is_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("secret"), KeyError("secret"), TimeoutError("secret")]
+    "error",
+    [
+        RuntimeError("secret"),
+        KeyError("secret"),
+        TimeoutError("secret"),
+        asyncio.CancelledError("secret"),
+    ],
 )
-def test_a_bug_in_a_tool_is_an_error_result_without_its_words(error: Exception) -> None:
+def test_a_bug_in_a_tool_is_an_error_result_without_its_words(error: BaseException) -> None:
     async def broken(where: ToolContext, *, word: str) -> str:  # noqa: ARG001 - as all hands
         raise error
 
