@@ -181,19 +181,16 @@ class TelegramReceiver:
         """Return once Telegram accepts the token. Raises Denied once it has refused it often
         enough.
         """
-        refusals, reason = 1, self.api.redact(error)
+        refusals = 1
+        text = f"Telegram may refuse the token ({self.api.redact(error)}): get one from @BotFather"
         while refusals <= len(_CONFIRM_DELAYS_S):
             await self.clock.sleep(_CONFIRM_DELAYS_S[refusals - 1])
             try:
                 await self.api.await_call(self.api.bot.get_me())
             except InvalidToken:
                 refusals += 1
-                logger.warning(
-                    "Telegram may refuse our token (%s); asking again to be sure", reason
-                )
-                await self._report_link(
-                    False, f"Telegram may refuse our token ({reason})", says=bool(self.welcome)
-                )
+                logger.warning("%s; asking again to be sure", text)
+                await self._report_link(False, text, says=bool(self.welcome))
             except (TelegramError, TimeoutError):  # proves nothing about the token
                 await self.clock.sleep(self._backoff.next_delay_s(0.0, self._random()))
             else:

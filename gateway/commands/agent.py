@@ -251,7 +251,7 @@ def _begin_restart(
     context: CommandContext, call: CommandCall, name: ChannelName, cause: Seq
 ) -> None:
     texts = {
-        "refused": _("The platform refused {channel}, so it stays off: {reason}."),
+        "refused": _("The platform refuses the connection of {channel}: {reason}. I keep trying."),
         "down": _("{channel} is not connected yet: {reason}. I keep trying."),
     }
 

@@ -18,7 +18,7 @@ from gateway.core.frozen import frozen
 OWN_KINDS: Final = frozenset({"alarm", "finished", "delivery"})
 """Kinds of notifications that come from inside the gateway, and not from a channel."""
 ChannelState = Literal["connecting", "up", "down", "refused"]
-"""`refused`: the platform rejected the account, and it stays off."""
+"""`refused`: the platform rejects the account; it is tried again every ten minutes."""
 
 
 @frozen

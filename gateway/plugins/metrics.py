@@ -122,7 +122,7 @@ _CHANNEL_ROWS: Final[tuple[MetricRow, ...]] = (
     (
         GaugeMetricFamily,
         "reverie_channel_refused",
-        "1 if its platform refused the channel, which stays off.",
+        "1 if its platform refuses the channel, which tries again every ten minutes.",
         ["channel"],
         _of_channels(lambda one: one.state == "refused"),
     ),

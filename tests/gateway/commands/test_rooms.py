@@ -588,7 +588,7 @@ async def test_a_channel_that_is_refused_again_is_told_of(tmp_path: Path, it: Ho
     await it.written(ask, answer)
     await until(lambda: it.seen(LOBBY))
     (told,) = it.seen(LOBBY)
-    assert told.startswith("The platform refused `there`, so it stays off: `the token is ")
+    assert told.startswith("The platform refuses the connection of `there`: `the token is ")
     assert told.count("`") == 4
     assert "\n" not in told
     await runner.close()
