@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.config.loader import read_config
@@ -203,7 +203,7 @@ def opening(body: dict[str, Any]) -> list[str]:
         words = [
             block
             for block in message["content"]
-            if not block.get("text", "").startswith("[RECALLED]")
+            if not block.get("text", "").startswith(("[RECALLED]", "[MEANWHILE]"))
         ]
         kept.append({**message, "content": words})
     return pieces({**body, "messages": kept})
@@ -227,6 +227,14 @@ def first(old: list[str], new: list[str]) -> str:
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # a smaller example takes minutes to find
 )
 @given(st.lists(ACTIONS, min_size=4, max_size=14))
+@example(
+    [  # an owner comes back, and is told once what happened
+        ("say", PLACES[3], "ann", "hello", []),
+        ("wait", 7_400.0),
+        ("say", PLACES[1], "bob", "hello", []),
+        *[("say", PLACES[3], "ann", "hello", [])] * 2,
+    ]
+)
 def test_what_was_sent_stays_in_front(actions: list[tuple[Any, ...]]) -> None:
     async def story(tmp: Path) -> None:
         clock = ManualClock(EVENING)
