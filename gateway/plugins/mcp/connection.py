@@ -32,8 +32,8 @@ from gateway.core.text_safety import replace_half_escapes
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugins.mcp.client import McpServerClient
 
-MAX_EVENT_BYTES: Final = 16_777_216
-"""Bytes of one message of an event stream: a picture of a whole screen is a few MB as base64."""
+MAX_MESSAGE_BYTES: Final = 16_777_216
+"""Bytes of one message: a picture of a whole screen is a few MB as base64."""
 CONNECT_TIMEOUT_S: Final = 10.0
 STREAM_TIMEOUT_S: Final = 300.0
 """Seconds without a byte after which a stream is given up, as the library has it: calls have their
@@ -94,6 +94,24 @@ def _read_again(error: ValidationError) -> SessionMessage | ValidationError:
         return SessionMessage(types.jsonrpc_message_adapter.validate_json(mended, by_name=False))
     except ValidationError as again:
         return again
+
+
+class _BoundedBody(httpx2.AsyncByteStream):
+    """A body of at most `MAX_MESSAGE_BYTES`. Raises StreamError beyond."""
+
+    def __init__(self, body: httpx2.AsyncByteStream) -> None:
+        self._body = body
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._body:
+            size += len(piece)
+            if size > MAX_MESSAGE_BYTES:
+                raise httpx2.StreamError(f"more than {MAX_MESSAGE_BYTES} bytes")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._body.aclose()
 
 
 class McpConnection:
@@ -222,7 +240,7 @@ class McpConnection:
     async def _http_transport(self) -> AsyncIterator[Any]:
         headers = {name: value.get_secret_value() for name, value in self._config.headers.items()}
         client = httpx2.AsyncClient(
-            headers=headers,
+            headers={"accept-encoding": "identity"} | headers,
             timeout=httpx2.Timeout(
                 self._config.timeout + SEND_GRACE_S,
                 connect=CONNECT_TIMEOUT_S,
@@ -236,7 +254,7 @@ class McpConnection:
         async with (
             client,
             streamable_http_client(
-                self._config.url, http_client=client, max_sse_event_size=MAX_EVENT_BYTES
+                self._config.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES
             ) as streams,
         ):
             yield streams
@@ -244,6 +262,10 @@ class McpConnection:
     async def _on_response(self, response: httpx2.Response) -> None:
         is_bad = response.is_error and response.request.method == "POST"
         self._http_error = f"HTTP {response.status_code}" if is_bad else ""
+        if not response.headers.get("content-type", "").startswith("text/event-stream"):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _BoundedBody(response.stream)
+            response.headers.pop("content-encoding", None)  # none was asked for; it could grow
 
     async def _list_tools(self, client: Client) -> list[types.Tool]:
         found: list[types.Tool] = []

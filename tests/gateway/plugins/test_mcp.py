@@ -2,6 +2,7 @@
 admin reviews."""
 
 import asyncio
+import gzip
 import importlib
 import json
 import logging
@@ -25,6 +26,7 @@ from gateway.core.labels import Label, RequestLabel
 from gateway.core.permissions import PermissionRequest, decide_permission
 from gateway.core.scopes import Visibility
 from gateway.core.tool_spec import ToolCall
+from gateway.plugins.mcp.connection import MAX_MESSAGE_BYTES
 from gateway.plugins.mcp.convert import (
     MAX_DESCRIPTION_CHARS,
     MAX_SERVER_TOOLS,
@@ -37,6 +39,7 @@ from gateway.plugins.mcp.convert import (
 )
 from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
+from reverie.testing.servers.ports import LoopbackServer, read_head
 from reverie.testing.stopwatch import Stopwatch
 from tests.kits.mcp import (
     AT,
@@ -159,6 +162,57 @@ async def test_the_same_at_an_address(tmp_path: Path, monkeypatch: pytest.Monkey
             await asyncio.to_thread(server.up)
             await at.until("up")
             assert (await at.call("own_slow", seconds=0)).text == "at last"
+
+
+class LargeAnswers(LoopbackServer):
+    """Offers a tool whose answer has no end, or that is too large once it is unpacked."""
+
+    def __init__(self, packed: bool) -> None:
+        super().__init__()
+        self.packed, self.sent = packed, 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, _, headers, _ = await read_head(reader)
+        asked = json.loads(
+            await reader.readexactly(int(headers.get("content-length", "0"))) or "{}"
+        )
+        results = {
+            "initialize": {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "endless", "version": "1"},
+            },
+            "tools/list": {"tools": [{"name": "flood", "inputSchema": {"type": "object"}}]},
+        }
+        head = "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: application/json\r\n"
+        method, answer = asked.get("method"), {"jsonrpc": "2.0", "id": asked.get("id")}
+        if method != "tools/call":
+            told = {"result": results[method]} if method in results else {"error": NO_METHOD}
+            writer.write(f"{head}\r\n{json.dumps(answer | told)}".encode())
+            return
+        if self.packed:
+            large = {"content": [{"type": "text", "text": "a" * 2 * MAX_MESSAGE_BYTES}]}
+            body = gzip.compress(json.dumps(answer | {"result": large}).encode())
+            writer.write(f"{head}content-encoding: gzip\r\n\r\n".encode() + body)
+            return
+        writer.write(f"{head}\r\n".encode())
+        while True:
+            writer.write(b" " * 65_536)
+            self.sent += 65_536
+            await writer.drain()
+
+
+NO_METHOD = {"code": -32601, "message": "Method not found"}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+async def test_an_answer_that_is_too_large_is_an_error_though_it_has_no_end(packed: bool) -> None:
+    async with LargeAnswers(packed) as server:
+        url = f"http://127.0.0.1:{server.port}/mcp"
+        async with town({"far": {"url": url, "timeout": 100}}) as at:
+            told = await at.call("far_flood")
+            assert told.text.startswith("It did not work."), told
+            assert server.sent < 2 * MAX_MESSAGE_BYTES
 
 
 async def test_a_server_that_hangs_is_started_again() -> None:
