@@ -57,8 +57,8 @@ TRUSTED_LABEL: Final = Label()
 """Label of text by owners, admins or the agent itself, which everybody may read."""
 OUTSIDE_LABEL: Final = Label("outside")
 """Label of text from outside, whose author is not known, which everybody may read."""
-MEMORY_LABEL: Final = Label(readers=(OWNER_SCOPE,))
-"""Label of USER.md and MEMORY.md."""
+MEMORY_LABEL: Final = Label("admin", (OWNER_SCOPE,), source="MEMORY.md")
+"""Label of USER.md and MEMORY.md: dreams make that of the notes of owners and admins."""
 
 
 @dataclass(slots=True, eq=False)

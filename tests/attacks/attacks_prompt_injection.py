@@ -8,7 +8,7 @@ from tests.attacks.attacks_files import changed
 from tests.attacks.hostile_kit import ADAM, GUS, MIA, OLGA, Attack, Fate, Person, Scene
 
 Run = Callable[[Scene], Awaitable[Fate]]
-NOBODY_APPROVED = r"no admin approved this call of \w+ within"
+NOBODY_APPROVED = r"no admin approved this call of \w+ within|it waits for an admin"
 
 
 async def ended(it: Scene, word: str, *, won: bool) -> Fate:

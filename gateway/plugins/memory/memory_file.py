@@ -2,8 +2,8 @@
 owner alone.
 
 - Strangers' words never enter it, except by an owner's hand: a note that an owner adds
-  (`MemoryStore.approve`), word for word. So all of it counts as an owner's words (`MEMORY_LABEL`
-  in `gateway.core.labels`).
+  (`MemoryStore.approve`), word for word. Dreams read the notes of admins as well, so all of it
+  counts as an admin's words (`MEMORY_LABEL` in `gateway.core.labels`).
 - The log has each version that a dream wrote before the file has it. A mark file beside the store
   names the last version that reached the file, so a start completes what a crash cut off; later
   changes by people are never overwritten.
