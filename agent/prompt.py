@@ -275,11 +275,11 @@ def build_request(
     `plain` is for very small models: no protocol text, no skills and no channel card.
     """
     new = PromptTurn(input_text=brief.input_text, reply="", images=brief.images)
+    past, known = brief.earlier.messages, brief.earlier.known
     return ModelRequest(
         blocks=_build_blocks(brief, plain=plain),
-        conversation=append_turns(brief.earlier.messages, (*brief.history, new)),
-        # what comes next may be joined to the last one
-        earlier=Earlier(brief.earlier.messages[:-1], brief.earlier.known),
+        conversation=append_turns(past, (*brief.history, new)),
+        earlier=Earlier(past[:-1], known),  # what comes next may be joined to the last one
         aside=brief.aside,
         now=brief.now,
         tools=tuple(sorted(tools, key=attrgetter("name"))),
