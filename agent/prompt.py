@@ -29,7 +29,6 @@ from operator import attrgetter
 from typing import Literal
 
 from agent.models.base import (
-    Earlier,
     MessagePart,
     ModelMessage,
     ModelRequest,
@@ -192,9 +191,7 @@ class PromptInput:
     binding: PromptBinding = PromptBinding()
     card: str
     """Channel card as it was pinned (`agent.prompt.render_channel_card`)."""
-    earlier: Earlier = field(default_factory=Earlier, compare=False, repr=False)
-    """Messages of the past turns in front of `history`."""
-    history: tuple[PromptTurn, ...] = ()
+    history: tuple[PromptTurn, ...]
     """Past turns, oldest first. Between folds it only grows at its end."""
     input_text: str
     """Unread messages, as `agent.prompt.render_line` writes them."""
@@ -246,22 +243,6 @@ to what somebody else has answered. Write only the text to post, in Markdown, wi
 time in front. If several people asked, say by name what is for whom."""
 
 
-def append_turns(
-    said: tuple[ModelMessage, ...], turns: Iterable[PromptTurn]
-) -> tuple[ModelMessage, ...]:
-    """Return the messages with those of more turns. Sides alternate: a silent turn leaves no answer
-    between two messages, which become one.
-    """
-    added = [*said[-1:]]
-    for message in chain.from_iterable([turn.messages for turn in turns]):
-        if added and message.role == added[-1].role:
-            parts = (*added[-1].parts, *message.parts)
-            added[-1] = ModelMessage(role=message.role, parts=parts)
-        else:
-            added.append(message)
-    return (*said[:-1], *added)
-
-
 def build_request(
     brief: PromptInput,
     *,
@@ -275,11 +256,17 @@ def build_request(
     `plain` is for very small models: no protocol text, no skills and no channel card.
     """
     new = PromptTurn(input_text=brief.input_text, reply="", images=brief.images)
-    past, known = brief.earlier.messages, brief.earlier.known
+    conversation, role = list[ModelMessage](), ""
+    for message in chain.from_iterable([turn.messages for turn in (*brief.history, new)]):
+        if message.role == role:  # sides must alternate: a silent turn leaves no answer between two
+            parts = (*conversation[-1].parts, *message.parts)
+            conversation[-1] = ModelMessage(role=message.role, parts=parts)
+        else:
+            conversation.append(message)
+            role = message.role
     return ModelRequest(
         blocks=_build_blocks(brief, plain=plain),
-        conversation=append_turns(past, (*brief.history, new)),
-        earlier=Earlier(past[:-1], known),  # what comes next may be joined to the last one
+        conversation=tuple(conversation),
         aside=brief.aside,
         now=brief.now,
         tools=tuple(sorted(tools, key=attrgetter("name"))),

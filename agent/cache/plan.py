@@ -171,10 +171,10 @@ def segment_prompt(
 
 def _common_length(old: Sequence[object], new: Sequence[object]) -> int:
     """Return the number of objects, from the first, that are the same in both."""
-    length = max(0, len(old) - 1)  # from turn to turn, all but the newest one
-    if new[:length] != old[:length]:
-        length = 0
-    for one, other in zip(old[length:], new[length:], strict=False):
+    if new[: len(old)] == old:
+        return len(old)
+    length = 0
+    for one, other in zip(old, new, strict=False):
         if one is not other:
             break
         length += 1

@@ -7,7 +7,7 @@ else.
 
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from gateway.core.events import CacheTtl, RequestUsage, ToolImage, Usage
 from gateway.core.frozen import frozen
@@ -96,18 +96,6 @@ class ModelMessage:
     """Its JSON, once a request held it, by form: a client's name for how it writes messages."""
 
 
-@frozen(kw_only=False, eq=False)
-class Earlier:
-    """Messages of earlier turns, without images: later requests of the conversation begin with the
-    same objects.
-    """
-
-    messages: tuple[ModelMessage, ...] = ()
-    known: dict[Any, Any] = field(default_factory=dict, repr=False)
-    """What was worked out for the first of them, by what it is. It is handed on as they grow, so
-    that a turn costs the same however many there are."""
-
-
 @frozen
 class CacheBreakpoint:
     """Place up to which the request should be cached, for a time after its last use."""
@@ -147,18 +135,10 @@ class ModelRequest:
     """Key of the stable prefix (the agent), for providers that route requests by such a key."""
     conversation_id: str = ""
     """For providers that keep conversations apart. Empty: it belongs to none."""
-    earlier: Earlier = field(default_factory=Earlier, compare=False, repr=False)
-    """Messages that the conversation begins with, if nothing has changed them (`repeated`)."""
     sizes: "dict[CountText, PromptSize]" = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
     """Its sizes, once `measure_prompt` has counted them in some way. A changed copy has none."""
-
-    @property
-    def repeated(self) -> int:
-        """Return how many of the first messages are those of `earlier`: all or none."""
-        count = len(self.earlier.messages)
-        return count if self.conversation[:count] == self.earlier.messages else 0
 
     @property
     def has_images(self) -> bool:

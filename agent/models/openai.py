@@ -236,19 +236,17 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
         | _breakpoint_field(marks.get(("block", index)), dialect)
         for index, text in enumerate(block.text for block in request.blocks)
     ]
-    front, last_role = list[bytes](), "system"
+    pieces, last_role = list[bytes](), "system"
     if head and dialect.identity_in == "system":
-        front.append(encode_json({"role": "system", "content": _to_content(head, dialect)}))
+        pieces.append(encode_json({"role": "system", "content": _to_content(head, dialect)}))
         head = []
     conversation, form = append_suffix(request), f"{model} {dialect}"
-    loop = find_tool_loop_start(conversation)
-    repeated = 0 if head or marks or loop < request.repeated else request.repeated
-    known, written = request.earlier.known.get(form, (0, b""))
-    known = known if known <= repeated else 0
-    pieces: list[bytes] = [written] if known else []
+    loop, known = find_tool_loop_start(conversation), 0
+    if not head and not marks:  # all but the newest messages are known
+        wires = [one.wire.get(form) for one in conversation[: min(loop, len(conversation) - 1)]]
+        known = wires.index(None) if None in wires else len(wires)
+        pieces += filter(None, wires[:known])
     for index, message in enumerate(conversation[known:], known):
-        if index == repeated > known:
-            request.earlier.known[form] = repeated, b",".join(pieces)
         lifetime = marks.get(("said", index)) if marks else None
         is_fixed = not head and lifetime is None and index < loop
         written = message.wire.get(form) if is_fixed else None
@@ -270,7 +268,7 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
     if head or last_role != "user":
         nothing = [*head, _join_after(head, _text_part(EMPTY_USER_TEXT))]
         pieces.append(encode_json({"role": "user", "content": _to_content(nothing, dialect)}))
-    return b"[" + b",".join([*front, *pieces]) + b"]"
+    return b"[" + b",".join(pieces) + b"]"
 
 
 def _user_messages(

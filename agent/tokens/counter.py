@@ -229,20 +229,17 @@ class PromptSize:
 def measure_prompt(request: ModelRequest, count: CountText = count_heuristically) -> PromptSize:
     """Estimate each part, uncorrected, with this counting function.
 
-    What was counted is kept with the request, its messages and `Earlier`, so a longer request of
-    the same conversation costs only its new messages.
+    What was counted is kept with the request and its messages, so a longer request of the same
+    conversation costs only its new messages.
     """
-    if (measured := request.sizes.get(count)) is not None:
-        return measured
+    if (known := request.sizes.get(count)) is not None:
+        return known
     tools = _measure_tools(request.tools, count)
     blocks = tuple([count(block.text) for block in request.blocks])
     now = sum([count(text) + FRAME_TOKENS for text in (request.aside, request.now) if text])
-    said, repeated = request.conversation, request.repeated
-    known: tuple[int, ...] = request.earlier.known.get(count, ())[:repeated]
-    sizes = [one.sizes.get(count) or _measure_message(one, count) for one in said[len(known) :]]
-    conversation = (*known, *[text + images for text, images in sizes])
-    if repeated:
-        request.earlier.known[count] = conversation[:repeated]
+    said = request.conversation
+    sizes = [message.sizes.get(count) or _measure_message(message, count) for message in said]
+    conversation = tuple([text + images for text, images in sizes])
     request.sizes[count] = measured = PromptSize(
         tools=tools,
         blocks=blocks,

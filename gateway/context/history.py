@@ -13,8 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Final, NamedTuple, Self
 
-from agent.models.base import Earlier
-from agent.prompt import NOTHING_NEW, PromptTurn, append_turns, estimate_turn_size
+from agent.prompt import NOTHING_NEW, PromptTurn, estimate_turn_size
 from agent.tokens.counter import estimate_media_tokens, estimate_tokens
 from agent.tools import find_next_step
 from agent.view import (
@@ -211,17 +210,6 @@ class HistoryView:
         return self.turns[index].seq if index < len(self.turns) else Seq(self.turns[-1].seq + 1)
 
     @cached_property
-    def has_images(self) -> bool:
-        """There are images in it, which a model that sees is shown."""
-        return any(turn.record.media or turn.tool_images for turn in self.turns)
-
-    @cached_property
-    def earlier(self) -> Earlier:
-        """Its messages, without images."""
-        head = [PromptTurn(input_text=self.head, reply="")] if self.head else []
-        return Earlier(append_turns((), [*head, *[turn.exchange for turn in self.turns]]))
-
-    @cached_property
     def is_plain(self) -> bool:
         """There is nothing but text in it: only whole turns can leave it."""
         return not any(turn.raw.steps or turn.record.media for turn in self.turns)
@@ -260,10 +248,6 @@ class HistoryView:
                     label=self.label | newest.record.label,
                     tokens=self.tokens + newest.tokens,
                     is_plain=self.is_plain and not (newest.raw.steps or newest.record.media),
-                    has_images=self.has_images or bool(newest.record.media or newest.tool_images),
-                    earlier=Earlier(
-                        append_turns(self.earlier.messages, [newest.exchange]), self.earlier.known
-                    ),
                 )
                 return longer
             case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
@@ -343,17 +327,22 @@ class HistoryStore:
             return cached.view
         return view.with_fold(folded, stored.seq)
 
-    async def load_exchanges(self, view: HistoryView) -> tuple[PromptTurn, ...]:
-        """Return the view as prompt turns, with those images that still exist."""
-        exchanges = [PromptTurn(input_text=view.head, reply="")] if view.head else []
-        for turn in view.turns:
-            exchange, media, tools = turn.exchange, turn.record.media, turn.tool_images
-            if media or tools:
-                images = await self.media.load_images(media)
-                shown = await self.media.load_images_by_hash(tools)
-                exchange = replace(exchange, images=images, tool_images=tuple(shown.items()))
-            exchanges.append(exchange)
-        return tuple(exchanges)
+    async def load_exchanges(self, view: HistoryView, *, seeing: bool) -> tuple[PromptTurn, ...]:
+        """Return the view as prompt turns; with images if the model sees them (`seeing`) and they
+        still exist.
+        """
+        exchanges = [turn.exchange for turn in view.turns]
+        if seeing and not view.is_plain:
+            for index, turn in enumerate(view.turns):
+                if turn.record.media:
+                    exchanges[index] = replace(
+                        turn.exchange, images=await self.media.load_images(turn.record.media)
+                    )
+                if turn.tool_images:
+                    found = await self.media.load_images_by_hash(turn.tool_images)
+                    exchanges[index] = replace(exchanges[index], tool_images=tuple(found.items()))
+        head = [PromptTurn(input_text=view.head, reply="")] if view.head else []
+        return (*head, *exchanges)
 
 
 async def find_write_of_cut_off_turn(

@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Final
 
 from agent.dmn import find_outage
-from agent.models.base import Earlier, ModelRequest, PromptTooLong, RequestRefused, ToolResult
+from agent.models.base import ModelRequest, PromptTooLong, RequestRefused, ToolResult
 from agent.prompt import NOTHING_NEW, PromptInput, may_begin_prefix, strip_line_prefix
 from agent.prompts import load_prompt
 from agent.signals import MAX_TOLD_WAIT_S, BudgetSpent, DmnMode, TurnEnded
@@ -623,14 +623,12 @@ class TurnRun(TurnHost):
         nudge = load_prompt("write_down") if turn.nudged else ""
         nows = [self._directives, nudge] if rendered.text else []
         images = await context.history.media.load_images(rendered.media) if rendered.media else ()
-        seeing = self._with_past_images and view.has_images
         return PromptInput(
             persona=prompt.persona,
             skills=await context.render_skills(self._plugins),
             binding=prompt.binding,
             card=card,
-            earlier=Earlier() if seeing else view.earlier,
-            history=await context.history.load_exchanges(view) if seeing else (),
+            history=await context.history.load_exchanges(view, seeing=self._with_past_images),
             input_text=rendered.text,
             images=images,
             aside=self._aside if rendered.text else "",

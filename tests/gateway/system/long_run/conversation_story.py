@@ -81,7 +81,8 @@ async def digest(home: Home) -> str:
     """Of the view as this process has it."""
     views = home.minds.agent_for(ROOM.conversation).context.history
     seen = await views.view(ROOM.conversation)
-    return f"{hash((seen.head, *(turn.exchange.messages for turn in seen.turns)))}"
+    history = await views.load_exchanges(seen, seeing=False)
+    return f"{hash((seen.head, *(exchange.messages for exchange in history)))}"
 
 
 async def truth(home: Home, handle: str) -> str | None:
