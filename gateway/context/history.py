@@ -241,15 +241,7 @@ class HistoryView:
                 newest = HistoryTurn.from_record(
                     entry.seq, entry.fact, entry.at, simple=simple, inner=inner
                 )
-                longer = replace(self, turns=(*self.turns, newest))
-                # What is known of the shorter view is not worked out again: a turn costs the same
-                # however long the view is.
-                vars(longer).update(
-                    label=self.label | newest.record.label,
-                    tokens=self.tokens + newest.tokens,
-                    is_plain=self.is_plain and not (newest.raw.steps or newest.record.media),
-                )
-                return longer
+                return replace(self, turns=(*self.turns, newest))
             case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
                 return self.with_fold(entry.fact, entry.seq)
             case _:
