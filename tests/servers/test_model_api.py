@@ -5,14 +5,11 @@ import base64
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from reverie.testing.servers.messages_cache import LIFETIME_S, MessagesCache, Usage
 from reverie.testing.servers.messages_prompt import Json, verify
 from reverie.testing.servers.model_api import Answer, message
 from reverie.testing.servers.model_api_rules import check
-from tests.kits.examples import examples
 
 HEADERS = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
 SHORT = {"type": "ephemeral"}
@@ -287,80 +284,6 @@ def test_what_invalidates_what(change: Json, read: int) -> None:
 
 
 # What holds for any sequence of requests.
-
-pieces = st.sampled_from([f"{c}{'.' * n}" for c in "abc" for n in (0, 30)])
-lifetimes = st.sampled_from(["", "", "", "5m", "1h"])
-
-
-@st.composite
-def requests(draw: st.DrawFn) -> Json:
-    parts = draw(st.lists(st.tuples(pieces, lifetimes), min_size=1, max_size=30))
-    marks = 0
-    short = False
-    out = []
-    for text, ttl in parts:
-        allowed = ttl if marks < 4 and not (short and ttl == "1h") else ""
-        marks, short = marks + bool(allowed), short or allowed == "5m"
-        out.append(block(text, allowed))
-    cut = draw(st.integers(0, len(out) - 1))
-    return prompt(*out[cut:], system=tuple(out[:cut]))
-
-
-days = st.lists(
-    st.tuples(requests(), st.sampled_from([0.0, 1.0, 299.0, 300.0, 3599.0]), st.booleans()),
-    max_size=12,
-)
-
-
-def flat(asked: Json) -> list[Json]:
-    return [*asked["system"], *asked["messages"][0]["content"]]
-
-
-def texts(asked: Json, count: int | None = None) -> tuple[tuple[str, bool], ...]:
-    """Return the bytes of a prefix: each text, and whether it is of the system."""
-    return tuple((b["text"], i < len(asked["system"])) for i, b in enumerate(flat(asked)[:count]))
-
-
-@settings(max_examples=examples(300))
-@given(days)
-def test_whatever_is_sent(day: list[tuple[Json, float, bool]]) -> None:
-    cache = fresh(minimum=20)
-    now = 0.0
-    used: list[tuple[Json, float]] = []
-    written: set[tuple[tuple[str, bool], ...]] = set()
-    for asked, pause, begins in day:
-        now += pause
-        ticket = cache.begin(asked, at_s=now)
-        usage = ticket.usage
-        assert usage.total == sum(len(b["text"]) for b in flat(asked)) == cache.count(asked)
-        assert min(usage) >= 0
-        marks = [b["cache_control"]["ttl"] for b in flat(asked) if "cache_control" in b]
-        assert not usage.cache_read_input_tokens or marks
-        assert not usage.ephemeral_1h_input_tokens or "1h" in marks
-        assert not usage.ephemeral_5m_input_tokens or "5m" in marks
-        read = texts(asked, ticket.read)
-        assert usage.cache_read_input_tokens == sum(len(text) for text, _ in read)
-        if read:
-            assert read in written, "only what was written, up to a mark, is read"
-            assert usage.cache_read_input_tokens >= 20
-            last = max(at_s for other, at_s in used if texts(other, ticket.read) == read)
-            assert now - last < LIFETIME_S["1h"]
-            if all(
-                b["cache_control"]["ttl"] == "5m"
-                for o, _ in used
-                for b in flat(o)
-                if "cache_control" in b
-            ):
-                assert now - last < LIFETIME_S["5m"]
-        used.append(
-            (asked, now)
-        )  # also if its answer never begins: what it reads is used by asking
-        if begins:
-            cache.began(ticket)
-            written |= {texts(asked, place + 1) for place, _ in ticket.writes}
-            again = cache.begin(asked, at_s=now).usage
-            assert again.cache_creation_input_tokens == 0, "at once, all that it marks is there"
-            assert again.cache_read_input_tokens == usage.total - usage.input_tokens
 
 
 TOOL = {"name": "look_up", "description": "d", "input_schema": {"type": "object", "properties": {}}}

@@ -394,14 +394,6 @@ async def test_stop_reasons(told: str, stop: str) -> None:
         assert [type(chunk).__name__ for chunk in await ask(model)] == ["StreamEnd"]
 
 
-async def test_a_call_that_the_limit_cut_comes_as_far_as_it_was_written() -> None:
-    async with against(other) as (api, model):
-        api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="max_tokens"))
-        chunks = await ask(model, request(tools=(TOOL,)))
-        assert chunks[0] == ToolCall(id="a", name="look_up", arguments='{"wo')
-        assert end(chunks).stop_reason == "length"
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -425,17 +417,7 @@ async def test_an_error_after_200(kind: str, expected: type[ModelError], after: 
         assert len(api.seen) == 1
 
 
-_EVENTS = 8
 """Start, ping, one that nobody knows, the text's three, delta and stop."""
-
-
-@pytest.mark.parametrize("after", range(_EVENTS))
-async def test_what_was_cut_off_is_not_an_answer(after: int) -> None:
-    async with against(other) as (api, model):
-        api.then(Answer(text="hi", cut_after=after), Answer(text="hi", garbled_after=after))
-        for _ in range(2):
-            with pytest.raises(ModelBusy):
-                await ask(model)
 
 
 async def test_halves_of_a_character_are_joined_and_one_alone_is_replaced() -> None:

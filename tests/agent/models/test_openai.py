@@ -20,7 +20,6 @@ from agent.models.base import (
     ToolResult,
 )
 from agent.models.config import build_model
-from agent.models.http import encode_body
 from agent.models.openai import (
     ChatCompletionChunk,
     ChatCompletionResponse,
@@ -276,14 +275,6 @@ async def test_mistral_gets_short_ids_and_an_answer_between_results_and_words() 
         assert len(api.seen) == 4
 
 
-async def test_a_call_that_the_limit_cut_comes_as_far_as_it_was_written() -> None:
-    async with against(client) as (api, model):
-        api.then(Answer(calls=(("a", "look_up", '{"wo'),), stop="length"))
-        chunks = await ask(model, request(tools=(TOOL,)))
-        assert chunks[0] == ToolCall(id="a", name="look_up", arguments='{"wo')
-        assert end(chunks).stop_reason == "length"
-
-
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
@@ -465,16 +456,6 @@ def test_there_is_always_a_user_and_he_is_last(identity_in: Any) -> None:
         roles = [m["role"] for m in messages]
         assert all(a != b or a == "tool" for a, b in itertools.pairwise(roles))
         assert sum(BLOCKS[0].text in m["content"] for m in messages) == 1
-
-
-def test_the_same_request_gives_the_same_bytes() -> None:
-    asked = replace(request(user("hi"), *LOOP, tools=(TOOL,)), breakpoints=MARKS)
-    for dialect in (PLAIN, OpenAIDialect(is_openai=True, takes_breakpoints=True)):
-        first, second = (
-            encode_body(build_chat_request(asked, model="m", dialect=dialect)) for _ in range(2)
-        )
-        assert first == second
-    assert TextPart(text="hi") in asked.conversation[0].parts
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,8 @@ import stat
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from channels.aio import cancel_and_wait
 from gateway.core import control_socket
@@ -32,8 +29,6 @@ from gateway.core.process_files import (
     socket_path,
 )
 from reverie.testing.waiting import until
-from tests.kits.examples import examples
-from tests.kits.store import run
 
 STATUS = CommandRequest(words=("status",), by="a test")
 
@@ -235,17 +230,3 @@ async def test_it_tells_its_state_and_whoever_tells_none_is_found_out(path: Path
         hung.listen()
         with pytest.raises(GatewayNotAnswering, match=r"did not answer in 0\.01 s"):
             await ask_state(path, 0.01)
-
-
-@settings(max_examples=examples(30))
-@given(lines=st.lists(st.binary(max_size=200), max_size=20), left=st.binary(max_size=50))
-def test_any_bytes_are_survived(lines: list[bytes], left: bytes) -> None:
-    async def story(path: Path) -> None:
-        async with listening(ControlServer(path, echo, state), path):
-            for line in lines:
-                assert json.loads(await raw(path, line + b"\n"))["ok"] is False
-            await raw(path, left, end=True)
-            assert (await send_control_request(path, STATUS)).ok
-
-    with TemporaryDirectory() as folder:
-        run(story(Path(folder) / "s.sock"))

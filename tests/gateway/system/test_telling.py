@@ -146,18 +146,6 @@ ANN, BOB = (f"From `#two`, after words of `{who}` (guest)" for who in ("ann", "b
 
 
 @simulated
-async def test_a_guest_may_have_an_owner_told_from_their_room(
-    tmp_path: Path, clock: JumpingClock
-) -> None:
-    mind = Mind(*asked_to("the disk is full", who="Olga"))
-    async with gateway(tmp_path, clock, mind) as it:
-        await greets(it)
-        await has_told(it, "the disk is full")
-        assert mind.results == ["olga is told now."]
-        assert told(it) == [f"{ANN}:\n> the disk is full"]
-
-
-@simulated
 async def test_what_can_wait_is_told_together_when_the_owner_writes(
     tmp_path: Path, clock: JumpingClock
 ) -> None:

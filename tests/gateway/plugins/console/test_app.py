@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from textual import events as textual_events
-from textual.geometry import Offset
 
 from channels import aio
 from gateway.plugins.console.app import LINE_BREAK, ConsoleApp, PaneLog, Prompt
@@ -232,24 +231,6 @@ async def test_scrolling_up_pins_and_the_end_follows_again(seat: Seat) -> None:
     say(seat, "and on", 200)
     await seat.sees("and on", "conversation")
     await seat.pilot.press("home")
-    await seat.sees("line 000", "conversation")
-
-
-async def test_the_wheel_and_the_bar_scroll_too(seat: Seat) -> None:
-    for number in range(100):
-        say(seat, f"line {number:03}", number + 1)
-    await seat.sees("line 099", "conversation")
-    view = pane(seat, "conversation")
-    top = view.scroll_y
-    at = view.region.offset + Offset(5, 3)
-    for _ in range(3):
-        view.post_message(
-            textual_events.MouseScrollUp(view, 5, 3, 0, -1, 0, False, False, False, at.x, at.y)
-        )
-        await seat.pilot.pause()
-    await seat.until(lambda: view.scroll_y < top)
-    await seat.sees("↓ End")
-    view.scroll_to(y=0, animate=False)  # as dragging the bar does
     await seat.sees("line 000", "conversation")
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.models.scripted import Script, ScriptRule
 from channels import aio
 from gateway.cli.main import main
 from gateway.core.api_models import GatewayStatus, SayReceipt
@@ -58,20 +57,6 @@ async def test_commands_of_plugins_that_are_off_are_not_offered(tmp_path: Path) 
         names = eyes.app.model.find_completions("/")
     assert {"status", "recap"} <= set(names)
     assert not {"approve", "deny"}.intersection(names)
-
-
-async def test_a_turn_is_stopped_from_the_console(tmp_path: Path) -> None:
-    slow = Script(rules=(ScriptRule(match=".", reply="word " * 200),), pace_s=0.2)
-    async with operated(tmp_path, slow) as gateway, opened(url(gateway.port), TOKEN) as eyes:
-        await eyes.sees("attached")
-        await eyes.types("go on")
-        await eyes.pilot.press("enter")
-        await eyes.sees("is writing", "conversation")
-        await eyes.sees("thinks")
-        await eyes.pilot.press("escape")
-        await eyes.sees("stopping the turn in the operator's console", "conversation")
-        await eyes.until(lambda: not eyes.app.model.turns)
-        assert "is writing" not in " ".join(eyes.rows("conversation"))
 
 
 async def test_a_restarted_gateway_tells_what_was_said_meanwhile(

@@ -1,7 +1,6 @@
 """What the operator says and orders: the own channel, a turn that is ended, a tool that is ended,
 all of it audited."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -16,10 +15,9 @@ from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest
 from gateway.core.control_socket import send_control_request
 from gateway.core.events import Address, Message, MessageId, RoomId, Sender, SenderId
-from gateway.core.facts import OPERATOR_CHANNEL, TurnRecord
+from gateway.core.facts import OPERATOR_CHANNEL
 from gateway.core.identity import AccessPolicy
 from gateway.core.process_files import socket_path
-from gateway.store import Store
 from reverie.testing.gateway import settings
 from reverie.testing.waiting import until
 from tests.gateway.plugins.http.test_server import START
@@ -221,40 +219,6 @@ async def test_a_tool_is_ended_with_all_its_processes_and_the_turn_goes_on(
         )
         idle = await gateway.post("/api/orders", {"words": ["kill"], "place": PLACE.conversation})
         assert (idle["ok"], idle["lines"]) == (False, ["No tool runs there."])
-
-
-@pytest.mark.parametrize("way", ["http", "socket"])
-async def test_a_turn_is_ended_and_says_nothing_more(tmp_path: Path, way: str) -> None:
-    script = Script(
-        rules=(
-            ScriptRule(match="work", calls=command("sleep 300")),
-            ScriptRule(match=".", reply="Something."),
-        )
-    )
-    async with operated(tmp_path, script, tools=OPEN) as gateway, gateway.listening() as told:
-        await gateway.post("/api/say", {"text": "work"})
-        await tool_runs(gateway)
-        order = CommandRequest(words=("stop",), place=PLACE.conversation, by="ops on call")
-        if way == "http":
-            answer = await gateway.post("/api/orders", order.model_dump(mode="json"))
-        else:
-            answer = (await send_control_request(socket_path(gateway.path), order)).model_dump()
-        assert answer["ok"]
-        async with asyncio.timeout(120):
-            while (await gateway.get("/api/status"))["activity"]:
-                await asyncio.sleep(0.02)
-        assert not told.named("post")
-        (act,) = (await gateway.get("/api/audit"))["items"]
-        assert (act["actor"], act["command"], act["ok"]) == ("operator (ops on call)", "stop", True)
-        nothing = await gateway.post(
-            "/api/orders", {"words": ["stop"], "place": PLACE.conversation}
-        )
-        assert nothing["ok"] is False
-        odd = await gateway.post("/api/orders", {"words": ["stop"], "place": "nowhere"})
-        assert odd["ok"] is False
-    async with await Store.open_readonly(gateway.path) as log:
-        ended = [one.fact for one in await log.entries(kinds=["turn_ended"])]
-    assert {one.outcome for one in ended if isinstance(one, TurnRecord)} == {"yielded"}
 
 
 async def test_two_tools_of_one_answer_are_both_ended(tmp_path: Path) -> None:

@@ -69,9 +69,6 @@ class OnTelegram:
             where or self.room, self.people[who], int(message), data, forged=forged
         )
 
-    def tap_elsewhere(self, who: str, data: str) -> Any:
-        return self.tap(who, str(next(iter(self.other.shown))), data, forged=True, where=self.other)
-
     def answer(self, tap: Any) -> str:
         """What was shown to who tapped; empty: nothing yet."""
         return str((self.it.api.world.callbacks[tap] or {}).get("text", ""))
@@ -115,9 +112,6 @@ class OnDiscord:
         return self.it.api.commands.press(
             where or self.it.api.room, self.people[who], message, data, forged=forged
         )
-
-    def tap_elsewhere(self, who: str, data: str) -> Any:
-        return self.tap(who, self.said, data, forged=True, where=self.it.api.other)
 
     def answer(self, tap: Any) -> str:
         shown = self.it.api.world.messages[tap.channel]

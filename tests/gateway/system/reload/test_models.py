@@ -1,7 +1,6 @@
 """Models and their providers, configured anew while agents think with them: used at once, and
 closed once unused."""
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
@@ -93,39 +92,6 @@ async def test_what_is_the_same_stays_with_all_that_it_knows(tmp_path: Path) -> 
         assert it.pool["main"] is before["main"]
         assert it.pool["spare"] is not before["spare"]
         await it.hear("and now?")
-
-
-@story
-async def test_a_model_of_a_running_turn_is_closed_when_that_has_ended(tmp_path: Path) -> None:
-    async with town(tmp_path) as (it, api):
-        before, answered = it.pool["main"], asyncio.Event()
-
-        def slow(_: Json) -> Answer:
-            answered.set()
-            return Answer(text="At last.", delay_s=0.5)
-
-        api.default = slow
-        hearing = asyncio.create_task(it.hear("take your time"))
-        await answered.wait()
-        it.said["llm"]["providers"]["a"]["api_key"] = "sk-second-key-of-a"
-        await it.reload()
-        assert it.pool["main"] is not before
-        client = before._model._api  # type: ignore[attr-defined]
-        assert not client._closed
-        await hearing
-        assert "At last." in repr(it.gate.screen.parts[-1])
-        await it.gate.calm()
-        async with asyncio.timeout(120):
-            while not client._closed:
-                await asyncio.sleep(0.005)
-        api.default = lambda _: Answer(text="I see.")
-        await it.hear("and now?")
-        keys = [
-            one.headers["x-api-key"]
-            for one in api.seen
-            if "x-api-key" in one.headers and "count" not in one.path
-        ]
-        assert keys == ["sk-first-key-of-a"] * 2 + ["sk-second-key-of-a"]
 
 
 @story
