@@ -27,11 +27,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from agent.tools import read_call
+from agent.tools import find_inner_call, read_call
 from channels.aio import wait_first, with_timeout
 from channels.base import CommandCompletion
 from gateway.cluster.cluster import EVERYTHING, lease_of
@@ -227,7 +227,7 @@ class _Waiting:
     waiters: int = 0
     """Number of callers in the turn that wait for it."""
     is_alone: bool = False
-    """True once the turn has gone on without it."""
+    """True once the turn has gone on without it, unless that was stopped then."""
     spoken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once somebody speaks to the agent in the place of the call."""
     claimed: bool = False
@@ -248,6 +248,9 @@ class _Waiting:
             elif isinstance(fact, Judgement):
                 if (fact.urgency, fact.fate) == (URGENT, "due") and entry.conversation == place:
                     self.spoken.set()
+            elif isinstance(fact, TurnRecord):
+                if fact.turn == self.asked.turn and _is_stopped(fact):
+                    self.is_alone = False
             elif (
                 isinstance(fact, DeliveryReport)
                 and fact.state != "sent"
@@ -295,8 +298,8 @@ class Approvals(Plugin):
         )
         self._waiting: dict[_CallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
         self._refused_calls = LruDict[_CallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
-        self._carried_out = set[_CallKey]()
-        """Approved calls that are under way without their turn."""
+        self._under_way: dict[tuple[_CallKey, str], asyncio.Task[Any]] = {}
+        """Approved calls that are carried out without their turn, with their approvals."""
         self._agents: Agents
         mcp = context.plugins.get(Mcp.name)
         self._mcp = mcp if isinstance(mcp, Mcp) else None
@@ -328,12 +331,13 @@ class Approvals(Plugin):
 
     async def on_lease(self, lease: str) -> None:
         """Go on waiting for the calls that wait alone, before the first turn. A request is recorded
-        as dropped if its turn was cut: that turn is taken again.
+        as dropped if its turn was stopped, or cut: that turn is taken again.
         """
         for asked, place, seq in await self._find_undecided():
             if lease not in (EVERYTHING, lease_of(place)):
                 continue
-            if await self._store.entry_by_key(f"turn:{asked.turn}") is None:
+            turn = await self._find_turn(asked)
+            if turn is None or _is_stopped(turn):
                 verdict = await self._append_end(asked, "dropped", place, seq)
                 self._verdicts.labels(self._labels.find(asked.tool), verdict).inc()
                 continue
@@ -345,16 +349,17 @@ class Approvals(Plugin):
                 self._begin(waiting, key)
         for ended in await self._store.newest_entries(MAX_CUT, kinds=["approval_ended"]):
             if ended.conversation and lease in (EVERYTHING, lease_of(ended.conversation)):
-                await self._tell_cut(ended)
+                await self._tell_lost(ended)
 
     async def stop(self) -> None:
-        """Return once the requests of all turns are decided in the log. Calls that wait alone are
-        asked for again by the next start.
+        """Return once the requests of all turns are decided in the log. The next start goes on
+        waiting for the calls that wait alone, and tells of those that are under way, which end.
         """
-        for waiting, task in self._waiting.values():
-            if waiting.is_alone:
-                task.cancel()
-        await asyncio.gather(*(task for _, task in self._waiting.values()), return_exceptions=True)
+        under_way = [*self._under_way.values()]
+        for task in (*under_way, *(task for one, task in self._waiting.values() if one.is_alone)):
+            task.cancel()
+        tasks = (*under_way, *(task for _, task in self._waiting.values()))
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     @hook
     async def approve(self, turn: ToolContext, call: ToolCall, decision: PermissionDecision) -> str:
@@ -364,7 +369,7 @@ class Approvals(Plugin):
         """
         arguments = format_arguments(call.arguments)
         key = (turn.turn, call.name, arguments)
-        if key in self._carried_out:
+        if (key, call.id) in self._under_way:
             return ""
         asked = ApprovalRequested(
             approval="",
@@ -386,9 +391,8 @@ class Approvals(Plugin):
         if why := explain_too_long(arguments):
             await refuse_it(why)
             return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
-        span = format_duration(self._live.settings.tools.approvals.timeout)
         if key in self._refused_calls:
-            return explain_not_approved(self._refused_calls[key], asked.tool, span)
+            return self._explain(self._refused_calls[key], asked.tool)
         alone = [one for one, _ in self._waiting.values() if one.is_alone and one.at == turn.at]
         if any((one.asked.tool, one.asked.arguments) == key[1:] for one in alone):
             return WAITS_ALONE
@@ -408,7 +412,7 @@ class Approvals(Plugin):
                 with contextlib.suppress(TimeoutError):
                     await with_timeout(self._clock, PATIENCE_S, wait_first(task, spoken.wait()))
             if task.done():
-                return explain_not_approved(task.result(), asked.tool, span)
+                return self._explain(task.result(), asked.tool)
             waiting.is_alone = True
             return WAITS_ALONE
         finally:
@@ -432,8 +436,8 @@ class Approvals(Plugin):
 
         def log_failure(ended: asyncio.Task[ApprovalVerdict]) -> None:
             error = None if ended.cancelled() else ended.exception()
-            if error is not None and waiting.is_alone:
-                logger.error("an approved call cannot be told: %s", error, exc_info=error)
+            if error is not None and not waiting.waiters:
+                logger.error("a call that waited for an approval: %s", error, exc_info=error)
 
         task.add_done_callback(log_failure)
 
@@ -537,7 +541,7 @@ class Approvals(Plugin):
 
         Cancelled only while it waits alone: that its caller has gone is a verdict, too.
         """
-        watched = DeliveryReport, ApprovalEnded, Judgement
+        watched = DeliveryReport, ApprovalEnded, Judgement, TurnRecord
         unsubscribe = self._store.subscribe(waiting.on_appended, *watched)
         try:
             if not waiting.asked.approval:
@@ -551,27 +555,40 @@ class Approvals(Plugin):
         self._verdicts.labels(self._labels.find(waiting.asked.tool), verdict).inc()
         logger.info("%s: %s: %s", waiting.asked.turn, waiting.asked.tool, verdict)
         place = waiting.at.conversation
-        if not waiting.waiters and self._channels.cluster.takes_turns_of(place):
+        goes_on_alone = waiting.is_alone and not waiting.waiters
+        if goes_on_alone and self._channels.cluster.takes_turns_of(place):
             if verdict == "once":
-                await self._carry_out(waiting.asked, waiting.at)
-            elif verdict == "denied":
-                await self._tell_end(waiting.asked, waiting.at, "an admin denied it", ok=False)
+                work = self._carry_out(waiting.asked, waiting.at)
+            else:
+                why = self._explain(verdict, waiting.asked.tool)
+                work = self._tell_end(waiting.asked, waiting.at, why)
+            under_way = key, waiting.asked.approval
+            self._under_way[under_way] = asyncio.ensure_future(work)
+            try:
+                await self._under_way[under_way]
+            finally:
+                del self._under_way[under_way]
         return verdict
+
+    def _explain(self, verdict: ApprovalVerdict, tool: str) -> str:
+        span = format_duration(self._live.settings.tools.approvals.timeout)
+        return explain_not_approved(verdict, tool, span)
 
     async def _carry_out(self, asked: ApprovalRequested, at: Address) -> None:
         """Carry out what was approved after its turn had gone on, for the people who asked for it
         and with the rights that they have now. Its result wakes the agent.
         """
-        is_owners = all(
-            identify(self._people, at, one).role == "owner" for one in asked.askers
-        ) and bool(asked.askers)
         place, request = at.conversation, RequestLabel(asked.label)
+        agent = self._agents.agent_for(place)
+        if agent.id != asked.agent:  # its tools are not those that were asked for
+            await self._tell_end(asked, at, f"Not done, because {asked.agent} is no longer here.")
+            return
         turn = ToolContext(
             turn=asked.turn,
             agent=asked.agent,
             at=at,
             visibility=await self._places.visibility(
-                place, everything=asked.sees_everything and is_owners
+                place, everything=asked.sees_everything and await self._are_owners(asked, at)
             ),
             autonomous=not asked.askers,
             requesters=asked.askers,
@@ -579,20 +596,24 @@ class Approvals(Plugin):
             request=request,
         )
         call = ToolCall(id=asked.approval, name=asked.tool, arguments=asked.arguments)
-        key = (asked.turn, asked.tool, asked.arguments)
-        self._carried_out.add(key)
-        try:
-            result = await self._agents.agent_for(place).context_for(place).tools.call(call, turn)
-        finally:
-            self._carried_out.discard(key)
+        result = await agent.context_for(place).tools.call(call, turn)
         text, gateway = to_single_line(result.text, MAX_TOLD_CHARS), self.context.gateway
         if len(result.text) > MAX_TOLD_CHARS:
             # Under a turn that has no record: so it counts as text from outside.
             unknown = TurnId(f"approval-{asked.approval}")
             kept = await keep_result(gateway, unknown, place, call, result)
             text = f'{text} ... fetch_evidence("{kept.handle}") gives all of it'
-        await self._tell_end(
-            asked, at, f"approved, and done: {text}", ok=not result.is_error, label=request.label
+        outcome, ok = f"it was approved, with this result: {text}", not result.is_error
+        await self._tell_end(asked, at, outcome, ok=ok, label=request.label)
+
+    async def _are_owners(self, asked: ApprovalRequested, at: Address) -> bool:
+        """Return whether those who asked are owners now, with the logins that they have now."""
+        return bool(asked.askers) and all(
+            [
+                identify(self._people, at, one).role == "owner"
+                and await self._channels.is_logged_in(at, one)
+                for one in asked.askers
+            ]
         )
 
     async def _tell_end(
@@ -601,7 +622,7 @@ class Approvals(Plugin):
         at: Address,
         outcome: str,
         *,
-        ok: bool,
+        ok: bool = False,
         label: Label | None = None,
     ) -> None:
         """Let the agent know what became of a call for which no turn waited."""
@@ -609,7 +630,7 @@ class Approvals(Plugin):
         called = f"{asked.tool} {asked.arguments[:MAX_BRIEF_CHARS]}"
         await self.context.internal.submit(
             TaskFinished(
-                id=_end_id(asked.approval),
+                id=EventId(f"approval-{asked.approval}"),
                 what="call",
                 ok=ok,
                 text=f"{called}: {outcome}",
@@ -622,18 +643,28 @@ class Approvals(Plugin):
             )
         )
 
-    async def _tell_cut(self, ended: LogEntry) -> None:
-        """Let the agent know of an approved call that no turn waited for, and that was cut."""
+    async def _tell_lost(self, ended: LogEntry) -> None:
+        """Let the agent know of a verdict for which no turn waited, if that was not told before."""
         fact, place = ended.fact, ended.conversation
-        if not isinstance(fact, ApprovalEnded) or fact.verdict != "once" or place is None:
-            return
+        assert isinstance(fact, ApprovalEnded)
+        assert place is not None
         request = await self._store.entry_by_key(f"approval:{fact.approval}")
         if request is None or not isinstance(asked := request.fact, ApprovalRequested):
             return
-        turn = await self._store.entry_by_key(f"turn:{asked.turn}")
-        if turn is not None and turn.seq < ended.seq:  # said once: the event has a key of its own
-            outcome = "approved, but the gateway was stopped then: look what it has done"
-            await self._tell_end(asked, Address.parse(place), outcome, ok=False)
+        key, turn = (asked.turn, asked.tool, asked.arguments), await self._find_turn(asked)
+        is_known = turn is None or _is_stopped(turn) or not _was_told_to_wait(turn, asked)
+        if is_known or (key, asked.approval) in self._under_way:
+            return
+        outcome = (
+            "it was approved, but the gateway was stopped then: look what it has done"
+            if fact.verdict == "once"
+            else self._explain(fact.verdict, asked.tool)
+        )
+        await self._tell_end(asked, Address.parse(place), outcome)  # the event has a key of its own
+
+    async def _find_turn(self, asked: ApprovalRequested) -> TurnRecord | None:
+        entry = await self._store.entry_by_key(f"turn:{asked.turn}")
+        return entry.fact if entry is not None and isinstance(entry.fact, TurnRecord) else None
 
     async def _wait_for_verdict(self, waiting: _Waiting) -> ApprovalVerdict:
         while waiting.verdict is None:
@@ -887,8 +918,17 @@ class Approvals(Plugin):
         return [end for post, _cause in posts for end in build_notice_end(post, outcome)]
 
 
-def _end_id(approval: str) -> EventId:
-    return EventId(f"approval-{approval}")
+def _is_stopped(turn: TurnRecord) -> bool:
+    """Return whether somebody has stopped that turn, or was blocked: what it asked for counts no
+    longer.
+    """
+    return turn.outcome == "yielded" and bool(turn.reason)
+
+
+def _was_told_to_wait(turn: TurnRecord, asked: ApprovalRequested) -> bool:
+    told = (call for step in turn.steps for call in step.calls if call.result == WAITS_ALONE)
+    calls = [(one.name, format_arguments(one.arguments)) for one in map(find_inner_call, told)]
+    return (asked.tool, asked.arguments) in calls
 
 
 def _notice_key(asked: ApprovalRequested, what: str = "approval") -> PostKey:

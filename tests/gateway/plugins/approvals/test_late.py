@@ -2,23 +2,26 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gateway.core.clock import Clock, ManualClock
 from gateway.core.events import TaskFinished
-from gateway.core.facts import TurnRecord
-from gateway.plugins.approvals import PATIENCE_S, ApprovalEnded, ApprovalRequested
+from gateway.core.facts import TurnId, TurnRecord
+from gateway.plugins.approvals import PATIENCE_S, ApprovalEnded, ApprovalRequested, Approver
 from gateway.store import NewEntry, Store
 from reverie.testing.gateway import UNHURRIED, Gateway, Script, ScriptRule, settings
-from tests.kits.approvals import GUS, ROOT, house
+from tests.kits.approvals import GUS, LOBBY, ROOT, house
+from tests.kits.store import turn
 
 LAMP = "the lamp is on"
 
 
-def build(folder: Path) -> Gateway:
+def build(folder: Path, command: str = f"echo {LAMP}", clock: Clock | None = None) -> Gateway:
     """A room where an admin is asked about each command."""
-    command = json.dumps({"command": f"echo {LAMP}"})
+    command = json.dumps({"command": command})
     script = Script(
         rules=(
             ScriptRule(match="light the lamp", calls=(("bash", command),)),
@@ -33,7 +36,8 @@ def build(folder: Path) -> Gateway:
         "rules": [{"tool": "bash", "role": "guest", "approval": "always"}],
     }
     access = {"dm": "open", "rates": UNHURRIED, "roles": {"admin": ["console:root"]}}
-    return Gateway(settings(folder, tools=tools, access=access), script)
+    agents = [{"id": "reverie", "bindings": [{"private": False}]}, {"id": "mira"}]
+    return Gateway(settings(folder, tools=tools, access=access, agents=agents), script, clock=clock)
 
 
 async def ask_and_speak(it: Gateway) -> str:
@@ -106,6 +110,93 @@ async def test_who_is_blocked_meanwhile_gets_nothing_done(tmp_path: Path) -> Non
         await it.ask(f"!approve {name}", room="lobby", sender="root")
         await it.until(lambda: "I may not light it." in it.sent("lobby"))
     assert await count_begun(it) == 0
+
+
+async def test_another_agent_of_the_room_does_not_carry_out_what_the_first_one_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with build(tmp_path) as it:
+        name = await ask_and_speak(it)
+        assert "mira" in await it.ask("!persona here mira", room="lobby", sender="root")
+        await it.ask(f"!approve {name}", room="lobby", sender="root")
+        await it.until(lambda: "I may not light it." in it.sent("lobby"))
+    assert await count_begun(it) == 0
+
+
+async def test_what_nobody_answers_in_time_is_told_where_it_was_asked(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with build(tmp_path, clock=clock) as it:
+        await ask_and_speak(it)
+        clock.advance(12 * 3_600)
+        await it.until(lambda: "I may not light it." in it.sent("lobby"), step_s=0.1)
+    assert (await count_begun(it), await verdicts(it)) == (0, ["expired"])
+
+
+async def test_an_approved_call_that_the_end_of_the_gateway_cuts_is_told_once(
+    tmp_path: Path,
+) -> None:
+    it = build(tmp_path, "echo $$ > number; sleep 600")
+    it.start()
+    name = await ask_and_speak(it)
+    await it.took(1)
+    await it.ask(f"!approve {name}", room="lobby", sender="root")
+    while not (found := [*tmp_path.rglob("number")]) or not found[0].read_text().strip():
+        await asyncio.sleep(0)
+    await it.end()
+    assert not Path("/proc", found[0].read_text().strip()).exists(), "it goes on"
+    for _ in range(2):
+        it.start()
+        await it.until(lambda: "I may not light it." in it.sent("lobby"))
+        await it.end()
+    (told,) = [one for one in await it.facts("finished") if isinstance(one, TaskFinished)]
+    assert "look what it has done" in told.text
+    assert await count_begun(it) == 1
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+async def test_a_call_whose_turn_is_stopped_after_it_went_on_waits_no_longer(
+    tmp_path: Path, is_stopped: bool
+) -> None:
+    async with house(tmp_path, approvals={"timeout": 3_600}) as it:
+        call, _ = await it.asking(ROOT, GUS)
+        await it.sleeping()
+        it.clock.advance(PATIENCE_S)
+        assert "waits for an admin" in (await call).text
+        entry = turn(LOBBY.conversation)
+        assert isinstance(entry.fact, TurnRecord)
+        fact = replace(entry.fact, turn=TurnId("t1"))
+        if is_stopped:
+            fact = replace(fact, outcome="yielded", reason="root had it left off")
+        await it.store.append([replace(entry, fact=fact)])
+        while is_stopped and not await it.verdicts():
+            await asyncio.sleep(0)
+        assert ("bash" in await it.say("!approve")) is not is_stopped
+        assert await it.verdicts() == ([("bash", "dropped", "")] if is_stopped else [])
+
+
+async def test_a_turn_that_is_stopped_while_an_admin_approves_gets_nothing_done(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house(tmp_path) as it:
+        call, asked = await it.asking(ROOT, GUS)
+        root = Approver(
+            at=LOBBY, sender=ROOT.id, role="admin", is_direct=False, global_role="admin"
+        )
+        decided = await it.approvals.decide(root, asked.approval, approved=True)
+        call.cancel()
+        await asyncio.wait({call})
+        now, (entry,) = it.clock.now(), await it.store.entries(kinds=["approval_asked"])
+        ended = [
+            NewEntry(fact=one.fact, at=now, conversation=one.place, key=one.key, cause=entry.seq)
+            for one in decided.facts
+        ]
+        written = await it.store.append(ended)
+        assert decided.settle is not None
+        decided.settle(written[0])
+        await it.say("!approve")
+        assert await it.verdicts() == [("bash", "once", "here:root")]
+    assert not it.ran
+    assert not [one for one in caplog.records if one.levelname == "ERROR"], "nobody has it done"
 
 
 async def test_a_verdict_whose_call_was_cut_is_told_as_uncertain(tmp_path: Path) -> None:
