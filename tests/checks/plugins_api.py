@@ -16,7 +16,9 @@ HEAD = """\
 
 What a plugin may import: `reverie`, `reverie.platforms`, `reverie.providers`, and in its tests `reverie.testing` (extra
 `testing`). All else can change with any release. `make docs` generates this page from the code; each name's docstring is
-its contract. What a plugin implements or is given stands here whole, all other names with their first sentence.
+its contract. First the names, each with its first sentence; below them, whole, the contracts of what a plugin
+implements or is given:
+
 """
 SECTIONS = {
     "A plugin": {
@@ -150,8 +152,24 @@ def members() -> Iterator[str]:
                     yield from methods(of)
 
 
+def contents(page: str) -> Iterator[str]:
+    """The names whose contracts a page holds, as links: a line for each of its sections."""
+    anchors = list[str]()
+    for about, *contracts in (one.split("\n### ") for one in f"\n{page}".split("\n## ")[1:]):
+        title, links = about.split("\n")[0], list[str]()
+        for name in (one.split("\n")[0] for one in contracts):
+            before = anchors.count(name.lower())  # GitHub tells equal ones apart by a number
+            anchors.append(name.lower())
+            links.append(f"[`{name}`](#{name.lower()}{f'-{before}' if before else ''})")
+        names = links or [
+            f"`{one}`" for one in re.findall(r"^`(?:async )?(\w+)\(", about, re.MULTILINE)
+        ]
+        yield f"- [{title}](#{title.lower().replace(' ', '-')}): {', '.join(names)}\n"
+
+
 def text() -> str:
-    parts = [HEAD, *members()]
+    contracts = "".join(members())
+    parts = [HEAD, *contents(contracts)]
     for module in EXPORTING:
         about = (ast.get_docstring(parsed(module)) or "").split("\n\n")[0]
         parts.append(f"\n## {module}\n\n{about}\n\n| name | |\n|---|---|\n")
@@ -161,7 +179,7 @@ def text() -> str:
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
         told = first_sentence(ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "")
         parts.append(f"| `{module}` | {told} |\n")
-    return "".join(parts)
+    return "".join([*parts, contracts])
 
 
 if __name__ == "__main__":
