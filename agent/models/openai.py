@@ -241,12 +241,8 @@ def _encode_messages(request: ModelRequest, model: str, dialect: OpenAIDialect) 
         pieces.append(encode_json({"role": "system", "content": _to_content(head, dialect)}))
         head = []
     conversation, form = append_suffix(request), f"{model} {dialect}"
-    loop, known = find_tool_loop_start(conversation), 0
-    if not head and not marks:  # all but the newest messages are known
-        wires = [one.wire.get(form) for one in conversation[: min(loop, len(conversation) - 1)]]
-        known = wires.index(None) if None in wires else len(wires)
-        pieces += filter(None, wires[:known])
-    for index, message in enumerate(conversation[known:], known):
+    loop = find_tool_loop_start(conversation)
+    for index, message in enumerate(conversation):
         lifetime = marks.get(("said", index)) if marks else None
         is_fixed = not head and lifetime is None and index < loop
         written = message.wire.get(form) if is_fixed else None
