@@ -30,6 +30,8 @@ from gateway.plugins.setup.schema import read_schema
 _SECRET_KEY: Final = re.compile(
     r"(token|password|passphrase|secret|api_?key|credential)s?$", re.IGNORECASE
 )
+_COUNT: Final = re.compile(r"(?:\w+_tokens|first_token): [\d._]+(?:ms|[smhd])?")
+"""A count of tokens, or the time to the first: no secret."""
 _SECRET_SECTION: Final = re.compile(r"env|headers|keys|on_connect")
 """Each value in one of these is a secret."""
 _REFERENCE: Final = re.compile(
@@ -65,7 +67,8 @@ def find_secret(text: str, redactor: Redactor, secret_keys: Collection[Keys] = (
             or any(_SECRET_SECTION.fullmatch(name) for name in names[-2:])
         )
         rest = _REFERENCE.sub("", node.value).strip().lower()
-        if (is_named and rest not in {"", "none", "null", "~"}) or (
+        is_count = _COUNT.fullmatch(f"{''.join(names[-1:])}: {rest}")
+        if (is_named and not is_count and rest not in {"", "none", "null", "~"}) or (
             redactor(node.value) != node.value
         ):
             return (

@@ -104,6 +104,8 @@ async def test_only_an_owner_sees_the_configuration(gateway: Operated) -> None:
         ("irc: {env: {KEY: ghi}}", "irc.env.KEY"),
         ("headers: {X-Key: jkl}", "headers.X-Key"),
         ("a: {credentials: mno}", "a.credentials"),
+        ("a: {bot_tokens: stu}", "a.bot_tokens"),
+        ("a: {token: 123456}", "a.token"),
         ('a: {api_key: "${KEY:-pqr}"}', "a.api_key"),
     ],
 )
@@ -112,7 +114,8 @@ def test_a_secret_that_is_no_reference_is_found(changed: str, key: str) -> None:
     fine = """\
 channels: {irc.y: {sasl: {password: "${IRC}"}}}
 headers: ["Bearer ${TOKEN}", none]
-llm: {api_key: "${file:secrets/key}", token: null}
+llm: {api_key: "${file:secrets/key}", token: null, first_token: 60s}
+models: {main: {context_tokens: 200000, max_output_tokens: 16_384}}
 """
     found = find_secret(f"{fine}{changed}\n", Redactor())
     assert (key in found, bool(found)) == (True, bool(key))
