@@ -177,21 +177,6 @@ async def test_from_the_shell_people_and_rooms_are_let_in(tmp_path: Path) -> Non
         assert said[-2:] == ["You are approved.", "I may talk in thi"]
 
 
-async def test_what_the_shell_decides_a_running_gateway_knows_at_once(tmp_path: Path) -> None:
-    async with town(tmp_path) as it:
-        post = await it.shown(it.message(TG, EVE))
-        assert (await it.shell("pair approve", code=code(post))).ok
-        assert it.role(TG, EVE) == "member"
-        assert [letter.post.to for letter in it.posted] == [post.to]
-        assert (await it.shell("pair revoke", who="telegram.main:666")).ok
-        assert it.role(TG, EVE) == "guest"
-        assert not (await it.shell("pair revoke", who="telegram.main:666")).ok
-        await it.hear(it.message(DC, EVE))
-        (request,) = it.roster.pending_requests("pair")
-        assert (await it.shell("pair revoke", who=request.request.upper())).ok
-        assert not it.roster.pending_requests("pair")
-
-
 # Linking: two accounts are one person once each has submitted the code of the other
 
 OPEN = replace(POLICY, dm_policy="open")

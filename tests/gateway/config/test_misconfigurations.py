@@ -4,7 +4,6 @@ What needs servers is in `doctor_kit.SERVERS`.
 """
 
 import json
-import socket
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -411,19 +410,6 @@ def test_a_mistake_is_found_with_its_key_and_remedy(
     assert code == mistake.code, printed
     assert mistake.key in printed
     assert mistake.fix in printed
-
-
-def test_a_port_of_another_program_and_a_sandbox_that_is_not_there_are_found(
-    directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(directory))
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        port = other.getsockname()[1]
-        config = changed(BASE, {"ops": {"port": port}})
-        code, printed = outcome(CHECK, directory, config, capsys)
-    assert code == 0
-    assert f"ops.port: 127.0.0.1:{port} is in use" in printed
-    assert "tools.bash.sandbox: bubblewrap is not installed" in printed
 
 
 def test_nothing_is_told_of_what_is_right(

@@ -103,23 +103,6 @@ def test_arguments_that_are_no_fields_or_missing_are_refused(given: dict[str, in
         Point(**given)
 
 
-def test_frozen_data_classes_of_both_kinds_inherit_from_it() -> None:
-    @dataclass(frozen=True, slots=True)
-    class Theirs(Point):
-        z: int = 0
-
-    @frozen(kw_only=False)
-    class Ours(Theirs):
-        name: str = ""
-
-    one = Ours(1, 2, 3, "four")
-    assert (one, replace(one, x=5).x) == (Ours(1, 2, 3, "four"), 5)
-    assert Theirs(1) != Point(1)
-    for changed in (one, Theirs(1)):
-        with pytest.raises(FrozenInstanceError):
-            changed.x = 2  # type: ignore[misc]
-
-
 def test_a_class_with_an_equality_of_its_own_is_a_key_and_one_without_slots_keeps_all_it_holds() -> (
     None
 ):

@@ -7,20 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.name_clash import find_name_clashes
 from tests.kits.packages import install
-
-
-def test_a_distribution_whose_package_is_behind_ours_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert find_name_clashes() == []
-    install(tmp_path, "django-talk", "channels")
-    install(tmp_path, "agents", "agentsmith")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    ((what, fix),) = find_name_clashes()
-    assert what == "django-talk has packages of our names, too (channels)"
-    assert "`pip uninstall django-talk`" in fix
 
 
 @pytest.mark.parametrize("package", ["gateway", "channels", "agent"])

@@ -27,20 +27,6 @@ async def _answer() -> str:
 
 
 @story
-async def test_a_turn_that_is_let_alone_gives_its_result() -> None:
-    assert await run(TurnHandle(), _answer()) == "answer"
-
-
-@story
-async def test_what_a_turn_raises_comes_through() -> None:
-    async def broken() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        await run(TurnHandle(), broken())
-
-
-@story
 async def test_an_interrupted_turn_has_ended_when_that_is_told() -> None:
     lane, ended, begun = TurnHandle(), asyncio.Event(), asyncio.Event()
 

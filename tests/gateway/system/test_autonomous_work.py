@@ -48,23 +48,6 @@ async def test_a_turn_that_says_so_goes_on_by_itself_until_it_yields(tmp_path: P
     assert gateway.sent("olga") == ["one step is done"]
 
 
-async def test_a_task_without_end_is_stopped_by_the_guard_and_a_persons_word_starts_it_again(
-    tmp_path: Path,
-) -> None:
-    rules = (
-        ScriptRule(match="do it|next step of your task", calls=(POST, GO_ON)),
-        ScriptRule(match="posted", reply="more to come"),
-    )
-    settings = {**QUICK, "dmn": {**QUICK["dmn"], "max_autonomous_turns": 3}}
-    async with running(tmp_path, Script(rules=rules), **settings) as gateway:
-        await gateway.say("do it", sender="olga")
-        first = await ended(gateway, 4, place="console/olga")
-        assert [turn.autonomous for turn in first] == [False, True, True, True]
-        await gateway.say("do it", sender="olga")
-        again = await ended(gateway, 8, place="console/olga")
-        assert [turn.autonomous for turn in again[4:]] == [False, True, True, True]
-
-
 async def test_a_task_that_only_repeats_itself_ends_after_the_third_time(tmp_path: Path) -> None:
     clock = ManualClock()
     repeats = ScriptRule(match="do it|next step of your task", calls=(POST, GO_ON))
@@ -128,29 +111,3 @@ async def test_what_is_asked_right_after_a_task_is_answered(
             False,
             "replied",
         )
-
-
-@pytest.mark.parametrize(
-    ("sender", "rules", "more"),
-    [
-        ("mallory", WROTE, {}),  # refused
-        ("olga", job("read_file", path="nothing.txt"), {}),  # failed
-        ("olga", job("write_file", nothing="at all"), {}),  # what it takes is missing
-        ("olga", job("recall", query="x"), {"tools": {"max_rounds": 1}}),  # the limit is reached
-    ],
-    ids=["refused", "failed", "malformed", "limit"],
-)
-async def test_what_came_to_nothing_is_not_gone_on_with(
-    tmp_path: Path, sender: str, rules: tuple[ScriptRule, ...], more: dict[str, Any]
-) -> None:
-    clock = ManualClock()
-    goes_on = ScriptRule(match="next step of your task", reply="and another thing")
-    async with running(
-        tmp_path, Script(rules=(goes_on, *rules)), clock=clock, **PACED, **more
-    ) as gateway:
-        await gateway.say("reverie: the job", sender=sender, room="lobby")
-        await gateway.until(lambda: bool(gateway.screen.parts), step_s=0.1)
-        await gateway.advance(8)
-        assert gateway.sent("lobby") == ["one"]
-        assert len(await gateway.turns()) == 1
-        assert [len(step.calls) for turn in await gateway.turns() for step in turn.steps] == [1]

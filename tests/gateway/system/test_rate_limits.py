@@ -55,39 +55,6 @@ async def test_a_raid_of_mentions_is_answered_as_far_as_the_room_has_and_owners_
 
 
 @simulated
-async def test_what_is_limited_is_read_with_the_next_turn_and_told_once_over_a_kill(
-    clock: JumpingClock,
-    tmp_path: Path,
-) -> None:
-    rates = {"sender": {"burst": 1, "per_minute": 1}}
-
-    brain = PlayedModel(clock)
-    made = on_platforms(tmp_path, access={**OLGA, "rates": rates}, attention={"coalesce": 0})
-    async with Gateway(made, brain, clock=clock) as gateway:
-        await gateway.say("good morning", sender="olga", on=TELEGRAM)
-        for word in ("one", "two", "three"):
-            await gateway.say(word, sender="ann")
-            await clock.sleep(1)
-        first, notice = gateway.sent("ann")
-        assert "one" in first
-        assert notice.startswith("You write faster than I can answer.")
-        await gateway.kill()
-        gateway.start()
-        await gateway.say("four", sender="ann")
-        await clock.sleep(5)
-        *_, answer = gateway.sent("ann")
-        assert all(word in answer for word in ("two", "three", "four"))
-        await gateway.say("five", sender="ann")
-        await clock.sleep(5)
-        assert len(gateway.sent("ann")) == 3, "told before the end, and not again"
-        assert sum("has reached a limit" in text for text in gateway.sent("olga")) == 1
-        for number in range(4):
-            await gateway.say(f"and now {number}?", sender="olga", on=TELEGRAM)
-            await clock.sleep(1)
-        assert sum("and now" in text for text in gateway.sent("olga")) == 4
-
-
-@simulated
 async def test_thirty_guests_have_a_model_asked_once_a_second_and_each_is_answered(
     clock: JumpingClock,
     tmp_path: Path,

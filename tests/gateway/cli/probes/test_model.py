@@ -14,7 +14,6 @@ from reverie.testing.servers.gemini_api import GeminiApi, exhausted
 from reverie.testing.servers.llama_api import LlamaApi
 from reverie.testing.servers.minimax_api import MiniMaxApi
 from reverie.testing.servers.model_api import Answer, ModelApi, failure, spend_limit
-from reverie.testing.servers.ports import free_port
 from reverie.testing.servers.vertex_api import VertexApi, google_error
 from tests.gateway.cli.probes.test_platforms import fixes, levels, sound
 from tests.kits.models import parse_provider
@@ -140,14 +139,6 @@ async def test_what_gemini_says_is_known_from_its_details() -> None:
         seen = await probe(one, "gemini-3.5-flash", context_tokens=2_000_000)
         assert levels(seen)["model.context"] == "warning"
         sound(seen, KEY)
-
-
-async def test_a_server_that_is_not_there_is_told_as_that() -> None:
-    url = f"http://127.0.0.1:{free_port()}"
-    for kind in ("anthropic", "openai", "gemini", "llamacpp"):
-        assert levels(await probe(provider(url, kind))) == {"net.refused": "bad"}
-    offered = await list_models(provider("http://no-such-host.invalid/v1", "openai"))
-    assert levels(offered.findings) == {"net.name": "bad"}
 
 
 async def test_a_reasoning_model_for_which_one_token_is_not_enough_is_fine(api: ModelApi) -> None:

@@ -14,11 +14,8 @@ import pytest
 
 from channels import aio
 from gateway.cli.main import main
-from gateway.core.api_models import GatewayStatus, SayReceipt
 from gateway.core.installing import install_command
-from gateway.plugins.console.client import ApiUnavailable, ConsoleApiError, GatewayApiClient
 from reverie.testing.servers.ports import free_port
-from tests.kits.console import TOKEN as STUB_TOKEN
 from tests.kits.console import StubGateway, opened
 from tests.kits.ops import TOKEN, operated
 
@@ -77,25 +74,6 @@ async def test_a_restarted_gateway_tells_what_was_said_meanwhile(
             await again.post("/api/say", {"text": "from elsewhere"})
             await eyes.sees("operator  from elsewhere", "conversation")
             assert " ".join(eyes.rows("conversation")).count("operator  before") == 1
-
-
-async def test_each_refusal_of_the_api_has_its_name() -> None:
-    stub = StubGateway()
-    await stub.start()
-    api, other = GatewayApiClient(stub.url, STUB_TOKEN), GatewayApiClient(stub.url, "wrong")
-    with pytest.raises(ConsoleApiError):
-        await other.get(GatewayStatus, "/api/status")
-    stub.refuses = "no"
-    with pytest.raises(ConsoleApiError, match="no"):
-        await api.post(SayReceipt, "/api/say", text="x")
-    await stub.stop()
-    with pytest.raises(ApiUnavailable):
-        await api.get(GatewayStatus, "/api/status")
-    for one in (api, other):
-        await one.close()
-    for token in ("", " ", "a\nb", "ü"):
-        with pytest.raises(ValueError, match="token"):
-            GatewayApiClient(stub.url, token)
 
 
 class Terminal:

@@ -1,6 +1,5 @@
 """What Prometheus scrapes about agents, models and their caches."""
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -68,13 +67,6 @@ def scraped(
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
     return text, {name: float(value) for name, value in lines if name.startswith(MINE)}
-
-
-def test_every_metric_has_its_name_its_type_and_its_help() -> None:
-    text = scraped(AgentStats())[0] + scraped(CompactionStats(["ana"]))[0]
-    for name, kind in NAMES.items():
-        assert f"# TYPE {name} {kind}\n" in text
-        assert re.search(rf"(?m)^# HELP {name} [A-Z1].+\.$", text)
 
 
 def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> None:

@@ -96,3 +96,18 @@ async def test_a_turn_that_runs_ends_with_what_it_began_with(tmp_path: Path, api
     before = ("first-api-key-of-ours", "claude-sonnet-5-5", 1_001, False)
     assert seen == [before, before, ("second-api-key-of-ours", "claude-haiku-4-5", 1_002, True)]
     assert api.violations == []
+
+
+async def test_a_model_that_was_chosen_is_used_as_long_as_it_is_configured(
+    tmp_path: Path, api: ModelApi
+) -> None:
+    it = Town(tmp_path, api)
+    async with it.gateway as gateway:
+        await gateway.ask("!model switch other", sender="ann")
+        it.said["llm"]["providers"]["p"]["api_key"] = "second-api-key-of-ours"
+        await it.reload()
+        await gateway.ask("who are you?", sender="ann")
+        del it.said["llm"]["models"]["other"]
+        await it.reload()
+        await gateway.ask("and now?", sender="ann")
+    assert [one.body["model"] for one in api.seen] == ["claude-haiku-4-5", "claude-sonnet-5-5"]
