@@ -154,16 +154,10 @@ def members() -> Iterator[str]:
 
 def contents(page: str) -> Iterator[str]:
     """The names whose contracts a page holds, as links: a line for each of its sections."""
-    anchors = list[str]()
     for about, *contracts in (one.split("\n### ") for one in f"\n{page}".split("\n## ")[1:]):
-        title, links = about.split("\n")[0], list[str]()
-        for name in (one.split("\n")[0] for one in contracts):
-            before = anchors.count(name.lower())  # GitHub tells equal ones apart by a number
-            anchors.append(name.lower())
-            links.append(f"[`{name}`](#{name.lower()}{f'-{before}' if before else ''})")
-        names = links or [
-            f"`{one}`" for one in re.findall(r"^`(?:async )?(\w+)\(", about, re.MULTILINE)
-        ]
+        title, shown = about.split("\n")[0], (one.split("\n")[0] for one in contracts)
+        hooks = re.findall(r"^`(?:async )?(\w+)\(", about, re.MULTILINE)
+        names = [*map("`{}`".format, hooks), *(f"[`{one}`](#{one.lower()})" for one in shown)]
         yield f"- [{title}](#{title.lower().replace(' ', '-')}): {', '.join(names)}\n"
 
 

@@ -38,9 +38,7 @@ def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
-    named = [re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles]
-    before = {at: named[:at].count(name) for at, name in enumerate(named)}
-    return {f"{name}-{before[at]}" if before[at] else name for at, name in enumerate(named)}
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 def blocks(page: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ from gateway.core.clock import Clock, ManualClock
 from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnId, TurnRecord
 from gateway.plugins.approvals import PATIENCE_S, ApprovalEnded, ApprovalRequested, Approver
-from gateway.store import NewEntry, Store
+from gateway.store import NewEntry
 from reverie.testing.gateway import UNHURRIED, Gateway, Script, ScriptRule, settings
 from tests.kits.approvals import GUS, LOBBY, ROOT, house
 from tests.kits.store import turn
@@ -88,48 +88,27 @@ async def test_a_room_is_answered_while_a_call_waits_and_the_call_is_carried_out
     assert not last.steps, "it needs no second call"
 
 
-async def test_what_is_denied_late_is_told_and_not_done(tmp_path: Path) -> None:
-    async with build(tmp_path) as it:
-        name = await ask_and_speak(it)
-        await it.ask(f"!deny {name}", room="lobby", sender="root")
-        await it.until(lambda: "I may not light it." in it.sent("lobby"))
-    assert (await count_begun(it), await verdicts(it)) == (0, ["denied"])
-
-
-async def test_the_same_call_is_not_asked_for_again_while_it_waits(tmp_path: Path) -> None:
-    async with build(tmp_path) as it:
-        await ask_and_speak(it)
-        assert await it.ask("@reverie light the lamp", room="lobby", sender="gus") == "Never mind."
-        assert len(await it.facts("approval_asked")) == 1
-
-
-async def test_who_is_blocked_meanwhile_gets_nothing_done(tmp_path: Path) -> None:
-    async with build(tmp_path) as it:
-        name = await ask_and_speak(it)
-        await it.ask("!block console:ann", room="lobby", sender="root")
-        await it.ask(f"!approve {name}", room="lobby", sender="root")
-        await it.until(lambda: "I may not light it." in it.sent("lobby"))
-    assert await count_begun(it) == 0
-
-
-async def test_another_agent_of_the_room_does_not_carry_out_what_the_first_one_asked_for(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("before", "word", "verdict"),
+    [
+        ("", "deny", "denied"),
+        ("", "", "expired"),
+        ("block console:ann", "approve", "once"),
+        ("persona here mira", "approve", "once"),
+    ],
+    ids=["denied", "nobody answers", "who asked is blocked", "another agent is there"],
+)
+async def test_what_is_not_carried_out_is_told_where_it_was_asked(
+    tmp_path: Path, before: str, word: str, verdict: str
 ) -> None:
-    async with build(tmp_path) as it:
-        name = await ask_and_speak(it)
-        assert "mira" in await it.ask("!persona here mira", room="lobby", sender="root")
-        await it.ask(f"!approve {name}", room="lobby", sender="root")
-        await it.until(lambda: "I may not light it." in it.sent("lobby"))
-    assert await count_begun(it) == 0
-
-
-async def test_what_nobody_answers_in_time_is_told_where_it_was_asked(tmp_path: Path) -> None:
     clock = ManualClock()
     async with build(tmp_path, clock=clock) as it:
-        await ask_and_speak(it)
-        clock.advance(12 * 3_600)
+        name = await ask_and_speak(it)
+        for words in filter(None, (before, word and f"{word} {name}")):
+            await it.ask(f"!{words}", room="lobby", sender="root")
+        clock.advance(0 if word else 12 * 3_600)
         await it.until(lambda: "I may not light it." in it.sent("lobby"), step_s=0.1)
-    assert (await count_begun(it), await verdicts(it)) == (0, ["expired"])
+    assert (await count_begun(it), await verdicts(it)) == (0, [verdict])
 
 
 async def test_an_approved_call_that_the_end_of_the_gateway_cuts_is_told_once(
@@ -153,9 +132,8 @@ async def test_an_approved_call_that_the_end_of_the_gateway_cuts_is_told_once(
     assert await count_begun(it) == 1
 
 
-@pytest.mark.parametrize("is_stopped", [True, False])
 async def test_a_call_whose_turn_is_stopped_after_it_went_on_waits_no_longer(
-    tmp_path: Path, is_stopped: bool
+    tmp_path: Path,
 ) -> None:
     async with house(tmp_path, approvals={"timeout": 3_600}) as it:
         call, _ = await it.asking(ROOT, GUS)
@@ -164,14 +142,11 @@ async def test_a_call_whose_turn_is_stopped_after_it_went_on_waits_no_longer(
         assert "waits for an admin" in (await call).text
         entry = turn(LOBBY.conversation)
         assert isinstance(entry.fact, TurnRecord)
-        fact = replace(entry.fact, turn=TurnId("t1"))
-        if is_stopped:
-            fact = replace(fact, outcome="yielded", reason="root had it left off")
-        await it.store.append([replace(entry, fact=fact)])
-        while is_stopped and not await it.verdicts():
+        stopped = replace(entry.fact, turn=TurnId("t1"), outcome="yielded", reason="by root")
+        await it.store.append([replace(entry, fact=stopped)])
+        while not await it.verdicts():
             await asyncio.sleep(0)
-        assert ("bash" in await it.say("!approve")) is not is_stopped
-        assert await it.verdicts() == ([("bash", "dropped", "")] if is_stopped else [])
+        assert await it.verdicts() == [("bash", "dropped", "")]
 
 
 async def test_a_turn_that_is_stopped_while_an_admin_approves_gets_nothing_done(
@@ -185,45 +160,15 @@ async def test_a_turn_that_is_stopped_while_an_admin_approves_gets_nothing_done(
         decided = await it.approvals.decide(root, asked.approval, approved=True)
         call.cancel()
         await asyncio.wait({call})
-        now, (entry,) = it.clock.now(), await it.store.entries(kinds=["approval_asked"])
-        ended = [
-            NewEntry(fact=one.fact, at=now, conversation=one.place, key=one.key, cause=entry.seq)
-            for one in decided.facts
-        ]
-        written = await it.store.append(ended)
-        assert decided.settle is not None
-        decided.settle(written[0])
+        (made,) = decided.facts
+        await it.store.append(
+            [NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)]
+        )
+        decided.settle(None)
         await it.say("!approve")
         assert await it.verdicts() == [("bash", "once", "here:root")]
     assert not it.ran
     assert not [one for one in caplog.records if one.levelname == "ERROR"], "nobody has it done"
-
-
-async def test_a_verdict_whose_call_was_cut_is_told_as_uncertain(tmp_path: Path) -> None:
-    """The process dies between the verdict and the end of the call: it is not carried out again."""
-    it = build(tmp_path)
-    it.start()
-    name = await ask_and_speak(it)
-    await it.took(1)
-    await it.kill()
-    (asked,) = await it.entries("approval_asked")
-    async with await Store.open(it.path, it.clock) as store:
-        fact = ApprovalEnded(
-            approval=name, agent="reverie", tool="bash", verdict="once", by="console:root"
-        )
-        key = f"approval:{name}:ended"
-        entry = NewEntry(
-            fact=fact, at=it.clock.now(), conversation=asked.conversation, key=key, cause=asked.seq
-        )
-        await store.append([entry])
-    for _ in range(2):
-        it.start()
-        await it.until(lambda: "I may not light it." in it.sent("lobby"))
-        await it.end()
-    (told,) = [one for one in await it.facts("finished") if isinstance(one, TaskFinished)]
-    assert not told.ok
-    assert "look what it has done" in told.text
-    assert await count_begun(it) == 0
 
 
 async def test_a_turn_waits_for_two_minutes_and_goes_on(tmp_path: Path) -> None:
