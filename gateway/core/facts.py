@@ -866,8 +866,7 @@ def dump_fact(fact: Fact) -> str:
 
     Notifications, which are most of a log, are written without the fields that have their default
     value: so a default of theirs, once released, never changes. Queries of the log may rely on
-    fields without a default only. Raises ValueError for one that no plugin
-    declares.
+    fields without a default only. Raises ValueError for a fact that no plugin declares.
     """
     of_kind: Any = type(fact)
     if isinstance(fact, PluginFact) and fact.kind not in fact_kinds():

@@ -26,7 +26,7 @@ NOT_FOR_IDLING = {
     "gateway.plugins.console.app",
     "gateway.plugins.dashboard.api_views", "gateway.plugins.doctor.examine",
     "gateway.plugins.mcp.connection", "gateway.plugins.media.extract",
-    "gateway.plugins.setup.dialog", "gateway.store.postgres_log", "httpcore", "httpx", "httpx2",
+    "gateway.plugins.setup.dialog", "gateway.store.postgres_log", "httpx2",
     "markdown_it", "mcp", "numpy",
     "psycopg", "pypdf", "requests", "rich", "starlette", "textual", "tiktoken", "tokenizers",
     "uvicorn",
