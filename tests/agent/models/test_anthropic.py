@@ -662,38 +662,6 @@ async def test_thinking_is_left_out_once_what_it_is_bound_to_has_changed(
         assert kinds(api.seen[-1]) == ["text", "tool_use", "tool_use"]
 
 
-@pytest.mark.parametrize("make", [opus, other])
-async def test_what_was_told_for_one_request_stays_in_front_of_the_thinking_that_came_after_it(
-    make: "type[AnthropicModel]",
-) -> None:
-    async with against(make) as (api, model):
-        first = replace(request(user("hi"), tools=(TOOL,)), now="It is late.")
-        api.then(thinks("a"), thinks("b"), thinks("c"))
-        await ask(model, first)
-        await ask(model, again(first, "a"))
-        last = replace(again(again(first, "a"), "b"), now="It is late.\nAnswer now.")
-        await ask(model, last)
-        await ask(model, replace(again(last, "c"), now="It is later."))
-        for seen in api.seen[1:]:
-            assert {
-                kinds(seen, place)[0] for place in range(roles(seen.body).count("assistant"))
-            } == {"thinking"}
-            assert (
-                seen.body["messages"][: len(api.seen[0].body["messages"])]
-                == api.seen[0].body["messages"]
-            )
-        told = [json.dumps(seen.body["messages"]) for seen in api.seen]
-        assert [
-            (t.count("It is late."), t.count("Answer now."), t.count("It is later.")) for t in told
-        ] == [
-            (1, 0, 0),
-            (1, 0, 0),
-            (1, 1, 0),
-            (1, 1, 1),
-        ]
-        assert not api.violations
-
-
 BOUND = "The block is bound to a different conversation. Remove the block, or set more."
 
 
