@@ -172,6 +172,8 @@ class MediaStore:
         pixels = (found.width, found.height) if found is not None else (0, 0)
         if found is None:
             note = "of a kind that cannot be shown"
+        elif not all(pixels) or not _is_complete_image(data, found.media_type):
+            note = "damaged"
         elif max(pixels) > MAX_IMAGE_SIDE:
             note = "too large to be shown"
         else:

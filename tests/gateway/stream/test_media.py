@@ -72,6 +72,8 @@ async def test_a_model_that_does_not_see_reads_a_line(tmp_path: Path) -> None:
         (b"<svg>not what it says</svg>", "of a kind that cannot be shown]"),
         (png() + b"\0" * MAX_IMAGE_BYTES, "too large to be fetched]"),
         (png(9_000, 1), "9000x1, 9 KB, too large to be shown]"),
+        (png(90, 90)[:-12], "damaged]"),
+        (b"\xff\xd8\xff\xe0" + bytes(1_000) + b"\xff\xd9", "damaged]"),
         (None, "could not be fetched]"),
     ],
 )
