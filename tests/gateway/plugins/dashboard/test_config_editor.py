@@ -165,9 +165,12 @@ async def test_a_file_that_cannot_be_written_is_refused_and_audited(
 ) -> None:
     (shown,) = (await gateway.get("/api/config"))["files"]
     file = tmp_path / shown["name"]
-    (tmp_path / "real").mkdir()
-    file.rename(tmp_path / "real" / f"{'x' * 250}.yaml")  # no temporary name fits beside it
-    file.symlink_to(tmp_path / "real" / f"{'x' * 250}.yaml")
+    deep = tmp_path
+    while (left := 4_085 - len(str(deep))) > 1:  # no temporary name fits beside it (PATH_MAX)
+        deep /= "x" * min(200, left - 1)
+    deep.mkdir(parents=True)
+    file.rename(deep / "a.yaml")
+    file.symlink_to(deep / "a.yaml")
     draft = {"name": shown["name"], "text": shown["text"], "sha256": shown["sha256"]}
     answer = await gateway.client.post("/api/config/save", json=draft)
     assert (answer.status_code, answer.headers["content-type"]) == (409, "application/problem+json")
