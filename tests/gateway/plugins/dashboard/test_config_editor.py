@@ -165,12 +165,12 @@ async def test_a_file_that_cannot_be_written_is_refused_and_audited(
 ) -> None:
     (shown,) = (await gateway.get("/api/config"))["files"]
     file = tmp_path / shown["name"]
-    deep = tmp_path
-    while (left := 4_085 - len(str(deep))) > 1:  # no temporary name fits beside it (PATH_MAX)
-        deep /= "x" * min(200, left - 1)
-    deep.mkdir(parents=True)
-    file.rename(deep / "a.yaml")
-    file.symlink_to(deep / "a.yaml")
+    steps = Path(*["x" * 200] * 12)
+    (tmp_path / steps).mkdir(parents=True)
+    (tmp_path / "half").symlink_to(steps)
+    (tmp_path / "half" / steps).mkdir(parents=True)
+    file.rename(tmp_path / "half" / steps / "a.yaml")  # below a path longer than PATH_MAX
+    file.symlink_to(tmp_path / "half" / steps / "a.yaml")
     draft = {"name": shown["name"], "text": shown["text"], "sha256": shown["sha256"]}
     answer = await gateway.client.post("/api/config/save", json=draft)
     assert (answer.status_code, answer.headers["content-type"]) == (409, "application/problem+json")
