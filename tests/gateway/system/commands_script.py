@@ -97,6 +97,9 @@ CONVERSATION: Final[Sequence[Line]] = (
         says=_ANSWER,
     ),
     Use(
+        command="intentions add", given={"what": "7h biscuits"}, says="I will remind you.*biscuits"
+    ),
+    Use(
         command="intentions list",
         says="(?P<reminder>[0-9A-Z]{6}): .*the kettle.*[0-9A-Z]{6}: .*look at the tickets",
     ),
