@@ -187,7 +187,6 @@ async def test_without_a_token_there_is_no_api_and_no_channel_of_the_operators(
         ("/api/conversation", {"id": "/"}, "channel/room"),
         ("/api/cache", {"hours": "x"}, "hours"),
         ("/api/cache", {"by": "sender"}, "by"),
-        ("/api/events", {"after": "x"}, "after"),
     ],
 )
 async def test_what_cannot_be_understood_is_told_without_what_was_sent(
