@@ -122,6 +122,9 @@ logger = logging.getLogger("reverie.app")
 TURN_GRACE_S = 5.0
 OUTAGE_GRACE_S = 3.0
 """Longest wait for a log that cannot be written while the gateway stops: less than for turns."""
+RETRY_OPEN_S = 1.0
+"""Wait between two tries to open a store that is locked or has no room; a try itself may take some
+seconds."""
 PREPARE_AFTER_S = 0.5
 """Real seconds until the first turn is prepared: the channels begin to connect meanwhile."""
 SEND_GRACE_S = 2.0
@@ -291,7 +294,7 @@ async def _open_store(
             age_s, limit_s = (clock.now() - since).total_seconds(), settings.store.exit_after
             if limit_s is not None and age_s >= limit_s:
                 raise StoreGivenUp("the log could not be opened for too long (store.exit_after)")
-            retry = asyncio.create_task(clock.sleep(1.0))
+            retry = asyncio.create_task(clock.sleep(RETRY_OPEN_S))
             await asyncio.wait([waiting, retry], return_when=asyncio.FIRST_COMPLETED)
             retry.cancel()
         return None

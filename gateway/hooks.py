@@ -219,23 +219,14 @@ class Plugins:
 
     def tools(self, plugin: Plugin) -> list[Tool]:
         """Return the tools of a plugin; what fails beside their handlers is told."""
-        no_note: str | None = ""
-        return [
-            replace(
-                one,
-                note=partial(
-                    self._value, plugin.name, f"note of {one.spec.name}", one.note, no_note
-                ),
-                timeout_s=partial(
-                    self._value,
-                    plugin.name,
-                    f"time limit of {one.spec.name}",
-                    one.timeout_s,
-                    DEFAULT_TIMEOUT_S,
-                ),
-            )
-            for one in tools_of(plugin)
-        ]
+        guarded, name = list[Tool](), plugin.name
+        for one in tools_of(plugin):
+            no_note: str | None = ""
+            note = partial(self._value, name, f"note of {one.spec.name}", one.note, no_note)
+            limit = f"time limit of {one.spec.name}"
+            timeout_s = partial(self._value, name, limit, one.timeout_s, DEFAULT_TIMEOUT_S)
+            guarded.append(replace(one, note=note, timeout_s=timeout_s))
+        return guarded
 
     def dynamic_tools(self) -> dict[str, list[Tool]] | None:
         """Return the tools that come and go, by family. None: no plugin ever has such tools."""

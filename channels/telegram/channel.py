@@ -100,6 +100,8 @@ from gateway.core.ratelimit import LruDict
 
 logger = logging.getLogger("reverie.telegram")
 _CLOSE_TIMEOUT_S = 0.5
+ROOM_CHECK_INTERVAL_S = 600.0
+"""Seconds between two checks of the configured chats."""
 _FORMATTING = (
     "Telegram shows **bold**, *italic*, ~~strike~~, ||spoiler||, `code`, fenced code, > quotes and "
     "[links](url); headings become bold, tables become code blocks."
@@ -461,7 +463,7 @@ class TelegramChannel:
                     self._refusals[RoomId(room)] = (
                         f"the bot is {member.status}: add it to this chat" if gone else ""
                     )
-            await self._clock.sleep(600.0)
+            await self._clock.sleep(ROOM_CHECK_INTERVAL_S)
 
     async def _receive(self, receiver: TelegramReceiver) -> None:
         if self._config.webhook is None:

@@ -85,6 +85,10 @@ def add_commands(subparsers: Any) -> None:  # noqa: ANN401 - argparse's type has
     )
 
 
+_TAIL_POLL_S = 0.25
+"""Seconds between two looks of `tail -f`; a look that finds nothing costs one index probe."""
+
+
 def log_show_command(args: argparse.Namespace) -> int:
     """Handle `log show`."""
     last = 50 if args.last is None and args.after is None else args.last
@@ -163,7 +167,7 @@ def log_tail_command(args: argparse.Namespace) -> int:
         write(await reader.entry_rows(limit=max(0, args.n), newest=True, before=position + 1))
         while args.follow:
             sys.stdout.flush()
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(_TAIL_POLL_S)
             position = await _write_from(reader, position, write)
 
     return _run(args, run)

@@ -44,6 +44,8 @@ from gateway.stream.media import MediaStore
 RECENT_ENTRIES: Final = 20
 """Newest entries that are searched: more than one turn writes."""
 
+BILLED_TURNS = 8
+"""Newest turns whose billed prompt sizes are compared with the estimates."""
 MIN_BILLED_RATIO, MAX_BILLED_RATIO = 0.5, 3.0
 """Limits of billed to estimated tokens. A smaller ratio does not count the whole prompt: some
 servers report only what was not cached."""
@@ -196,7 +198,7 @@ class HistoryView:
     @cached_property
     def scale(self) -> float:
         """Ratio of billed to estimated tokens of the newest prompt."""
-        for turn in reversed(self.turns[-8:]):
+        for turn in reversed(self.turns[-BILLED_TURNS:]):
             billed, estimated = turn.record.prompt_tokens, turn.record.prompt_estimate
             if estimated and billed >= MIN_BILLED_RATIO * estimated:
                 return min(billed / estimated, MAX_BILLED_RATIO)

@@ -8,12 +8,9 @@ given. An approval is for one call: there are none for longer. The key of a requ
 `approval:ID`, that of its verdict `approval:ID:ended`.
 
 A turn waits for a verdict for `PATIENCE_S` at most, and only while nobody speaks to the agent
-there. Then it goes on without, and the call waits alone, also across restarts. Once it is approved
-it is carried out as it was asked for, and its result wakes the agent, as that of a job would.
-
-A call is written by a model that has read untrusted text, so everything in it is shown as code that
-it cannot leave: on one line, with every invisible, direction-changing or terminating character in
-JSON's escaped form.
+there. Then it goes on without, and the call is detached: it waits by itself, also across restarts.
+Once it is approved it is carried out as it was asked for, and its result wakes the agent, as that
+of a job would.
 """
 
 import asyncio
@@ -198,7 +195,7 @@ class ApprovalEnded(PluginFact):
 
 PATIENCE_S: Final = 120.0
 """Seconds that a turn waits for an approval."""
-WAITS_ALONE: Final = (
+STILL_WAITS: Final = (
     "Not done yet: it waits for an admin, who was asked. Once it is approved it is carried out "
     "without you, and you are told the result, so do not call it again. Go on with what you can "
     "do now, and say that this waits for an approval."
@@ -226,9 +223,9 @@ class _Waiting:
     """Deadline on the clock's `monotonic`, in seconds."""
     waiters: int = 0
     """Number of callers in the turn that wait for it."""
-    is_alone: bool = False
+    is_detached: bool = False
     """True once the turn has gone on without it, unless that was stopped then."""
-    spoken: asyncio.Event = field(default_factory=asyncio.Event)
+    spoken_to: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once somebody speaks to the agent in the place of the call."""
     claimed: bool = False
     """True while a verdict is being written."""
@@ -247,10 +244,10 @@ class _Waiting:
                 self.verdict = fact.verdict
             elif isinstance(fact, Judgement):
                 if (fact.urgency, fact.fate) == (URGENT, "due") and entry.conversation == place:
-                    self.spoken.set()
+                    self.spoken_to.set()
             elif isinstance(fact, TurnRecord):
                 if fact.turn == self.asked.turn and _is_stopped(fact):
-                    self.is_alone = False
+                    self.is_detached = False
             elif (
                 isinstance(fact, DeliveryReport)
                 and fact.state != "sent"
@@ -298,7 +295,7 @@ class Approvals(Plugin):
         )
         self._waiting: dict[_CallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
         self._refused_calls = LruDict[_CallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
-        self._under_way: dict[tuple[_CallKey, str], asyncio.Task[Any]] = {}
+        self._running: dict[tuple[_CallKey, str], asyncio.Task[Any]] = {}
         """Approved calls that are carried out without their turn, with their approvals."""
         self._agents: Agents
         mcp = context.plugins.get(Mcp.name)
@@ -330,7 +327,7 @@ class Approvals(Plugin):
         self._agents = services.agents
 
     async def on_lease(self, lease: str) -> None:
-        """Go on waiting for the calls that wait alone, before the first turn. A request is recorded
+        """Go on waiting for the detached calls, before the first turn. A request is recorded
         as dropped if its turn was stopped, or cut: that turn is taken again.
         """
         for asked, place, seq in await self._find_undecided():
@@ -344,7 +341,7 @@ class Approvals(Plugin):
             key = (asked.turn, asked.tool, asked.arguments)
             if key not in self._waiting:  # else the lease comes back
                 left_s = (asked.until - self._clock.now()).total_seconds()
-                waiting = _Waiting(asked=asked, at=Address.parse(place), seq=seq, is_alone=True)
+                waiting = _Waiting(asked=asked, at=Address.parse(place), seq=seq, is_detached=True)
                 waiting.deadline_s = self._clock.monotonic() + left_s
                 self._begin(waiting, key)
         for ended in await self._store.newest_entries(MAX_CUT, kinds=["approval_ended"]):
@@ -353,12 +350,12 @@ class Approvals(Plugin):
 
     async def stop(self) -> None:
         """Return once the requests of all turns are decided in the log. The next start goes on
-        waiting for the calls that wait alone, and tells of those that are under way, which end.
+        waiting for the detached calls, and tells of those that are under way, which end.
         """
-        under_way = [*self._under_way.values()]
-        for task in (*under_way, *(task for one, task in self._waiting.values() if one.is_alone)):
+        running = [*self._running.values()]
+        for task in (*running, *(task for one, task in self._waiting.values() if one.is_detached)):
             task.cancel()
-        tasks = (*under_way, *(task for _, task in self._waiting.values()))
+        tasks = (*running, *(task for _, task in self._waiting.values()))
         await asyncio.gather(*tasks, return_exceptions=True)
 
     @hook
@@ -369,7 +366,7 @@ class Approvals(Plugin):
         """
         arguments = format_arguments(call.arguments)
         key = (turn.turn, call.name, arguments)
-        if (key, call.id) in self._under_way:
+        if (key, call.id) in self._running:
             return ""
         asked = ApprovalRequested(
             approval="",
@@ -393,9 +390,11 @@ class Approvals(Plugin):
             return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
         if key in self._refused_calls:
             return self._explain(self._refused_calls[key], asked.tool)
-        alone = [one for one, _ in self._waiting.values() if one.is_alone and one.at == turn.at]
-        if any((one.asked.tool, one.asked.arguments) == key[1:] for one in alone):
-            return WAITS_ALONE
+        detached = [
+            one for one, _ in self._waiting.values() if one.is_detached and one.at == turn.at
+        ]
+        if any((one.asked.tool, one.asked.arguments) == key[1:] for one in detached):
+            return STILL_WAITS
         if key not in self._waiting:
             why = await self._why_nobody_is_asked(asked, turn.at)
             if key not in self._waiting:
@@ -407,14 +406,14 @@ class Approvals(Plugin):
         try:
             # A message that interrupts the turn ends the call, too.
             interrupts = self._places.bindings.find(turn.at).arrivals == "interrupt"
-            spoken = asyncio.Event() if interrupts else waiting.spoken
-            if all(one.asked.turn != turn.turn for one in alone):  # else it has waited before
+            spoken = asyncio.Event() if interrupts else waiting.spoken_to
+            if all(one.asked.turn != turn.turn for one in detached):  # else it has waited before
                 with contextlib.suppress(TimeoutError):
                     await with_timeout(self._clock, PATIENCE_S, wait_first(task, spoken.wait()))
             if task.done():
                 return self._explain(task.result(), asked.tool)
-            waiting.is_alone = True
-            return WAITS_ALONE
+            waiting.is_detached = True
+            return STILL_WAITS
         finally:
             waiting.waiters -= 1
             waiting.changed.set()
@@ -539,7 +538,7 @@ class Approvals(Plugin):
     async def _process_request(self, waiting: _Waiting, key: _CallKey) -> ApprovalVerdict:
         """Process a request from the notice to the verdict, and what follows if no turn waits.
 
-        Cancelled only while it waits alone: that its caller has gone is a verdict, too.
+        Cancelled only once it is detached: that its caller has gone is a verdict, too.
         """
         watched = DeliveryReport, ApprovalEnded, Judgement, TurnRecord
         unsubscribe = self._store.subscribe(waiting.on_appended, *watched)
@@ -555,19 +554,19 @@ class Approvals(Plugin):
         self._verdicts.labels(self._labels.find(waiting.asked.tool), verdict).inc()
         logger.info("%s: %s: %s", waiting.asked.turn, waiting.asked.tool, verdict)
         place = waiting.at.conversation
-        goes_on_alone = waiting.is_alone and not waiting.waiters
-        if goes_on_alone and self._channels.cluster.takes_turns_of(place):
+        runs_detached = waiting.is_detached and not waiting.waiters
+        if runs_detached and self._channels.cluster.takes_turns_of(place):
             if verdict == "once":
                 work = self._carry_out(waiting.asked, waiting.at)
             else:
                 why = self._explain(verdict, waiting.asked.tool)
                 work = self._tell_end(waiting.asked, waiting.at, why)
-            under_way = key, waiting.asked.approval
-            self._under_way[under_way] = asyncio.ensure_future(work)
+            task = asyncio.ensure_future(work)
+            self._running[key, waiting.asked.approval] = task
             try:
-                await self._under_way[under_way]
+                await task
             finally:
-                del self._under_way[under_way]
+                del self._running[key, waiting.asked.approval]
         return verdict
 
     def _explain(self, verdict: ApprovalVerdict, tool: str) -> str:
@@ -653,7 +652,7 @@ class Approvals(Plugin):
             return
         key, turn = (asked.turn, asked.tool, asked.arguments), await self._find_turn(asked)
         is_known = turn is None or _is_stopped(turn) or not _was_told_to_wait(turn, asked)
-        if is_known or (key, asked.approval) in self._under_way:
+        if is_known or (key, asked.approval) in self._running:
             return
         outcome = (
             "it was approved, but the gateway was stopped then: look what it has done"
@@ -669,7 +668,7 @@ class Approvals(Plugin):
     async def _wait_for_verdict(self, waiting: _Waiting) -> ApprovalVerdict:
         while waiting.verdict is None:
             left_s = waiting.deadline_s - self._clock.monotonic()
-            is_dropped = waiting.undelivered or not (waiting.waiters or waiting.is_alone)
+            is_dropped = waiting.undelivered or not (waiting.waiters or waiting.is_detached)
             if not waiting.claimed and (is_dropped or left_s <= 0):
                 waiting.claimed = True
                 over: ApprovalVerdict = "dropped" if is_dropped else "expired"
@@ -879,7 +878,7 @@ class Approvals(Plugin):
             if waiting is None
             else waiting.claimed
             or waiting.verdict is not None
-            or not (waiting.waiters or waiting.is_alone)
+            or not (waiting.waiters or waiting.is_detached)
         )
         if is_over or self._clock.now() >= asked.until:
             text = _("Too late: `{id}` has ended, or somebody is deciding about it now.")
@@ -926,7 +925,7 @@ def _is_stopped(turn: TurnRecord) -> bool:
 
 
 def _was_told_to_wait(turn: TurnRecord, asked: ApprovalRequested) -> bool:
-    told = (call for step in turn.steps for call in step.calls if call.result == WAITS_ALONE)
+    told = (call for step in turn.steps for call in step.calls if call.result == STILL_WAITS)
     calls = [(one.name, format_arguments(one.arguments)) for one in map(find_inner_call, told)]
     return (asked.tool, asked.arguments) in calls
 

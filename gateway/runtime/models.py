@@ -40,6 +40,10 @@ from gateway.store import StoreReader
 logger = logging.getLogger("reverie.cache")
 
 
+CADENCE_TURNS = 1_000
+"""Newest turns that are read: about twenty of each of fifty conversations."""
+
+
 @frozen(eq=False)
 class AgentModel:
     """Model in the form that one agent uses."""
@@ -411,7 +415,7 @@ class ModelServices:
         restart.
         """
         cadences = {agent.id: Cadence() for agent in self.live.settings.agents}
-        for one in await reader.newest_entries(1_000, kinds=["turn_ended"]):
+        for one in await reader.newest_entries(CADENCE_TURNS, kinds=["turn_ended"]):
             if isinstance(one.fact, TurnRecord) and one.conversation is not None:
                 cadence = cadences.setdefault(one.fact.agent, Cadence())
                 for _ in range(one.fact.requests):  # each of them counted before the restart

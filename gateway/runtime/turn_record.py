@@ -127,6 +127,8 @@ _TITLE: Final = re.compile(
     r"\s*[#*_ ]*Title:[*_ ]*(\S[^\n]{0,200}?)[*_ ]*\n\s*(?=\S)", re.IGNORECASE
 )
 """Answer to the prompt `thread_title`."""
+MAX_NOTIFIED: Final = 5
+"""Most people whom one post notifies."""
 MAX_NAMED_ASKERS: Final = 5
 """Most people whose names an answer begins with. More are a crowd, which no list of names helps."""
 SLOW_S: Final = 20.0
@@ -479,7 +481,7 @@ async def write_record(turn: Turn, outcome: TurnOutcome, plugins: Plugins) -> No
         to=turn.place,
         text=_name_askers(askers, "\n\n".join(marks)),
         reply_to=find_reply_to(said),
-        notify=tuple(notified.values())[:5],
+        notify=tuple(notified.values())[:MAX_NOTIFIED],
         thread_title=turn.thread_title or "",
         language=current_language(),
     )

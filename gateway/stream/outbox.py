@@ -103,6 +103,11 @@ from gateway.stream.mute import MutePlaces
 
 logger = logging.getLogger("reverie.outbox")
 
+MAX_LEARNED: Final = 2000
+"""Newest messages in the log that a channel is told of which looks for its own."""
+MAX_HAND_OVERS: Final = 1000
+"""Newest hand-overs in a conversation that are searched for those of a post that an earlier process
+began."""
 LOST_IN_CRASH_TEXT = "the process ended while this part was being sent"
 LOST_END_TEXT = "the log has lost its end: it may have been sent"
 SETTLE_S = 1.0
@@ -276,7 +281,7 @@ class Delivery:
         recipient was not there when it tried last; empty: they were, or nobody did.
         """
         if any(part.first_at is not None for part in self._parts):
-            facts = await self._own_facts(1000, "sending")
+            facts = await self._own_facts(MAX_HAND_OVERS, "sending")
             self._positions = {
                 one.part: one.after for one in facts if isinstance(one, PartSendStarted)
             }
@@ -773,7 +778,7 @@ class Outbox:
         if self.store.lost_end is not None:  # its own messages would be taken for those of others
             return
         found = await self.store.newest_entries(
-            2000, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"]
+            MAX_LEARNED, kinds=[*MESSAGE_KINDS, "command", "part", "previewed"]
         )
         if self._taught.get(name) is channel:  # for another post meanwhile
             return

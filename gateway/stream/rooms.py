@@ -25,6 +25,8 @@ from gateway.stream.outbox import Outbox
 logger = logging.getLogger("reverie.travels")
 
 RoomAction = Literal["enter", "leave"]
+LEAVE_GRACE_S = 2.0
+"""Real seconds in which queued posts to a room are delivered before it is left."""
 FAILED_TEXT = N_("an error in my program; my operator can find it in the log")
 
 
@@ -163,7 +165,7 @@ class RoomMembership:
         if not self._channels.holds(at.channel):
             return _(HELD_ELSEWHERE)
         self._left.add(at.conversation)
-        await self._outbox.wait_until_sent(at, 2.0)
+        await self._outbox.wait_until_sent(at, LEAVE_GRACE_S)
         if reason := await _explain_failure(channel.leave(at), f"leaving {at.conversation}"):
             self._left.discard(at.conversation)
         return reason

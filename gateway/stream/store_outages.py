@@ -22,6 +22,10 @@ STORE_OUTAGE_TOLD_S: Final = 10.0
 afterwards."""
 
 
+STORE_FAILED_S: Final = 5.0
+"""Seconds in which owners are told, before the process ends, that the log cannot be used."""
+
+
 class StoreOutages:
     """Reports outages of the log of one gateway."""
 
@@ -106,7 +110,7 @@ class StoreOutages:
             ).format(reason=reason),
             "unrecorded",
         )
-        await asyncio.wait([told], timeout=5.0)
+        await asyncio.wait([told], timeout=STORE_FAILED_S)
 
     def check(self) -> None:
         """Look after the store's files, tell owners of an outage that lasts, and give the log up in

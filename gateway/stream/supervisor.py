@@ -77,6 +77,8 @@ for ever."""
 REFUSED_RETRY_S = (60.0, 600.0)
 """Seconds until a refused channel is tried again: the first time, and at most. Each refusal of the
 last hour doubles them."""
+REFUSALS_COUNT_S = 3600.0
+"""Seconds for which a refusal makes the next delays longer."""
 RESTART_TIMEOUT_S = 30.0
 """Seconds after which a restart is reported as not connected yet."""
 REMOVED_TEXT: Final = "it is no longer configured"
@@ -527,7 +529,7 @@ class ChannelSupervisor:
             raise RuntimeError("run has returned")  # noqa: TRY301 - as any error of the adapter
         except Denied as error:  # the others go on
             now_s = self._clock.monotonic()
-            run.refused_s = [one for one in run.refused_s if now_s - one < 3600]  # noqa: PLR2004 - an hour
+            run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
             delay_s = min(REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s), REFUSED_RETRY_S[1])
             delay_s = max(delay_s, error.retry_after_s)
             run.refused_s.append(now_s)

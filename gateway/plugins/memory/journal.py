@@ -47,6 +47,8 @@ from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.notes")
 
+TAIL_BYTES: Final = 4_000_000
+"""Part at the end of a journal that is read."""
 MAX_JOURNAL_BYTES: Final = 64_000_000
 """Size of a journal from which notes can be removed: more than years of notes."""
 _PAGE: Final = 200
@@ -266,4 +268,4 @@ def _remove_note_from_file(path: Path, note: str) -> None:
 
 def _read_end(path: Path) -> str:
     content = read_private(path, most=MAX_JOURNAL_BYTES) or b""
-    return content[-4_000_000:].decode("utf-8", "replace")
+    return content[-TAIL_BYTES:].decode("utf-8", "replace")

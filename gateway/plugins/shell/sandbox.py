@@ -206,13 +206,17 @@ def check_disk(config: BashConfig, before: int, now: int) -> str:
     return ""
 
 
+DISK_INTERVAL_S: Final = 0.05
+"""Seconds between two looks at the disk."""
+
+
 async def watch_disk(config: BashConfig, folder: Path) -> str:
     """Return the reason to end a command that writes to this folder, once there is one."""
     before = measure_disk(folder)
     while True:
         if why := check_disk(config, before, measure_disk(folder)):
             return why
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(DISK_INTERVAL_S)
 
 
 def measure_disk(folder: Path) -> int:
