@@ -372,15 +372,16 @@ async def was_begun_by_cut_off_turn(
     reader: StoreReader, place: ConversationId, started: ToolStarted
 ) -> bool:
     """Return whether an unfinished earlier turn began the same tool call, and this turn has not
-    begun it yet.
+    begun it yet. A call that was approved late begins after the end of its turn.
     """
-    same = [
+    same = {
         one.fact.turn
         for one in await _read_since_last_turn(reader, place, "tool_begun")
         if isinstance(one.fact, ToolStarted)
         and (one.fact.tool, one.fact.arguments) == (started.tool, started.arguments)
-    ]
-    return bool(same) and started.turn not in same
+    }
+    ended = [await reader.entry_by_key(f"turn:{turn}") for turn in same]
+    return None in ended and started.turn not in same
 
 
 def _tool_images(exchange: PromptTurn) -> tuple[ToolImage, ...]:

@@ -232,7 +232,11 @@ class WorkspaceRoot:
                 raise FileNotFoundError(errno.ENOENT, "")
             data = change(b"" if make else self.read_at(above, parts))
             self._check_size(parts, data)
-            _check_disk_space(above, len(data))
+            if not has_disk_space(above, len(data)):
+                raise ToolCallRefused(
+                    "The disk is nearly full, so nothing is written: remove what is not needed, or "
+                    "tell an admin."
+                )
             remove_stale_partials(above)
             mode = stat.S_IMODE(before.st_mode) & 0o777 if before else mode or 0o600
             replace_in(above, parts[-1], data, mode, before or os.fstat(above))
@@ -447,14 +451,13 @@ def _stat_existing(above: int, parts: PathParts) -> os.stat_result | None:
     return status
 
 
-def _check_disk_space(above: int, size: int) -> None:
-    disk = os.fstatvfs(above)
+def has_disk_space(folder: int | Path, size: int = 0) -> bool:
+    """Return whether a disk has room for `size` more bytes in a folder, without those that stay
+    free. Raises OSError.
+    """
+    disk = os.statvfs(folder)
     spare = min(RESERVED_DISK_BYTES, disk.f_blocks * disk.f_frsize // 20)
-    if disk.f_bavail * disk.f_frsize - size < spare:
-        raise ToolCallRefused(
-            "The disk is nearly full, so nothing is written: remove what is not needed, or tell an "
-            "admin."
-        )
+    return disk.f_bavail * disk.f_frsize - size >= spare
 
 
 def require_regular(status: os.stat_result, parts: PathParts) -> os.stat_result:

@@ -18,7 +18,13 @@ from pydantic import Field
 
 from gateway.commands.context import CommandCall, build_tool_context
 from gateway.commands.definition import command
-from gateway.context.workspace_fs import FILES_PREFIX, FilesArea, PathParts, display_path
+from gateway.context.workspace_fs import (
+    FILES_PREFIX,
+    FilesArea,
+    PathParts,
+    display_path,
+    has_disk_space,
+)
 from gateway.core.i18n import _
 from gateway.core.labels import Label, join
 from gateway.core.media_types import identify_image, sound_suffix
@@ -26,13 +32,14 @@ from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, OWN, Effe
 from gateway.core.private_files import is_partial_file
 from gateway.core.scopes import Visibility
 from gateway.core.text_safety import inline_code
-from gateway.core.tool import ToolContext, ToolOutput, run_in_thread, tool
+from gateway.core.tool import Tool, ToolContext, ToolOutput, run_in_thread, tool
 from gateway.core.tool_spec import ToolCallRefused
-from gateway.plugin import Plugin, PluginContext
+from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.files.listing import GlobPattern, SearchLimits, find_all, list_paths, walk
 from gateway.plugins.files.undo import keep_files, undo_files
 from gateway.store.effects import CommandEffect, done, refuse
 from gateway.stream.media import prepare_image
+from gateway.tools.dispatch import has_side_effects
 
 MAX_CONCURRENT_SEARCHES: Final = 2
 """Searches of an agent at once: threads are few, and others (host names, images) need them, too."""
@@ -55,6 +62,21 @@ class Files(Plugin):
         self._search_slots = defaultdict[str, asyncio.Semaphore](
             lambda: asyncio.Semaphore(MAX_CONCURRENT_SEARCHES)
         )
+
+    @hook
+    async def before_call(self, turn: ToolContext, tool: Tool) -> None:
+        """Tell owners, once a day, that the disk of the files is full."""
+        folder = self.context.files.directory(turn.agent)
+        if not has_side_effects(tool) or not folder.is_dir():
+            return
+        if not await run_in_thread(lambda _: has_disk_space(folder)):
+            self.context.gateway.notices.tell(
+                "files:full",
+                lambda _to: _(
+                    "The disk with the files of {agent} is nearly full, so I write no more files: "
+                    "make room there."
+                ).format(agent=inline_code(turn.agent)),
+            )
 
     async def find_effect(
         self, context: ToolContext, *, path: str, source: str = "", **_: object

@@ -250,8 +250,8 @@ def render_result(
     rendered = [_render_part(one, shown) for one in parts[:MAX_RESULT_BLOCKS]]
     if structured is not None and not _is_repeated(structured, parts[:MAX_RESULT_BLOCKS]):
         rendered.append(_dump_sorted(structured))
-    if (more := len(parts) - MAX_RESULT_BLOCKS) > 0:
-        rendered.append(f"[{more} more parts are left out]")
+    if len(parts) > MAX_RESULT_BLOCKS:
+        rendered.append("[more parts are left out]")
     text = "\n".join(one for one in rendered if one)
     if (more := len(text) - MAX_RESULT_CHARS) > 0:
         text = f"{text[:MAX_RESULT_CHARS]}\n[{more} more characters are left out]"

@@ -159,7 +159,7 @@ def test_the_disk_is_not_filled(
 ) -> None:
     root.write(parse_path("a.txt"), b"old")
     nearly = os.statvfs_result((4_096, 4_096, 100_000, 5_001, 5_001, 1_000, 1_000, 1_000, 0, 255))
-    monkeypatch.setattr(os, "fstatvfs", lambda _: nearly)
+    monkeypatch.setattr(os, "statvfs", lambda _: nearly)
     root.write(parse_path("a.txt"), b"x" * 4_096)
     with refused("The disk is nearly full"):
         root.write(parse_path("a.txt"), b"x" * 4_097)

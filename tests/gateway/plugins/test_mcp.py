@@ -29,6 +29,7 @@ from gateway.core.tool_spec import ToolCall
 from gateway.plugins.mcp.connection import MAX_MESSAGE_BYTES
 from gateway.plugins.mcp.convert import (
     MAX_DESCRIPTION_CHARS,
+    MAX_RESULT_BLOCKS,
     MAX_SERVER_TOOLS,
     McpBinary,
     build_tool_name,
@@ -379,6 +380,14 @@ async def test_huge_answers(at: Town) -> None:
     large = await at.call("raw_huge", bytes=3_000_000)
     assert not large.is_error
     assert len(large.text) < 1_000_100
+
+
+async def test_parts_that_nobody_reads_are_not_looked_at() -> None:
+    parts: list[dict[str, str]] = [{"type": "text", "text": "x"}] * (MAX_RESULT_BLOCKS + 1)
+    flood = {"content": [*parts, {"type": "no kind that there is"}]}
+    async with town({"raw": raw(results={"echo": flood})}) as at:
+        told = await at.call("raw_echo")
+        assert told.text.endswith("x\n[more parts are left out]")
 
 
 async def test_what_a_server_wants_of_us_it_is_denied(at: Town) -> None:
@@ -848,7 +857,7 @@ def test_results_as_text() -> None:
     assert found == f'{shown}\n{{"a": "é", "b": 1}}'
     assert render_result([]).startswith("It was done")
     assert render_result(["no"], is_error=True).endswith("says:\nno")
-    assert render_result(["x"] * 2000).endswith("[1000 more parts are left out]")
+    assert render_result(["x"] * 2000).endswith("x\n[more parts are left out]")
     assert render_result(["x" * 990_007]).endswith("x\n[7 more characters are left out]")
 
 

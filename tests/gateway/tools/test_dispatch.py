@@ -472,7 +472,8 @@ def ended(turn: str) -> NewEntry:
         requests=0,
         autonomous=False,
     )
-    return NewEntry(fact=fact, at=ManualClock().now(), conversation=GATE_AT)
+    key = f"turn:{turn}"
+    return NewEntry(fact=fact, at=ManualClock().now(), conversation=GATE_AT, key=key)
 
 
 @story
@@ -496,10 +497,14 @@ async def test_what_was_begun_before_a_crash_is_not_done_again_unawares(tmp_path
         )
 
 
-async def test_what_ended_may_be_done_again(store: Store) -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["in its turn", "approved after it"])
+async def test_what_ended_may_be_done_again(store: Store, is_late: bool) -> None:
     there = gate(store, Asked())
-    assert await there.authorize(acting(), CALL, where(ROOT)) == ""
-    await store.append([ended("t")])
+    for late in (False, True):
+        if late == is_late:
+            assert await there.authorize(acting(), CALL, where(ROOT)) == ""
+        if not late:
+            await store.append([ended("t")])
     assert await there.authorize(acting(), CALL, replace(where(ROOT), turn=TurnId("u"))) == ""
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import re
 import secrets
 import threading
@@ -54,6 +55,7 @@ from gateway.plugins.files import (
     replace_text,
     search_text,
 )
+from gateway.plugins.files import Files as FilesPlugin
 from gateway.plugins.files.listing import (
     MAX_BRACE_COMMAS,
     MAX_LISTED,
@@ -63,9 +65,12 @@ from gateway.plugins.files.listing import (
 )
 from gateway.store import Store
 from gateway.stream.media import MediaStore
-from tests.gateway.plugins.files.files_kit import Files, file_tools, files, where
+from tests.gateway.plugins.files.files_kit import Files, agent_files, file_tools, files, where
+from tests.kits.handle import handle_of
 from tests.kits.media import png
+from tests.kits.owners import NotedNotices
 from tests.kits.places import PlayedChannels
+from tests.kits.plugins import plugin_of
 from tests.kits.scaling import assert_in_proportion
 from tests.kits.settings import live_settings
 from tests.kits.tools import dispatcher
@@ -993,3 +998,25 @@ def test_lines_match_as_one_by_one(
     if lines and not lines[-1]:
         wanted = [one for one in wanted if not one.startswith(f"a.txt:{len(lines)}:")]
     assert search(here, pattern, SearchLimits()).split("\n")[1:] == wanted
+
+
+async def test_owners_are_told_that_the_disk_of_the_files_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notices = NotedNotices()
+    async with await Store.open(tmp_path / "s.db", SystemClock()) as store:
+        gateway = handle_of(store, SystemClock(), notices=notices)
+        plugin = plugin_of(
+            FilesPlugin, files=agent_files(tmp_path, store), media=None, gateway=gateway
+        )
+        read_file, write_file = (
+            next(one for one in tools_of(plugin) if one.spec.name == name)
+            for name in ("read_file", "write_file")
+        )
+        await plugin.before_call(where(), write_file)
+        full = os.statvfs_result((4_096, 4_096, 100_000, 10, 10, 1_000, 1_000, 1_000, 0, 255))
+        monkeypatch.setattr(os, "statvfs", lambda _: full)
+        await plugin.before_call(where(), read_file)
+        assert not notices.told
+        await plugin.before_call(where(), write_file)
+        assert ["nearly full" in text for text in notices.texts] == [True]
