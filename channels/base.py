@@ -5,7 +5,7 @@ decides nothing about people, attention or answers, stores nothing on disk, and 
 adapter.
 """
 
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
 from datetime import datetime
 from typing import ClassVar, Literal, Self
@@ -485,9 +485,8 @@ class ListsRooms(Protocol):
 class HasNick(Protocol):
     """Channel where people address the bot by a name at the start of a message."""
 
-    @property
-    def nick(self) -> str:
-        """The bot's current nick."""
+    def nicks(self, at: Address) -> Collection[str]:
+        """Return the names by which people there address the bot, the current one first. Pure."""
 
 
 @runtime_checkable

@@ -132,10 +132,10 @@ class IrcChannel:
     def _paginate(self, post: Post) -> tuple[tuple[str, ...], ...]:
         # A person who is asked to approve something must see all of it.
         page_lines = 0 if post.style == "notice" and not post.private else self._config.page_lines
-        text, more = post.text, f"{self.nick}: more"  # works with any command prefix
+        text, more = post.text, f"{self._nick}: more"  # works with any command prefix
         if not is_room_name(post.to.room):
             # Clients show a notice where the person is, not in a chat with us.
-            more = f"/msg {self.nick} more" if post.style == "notice" else "more"
+            more = f"/msg {self._nick} more" if post.style == "notice" else "more"
         elif post.reply_to is None:  # e.g. a reminder: clients highlight lines with their nick
             text = name_in_front(text, [*map(name_to_address, post.notify)])
         with use_language(post.language):
@@ -213,8 +213,11 @@ class IrcChannel:
         return room
 
     @property
-    def nick(self) -> str:
+    def _nick(self) -> str:
         return self._config.nick if self._session is None else self._session.state.nick
+
+    def nicks(self, at: Address) -> tuple[str, ...]:
+        return (self._nick,) if self._session is None else self._session.context.called(at.room)
 
     def direct_room(self, sender: Sender) -> RoomId | None:
         return None if sender.id.startswith(BRIDGE_PREFIX) else direct_chat(sender)

@@ -80,9 +80,9 @@ class IrcSession:
         self.membership = IrcMembership(
             name, config, state=self.state, lasting=lasting, outgoing=self.outgoing, clock=clock
         )
-        self._context = IrcLineContext(name, self.state, lasting.own_message_ids)
-        self._context.follow(config)
-        self._emitter = IrcEmitter(self._context, lasting, inbox, self.outgoing, clock)
+        self.context = IrcLineContext(name, self.state, lasting.own_message_ids)
+        self.context.follow(config)
+        self._emitter = IrcEmitter(self.context, lasting, inbox, self.outgoing, clock)
         self._ctcp = TokenBuckets(CTCP_RATE)
         self._whois_ends = RoomSignals()
         """Notified with a folded nick when its WHOIS has ended."""
@@ -98,7 +98,7 @@ class IrcSession:
 
     def apply_config(self, config: IrcConfig) -> None:
         self.membership.apply_config(config)
-        self._context.follow(config)
+        self.context.follow(config)
 
     async def confirm_person(self, chat: RoomId) -> bool:
         """Return whether some nick is the person's for sure, after WHOIS of those that may be.
@@ -234,7 +234,7 @@ class IrcSession:
             self.membership.handle_refusal(line)
         match line.command:
             case "005":
-                self._context.follow(self.membership.config)
+                self.context.follow(self.membership.config)
             case "376" | "422":
                 self._is_ready.set()
             case "366":

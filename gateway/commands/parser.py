@@ -10,7 +10,7 @@ Arguments are the same text everywhere: written on IRC, or native options joined
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from difflib import get_close_matches
 from typing import Final
@@ -247,14 +247,15 @@ def begins_with_nick(text: str, nick: str) -> bool:
     )
 
 
-def narrow_mention(message: Message, nick: str) -> Message:
-    """Return a mention as an ordinary line unless it begins with our nick, or is a reply.
+def narrow_mention(message: Message, nicks: Iterable[str]) -> Message:
+    """Return a mention as an ordinary line unless it begins with a nick of ours, or is a reply.
 
     Only where a nick is how people address the bot: elsewhere the platform says who is mentioned.
     """
     if message.kind != "mention" or message.reply_to is not None:
         return message
-    return message if begins_with_nick(message.text, nick) else replace(message, kind="room")
+    is_called = any(begins_with_nick(message.text, nick) for nick in nicks)
+    return message if is_called else replace(message, kind="room")
 
 
 def parse_command(

@@ -153,18 +153,18 @@ class Intake:
         """
         channel = self._places.channels.get(message.at.channel)
         named: object = channel
-        nick = named.nick if isinstance(named, HasNick) else None
+        nicks = named.nicks(message.at) if isinstance(named, HasNick) else None
         if message.quoted is not None:
             quoted = identify(self._access_policy, message.at, message.quoted.sender).role
             message = replace(message, quoted=None) if quoted == "blocked" else message
-        if binding.addressing == "start" and nick is not None:
-            message = narrow_mention(message, nick)
+        if binding.addressing == "start" and nicks is not None:
+            message = narrow_mention(message, nicks)
         if message.kind == "mention" and channel is not None and channel.capabilities.threads:
             message = await self._keep_place(message)
             binding = self._bindings.find(message.at)
         if binding.listen == "off" or message.history:
             return message, binding
-        ours = None if nick is None else {nick.casefold()}
+        ours = None if nicks is None else {*map(str.casefold, nicks)}
         read = parse_command(message, self._prefix, self._dispatcher.commands, ours)
         command = None if read is None else await self._dispatcher.confirm(read)
         return command or message, binding

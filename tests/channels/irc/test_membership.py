@@ -153,7 +153,7 @@ async def test_what_is_not_about_rooms_needs_another_connection(ircd: Ircd) -> N
         assert not run.channel.apply_config(config(ircd.port, rooms=["#new"]))  # it is not up yet
         await run.up()
         assert not run.channel.apply_config(config(ircd.port, rooms=["#new"], nick="other"))
-        assert run.channel.nick == "reverie"
+        assert run.channel.nicks(part("").to) == ("reverie",)
 
 
 OPEN_ROOM = Address(channel=NAME, room=RoomId("#room"))
@@ -348,7 +348,7 @@ async def test_a_nick_that_is_forced_on_us_is_taken_back_later_each_time() -> No
             await ircd.until(lambda: bot.nick == "reverie")
             await settled(bot, f"back{times}")
             assert run.channel.account_problem() == ""
-            assert run.channel.nick == "reverie"
+            assert run.channel.nicks(part("").to) == ("reverie",)
 
 
 async def test_ctcp_says_what_we_are_and_nothing_else() -> None:

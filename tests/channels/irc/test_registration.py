@@ -321,7 +321,7 @@ async def test_a_nick_that_the_services_hold_is_regained_when_they_let_go() -> N
     async with Ircd(options) as ircd, running(ircd, clock) as run:
         await run.up()
         bot = ircd.clients[0]
-        assert bot.nick == "reverie_"
+        assert run.channel.nicks(part("").to) == (bot.nick, "reverie") == ("reverie_", "reverie")
         options.reserved.clear()
         for second in range(8):
             clock.advance(10)

@@ -675,7 +675,10 @@ async def test_a_bare_more_is_a_plain_word_once_something_else_was_said(tmp_path
 
 
 class Nicked(ConsoleChannel):
-    nick = "reverie"
+    """Has another nick than the configured one, as after a collision."""
+
+    def nicks(self, at: Address) -> tuple[str, ...]:  # noqa: ARG002 - the same everywhere
+        return "reverie_", "reverie"
 
 
 @pytest.mark.parametrize(("addressing", "answered"), [("anywhere", 2), ("start", 1)])
