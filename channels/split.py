@@ -70,128 +70,98 @@ def split_markdown(text: str, limit_units: int) -> tuple[str, ...]:
     """
     if limit_units < _MIN_UNITS:
         raise ValueError(f"the limit is {limit_units}; fences need room, so at least {_MIN_UNITS}")
-    pieces = _MarkdownSplitter(limit_units)
+    pieces = _MarkdownPieces(limit_units)
     lines = text.encode("utf-8", "replace").decode().split("\n")
-    for index, line in enumerate(lines):
-        pieces.add_line(line, lines, index)
-    return tuple(pieces.finish())
+    at = 0
+    while at < len(lines):
+        fence = _FENCE.fullmatch(lines[at].rstrip())
+        if fence is None or utf16_length(lines[at]) > limit_units // 4:  # too long for a language
+            pieces.add_line(lines[at])
+            at += 1
+            continue
+        after = range(at + 1, len(lines))
+        end = next((one for one in after if _closes(lines[one], fence["marks"])), len(lines))
+        pieces.add_code(lines[at], lines[at + 1 : end], fence["marks"])
+        at = end + 1
+    pieces.end()
+    return tuple(pieces.finished)
 
 
-def _block_of(lines: Sequence[str], start: int, limit_units: int) -> str:
-    """Return the fenced block that begins there; what is longer than a piece may be cut off."""
-    size, end = utf16_length(lines[start]), start + 1
-    while end < len(lines) and size <= limit_units:
-        fence = _FENCE.fullmatch(lines[end].rstrip())
-        size, end = size + 1 + utf16_length(lines[end]), end + 1
-        if (
-            fence
-            and not fence["lang"].strip()
-            and _closes_fence(fence["marks"], lines[start].strip())
-        ):
-            break
-    return "\n".join(lines[start:end])
+def _closes(line: str, marks: str) -> bool:
+    bare = line.rstrip()
+    found = _FENCE.fullmatch(bare)
+    return found is not None and bare.endswith("`") and len(found["marks"]) >= len(marks)
 
 
-class _MarkdownSplitter:
-    """Pieces so far, and the fence that is open at their end."""
+class _MarkdownPieces:
+    """Finished pieces, and the lines of the one that is being filled."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._finished: list[str] = []
+        self.finished: list[str] = []
         self._lines: list[str] = []
-        self._fence_line = ""
-        """Line that opened the current fence; empty: outside of a fence."""
-        self._reopened = 0
-        """Number of leading `_lines` that only reopen a fence."""
 
-    def add_line(self, line: str, lines: Sequence[str], index: int) -> None:
-        """Add `line`, which is `lines[index]`."""
-        fence = _FENCE.fullmatch(line.rstrip())
-        closes = bool(
-            self._fence_line
-            and fence
-            and not fence["lang"].strip()
-            and _closes_fence(fence["marks"], self._fence_line)
-        )
-        opens = bool(not self._fence_line and fence)
-        if (
-            opens and utf16_length(line) > self._limit // 4
-        ):  # too long for a language: a line of text
-            opens = False
-        if opens and fence:
-            block = _block_of(lines, index, self._limit)
-            is_whole = utf16_length(block) + 1 + utf16_length(fence["marks"]) <= self._limit
-            begin = [block] if is_whole else [line, "x"]
-            if not self._fits(*begin, closer="" if is_whole else fence["marks"]):
-                self._end_piece(heading_moves=True)
-            if not self._fits(*begin, closer="" if is_whole else fence["marks"]):
-                self._end_piece()
-        while not self._fits(line, closer="" if closes else None):
-            line = self._break_line(line)
+    def add_line(self, line: str) -> None:
+        while not self._fits(line):
+            if self._lines and (utf16_length(line) <= self._limit or self._is_half_full()):
+                self.end(heading_moves=True)
+                continue
+            at = _find_cut(line, self._room(), code=False)
+            self._lines.append(line[:at].rstrip())
+            self.end()
+            line = line[at:].lstrip()
         self._lines.append(line)
-        if opens and fence:
-            self._fence_line = line.strip()
-        elif closes:
-            self._fence_line = ""
 
-    def finish(self) -> list[str]:
-        self._end_piece()
-        return self._finished
+    def add_code(self, opener: str, code: Sequence[str], marks: str) -> None:
+        """Add a fenced block: whole if it fits a piece, else cut, and fenced in each piece."""
+        block = "\n".join([opener, *code, marks])
+        is_whole = utf16_length(block) <= self._limit
+        begin = block if is_whole else f"{opener}\nx\n{marks}"
+        while self._lines and not (self._fits(begin) and (is_whole or not self._is_half_full())):
+            self.end(heading_moves=True)
+        if is_whole:
+            self._lines.append(block)
+            return
+        self._lines.append(opener)
+        frame = utf16_length(f"{opener}\n\n{marks}")
+        is_begun = False
+        for line in code:
+            while not self._fits(line, marks):
+                moves = utf16_length(line) + frame <= self._limit or self._is_half_full()
+                if not (is_begun and moves):
+                    at = _find_cut(line, self._room() - len(marks) - 1, code=True)
+                    self._lines.append(line[:at])
+                    line = line[at:]  # noqa: PLW2901 - what is left of it
+                if any(map(str.strip, self._lines[1:])):
+                    self._lines.append(marks)
+                    self.end()
+                self._lines, is_begun = [opener.strip()], False
+            self._lines.append(line)
+            is_begun = True
+        self._lines.append(marks)
 
-    def _fits(self, *more: str, closer: str | None = None) -> bool:
-        closing = self._closer() if closer is None else closer
-        return (
-            utf16_length("\n".join([*self._lines, *more, *([closing] if closing else [])]))
-            <= self._limit
-        )
-
-    def _closer(self) -> str:
-        found = _FENCE.match(self._fence_line)
-        return found["marks"] if found else ""
-
-    def _end_piece(self, *, heading_moves: bool = False) -> None:
-        """End the piece; the next one begins in the same fence, or with the heading that this one
+    def end(self, *, heading_moves: bool = False) -> None:
+        """End the piece. With `heading_moves`, the next one begins with the heading that this one
         would end with.
         """
+        filled = [at for at, line in enumerate(self._lines) if line.strip()]
         moved: list[str] = []
-        if heading_moves and self._lines and not self._fence_line:
-            end = max((at for at, line in enumerate(self._lines) if line.strip()), default=0)
-            if _HEADING.match(self._lines[end]) and any(line.strip() for line in self._lines[:end]):
-                moved = self._lines[end:]
-                del self._lines[end:]
-        if any(line.strip() for line in self._lines[self._reopened :]):
-            piece = "\n".join([*self._lines, *([self._closer()] if self._fence_line else [])])
-            self._finished.append(
-                piece.strip("\n") if self._fence_line else piece.strip("\n").rstrip()
-            )
-        self._lines = [self._fence_line] if self._fence_line else moved
-        self._reopened = len(self._lines) if self._fence_line else 0
+        if heading_moves and len(filled) > 1 and _HEADING.match(self._lines[filled[-1]]):
+            moved = self._lines[filled[-1] :]
+            del self._lines[filled[-1] :]
+        if filled:
+            self.finished.append("\n".join(self._lines).strip("\n").rstrip())
+        self._lines = moved
 
-    def _break_line(self, line: str) -> str:
-        """Make room for a line that does not fit; return the part that is left.
+    def _fits(self, *more: str) -> bool:
+        return utf16_length("\n".join([*self._lines, *more])) <= self._limit
 
-        Ends the piece before the line, or inside it.
-        """
-        used = utf16_length("\n".join(self._lines)) + 1 if self._lines else 0
-        begun = len(self._lines) > self._reopened
-        frame = (
-            utf16_length(self._fence_line) + 1 + utf16_length(self._closer()) + 1
-            if self._fence_line
-            else 0
-        )
-        if begun and (used > self._limit // 2 or utf16_length(line) + frame <= self._limit):
-            self._end_piece(heading_moves=True)
-            return line
-        room = self._limit - used - (utf16_length(self._closer()) + 1 if self._fence_line else 0)
-        at = _find_cut(line, room, code=bool(self._fence_line))
-        self._lines.append(line[:at] if self._fence_line else line[:at].rstrip())
-        self._end_piece()
-        return line[at:] if self._fence_line else line[at:].lstrip()
+    def _room(self) -> int:
+        """Return the units that are left for another line."""
+        return self._limit - utf16_length("\n".join([*self._lines, ""]))
 
-
-def _closes_fence(marks: str, opener: str) -> bool:
-    found = _FENCE.match(opener)
-    return found is not None and len(marks) >= len(found["marks"])
+    def _is_half_full(self) -> bool:
+        return self._room() < self._limit // 2
 
 
 def _find_cut(line: str, room: int, *, code: bool) -> int:

@@ -218,23 +218,117 @@ _MAX_RESUMES = 3
 """Consecutive connections that failed to resume a session before it is abandoned."""
 
 
-class DiscordGateway:
-    """Gateway connection of one account."""
+class DiscordAccountState:
+    """State of an account that outlives a run."""
 
     def __init__(
         self,
-        client: DiscordClient,
+        clock: Clock,
+        directory: DiscordDirectory,
+        commands: Sequence[CommandSpec],
+        cursor: str | None,
+    ) -> None:
+        self.api = DiscordRestClient()
+        self.interactions = InteractionResponder(self.api, clock, directory, commands)
+        """Commands may be answered for a quarter of an hour, across connections."""
+        self.inbox = DiscordInbox()
+        """With the events that were not emitted when a run ended."""
+        self.identified_s = -math.inf
+        """Monotonic time of the latest request for a new session."""
+        self.cursor = cursor
+        """Position up to which all events are certainly durable. None: no session has begun."""
+
+
+class DiscordSession:
+    """One run of the channel: its login, its connections, and what is new with each run."""
+
+    def __init__(
+        self,
+        name: ChannelName,
         config: DiscordConfig,
         clock: Clock,
-        session: "DiscordSession",
+        *,
+        random: Callable[[], float],
+        directory: DiscordDirectory,
+        state: DiscordAccountState,
     ) -> None:
-        self._client, self._config, self._clock, self._session = client, config, clock, session
-        self._previous = session.progress.session
+        self._name, self._config, self._clock, self._random = name, config, clock, random
+        self._directory, self._state = directory, state
+        self.api, self.interactions, self._inbox = state.api, state.interactions, state.inbox
+        self._progress = DiscordProgress(state.cursor, config.history_age)
+        self.pipeline = DiscordEventPipeline(
+            clock,
+            rooms=frozenset(config.rooms),
+            directory=directory,
+            progress=self._progress,
+            state=state,
+        )
+        self._previous = self._progress.session
         """Session of an earlier process. None: there was none, or it has been tried."""
+        self._is_replaying = False
+        """True while that one is resumed for its direct messages."""
         self._up_s: float | None = None
         """Time when the connection came up. None: it is down."""
+        self.up: bool | None = None
+        """Last reported state of the link. None: none was reported."""
 
-    async def run(self) -> NoReturn:
+    async def run(self, emit: Emit) -> None:
+        """Log in, connect and emit. Ends only by cancellation, by `Denied`, or by an error of
+        `emit`.
+        """
+        try:
+            await self._inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(emit))
+        finally:
+            self._inbox.filter_pending(lambda item: isinstance(item, RawGatewayEvent))
+
+    async def _stay_connected(self) -> None:
+        backoff = Backoff()
+        while True:
+            try:
+                reason = await self._run_logged_in()
+            except Denied as denied:
+                self._report_link(False, denied.reason)
+                raise
+            self._report_link(False, reason)
+            delay_s = backoff.next_delay_s(0.0, self._random())
+            logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
+            await self._clock.sleep(delay_s)
+
+    async def _run_logged_in(self) -> str:
+        """Log in and stay connected; return why the login failed. Raises `Denied`."""
+        try:
+            client = DiscordClient(self._config, self._handle_raw_event)
+        except ValueError as error:  # of the environment's proxy
+            raise Denied(str(error)) from None
+        registering: asyncio.Task[None] | None = None
+        try:
+            try:
+                own_id = await client.log_in(self._config.token.get_secret_value().strip())
+            except LoginFailure:
+                raise Denied(
+                    "Discord refuses the token: copy it again from the developer portal"
+                ) from None
+            except (
+                DiscordException,
+                aiohttp.ClientError,
+                OSError,
+                ValueError,
+                KeyError,
+                TypeError,
+            ) as error:
+                return f"cannot log in to Discord: {describe_failure(error)}"
+            self._directory.own_id = own_id or self._directory.own_id
+            self.api.client = client
+            application = str(client.application_id)
+            registering = asyncio.create_task(self.interactions.register_commands(application))
+            await self._reconnect(client)
+        finally:
+            self.api.client = None
+            await cancel_and_wait(*([registering] if registering else []))
+            await self.interactions.close()
+            await client.close()
+
+    async def _reconnect(self, client: DiscordClient) -> NoReturn:
         """Connect and stay connected. Ends only by cancellation or `Denied`."""
         session: ResumableSession | None = None
         backoff = Backoff()
@@ -242,13 +336,13 @@ class DiscordGateway:
             if session is None:
                 await self._wait_to_identify()
             before = session
-            session, reason = await self._connect_once(session)
+            session, reason = await self._connect_once(client, session)
             up_s = 0.0 if self._up_s is None else self._clock.monotonic() - self._up_s
             if before is not None and session is None:
                 up_s = math.inf  # opcode 9, after which Discord expects us within 1 to 5 s
             self._up_s = None
-            self._session.report_link(False, reason)
-            delay_s = backoff.reconnect_delay_s(up_s, self._session.random())
+            self._report_link(False, reason)
+            delay_s = backoff.reconnect_delay_s(up_s, self._random())
             logger.warning("%s; next attempt in %.1f s", reason, delay_s)
             await self._clock.sleep(delay_s)
 
@@ -256,7 +350,7 @@ class DiscordGateway:
         """Wait until Discord takes a new session. Raises `Denied`."""
         while True:
             try:
-                answer = await self._session.api.call("GET", "/gateway/bot", again=False)
+                answer = await self.api.call("GET", "/gateway/bot", again=False)
             except Denied:
                 raise
             except SendError as error:
@@ -269,11 +363,11 @@ class DiscordGateway:
             wait_s = max(60.0, (get_number(limit, "reset_after") or 0.0) / 1000)
             logger.warning("the budget of new sessions is used up; the next one in %.0f s", wait_s)
             await self._clock.sleep(wait_s)
-        next_s = self._session.state.identified_s + _IDENTIFY_INTERVAL_S
+        next_s = self._state.identified_s + _IDENTIFY_INTERVAL_S
         if (wait_s := next_s - self._clock.monotonic()) > 0:
             await self._clock.sleep(wait_s)
 
-    async def _take_missed_directs(self) -> None:
+    async def _take_missed_directs(self, client: DiscordClient) -> None:
         """Resume the session before a new one, to receive the direct messages that were not durable
         when it ended.
 
@@ -287,10 +381,10 @@ class DiscordGateway:
             self._report_lost_directs()
             return
         opened: list[GatewaySocket] = []
-        _OPENING.set((self._client, opened))
-        self._session.is_replaying = True
+        _OPENING.set((client, opened))
+        self._is_replaying = True
         try:
-            await with_timeout(self._clock, CONNECT_TIMEOUT_S, self._replay(previous))
+            await with_timeout(self._clock, CONNECT_TIMEOUT_S, self._replay(client, previous))
         except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
             is_gone = isinstance(error, ReconnectWebSocket) and not error.resume
             is_gone = is_gone or any(one.socket.close_code in _NOT_RESUMABLE for one in opened)
@@ -303,48 +397,48 @@ class DiscordGateway:
                 raise
             self._report_lost_directs()
         finally:
-            self._session.is_replaying = False
+            self._is_replaying = False
             for socket in opened:
                 await socket.close(4000)
         self._previous = None
 
     def _report_lost_directs(self) -> None:
-        if self._session.progress.lose_directs():
+        if self._progress.lose_directs():
             logger.warning(
                 "Discord does not give back the session before this one; what was written "
                 "meanwhile in direct chats that are new to me is read when its author writes again"
             )
 
-    async def _replay(self, session: ResumableSession) -> None:
-        socket = await open_socket(self._client, self._config.gateway_url, session)
+    async def _replay(self, client: DiscordClient, session: ResumableSession) -> None:
+        socket = await open_socket(client, self._config.gateway_url, session)
         await socket.read_replay()
 
     async def _connect_once(
-        self, session: ResumableSession | None
+        self, client: DiscordClient, session: ResumableSession | None
     ) -> tuple[ResumableSession | None, str]:
         """Run one connection; return the session to resume, and why it ended."""
         socket: GatewaySocket | None = None
         opened: list[GatewaySocket] = []
-        _OPENING.set((self._client, opened))
+        _OPENING.set((client, opened))
         code = 4000 if session else 1000  # cancelled before it is up: end a new session
         try:
-            greeting = open_socket(self._client, self._config.gateway_url, session)
+            greeting = open_socket(client, self._config.gateway_url, session)
             try:
                 greeted = await with_timeout(self._clock, CONNECT_TIMEOUT_S, greeting)
             finally:
                 if session is None:
-                    self._session.state.identified_s = self._clock.monotonic()
+                    self._state.identified_s = self._clock.monotonic()
             if session is None:
-                await self._take_missed_directs()
+                await self._take_missed_directs(client)
             socket = greeted
             if socket.ready is not None:
-                self._client.on_event("READY", *socket.ready)
+                client.on_event("READY", *socket.ready)
             self._up_s = self._clock.monotonic()
-            self._session.report_link(True, "connected to Discord")
+            self._report_link(True, "connected to Discord")
             code = 4000  # the next process may receive what this one misses
             while True:
-                if self._session.inbox.is_full:
-                    await self._session.inbox.wait_for_room()
+                if self._inbox.is_full:
+                    await self._inbox.wait_for_room()
                 await socket.poll_event()
         except (ReconnectWebSocket, DiscordException, OSError, aiohttp.ClientError) as error:
             code = 4000
@@ -415,129 +509,22 @@ class DiscordGateway:
             else None
         )
 
-
-class DiscordAccountState:
-    """State of an account that outlives a run."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        directory: DiscordDirectory,
-        commands: Sequence[CommandSpec],
-        cursor: str | None,
-    ) -> None:
-        self.api = DiscordRestClient()
-        self.interactions = InteractionResponder(self.api, clock, directory, commands)
-        """Commands may be answered for a quarter of an hour, across connections."""
-        self.inbox = DiscordInbox()
-        """With the events that were not emitted when a run ended."""
-        self.identified_s = -math.inf
-        """Monotonic time of the latest request for a new session."""
-        self.cursor = cursor
-        """Position up to which all events are certainly durable. None: no session has begun."""
-
-
-class DiscordSession:
-    """Objects of one run of the channel."""
-
-    def __init__(
-        self,
-        name: ChannelName,
-        config: DiscordConfig,
-        clock: Clock,
-        *,
-        random: Callable[[], float],
-        directory: DiscordDirectory,
-        state: DiscordAccountState,
-    ) -> None:
-        self._name, self._config, self._clock, self.random = name, config, clock, random
-        self._directory, self.state = directory, state
-        self.api, self.interactions, self.inbox = state.api, state.interactions, state.inbox
-        self.progress = DiscordProgress(state.cursor, config.history_age)
-        self.pipeline = DiscordEventPipeline(
-            clock,
-            rooms=frozenset(config.rooms),
-            directory=directory,
-            progress=self.progress,
-            state=state,
-        )
-        self.is_replaying = False
-        """True while an earlier process's session is resumed for its direct messages."""
-        self.up: bool | None = None
-        """Last reported state of the link. None: none was reported."""
-
-    async def run(self, emit: Emit) -> None:
-        """Log in, connect and emit. Ends only by cancellation, by `Denied`, or by an error of
-        `emit`.
-        """
-        try:
-            await self.inbox.run_producer_consumer(self._stay_connected(), self.pipeline.run(emit))
-        finally:
-            self.inbox.filter_pending(lambda item: isinstance(item, RawGatewayEvent))
-
-    async def _stay_connected(self) -> None:
-        backoff = Backoff()
-        while True:
-            try:
-                reason = await self._run_logged_in()
-            except Denied as denied:
-                self.report_link(False, denied.reason)
-                raise
-            self.report_link(False, reason)
-            delay_s = backoff.next_delay_s(0.0, self.random())
-            logger.warning("%s: %s; next attempt in %.1f s", self._name, reason, delay_s)
-            await self._clock.sleep(delay_s)
-
-    async def _run_logged_in(self) -> str:
-        """Log in and stay connected; return why the login failed. Raises `Denied`."""
-        try:
-            client = DiscordClient(self._config, self.handle_raw_event)
-        except ValueError as error:  # of the environment's proxy
-            raise Denied(str(error)) from None
-        registering: asyncio.Task[None] | None = None
-        try:
-            try:
-                own_id = await client.log_in(self._config.token.get_secret_value().strip())
-            except LoginFailure:
-                raise Denied(
-                    "Discord refuses the token: copy it again from the developer portal"
-                ) from None
-            except (
-                DiscordException,
-                aiohttp.ClientError,
-                OSError,
-                ValueError,
-                KeyError,
-                TypeError,
-            ) as error:
-                return f"cannot log in to Discord: {describe_failure(error)}"
-            self._directory.own_id = own_id or self._directory.own_id
-            self.api.client = client
-            application = str(client.application_id)
-            registering = asyncio.create_task(self.interactions.register_commands(application))
-            await DiscordGateway(client, self._config, self._clock, self).run()
-        finally:
-            self.api.client = None
-            await cancel_and_wait(*([registering] if registering else []))
-            await self.interactions.close()
-            await client.close()
-
-    def handle_raw_event(self, event: str, data: object, seq: int) -> None:
+    def _handle_raw_event(self, event: str, data: object, seq: int) -> None:
         """Queue an event of the gateway. Never waits, never raises."""
-        if self.is_replaying:
+        if self._is_replaying:
             # The rest of what was missed is in the histories.
             if not event.startswith("MESSAGE_") or get_snowflake(data, "guild_id"):
                 return
         elif event == "INTERACTION_CREATE":
             data = self.interactions.handle_interaction(data)
-        self.inbox.put(RawGatewayEvent(event, data, seq))
+        self._inbox.put(RawGatewayEvent(event, data, seq))
 
-    def report_link(self, up: bool, reason: str) -> None:
+    def _report_link(self, up: bool, reason: str) -> None:
         """Emit the state of the link, if it has changed."""
         if self.up is not up:
             self.up = up
             now = self._clock.now()
-            self.inbox.put(
+            self._inbox.put(
                 ConnectionChanged(
                     id=EventId(new_id(now)), channel=self._name, up=up, reason=reason, sent=now
                 )

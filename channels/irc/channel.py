@@ -224,9 +224,8 @@ class IrcChannel:
 
     async def join(self, at: Address) -> None:
         session = self._require_room(at)
-        entering = session.membership.join(at.room)
         try:
-            await with_timeout(session.clock, 30.0, entering)
+            await with_timeout(session.clock, 30.0, session.membership.join(at.room))
         except TimeoutError:
             raise Uncertain("the server did not answer our JOIN") from None
 
@@ -307,7 +306,7 @@ class IrcChannel:
         session, target = self._require_target(replace(at, thread=None))
         state, folded = session.state, session.state.isupport.fold(target)
         if not state.isupport.is_room(target):
-            account = at.room.partition(f"!{ACCOUNT_PREFIX}")[2] or state.accounts.get(folded)
+            account = at.room.partition(f"!{ACCOUNT_PREFIX}")[2] or state.account_of(folded)
             return RoomMembers(members=(_member_sender(at.room, target, account),), total=2)
         if folded not in state.rooms:
             raise Rejected(f"we are not in {target}")
@@ -315,7 +314,7 @@ class IrcChannel:
         found = []
         for nick in sorted(nicks - {state.me})[: max(0, most)]:
             mask = state.mask(nick)
-            found.append(_member_sender(mask, mask.partition("!")[0], state.accounts.get(nick)))
+            found.append(_member_sender(mask, mask.partition("!")[0], state.account_of(nick)))
         note = (
             ""
             if all(member.account for member in found)
@@ -453,5 +452,8 @@ def _room_names(room: RoomId, thread: str | None, server: str | None, me: str) -
 
 def _member_sender(mask: str, nick: str, account: str | None) -> Sender:
     return Sender(
-        id=build_sender_id(mask, account), name=nick, account=account, verified=bool(account)
+        id=build_sender_id(mask, account),
+        name=nick,
+        account=account or None,
+        verified=bool(account),
     )

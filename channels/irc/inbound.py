@@ -317,7 +317,7 @@ def _read_sender(
     if tag := next(iter(_RELAY_TAGS.intersection(line.tags)), None):
         # The server identifies the bridge at most; the nick is unverified.
         return Sender(id=SenderId(f"relay:{line.tags[tag]}:{nick}"), name=nick, is_bot=is_bot)
-    account = told.account if is_present else None
+    account: str | None = told.account if is_present else None
     if "account-tag" in caps:  # so no tag means no account
         tagged = line.tags.get("account")
         account = None if tagged in {"*", "0"} else tagged

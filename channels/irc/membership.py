@@ -3,12 +3,12 @@
 Synchronous; follows the changes of the connection's state.
 """
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from channels.base import Rejected, SendError, Unreachable
+from channels.aio import RoomSignals
+from channels.base import Rejected, Unreachable
 from channels.irc.config import IrcConfig
 from channels.irc.history import LastingState
 from channels.irc.outgoing import IrcOutgoing
@@ -77,14 +77,13 @@ class IrcMembership:
         self._requested: set[str] = set()
         """Rooms whose JOIN is not answered yet."""
         self._refusals: dict[str, str] = {}
-        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._answers = RoomSignals()
+        """Notified with a room of `_requested` when it leaves that."""
         self.unconfigured_rooms: set[str] = set()
         """Rooms that we were put into against the configuration, and have left. A bouncer is there
         for its other clients, too, so behind one they are only ignored."""
         self._leaving: set[str] = set()
-        self._is_opened = False
-        self.initial_joins_done = asyncio.Event()
-        """Every room of the start is entered or refused."""
+        self._is_lost = False
         self._joined_s = self._asked_nick_s = clock.monotonic()
         """Times of the last attempt to enter the rooms that we are not in, and to get our nick."""
         self._is_nick_forced = False
@@ -102,11 +101,11 @@ class IrcMembership:
             return "it was thrown out or left, and goes back when an admin has it join"
         return self._refusals.get(folded, "")
 
-    def join_configured(self) -> None:
+    async def join_configured(self) -> None:
+        """Request the configured rooms; return once each is entered or refused."""
         self.join_missing()
-        self._is_opened = True
-        if not self._requested:
-            self.initial_joins_done.set()
+        while self._requested:
+            await self._answers.wait(next(iter(self._requested)))
 
     def join_missing(self) -> None:
         """Request the configured rooms that we are not in, except barred ones."""
@@ -126,26 +125,20 @@ class IrcMembership:
         """Leave rooms that are no longer configured; join those that are new, or that have a new
         key.
         """
-        before, rooms = (
-            {self._fold(room): room for room in source.rooms} for source in (self.config, config)
-        )
-        known = self.config.keys
+        before = {self._fold(room): room for room in self.config.rooms}
+        rooms = {self._fold(room): room for room in config.rooms}
+        known, barred = self.config.keys, self._lasting.barred_rooms
         rekeyed = {self._fold(room) for room, key in config.keys.items() if key != known.get(room)}
         self.config = config
-        for folded in [folded for folded in before if folded not in rooms]:
-            if folded in self._requested or self.is_in_room(folded):
-                self._requested.discard(folded)
+        for folded in before.keys() - rooms.keys():
+            if self._settle_joins({folded}) or self.is_in_room(folded):
                 self._leaving.add(folded)
                 self._outgoing.queue_lines([format_line("PART", before[folded])])
-        new = [folded for folded in rooms if folded not in before]
-        self._lasting.barred_rooms.difference_update(new)
-        self.unconfigured_rooms.difference_update(new)
-        again = [
-            folded
-            for folded in rooms
-            if folded in rekeyed - self._lasting.barred_rooms and folded not in new
-        ]
-        self._send_joins([rooms[folded] for folded in [*new, *again]])
+        new = rooms.keys() - before.keys()
+        barred -= new
+        self.unconfigured_rooms -= new
+        wanted = new | (rekeyed - barred)
+        self._send_joins(room for folded, room in rooms.items() if folded in wanted)
 
     def _send_joins(self, rooms: Iterable[str]) -> None:
         """Request rooms.
@@ -164,18 +157,19 @@ class IrcMembership:
         )
         self._requested |= wanted.keys()
 
-    def join(self, room: str) -> asyncio.Future[None]:
-        """Request a room on command; the future is done once we are in. It raises SendError."""
+    async def join(self, room: str) -> None:
+        """Request a room on command; return once we are in. Raises SendError."""
         folded = self._fold(room)
-        entering: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lasting.barred_rooms.discard(folded)
         self.unconfigured_rooms.discard(folded)
         if self.is_in_room(room):
-            entering.set_result(None)
-            return entering
+            return
         self._send_joins([room])
-        self._waiters.setdefault(folded, []).append(entering)
-        return entering
+        await self._answers.wait(folded)
+        if self._is_lost:
+            raise Unreachable("the connection is lost")
+        if not self.is_in_room(room):
+            raise Rejected(self.join_refusal(room))
 
     def begin_leave(self, room: str) -> None:
         """Mark a room that we are about to leave on command, so that it is not rejoined.
@@ -211,19 +205,17 @@ class IrcMembership:
         elif line.command in {"NICK", "QUIT"}:
             self._follow_nick(told)
 
-    def _settle_joins(self, rooms: set[str], refusal: str = "") -> list[str]:
+    def _settle_joins(self, rooms: set[str]) -> set[str]:
         """End the requests for these rooms; return those that were requested."""
-        settled = sorted(self._requested & rooms)
-        self._requested.difference_update(settled)
+        settled = self._requested & rooms
+        self._requested -= settled
         for room in settled:
-            _settle(self._waiters.pop(room, ()), Rejected(refusal) if refusal else None)
-        if self._is_opened and not self._requested:
-            self.initial_joins_done.set()
+            self._answers.notify(room)
         return settled
 
     def handle_refusal(self, line: IrcLine) -> None:
         refusal = refusal_reason(line)
-        for room in self._settle_joins({self._fold(param) for param in line.params[1:]}, refusal):
+        for room in self._settle_joins(set(map(self._fold, line.params[1:]))):
             remedy = (
                 self._bad_key_remedy(room)
                 if line.command == "475"
@@ -299,15 +291,5 @@ class IrcMembership:
 
     def close(self) -> None:
         """Fail all pending joins: the connection is lost."""
-        for waiters in self._waiters.values():
-            _settle(waiters, Unreachable("the connection is lost"))
-        self._waiters.clear()
-
-
-def _settle(waiters: Iterable[asyncio.Future[None]], error: SendError | None) -> None:
-    """Give those who wait the result. None: we are in the room."""
-    for waiter in waiters:
-        if not waiter.done() and error is not None:
-            waiter.set_exception(error)
-        elif not waiter.done():
-            waiter.set_result(None)
+        self._is_lost = True
+        self._settle_joins(self._requested)

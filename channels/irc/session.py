@@ -298,9 +298,8 @@ class IrcSession:
             self.outgoing.queue_lines([format_line("MODE", self.state.nick, f"+{bot_mode}")])
         self.outgoing.queue_lines(self._connect_lines())
         self._emitter.hold_rooms(self._config.rooms)
-        self.membership.join_configured()
         try:
-            await with_timeout(self.clock, 10.0, self.membership.initial_joins_done.wait())
+            await with_timeout(self.clock, 10.0, self.membership.join_configured())
         except TimeoutError:
             logger.warning("%s: some rooms did not answer our JOIN", self._name)
         return True

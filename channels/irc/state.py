@@ -78,6 +78,18 @@ class NickOwner:
     """Time until which the answer counts; 0: it is not complete yet."""
 
 
+@dataclass(slots=True)
+class Person:
+    """Somebody in a room of ours, as far as the server has told."""
+
+    mask: str
+    """`nick!user@host`, or the nick where no more is known."""
+    account: str = ""
+    """Services account. Empty: none, or unknown."""
+    past_hosts: tuple[str, ...] = ()
+    """Earlier `user@host`, which we saw change."""
+
+
 class Changes(NamedTuple):
     """A line, and what it changed."""
 
@@ -87,7 +99,7 @@ class Changes(NamedTuple):
     target: str = ""
     """The first parameter, folded."""
     is_mine: bool = False
-    account: str | None = None
+    account: str = ""
     """The sender's services account before the line (after a JOIN), as far as known."""
     rooms: Mapping[str, frozenset[str]] = MappingProxyType({})
     """Rooms of ours in which the sender was before the line (after a JOIN), with the letters of the
@@ -118,12 +130,8 @@ class IrcState:
         self.is_bouncer = False
         self.rooms: dict[str, dict[str, frozenset[str]]] = {}
         """Room of ours -> nick -> letters of the modes that are ranks."""
-        self.accounts: dict[str, str] = {}
-        """Nick -> services account, of people whom we see."""
-        self._masks: dict[str, str] = {}
-        """Nick -> `nick!user@host`, or the nick where no more is known."""
-        self._past_hosts: dict[str, tuple[str, ...]] = {}
-        """Nick -> earlier `user@host` of people whom we saw change it."""
+        self.people: dict[str, Person] = {}
+        """Nick -> who has it, for everybody in `rooms`."""
         self.room_modes: dict[str, set[str]] = {}
         """Room -> letters of its modes. Rooms with unknown modes are left out."""
         self.unknown_modes: dict[str, None] = {}
@@ -147,21 +155,21 @@ class IrcState:
 
     def mask(self, nick: str) -> str:
         """Return the mask of a folded nick, in its own spelling."""
-        return str(self._masks.get(nick, nick))
+        return self.people[nick].mask if nick in self.people else nick
+
+    def account_of(self, nick: str) -> str:
+        """Return the services account of a visible person; empty: none, or unknown."""
+        return self.people[nick].account if nick in self.people else ""
 
     def hosts(self, nick: str) -> tuple[str, ...]:
         """Return the `user@host` of a visible person, and the earlier ones; empty: unknown."""
         userhost = self.mask(nick).partition("!")[2]
-        return (userhost, *self._past_hosts.get(nick, ())) if "@" in userhost else ()
-
-    def is_visible(self, nick: str) -> bool:
-        """Return whether a folded nick is in a room of ours."""
-        return any(nick in nicks for nicks in self.rooms.values())
+        return (userhost, *self.people[nick].past_hosts) if "@" in userhost else ()
 
     def nicks_of(self, services_account: str) -> list[str]:
         """Return the folded nicks of visible people who are logged in to this account."""
         wanted = fold_account(services_account)
-        return [nick for nick, account in self.accounts.items() if fold_account(account) == wanted]
+        return [nick for nick, one in self.people.items() if fold_account(one.account) == wanted]
 
     def mark_absent(self, nick: str, now_s: float) -> None:
         """Record that the server does not say who has this folded nick."""
@@ -195,7 +203,7 @@ class IrcState:
         self._learn_mask(line, nick)
         if line.command == "JOIN":
             self._join(line, nick, target)
-        account = self.accounts.get(nick)
+        account = self.account_of(nick)
         rooms = {room: nicks[nick] for room, nicks in self.rooms.items() if nick in nicks}
         left = whois = ""
         is_netsplit = batch is not None and batch.kind in {"netsplit", "netjoin"}
@@ -228,9 +236,9 @@ class IrcState:
                 self._set_account(nick, line.param(0))
             case "CHGHOST":
                 self.whois.pop(nick, None)
-                if self.is_visible(nick):
-                    self._past_hosts[nick] = self.hosts(nick)[:10]
-                    self._masks[nick] = f"{line.source.nick}!{line.param(0)}@{line.param(1)}"
+                if person := self.people.get(nick):
+                    person.past_hosts = self.hosts(nick)[:10]
+                    person.mask = f"{line.source.nick}!{line.param(0)}@{line.param(1)}"
             case numeric if numeric.isdecimal():
                 whois = self._apply_reply(line, now_s)
         entered = target if is_mine and line.command == "JOIN" else ""
@@ -242,8 +250,8 @@ class IrcState:
         if is_from_bip(line):
             # Somebody on the network may have that host, but neither of these nicks.
             self.is_bouncer = self.is_bouncer or nick in {self.me, BIP_NICK}
-        elif nick in self._masks and "@" not in self._masks[nick] and line.source.host:
-            self._masks[nick] = line.source
+        elif line.source.host and (person := self.people.get(nick)) and "@" not in person.mask:
+            person.mask = line.source
 
     def _apply_batch(self, line: IrcLine) -> Changes | None:
         sign, name, kind = line.param(0)[:1], line.param(0)[1:], line.param(1).lower()
@@ -296,6 +304,7 @@ class IrcState:
     def _join(self, line: IrcLine, nick: str, room: str) -> None:
         self.whois.pop(nick, None)
         if nick == self.me and (room in self.rooms or len(self.rooms) < _MAX_ROOMS):
+            self._forget_unseen(self.rooms.pop(room, {}))
             self.rooms[room] = {}
             self.room_modes.pop(room, None)
             self.unknown_modes[room] = None
@@ -323,15 +332,13 @@ class IrcState:
 
     def _rename(self, line: IrcLine, old: str, new: str) -> None:
         self._gone.pop(old, None)
-        spelled, account = line.param(0), self.accounts.pop(old, "")
-        if past := self._past_hosts.pop(old, ()):
-            self._past_hosts[new] = past
-        if self._masks.pop(old, None) is not None:
-            self._masks[new] = spelled + line.source[len(line.source.nick) :]
+        spelled, account, past = line.param(0), self.account_of(old), tuple[str, ...]()
+        if person := self.people.pop(old, None):
+            person.mask = spelled + line.source[len(line.source.nick) :]
+            self.people[new], past = person, person.past_hosts
         for nicks in self.rooms.values():
             if old in nicks:
                 nicks[new] = nicks.pop(old)
-        self._set_account(new, account)
         self.whois.pop(old, None)
         self.whois.pop(new, None)
         if line.source.user:
@@ -354,8 +361,8 @@ class IrcState:
         nicks = self.rooms.get(room)
         if nicks is not None and (nick in nicks or len(nicks) < _MAX_PEOPLE):
             nicks[nick] = modes
-            if "@" in mask or nick not in self._masks:
-                self._masks[nick] = mask
+            person = self.people.setdefault(nick, Person(mask))
+            person.mask = mask if "@" in mask else person.mask
 
     def _add_names(self, room: str, names: Iterable[str]) -> None:
         """Add people as the server lists them: signs of their ranks (all or the highest), then the
@@ -407,16 +414,13 @@ class IrcState:
             self.room_modes[room] = set(letters)
 
     def _set_account(self, nick: str, account: str) -> None:
-        self.accounts.pop(nick, None)
-        if account not in {"", "*", "0"} and self.is_visible(nick):
-            self.accounts[nick] = account
+        if person := self.people.get(nick):
+            person.account = "" if account in {"*", "0"} else account
 
     def _forget_unseen(self, nicks: Iterable[str]) -> None:
         for nick in nicks:
-            if not self.is_visible(nick):
-                self.accounts.pop(nick, None)
-                self._masks.pop(nick, None)
-                self._past_hosts.pop(nick, None)
+            if not any(nick in nicks for nicks in self.rooms.values()):
+                self.people.pop(nick, None)
 
 
 _MAX_MONITORED: Final = 30
@@ -492,8 +496,8 @@ def _identity_state(
     state: IrcState, name: str, account: str, userhost: str, now_s: float
 ) -> IdentityState:
     nick = state.isupport.fold(name)
-    if state.is_visible(nick):
-        current_account = state.accounts.get(nick)
+    if nick in state.people:
+        current_account = state.account_of(nick)
         if account and current_account and "account-notify" in state.caps:
             return "known" if fold_account(current_account) == account else "other"
         if userhost and (hosts := state.hosts(nick)):

@@ -157,7 +157,7 @@ async def test_own_words_old_ones_and_playback_are_told_apart() -> None:
         ]
         session = run.channel._session
         assert session is not None
-        assert not session.state.is_visible("zoe")
+        assert "zoe" not in session.state.people
         await _ended(run)
 
 
