@@ -500,7 +500,10 @@ class UsageLimiter:
         post = None if message is None else self._build_notice(message, hit)
         if post is None and _daily_key(hit, _day(self._clock.now())) in self._reported:
             return None, None
-        fact = LimitReached(limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule)
+        name = message.sender.name if message and hit.scope == "sender" else ""
+        fact = LimitReached(
+            limit=hit.limit, whose=hit.scope, subject=hit.subject, rule=hit.rule, name=name
+        )
         return post, fact
 
     def _build_notice(self, message: Message, hit: LimitHit) -> Post | None:

@@ -674,6 +674,8 @@ class LimitReached:
     subject: str
     """The person, the conversation or the agent."""
     rule: str
+    name: str = ""
+    """What the person calls themselves. Untrusted."""
     kind: Literal["limited"] = "limited"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from gateway.access.texts import format_person
 from gateway.core.events import Address, ConversationId
 from gateway.core.facts import LimitReached
 from gateway.core.i18n import N_, _
@@ -55,5 +56,5 @@ class Budgets(Plugin):
 
 def _render(fact: LimitReached, place: ConversationId, _to: Address | None) -> str:
     """Return the notice in Markdown. Names of people and places are untrusted: shown as code."""
-    subject, where = inline_code(fact.subject, SUBJECT_CHARS), inline_code(place, SUBJECT_CHARS)
+    subject, where = format_person(fact.subject, fact.name), inline_code(place, SUBJECT_CHARS)
     return _(_REPORTS[fact.whose]).format(subject=subject, rule=fact.rule, room=where)

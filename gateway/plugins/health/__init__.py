@@ -55,12 +55,16 @@ FAILURE_REMEDIES: Final[Mapping[str, str]] = {
         "Add credit at the provider, or add a model of another provider to its `fallbacks`."
     ),
     "tools": N_(
-        "A model that follows instructions better, or a higher `tools.max_rounds`, may help."
+        "Its model called tools again and again. A model that follows instructions better, or a "
+        "higher `tools.max_rounds`, may help."
     ),
     "nothing": N_(
         "Its answers were empty. If that happens again, choose another model in `llm.models`."
     ),
-    "cut": N_("Raise `max_output_tokens` of this model in `llm.models`, or lower its `effort`."),
+    "cut": N_(
+        "It was cut off. Raise `max_output_tokens` of its model in `llm.models`, or lower its "
+        "`effort`."
+    ),
     "too_long": N_(
         "If the message was not long, correct `context_tokens` in `llm.models`, or turn off tools "
         "that you do not need."
@@ -261,9 +265,9 @@ class Health(Plugin):
                 self._notices.tell(f"{what}:{turn.failure}", notice, "begins")
             return
         if remedy:
-            told = N_("{agent} gave no answer in {room}: {reason}. {remedy}")
+            told = N_("{agent} gave no answer in {room}. {remedy}")
             if turn.outcome != "failed":
-                told = N_("{agent} gave half an answer in {room}: {reason}. {remedy}")
+                told = N_("{agent} gave half an answer in {room}. {remedy}")
             key = f"turn:{turn.agent}:{turn.failure}"
             if tells:
                 self._notices.tell(key, partial(_render_failure, told, turn, where, fallbacks))

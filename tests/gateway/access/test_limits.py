@@ -69,6 +69,7 @@ async def test_what_comes_too_fast_is_context_and_told_once(house: House) -> Non
     assert post.text.startswith("You write faster than I can answer.")
     (limited,) = await house.limited()
     assert (limited.limit, limited.whose, limited.subject) == ("rate", "sender", "irc.test:ann")
+    assert limited.name == third.sender.name
     house.clock.advance(10.0)
     assert await house.answered(said(), said()) == 1
     assert await house.answered(said("bob")) == 1

@@ -283,7 +283,7 @@ async def test_the_buttons_of_a_notice_go_once_it_is_decided(tmp_path: Path) -> 
 
 async def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_path: Path) -> None:
     fact, clock = (
-        LimitReached(limit="rate", whose="room", subject="irc.test:#a", rule="access.rates.room"),
+        LimitReached(limit="cost", whose="sender", subject="tg:7", rule="$1 a day", name="Oma"),
         ManualClock(NOON),
     )
     for __ in range(2):
@@ -295,7 +295,7 @@ async def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_pat
             await until(told.all_said)
             await told.tell("after", "after it")
             assert [text.partition(" has")[0] for _, text in await told.all_said()] == [
-                "The room `irc.test:#a`",
+                "`tg:7` (`Oma`)",
                 "after it",
             ]
 
