@@ -23,8 +23,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -45,7 +44,7 @@ from gateway.core.events import (
     Post,
     PostButton,
     PostKey,
-    SenderId,
+    Sender,
     TaskFinished,
     Time,
 )
@@ -118,7 +117,6 @@ _MARKUP: Final = re.compile(r"[^\w ,;:'.-]|(?<![^\W_])_|_(?![^\W_])")
 """Characters that could be markup in a sentence with names: all but letters, and underscores within
 names."""
 
-_NO_SEQ: Final = Seq(0)
 MAX_PENDING_PER_CONVERSATION: Final = 5
 """Limit of open approvals in one conversation: more would be approved without being read."""
 MAX_TURNS_SEARCHED: Final = 50
@@ -186,7 +184,9 @@ class ApprovalEnded(PluginFact):
     tool: str
     verdict: ApprovalVerdict
     by: str
-    """The person who decided, for people. Empty: nobody."""
+    """Id of the person who decided. Empty: nobody."""
+    name: str = ""
+    """Display name of that person. Untrusted."""
     kind: Literal["approval_ended"] = "approval_ended"
 
     def describe(self) -> str:
@@ -209,52 +209,55 @@ _CallKey = tuple[TurnId, str, str]
 """Turn, tool and arguments of a call: two calls with equal keys are the same."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Waiting:
-    """A call of this process that waits for an approval."""
+    """A call of this process that waits for an approval, or is carried out after one."""
 
     asked: ApprovalRequested
     """Its request; without an id until that is durable."""
     at: Address
     """Place of the call."""
-    seq: Seq = _NO_SEQ
-    """Position of the request in the log."""
-    deadline_s: float = 0.0
-    """Deadline on the clock's `monotonic`, in seconds."""
     waiters: int = 0
     """Number of callers in the turn that wait for it."""
     is_detached: bool = False
     """True once the turn has gone on without it, unless that was stopped then."""
     spoken_to: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once somebody speaks to the agent in the place of the call."""
-    claimed: bool = False
-    """True while a verdict is being written."""
-    undelivered: bool = False
-    """True if the notice was not shown whole."""
-    verdict: ApprovalVerdict | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set at each change of these fields."""
+    deciding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a verdict is being written."""
+    over: asyncio.Future[ApprovalVerdict | None] = field(default_factory=asyncio.Future)
+    """Done with the verdict in the log, or with None once nobody needs one any more."""
+    request: RequestLabel | None = None
+    """Of the call that is carried out without its turn. None: not yet, or it is not."""
+    task: asyncio.Task[ApprovalVerdict] = field(init=False)
+    """Ends with the verdict, and with what follows from that if no turn waits."""
+
+    @property
+    def key(self) -> _CallKey:
+        return self.asked.turn, self.asked.tool, self.asked.arguments
+
+    def end(self, verdict: ApprovalVerdict | None) -> None:
+        """Set the verdict, if it waits for one."""
+        if not self.over.done():
+            self.over.set_result(verdict)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Take the verdict, from whichever process; end if the notice was not shown whole."""
-        place = self.at.conversation
+        """Take the verdict, from whichever process. Nobody needs one once its turn was stopped, or
+        if the notice was not shown whole.
+        """
         for entry in entries:
-            fact = entry.fact
-            if isinstance(fact, ApprovalEnded) and fact.approval == self.asked.approval:
-                self.verdict = fact.verdict
-            elif isinstance(fact, Judgement):
-                if (fact.urgency, fact.fate) == (URGENT, "due") and entry.conversation == place:
-                    self.spoken_to.set()
-            elif isinstance(fact, TurnRecord):
-                if fact.turn == self.asked.turn and _is_stopped(fact):
+            match entry.fact:
+                case ApprovalEnded(approval=self.asked.approval, verdict=verdict):
+                    self.end(verdict)
+                case Judgement(urgency=urgency, fate="due") if urgency == URGENT:
+                    if entry.conversation == self.at.conversation:
+                        self.spoken_to.set()
+                case TurnRecord() as turn if turn.turn == self.asked.turn and _is_stopped(turn):
                     self.is_detached = False
-            elif (
-                isinstance(fact, DeliveryReport)
-                and fact.state != "sent"
-                and fact.post == _notice_key(self.asked)
-            ):
-                self.undelivered = True
-        self.changed.set()
+                    self.end(None)
+                case DeliveryReport() as report if report.post == _notice_key(self.asked):
+                    if report.state != "sent":
+                        self.end(None)
 
 
 @frozen
@@ -262,7 +265,7 @@ class Approver:
     """Person who decides about an approval, and where they wrote."""
 
     at: Address
-    sender: SenderId
+    sender: Sender
     role: Role
     """Role from the access check: admins and owners are verified by the platform."""
     is_direct: bool
@@ -270,9 +273,9 @@ class Approver:
     """As `gateway.core.identity.Identity.global_role`."""
 
     @property
-    def name(self) -> str:
-        """Id for people and for the log."""
-        return f"{self.at.channel}:{self.sender}"
+    def person(self) -> str:
+        """Their id, for the log."""
+        return f"{self.at.channel}:{self.sender.id}"
 
 
 class Approvals(Plugin):
@@ -293,10 +296,8 @@ class Approvals(Plugin):
             gateway.people,
             gateway.channels,
         )
-        self._waiting: dict[_CallKey, tuple[_Waiting, asyncio.Task[ApprovalVerdict]]] = {}
+        self._waiting: list[_Waiting] = []
         self._refused_calls = LruDict[_CallKey, ApprovalVerdict](MAX_REMEMBERED_REFUSALS)
-        self._running: dict[tuple[_CallKey, str], asyncio.Task[Any]] = {}
-        """Approved calls that are carried out without their turn, with their approvals."""
         self._agents: Agents
         mcp = context.plugins.get(Mcp.name)
         self._mcp = mcp if isinstance(mcp, Mcp) else None
@@ -315,7 +316,7 @@ class Approvals(Plugin):
             "reverie_tool_approvals_waiting",
             "Calls that wait for an admin now.",
             registry=self.metrics,
-        ).set_function(lambda: len(self._waiting))
+        ).set_function(lambda: len(self._list_open()))
 
     @property
     def room(self) -> Address | None:
@@ -326,24 +327,23 @@ class Approvals(Plugin):
     def on_built(self, services: "Services") -> None:
         self._agents = services.agents
 
+    def _list_open(self) -> list[_Waiting]:
+        return [one for one in self._waiting if not one.over.done()]
+
     async def on_lease(self, lease: str) -> None:
         """Go on waiting for the detached calls, before the first turn. A request is recorded
         as dropped if its turn was stopped, or cut: that turn is taken again.
         """
-        for asked, place, seq in await self._find_undecided():
+        known = {one.asked.approval for one in self._waiting}  # if the lease comes back
+        for asked, entry in await self._find_undecided():
+            place = entry.conversation or ConversationId("")
             if lease not in (EVERYTHING, lease_of(place)):
                 continue
             turn = await self._find_turn(asked)
             if turn is None or _is_stopped(turn):
-                verdict = await self._append_end(asked, "dropped", place, seq)
-                self._verdicts.labels(self._labels.find(asked.tool), verdict).inc()
-                continue
-            key = (asked.turn, asked.tool, asked.arguments)
-            if key not in self._waiting:  # else the lease comes back
-                left_s = (asked.until - self._clock.now()).total_seconds()
-                waiting = _Waiting(asked=asked, at=Address.parse(place), seq=seq, is_detached=True)
-                waiting.deadline_s = self._clock.monotonic() + left_s
-                self._begin(waiting, key)
+                self._count(asked, await self._append_end(asked, "dropped"))
+            elif asked.approval not in known:
+                self._begin(_Waiting(asked=asked, at=Address.parse(place), is_detached=True))
         for ended in await self._store.newest_entries(MAX_CUT, kinds=["approval_ended"]):
             if ended.conversation and lease in (EVERYTHING, lease_of(ended.conversation)):
                 await self._tell_lost(ended)
@@ -352,11 +352,10 @@ class Approvals(Plugin):
         """Return once the requests of all turns are decided in the log. The next start goes on
         waiting for the detached calls, and tells of those that are under way, which end.
         """
-        running = [*self._running.values()]
-        for task in (*running, *(task for one, task in self._waiting.values() if one.is_detached)):
-            task.cancel()
-        tasks = (*running, *(task for _, task in self._waiting.values()))
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for one in self._waiting:
+            if one.is_detached:
+                one.task.cancel()
+        await asyncio.gather(*(one.task for one in self._waiting), return_exceptions=True)
 
     @hook
     async def approve(self, turn: ToolContext, call: ToolCall, decision: PermissionDecision) -> str:
@@ -364,15 +363,13 @@ class Approvals(Plugin):
         asked for once. Calls that cannot be asked for are refused at once. When cancelled, the
         request is dropped, and a later answer has no effect.
         """
-        arguments = format_arguments(call.arguments)
-        key = (turn.turn, call.name, arguments)
-        if (key, call.id) in self._running:
+        if any(one.request is turn.request for one in self._waiting):
             return ""
         asked = ApprovalRequested(
             approval="",
             agent=turn.agent,
             tool=call.name,
-            arguments=arguments,
+            arguments=format_arguments(call.arguments),
             turn=turn.turn,
             askers=turn.requesters,
             unasked_role=turn.unasked_role,
@@ -383,25 +380,22 @@ class Approvals(Plugin):
             rule=decision.rule,
             needs=decision.needs,
         )
-        waiting = _Waiting(asked=asked, at=turn.at)
-        refuse_it = partial(self._record_refusal, waiting, decision.role)
-        if why := explain_too_long(arguments):
-            await refuse_it(why)
+        new = _Waiting(asked=asked, at=turn.at)
+        if why := explain_too_long(asked.arguments):
+            await self._record_refusal(new, decision.role, why)
             return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
-        if key in self._refused_calls:
-            return self._explain(self._refused_calls[key], asked.tool)
-        detached = [
-            one for one, _ in self._waiting.values() if one.is_detached and one.at == turn.at
-        ]
-        if any((one.asked.tool, one.asked.arguments) == key[1:] for one in detached):
+        if new.key in self._refused_calls:
+            return self._explain(self._refused_calls[new.key], asked.tool)
+        detached = [one for one in self._list_open() if one.is_detached and one.at == turn.at]
+        if any(one.key[1:] == new.key[1:] for one in detached):
             return STILL_WAITS
-        if key not in self._waiting:
-            why = await self._why_nobody_is_asked(asked, turn.at)
-            if key not in self._waiting:
-                if why:
-                    return await refuse_it(why)
-                self._begin(waiting, key)
-        waiting, task = self._waiting[key]
+        why = await self._why_nobody_is_asked(new)
+        waiting = next((one for one in self._list_open() if one.key == new.key), None)
+        if waiting is None:
+            if why:
+                return await self._record_refusal(new, decision.role, why)
+            waiting = new
+            self._begin(new)
         waiting.waiters += 1
         try:
             # A message that interrupts the turn ends the call, too.
@@ -409,42 +403,48 @@ class Approvals(Plugin):
             spoken = asyncio.Event() if interrupts else waiting.spoken_to
             if all(one.asked.turn != turn.turn for one in detached):  # else it has waited before
                 with contextlib.suppress(TimeoutError):
-                    await with_timeout(self._clock, PATIENCE_S, wait_first(task, spoken.wait()))
-            if task.done():
-                return self._explain(task.result(), asked.tool)
+                    going_on = wait_first(waiting.task, spoken.wait())
+                    await with_timeout(self._clock, PATIENCE_S, going_on)
+            if waiting.task.done():
+                return self._explain(waiting.task.result(), asked.tool)
             waiting.is_detached = True
             return STILL_WAITS
         finally:
             waiting.waiters -= 1
-            waiting.changed.set()
+            if not (waiting.waiters or waiting.is_detached):
+                waiting.end(None)
 
-    async def _why_nobody_is_asked(self, asked: ApprovalRequested, at: Address) -> str:
+    async def _why_nobody_is_asked(self, new: _Waiting) -> str:
         """Return why nobody is asked about this call. Empty: somebody is."""
-        refused = self._refused_calls.items()
+        asked, refused = new.asked, self._refused_calls.items()
         if any(one[0] == asked.turn and verdict == "expired" for one, verdict in refused):
             return "nobody answered when this turn asked before"
-        why = await self._no_approver_reason(Address.parse(asked.room), asked.needs)
-        here = sum(one.at == at for one, _ in self._waiting.values())
-        if here >= MAX_PENDING_PER_CONVERSATION or len(self._waiting) >= MAX_PENDING:
-            why = why or "too many other calls wait for an approval"
-        return why
+        room, may = Address.parse(asked.room), roles_that_may_approve(asked.needs)
+        if is_inner(asked.room) or not self._channels.command_prefix(room.channel):
+            return "nobody can be asked here"
+        if not has_role_holder(self._people, room.channel, may):
+            return f"nobody at {room.channel} may approve it"
+        if await self._places.is_direct(asked.room):
+            newest = await self._places.newest_message(asked.room)
+            if newest and identify(self._people, room, newest.sender).role not in may:
+                return "nobody who may approve it is here"
+        waiting = [one.at for one in self._list_open()]
+        if len(waiting) >= MAX_PENDING or waiting.count(new.at) >= MAX_PENDING_PER_CONVERSATION:
+            return (
+                "too many other calls wait for an admin, who has to decide about them first "
+                "(approve lists them, and deny all denies them)"
+            )
+        return ""
 
-    def _begin(self, waiting: _Waiting, key: _CallKey) -> None:
-        task = asyncio.create_task(self._process_request(waiting, key))
-        self._waiting[key] = waiting, task
-
-        def log_failure(ended: asyncio.Task[ApprovalVerdict]) -> None:
-            error = None if ended.cancelled() else ended.exception()
-            if error is not None and not waiting.waiters:
-                logger.error("a call that waited for an approval: %s", error, exc_info=error)
-
-        task.add_done_callback(log_failure)
+    def _begin(self, waiting: _Waiting) -> None:
+        self._waiting.append(waiting)
+        waiting.task = asyncio.create_task(self._process_request(waiting))
 
     async def _suggest_waiting(self, typed: CommandCompletion) -> list[str]:
         who = identify(self._people, typed.at, typed.sender)
         approver = Approver(
             at=typed.at,
-            sender=typed.sender.id,
+            sender=typed.sender,
             role=who.role,
             is_direct=typed.direct,
             global_role=who.global_role,
@@ -479,9 +479,17 @@ class Approvals(Plugin):
     async def handle_deny(
         self,
         call: CommandCall,
-        id: Annotated[str, "The id in my question.", _suggest_waiting],  # noqa: A002 - people see this name
+        id: Annotated[str, "The id in my question, or all.", _suggest_waiting],  # noqa: A002 - people see this name
     ) -> CommandEffect:
-        return await self.decide(_build_approver(call), id, approved=False)
+        approver = _build_approver(call)
+        if id.strip("`").lower() != "all":
+            return await self.decide(approver, id, approved=False)
+        waiting = await self.list_waiting(approver)
+        if not waiting:
+            return refuse(_("Nothing waits for approval here."))
+        denied = [await self.decide(approver, one.approval, approved=False) for one in waiting]
+        answer = "\n".join(one.answer for one in denied)
+        return replace(sum(denied, done("")), answer=answer)
 
     @command(
         "show",
@@ -535,75 +543,87 @@ class Approvals(Plugin):
                 lines += ["", one.describe(), text]
         return "\n".join(lines)
 
-    async def _process_request(self, waiting: _Waiting, key: _CallKey) -> ApprovalVerdict:
+    async def _process_request(self, waiting: _Waiting) -> ApprovalVerdict:
         """Process a request from the notice to the verdict, and what follows if no turn waits.
 
         Cancelled only once it is detached: that its caller has gone is a verdict, too.
         """
+        asked, place = waiting.asked, waiting.at.conversation
+        try:
+            verdict = await self._wait_for_verdict(waiting)
+            if verdict != "once":
+                self._refused_calls.put(waiting.key, verdict)
+            self._count(asked, verdict)
+            is_needed = waiting.is_detached and not waiting.waiters
+            if is_needed and self._channels.cluster.takes_turns_of(place):
+                if verdict == "once":
+                    await self._carry_out(waiting)
+                else:
+                    await self._tell_end(waiting, self._explain(verdict, asked.tool))
+        except Exception:
+            logger.exception("%s: %s waited for an approval", asked.turn, asked.tool)
+            return "dropped"
+        finally:
+            self._waiting.remove(waiting)
+        return verdict
+
+    async def _wait_for_verdict(self, waiting: _Waiting) -> ApprovalVerdict:
         watched = DeliveryReport, ApprovalEnded, Judgement, TurnRecord
         unsubscribe = self._store.subscribe(waiting.on_appended, *watched)
         try:
             if not waiting.asked.approval:
-                await self._post_request(waiting)
-            verdict = await self._wait_for_verdict(waiting)
+                waiting.asked = await self._post_request(waiting)
+            left_s = (waiting.asked.until - self._clock.now()).total_seconds()
+            with contextlib.suppress(TimeoutError):
+                await with_timeout(self._clock, max(0.0, left_s), asyncio.shield(waiting.over))
+            async with waiting.deciding:  # a verdict that is being written just now counts
+                over: ApprovalVerdict = "dropped" if waiting.over.done() else "expired"
+                waiting.end(None)
+                verdict = waiting.over.result()
+            return verdict or await self._append_end(waiting.asked, over)
         finally:
             unsubscribe()
-            del self._waiting[key]
-        if verdict != "once":
-            self._refused_calls.put(key, verdict)
-        self._verdicts.labels(self._labels.find(waiting.asked.tool), verdict).inc()
-        logger.info("%s: %s: %s", waiting.asked.turn, waiting.asked.tool, verdict)
-        place = waiting.at.conversation
-        runs_detached = waiting.is_detached and not waiting.waiters
-        if runs_detached and self._channels.cluster.takes_turns_of(place):
-            if verdict == "once":
-                work = self._carry_out(waiting.asked, waiting.at)
-            else:
-                why = self._explain(verdict, waiting.asked.tool)
-                work = self._tell_end(waiting.asked, waiting.at, why)
-            task = asyncio.ensure_future(work)
-            self._running[key, waiting.asked.approval] = task
-            try:
-                await task
-            finally:
-                del self._running[key, waiting.asked.approval]
-        return verdict
+
+    def _count(self, asked: ApprovalRequested, verdict: ApprovalVerdict) -> None:
+        self._verdicts.labels(self._labels.find(asked.tool), verdict).inc()
+        logger.info("%s: %s: %s", asked.turn, asked.tool, verdict)
 
     def _explain(self, verdict: ApprovalVerdict, tool: str) -> str:
         span = format_duration(self._live.settings.tools.approvals.timeout)
         return explain_not_approved(verdict, tool, span)
 
-    async def _carry_out(self, asked: ApprovalRequested, at: Address) -> None:
+    async def _carry_out(self, waiting: _Waiting) -> None:
         """Carry out what was approved after its turn had gone on, for the people who asked for it
         and with the rights that they have now. Its result wakes the agent.
         """
-        place, request = at.conversation, RequestLabel(asked.label)
-        agent = self._agents.agent_for(place)
+        asked, at, request = waiting.asked, waiting.at, RequestLabel(waiting.asked.label)
+        place, agent = at.conversation, self._agents.agent_for(at.conversation)
         if agent.id != asked.agent:  # its tools are not those that were asked for
-            await self._tell_end(asked, at, f"Not done, because {asked.agent} is no longer here.")
+            why = f"Not done, because {asked.agent} is no longer here."
+            await self._tell_end(waiting, why)
             return
+        everything = asked.sees_everything and await self._are_owners(asked, at)
         turn = ToolContext(
             turn=asked.turn,
             agent=asked.agent,
             at=at,
-            visibility=await self._places.visibility(
-                place, everything=asked.sees_everything and await self._are_owners(asked, at)
-            ),
+            visibility=await self._places.visibility(place, everything=everything),
             autonomous=not asked.askers,
             requesters=asked.askers,
             unasked_role=asked.unasked_role,
             request=request,
         )
+        waiting.request = request
         call = ToolCall(id=asked.approval, name=asked.tool, arguments=asked.arguments)
         result = await agent.context_for(place).tools.call(call, turn)
-        text, gateway = to_single_line(result.text, MAX_TOLD_CHARS), self.context.gateway
+        text = to_single_line(result.text, MAX_TOLD_CHARS)
         if len(result.text) > MAX_TOLD_CHARS:
             # Under a turn that has no record: so it counts as text from outside.
             unknown = TurnId(f"approval-{asked.approval}")
-            kept = await keep_result(gateway, unknown, place, call, result)
+            kept = await keep_result(self.context.gateway, unknown, place, call, result)
             text = f'{text} ... fetch_evidence("{kept.handle}") gives all of it'
         outcome, ok = f"it was approved, with this result: {text}", not result.is_error
-        await self._tell_end(asked, at, outcome, ok=ok, label=request.label)
+        await self._tell_end(waiting, outcome, ok=ok, label=request.label)
 
     async def _are_owners(self, asked: ApprovalRequested, at: Address) -> bool:
         """Return whether those who asked are owners now, with the logins that they have now."""
@@ -616,16 +636,12 @@ class Approvals(Plugin):
         )
 
     async def _tell_end(
-        self,
-        asked: ApprovalRequested,
-        at: Address,
-        outcome: str,
-        *,
-        ok: bool = False,
-        label: Label | None = None,
+        self, waiting: _Waiting, outcome: str, *, ok: bool = False, label: Label | None = None
     ) -> None:
-        """Let the agent know what became of a call for which no turn waited."""
-        label = label or asked.label
+        """Let the agent know what became of a call for which no turn waited: once, the event has a
+        key of its own.
+        """
+        asked, label = waiting.asked, label or waiting.asked.label
         called = f"{asked.tool} {asked.arguments[:MAX_BRIEF_CHARS]}"
         await self.context.internal.submit(
             TaskFinished(
@@ -635,7 +651,7 @@ class Approvals(Plugin):
                 text=f"{called}: {outcome}",
                 sent=self._clock.now(),
                 agent=asked.agent,
-                at=at,
+                at=waiting.at,
                 integrity=label.integrity,
                 readers=label.readers,
                 promised=True,
@@ -647,54 +663,23 @@ class Approvals(Plugin):
         fact, place = ended.fact, ended.conversation
         assert isinstance(fact, ApprovalEnded)
         assert place is not None
-        request = await self._store.entry_by_key(f"approval:{fact.approval}")
-        if request is None or not isinstance(asked := request.fact, ApprovalRequested):
+        found = await self._find_request(fact.approval)
+        if found is None or any(one.asked.approval == fact.approval for one in self._waiting):
             return
-        key, turn = (asked.turn, asked.tool, asked.arguments), await self._find_turn(asked)
-        is_known = turn is None or _is_stopped(turn) or not _was_told_to_wait(turn, asked)
-        if is_known or (key, asked.approval) in self._running:
+        asked, _entry = found
+        turn = await self._find_turn(asked)
+        if turn is None or _is_stopped(turn) or not _was_told_to_wait(turn, asked):
             return
         outcome = (
             "it was approved, but the gateway was stopped then: look what it has done"
             if fact.verdict == "once"
             else self._explain(fact.verdict, asked.tool)
         )
-        await self._tell_end(asked, Address.parse(place), outcome)  # the event has a key of its own
+        await self._tell_end(_Waiting(asked=asked, at=Address.parse(place)), outcome)
 
     async def _find_turn(self, asked: ApprovalRequested) -> TurnRecord | None:
         entry = await self._store.entry_by_key(f"turn:{asked.turn}")
         return entry.fact if entry is not None and isinstance(entry.fact, TurnRecord) else None
-
-    async def _wait_for_verdict(self, waiting: _Waiting) -> ApprovalVerdict:
-        while waiting.verdict is None:
-            left_s = waiting.deadline_s - self._clock.monotonic()
-            is_dropped = waiting.undelivered or not (waiting.waiters or waiting.is_detached)
-            if not waiting.claimed and (is_dropped or left_s <= 0):
-                waiting.claimed = True
-                over: ApprovalVerdict = "dropped" if is_dropped else "expired"
-                place = waiting.at.conversation
-                return await self._append_end(waiting.asked, over, place, waiting.seq)
-            wait_s = left_s if left_s > 0 else 1.0  # a verdict is being written just now
-            with contextlib.suppress(TimeoutError):
-                await with_timeout(self._clock, wait_s, waiting.changed.wait())
-            waiting.changed.clear()
-        return waiting.verdict
-
-    async def _no_approver_reason(self, room: Address, required_role: str) -> str:
-        """Return the reason why nobody could ever approve it there. Empty: somebody could."""
-        channel, place, may = room.channel, room.conversation, roles_that_may_approve(required_role)
-        if is_inner(place) or not self._channels.command_prefix(channel):
-            return "nobody can be asked here"
-        if not has_role_holder(self._people, channel, may):
-            return f"nobody at {channel} may approve it"
-        newest = (
-            await self._places.newest_message(place)
-            if await self._places.is_direct(place)
-            else None
-        )
-        if newest is not None and identify(self._people, room, newest.sender).role not in may:
-            return "nobody who may approve it is here"
-        return ""
 
     async def _record_refusal(self, waiting: _Waiting, role: str, why: str) -> str:
         asked, rule = waiting.asked, f"{waiting.asked.rule}, and {why}"
@@ -712,8 +697,8 @@ class Approvals(Plugin):
         )
         return f"Refused: {rule}. Nothing was done; do not try it again."
 
-    async def _post_request(self, waiting: _Waiting) -> None:
-        """Post the notice, in one transaction with the fact of the request."""
+    async def _post_request(self, waiting: _Waiting) -> ApprovalRequested:
+        """Post the notice, in one transaction with the fact of the request, and return that."""
         place, room = waiting.at.conversation, Address.parse(waiting.asked.room)
         now, timeout_s = self._clock.now(), self._live.settings.tools.approvals.timeout
         cause = await describe_source(
@@ -745,44 +730,44 @@ class Approvals(Plugin):
             )
             result, _ = await self._store.append([request, notice])
             if result.is_new:  # otherwise the id was used before
-                waiting.deadline_s = self._clock.monotonic() + timeout_s
-                waiting.asked, waiting.seq = asked, result.seq
-                return
+                return asked
 
     async def _append_end(
-        self, asked: ApprovalRequested, verdict: ApprovalVerdict, place: ConversationId, cause: Seq
+        self, asked: ApprovalRequested, verdict: ApprovalVerdict
     ) -> ApprovalVerdict:
         """Record the end of a request, and of the buttons under its notice. Returns the verdict
-        that counts.
+        that counts: an admin's may be there although its write seemed to fail.
         """
-        now, key = self._clock.now(), f"approval:{asked.approval}:ended"
+        found = await self._find_request(asked.approval)
+        assert found is not None
         fact = ApprovalEnded(
             approval=asked.approval, agent=asked.agent, tool=asked.tool, verdict=verdict, by=""
         )
-        ends = await self._end_notices(asked, render_outcome(verdict, ""))
+        key, ends = f"approval:{asked.approval}:ended", await self._end_notices(asked, fact)
+        facts = [EffectFact(fact, key=key), *ends]
+        request = found[1]
         await self._store.append(
             [
-                NewEntry(fact=fact, at=now, conversation=place, key=key, cause=cause),
-                *(
-                    NewEntry(
-                        fact=one.fact, at=now, conversation=one.place, key=one.key, cause=cause
-                    )
-                    for one in ends
-                ),
+                NewEntry(
+                    fact=one.fact,
+                    at=self._clock.now(),
+                    conversation=one.place or request.conversation,
+                    key=one.key,
+                    cause=request.seq,
+                )
+                for one in facts
             ]
         )
         entry = await self._store.entry_by_key(key)
         assert entry is not None
         assert isinstance(entry.fact, ApprovalEnded)
-        return (
-            entry.fact.verdict
-        )  # an admin's verdict may be there although its write seemed to fail
+        return entry.fact.verdict
 
     async def list_waiting(self, approver: Approver) -> list[ApprovalRequested]:
         """Return the calls that this admin may decide in this place, oldest first."""
         return [
             asked
-            for asked, _place, _seq in await self._find_undecided()
+            for asked, _entry in await self._find_undecided()
             if can_decide(approver, Address.parse(asked.room), self.room)
         ]
 
@@ -794,8 +779,8 @@ class Approvals(Plugin):
         from gateway.core.api_models import WaitingAction, WaitingItem  # noqa: PLC0415 - pages alone ask
 
         items = list[WaitingItem]()
-        for asked, _place, seq in await self._find_undecided():
-            entry, name = await self._store.entry(seq), asked.approval
+        for asked, entry in await self._find_undecided():
+            name = asked.approval
             items.append(
                 WaitingItem(
                     id=name,
@@ -804,7 +789,7 @@ class Approvals(Plugin):
                     place=asked.room,
                     what=f"{asked.agent} wants to use {asked.tool}: {asked.rule}",
                     words=asked.arguments,
-                    since=entry.at if entry is not None else None,
+                    since=entry.at,
                     until=asked.until,
                     actions=(
                         WaitingAction(
@@ -836,82 +821,79 @@ class Approvals(Plugin):
             )
         return items
 
-    async def _find_undecided(self) -> list[tuple[ApprovalRequested, ConversationId, Seq]]:
-        """Return the open requests, oldest first, with place and position of each."""
+    async def _find_undecided(self) -> list[tuple[ApprovalRequested, LogEntry]]:
+        """Return the open requests, oldest first, each with its entry."""
         entries = map(LogEntry.from_row, await self._store.rows(UNDECIDED))
-        return [
-            (one.fact, one.conversation or ConversationId(""), one.seq)
-            for one in entries
-            if isinstance(one.fact, ApprovalRequested)
-        ]
+        return [(one.fact, one) for one in entries if isinstance(one.fact, ApprovalRequested)]
+
+    async def _find_request(self, name: str) -> tuple[ApprovalRequested, LogEntry] | None:
+        entry = await self._store.entry_by_key(f"approval:{name}")
+        if entry is None or not isinstance(entry.fact, ApprovalRequested):
+            return None
+        return entry.fact, entry
 
     async def decide(self, approver: Approver, name: str, *, approved: bool) -> CommandEffect:
         """Decide the approval with this id, as written. The decision holds once its facts are
-        written and the effect is settled.
+        written and the effect is settled, which the caller must do: no other is given before.
 
         The process in which the call waits takes the verdict from the log.
         """
         name = name.strip("`").lower()
-        entry = await self._store.entry_by_key(f"approval:{name}")
-        if entry is None or not isinstance(asked := entry.fact, ApprovalRequested):
-            change = None
-            if approved and self._mcp is not None:
-                by, role = approver.name, approver.global_role
-                change = self._mcp.approve(name, by=by, global_role=role)
+        found = await self._find_request(name)
+        if found is None and approved and self._mcp is not None:
+            change = self._mcp.approve(
+                name, approver.person, approver.sender.name, approver.global_role
+            )
             return change or CommandEffect(answer=_render_unknown(name))
-        place = entry.conversation or ConversationId("")
-        if not can_decide(approver, Address.parse(asked.room), self.room):
+        if found is None or not can_decide(approver, Address.parse(found[0].room), self.room):
             return CommandEffect(answer=_render_unknown(name))
-        verdict: ApprovalVerdict = "once" if approved else "denied"
-        ends = await self._end_notices(asked, render_outcome(verdict, approver.name))
-        ended = await self._store.entry_by_key(f"approval:{name}:ended")
-        if ended is not None and isinstance(ended.fact, ApprovalEnded):
-            over = ended.fact
-            text = _(_OVER_TEXTS[over.verdict][bool(over.by)])
-            person = inline_code(over.by, PLACE_CHARS)
-            return CommandEffect(answer=text.format(id=name, person=person))
-        # Nothing is awaited from here on: the caller must settle the effect.
-        known = [one for one, __ in self._waiting.values() if one.asked.approval == name]
-        waiting = known[0] if known else None
+        asked, place = found[0], found[1].conversation or ConversationId("")
+        fact = ApprovalEnded(
+            approval=name,
+            agent=asked.agent,
+            tool=asked.tool,
+            verdict="once" if approved else "denied",
+            by=approver.person,
+            name=approver.sender.name,
+        )
+        ends, key = await self._end_notices(asked, fact), f"approval:{name}:ended"
+        ended = await self._store.entry_by_key(key)
+        if ended is not None and isinstance(over := ended.fact, ApprovalEnded):
+            person = inline_code(over.name or over.by, PLACE_CHARS)
+            text = _(_OVER_TEXTS[over.verdict]).format(id=name, person=person)
+            return CommandEffect(answer=text)
+        waiting = next((one for one in self._waiting if one.asked.approval == name), None)
         is_over = (
             self._channels.cluster.takes_turns_of(place)
             if waiting is None
-            else waiting.claimed
-            or waiting.verdict is not None
-            or not (waiting.waiters or waiting.is_detached)
+            else waiting.over.done() or waiting.deciding.locked()
         )
         if is_over or self._clock.now() >= asked.until:
             text = _("Too late: `{id}` has ended, or somebody is deciding about it now.")
             return CommandEffect(answer=text.format(id=name))
         if approved and (refusal := _explain_may_not(approver, asked, Address.parse(place))):
             return CommandEffect(answer=refusal)
-        if waiting is not None:
-            waiting.claimed = True
-
-        def unclaim(_result: object) -> None:
-            """Let the wait go on: with the verdict, if that could be written."""
-            if waiting is not None:
-                waiting.claimed = False
-                waiting.changed.set()
-
-        fact = ApprovalEnded(
-            approval=name, agent=asked.agent, tool=asked.tool, verdict=verdict, by=approver.name
-        )
         text = (
             _("Approved: I run this call of {tool}.")
             if approved
             else _("Denied: I do not run {tool}.")
         )
-        return CommandEffect(
+        decided = CommandEffect(
             answer=text.format(tool=inline_code(asked.tool)),
-            facts=(EffectFact(fact, place, f"approval:{name}:ended"), *ends),
-            settle=unclaim,
+            facts=(EffectFact(fact, place, key), *ends),
         )
+        if waiting is None:
+            return decided
+        await waiting.deciding.acquire()  # at once: it is not locked
+        return replace(decided, settle=lambda _result: waiting.deciding.release())
 
-    async def _end_notices(self, asked: ApprovalRequested, outcome: str) -> list[EffectFact]:
+    async def _end_notices(
+        self, asked: ApprovalRequested, ended: ApprovalEnded
+    ) -> list[EffectFact]:
         """Return the posts that take the buttons from the notice, and from the call as a tap showed
         it.
         """
+        outcome = render_outcome(ended.verdict, ended.name or ended.by)
         keys = (_notice_key(asked), _notice_key(asked, "shown"))
         posts = [await self._store.find_post(key) for key in keys]
         return [end for post, _cause in posts for end in build_notice_end(post, outcome)]
@@ -939,7 +921,7 @@ def _build_approver(call: CommandCall) -> Approver:
     written = call.command
     return Approver(
         at=written.at,
-        sender=written.sender.id,
+        sender=written.sender,
         role=call.role,
         is_direct=written.direct,
         global_role=call.global_role,
@@ -956,7 +938,7 @@ def _explain_may_not(approver: Approver, asked: ApprovalRequested, at: Address) 
             "{tool} needs the role {role}. Only somebody with that role can approve it."
         ).format(tool=inline_code(asked.tool), role=asked.needs)
     weak = [one.id for one in asked.askers if one.role not in may]
-    if approver.at.channel == at.channel and approver.sender in weak:
+    if approver.at.channel == at.channel and approver.sender.id in weak:
         return _("You asked for this without the right to do it. Somebody else must approve it.")
     return ""
 
@@ -1120,19 +1102,12 @@ def roles_that_may_approve(needs: str) -> tuple[Role, ...]:
     return ADMIN_ROLES[-1:] if needs == "owner" else ADMIN_ROLES
 
 
-_OVER_TEXTS: Final[dict[ApprovalVerdict, tuple[str, str]]] = {
-    "once": (N_("Too late: `{id}` was approved."), N_("Too late: {person} approved `{id}`.")),
-    "denied": (N_("Too late: `{id}` was denied."), N_("Too late: {person} denied `{id}`.")),
-    "expired": (
-        N_("Too late: nobody answered `{id}` in time."),
-        N_("Too late: nobody answered `{id}` in time."),
-    ),
-    "dropped": (
-        N_("Too late: nobody needs `{id}` any more."),
-        N_("Too late: nobody needs `{id}` any more."),
-    ),
+_OVER_TEXTS: Final[dict[ApprovalVerdict, str]] = {
+    "once": N_("Too late: {person} approved `{id}`."),
+    "denied": N_("Too late: {person} denied `{id}`."),
+    "expired": N_("Too late: nobody answered `{id}` in time."),
+    "dropped": N_("Too late: nobody needs `{id}` any more."),
 }
-"""By outcome: without a name, and with the name of the admin."""
 
 
 def render_outcome(verdict: ApprovalVerdict, by: str) -> str:

@@ -260,9 +260,9 @@ class Mcp(Plugin):
         """Return the definitions that wait for review, by server and tool."""
         return [one for _, one in sorted(self._pending.items())]
 
-    def approve(self, code: str, *, by: str, global_role: Role) -> CommandEffect | None:
-        """Approve the definition with this code. Models get it once the fact is written. `by`: the
-        person who approves it, for the log; `global_role`: their role in all places.
+    def approve(self, code: str, by: str, name: str, global_role: Role) -> CommandEffect | None:
+        """Approve the definition with this code. Models get it once the fact is written. `by`,
+        `name`: the person who approves it; `global_role`: their role in all places.
 
         None: no waiting definition has this code.
         """
@@ -276,7 +276,7 @@ class Mcp(Plugin):
                     "works everywhere."
                 )
             )
-        outcome, tell = inline_code(by, PLACE_CHARS), self.context.gateway.notices.tell
+        person, tell = inline_code(name or by, PLACE_CHARS), self.context.gateway.notices.tell
         return done(
             _("Approved: I may use `{tool}` with its present description.").format(tool=found.tool),
             McpToolApproved(
@@ -284,7 +284,7 @@ class Mcp(Plugin):
             ),
             then=lambda _seq: tell(
                 found.notice_key,
-                lambda _to: _("**Approved** by {person}.").format(person=outcome),
+                lambda _to: _("**Approved** by {person}.").format(person=person),
                 "decided",
             ),
         )

@@ -593,7 +593,7 @@ WIDER = {
 
 async def approve(at: Town, code: str, global_role: Role = "admin") -> str:
     """As the command does it: written down with the answer, then settled."""
-    change, store = at.plugin.approve(code, by=BY, global_role=global_role), at.store
+    change, store = at.plugin.approve(code, BY, "Ann", global_role), at.store
     assert change is not None
     facts = [NewEntry(fact=made.fact, at=SystemClock().now()) for made in change.facts]
     change.settle((await store.append(facts))[0] if facts else None)
@@ -670,7 +670,7 @@ async def test_a_definition_that_changes_again_needs_another_look(tmp_path: Path
     async with running(store, WIDER) as run:
         [seen] = run.plugin.list_pending()
     async with running(store, POISONED) as run:
-        assert run.plugin.approve(seen.code, by=BY, global_role="admin") is None
+        assert run.plugin.approve(seen.code, BY, "Ann", "admin") is None
         assert "mcp_raw_lookup" not in run.names
 
 

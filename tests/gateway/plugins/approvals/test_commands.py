@@ -81,7 +81,7 @@ async def test_the_same_word_twice_counts_once(it: House) -> None:
     await emit(it, first)
     await emit(it, first)
     assert (await call).text == DONE
-    late = f"Too late: `here:root` approved `{asked.approval}`."
+    late = f"Too late: `root` approved `{asked.approval}`."
     assert await it.say(f"!approve {asked.approval}") == late
     assert await it.say(f"!deny {asked.approval}", "rick") == late
     assert await it.verdicts() == [("bash", "once", "here:root")]

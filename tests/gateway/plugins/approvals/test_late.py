@@ -154,9 +154,7 @@ async def test_a_turn_that_is_stopped_while_an_admin_approves_gets_nothing_done(
 ) -> None:
     async with house(tmp_path) as it:
         call, asked = await it.asking(ROOT, GUS)
-        root = Approver(
-            at=LOBBY, sender=ROOT.id, role="admin", is_direct=False, global_role="admin"
-        )
+        root = Approver(at=LOBBY, sender=ROOT, role="admin", is_direct=False, global_role="admin")
         decided = await it.approvals.decide(root, asked.approval, approved=True)
         call.cancel()
         await asyncio.wait({call})

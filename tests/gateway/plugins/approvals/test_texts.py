@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from channels.split import split_markdown
-from gateway.core.events import Address, ConversationId, PostButton, RoomId, SenderId, ThreadId
+from gateway.core.events import Address, ConversationId, PostButton, RoomId, ThreadId
 from gateway.core.facts import TurnId
 from gateway.core.identity import Role
 from gateway.core.labels import OUTSIDE_LABEL, Label
@@ -208,12 +208,9 @@ def _approver(
     at: Address = LOBBY,
     *,
     direct: bool = False,
-    sender: str = "root",
     everywhere: Role | None = None,
 ) -> Approver:
-    return Approver(
-        at=at, sender=SenderId(sender), role=role, is_direct=direct, global_role=everywhere or role
-    )
+    return Approver(at=at, sender=ROOT, role=role, is_direct=direct, global_role=everywhere or role)
 
 
 THREAD = Address(channel=HERE, room=LOBBY.room, thread=ThreadId("7"))

@@ -33,6 +33,7 @@ class OnTelegram:
         self.it, self.until = it, it.api.until
         self.people = {"owner": it.api.person("Olga"), "guest": it.api.person("Gus")}
         self.room, self.other = it.api.group("lounge"), it.api.group("other")
+        self.owner_name = "Olga"
         self.owner = f"{telegram_kit.NAME}:{self.people['owner'].id}"
         """As `access.roles` has it."""
         it.api.group_says(self.other, self.people["guest"], "hi")
@@ -78,6 +79,7 @@ class OnDiscord:
     def __init__(self, it: discord_kit.Town) -> None:
         self.it, self.until = it, it.api.until
         self.people = {"owner": it.api.ann, "guest": it.api.ben}
+        self.owner_name = "ann"
         self.owner = f"{discord_kit.NAME}:{it.api.ann}"
         self.said = it.api.says(it.api.other, it.api.ben, "hi")
 
@@ -196,13 +198,13 @@ async def test_a_tap_approves_and_the_tool_runs_once(platform: str, tmp_path: Pa
             assert taps == [f"approve {name}", f"deny {name}"]
             assert "write_file" in text
             assert ARGUMENTS in text.replace("`", "")
-            assert "Olga" in text if platform == "telegram" else "ann" in text
+            assert made.owner_name in text
             assert " UTC (in 2 min)" in text
             first, second = made.tap("owner", number, taps[0]), made.tap("owner", number, taps[0])
             answers = [await answered(made, tap) for tap in (first, second)]
             assert answers[0] == "Approved: I run this call of write_file."
-            assert answers[1] == f"Too late: {made.owner} approved {name}."
-            assert await closed(made, number) == f"Approved by {made.owner}."
+            assert answers[1] == f"Too late: {made.owner_name} approved {name}."
+            assert await closed(made, number) == f"Approved by {made.owner_name}."
             await made.until(lambda: any("So be it." in text for _, text, _ in made.notices()))
         assert len(results(made)) == 1
         assert files(tmp_path) == 1
@@ -237,7 +239,7 @@ async def test_what_a_guest_taps_or_forges_is_what_they_might_write(
             here = [one for one in made.notices() if one[0] == number]
             assert here[0][2] == taps
             await answered(made, made.tap("owner", number, taps[1]))
-            assert await closed(made, number) == f"Denied by {made.owner}."
+            assert await closed(made, number) == f"Denied by {made.owner_name}."
             await made.until(lambda: bool(results(made)))
         assert files(tmp_path) == 0
         assert [(one.verdict, one.by) for one in await made.it.facts(ApprovalEnded)] == [
@@ -273,7 +275,7 @@ async def test_a_long_call_is_shown_whole_by_a_tap_and_decided_there(
             await answered(made, made.tap("owner", whole, below[choice == "No"]))
             verdict = "Approved" if choice == "Yes" else "Denied"
             for one in (number, whole):
-                assert await closed(made, one) == f"{verdict} by {made.owner}."
+                assert await closed(made, one) == f"{verdict} by {made.owner_name}."
             await made.until(lambda: any("So be it." in text for _, text, _ in made.notices()))
             assert len(made.notices()) == 3
         assert files(tmp_path) == made_files
