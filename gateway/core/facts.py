@@ -562,6 +562,9 @@ class CodeEnded:
     request: str
     state: Literal["used", "revoked", "expired"]
     by: str
+    """Id of the person who ended it. Empty: nobody."""
+    name: str = ""
+    """Display name of that person. Untrusted."""
     kind: Literal["code_over"] = "code_over"
 
 

@@ -23,6 +23,7 @@ from gateway.access.texts import (
     format_room,
     is_verifiable,
 )
+from gateway.commands.context import CommandCall
 from gateway.core.events import Address, ChannelName, Post, PostButton, PostKey
 from gateway.core.facts import CodeEnded, CodeIssued, RoleAssigned, RoomAccessChanged
 from gateway.core.i18n import N_, _, current_language, use_language
@@ -147,11 +148,14 @@ def find_request(requests: Sequence[CodeIssued], written: str) -> CodeIssued | N
 
 
 def build_code_over(
-    request: CodeIssued, state: Literal["used", "revoked", "expired"], by: str
+    request: CodeIssued,
+    state: Literal["used", "revoked", "expired"],
+    call: CommandCall | None = None,
 ) -> EffectFact:
-    """Return the fact that a code has ended. Appended once for each code."""
+    """Return the fact that a code has ended. Appended once for each code. `call`: ended it."""
+    by, name = ("", "") if call is None else (call.person, call.command.sender.name)
     return EffectFact(
-        CodeEnded(request=request.request, state=state, by=by),
+        CodeEnded(request=request.request, state=state, by=by, name=name),
         request.at.conversation,
         code_over_key(request),
     )
@@ -159,11 +163,11 @@ def build_code_over(
 
 def build_code_expirations(requests: Iterable[CodeIssued]) -> tuple[EffectFact, ...]:
     """Return the facts that these codes have expired, so that nobody needs to check them again."""
-    return tuple(build_code_over(one, "expired", "") for one in requests)
+    return tuple(build_code_over(one, "expired") for one in requests)
 
 
 def approve_pairing(
-    request: CodeIssued, by: str, *, existing: RoleAssigned | None
+    request: CodeIssued, call: CommandCall, *, existing: RoleAssigned | None
 ) -> CommandEffect:
     """Accept the person who was shown this code as a member. `existing`: the role that they got
     meanwhile; it stays.
@@ -171,22 +175,22 @@ def approve_pairing(
     who = format_person(request.person, request.name)
     if existing is not None and existing.role != "guest":
         words = _("{person} is already {role}.").format(person=who, role=existing.role)
-        used = done(words, build_code_over(request, "used", by))
+        used = done(words, build_code_over(request, "used", call))
         return replace(used, ok=existing.role != "blocked")
     assigned = RoleAssigned(
-        person=request.person, role="member", name=request.name, by=by, why="pairing"
+        person=request.person, role="member", name=request.name, by=call.person, why="pairing"
     )
     with use_language(request.language):
         notice_text = _("You are approved. From now on I answer you here.")
     facts = (
         EffectFact(assigned, request.at.conversation, f"paired:{request.salt}"),
-        build_code_over(request, "used", by),
+        build_code_over(request, "used", call),
         build_requester_notice(request, notice_text),
     )
     return done(_("Approved: {person}.").format(person=who), *facts)
 
 
-def approve_room(request: CodeIssued, room: Address, by: str) -> CommandEffect:
+def approve_room(request: CodeIssued, room: Address, call: CommandCall) -> CommandEffect:
     """Open the room that this code was shown for, and post that where the code was shown.
 
     The admin's command and its answer may be visible to nobody else.
@@ -201,11 +205,11 @@ def approve_room(request: CodeIssued, room: Address, by: str) -> CommandEffect:
         )
     facts: Sequence[EffectFact] = (
         EffectFact(
-            RoomAccessChanged(room=room, open=True, by=by, about=request.about),
+            RoomAccessChanged(room=room, open=True, by=call.person, about=request.about),
             room.conversation,
             f"opened:{request.salt}",
         ),
-        build_code_over(request, "used", by),
+        build_code_over(request, "used", call),
         build_requester_notice(request, notice_text),
     )
     text = _("Approved: {room}. {person} had asked for it.").format(
@@ -318,7 +322,7 @@ def render_request_outcome(ended: CodeEnded, _to: Address | None) -> str:
     if not ended.by:
         return f"**{outcome}**."
     return _("**{outcome}** by {person}.").format(
-        outcome=outcome, person=inline_code(ended.by, PLACE_CHARS)
+        outcome=outcome, person=inline_code(ended.name or ended.by, PLACE_CHARS)
     )
 
 

@@ -5,8 +5,9 @@ it off.
 what a command sees or does: that is everything that the gateway's own user may do, including
 reading the configuration and killing the gateway.
 
-The order of this file: output and result of a command, running one command, background jobs, then
-the tools. Background jobs end with the gateway, and are not in the log.
+The order of this file: output and result of a command, running one command, then the tools and
+their background jobs. These end with the gateway; only their end is in the log, unless they were
+killed.
 """
 
 import asyncio
@@ -20,13 +21,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Final
 
 from pydantic import Field
 
+from channels.aio import cancel_and_wait
 from channels.text import clean_text
 from gateway.config.tools import BashConfig
 from gateway.context.requesters import are_blocked
@@ -235,7 +237,11 @@ RUNNING: Final = "running"
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class BackgroundJob:
-    """Command that runs, or ran, beside the turns."""
+    """Command that runs, or ran, beside the turns.
+
+    It belongs to the conversation where it was started, and is invisible elsewhere; an owner alone
+    sees all. There, too, it is invisible to those who may not read all that it could read.
+    """
 
     name: str
     command: str
@@ -247,157 +253,14 @@ class BackgroundJob:
     requesters: tuple[Requester, ...] = ()
     label: Label
     state: str = RUNNING
+    task: asyncio.Task[None] = field(init=False)
+    """Runs it, and reports its end."""
 
     def render(self) -> str:
         return (
             f"{self.name}: {self.state}: "
             f"{to_single_line(self.command[: 4 * MAX_COMMAND_CHARS], MAX_COMMAND_CHARS)}"
         )
-
-
-class BackgroundJobs:
-    """Background jobs of all agents. The end of each is an event of its place, unless it was
-    killed.
-
-    A job belongs to the conversation where it was started, and is invisible elsewhere; an owner
-    alone sees all. There, too, it is invisible to those who may not read all that it could read.
-    """
-
-    def __init__(self, context: PluginContext) -> None:
-        gateway, self._internal = context.gateway, context.internal
-        self._clock, self._places, self._people = gateway.clock, gateway.places, gateway.people
-        self._jobs: list[BackgroundJob] = []
-        self._tasks: dict[BackgroundJob, asyncio.Task[None]] = {}
-        """Tasks of jobs that run, or whose end is being reported."""
-        self._counts = Counter[str]()
-        """Jobs that were ever started, by agent."""
-        self._closed = False
-
-    def start(
-        self,
-        text: str,
-        command: ShellCommand,
-        kept: OutputBuffer,
-        context: ToolContext,
-        label: Label,
-    ) -> BackgroundJob:
-        """Start a command in the background. `text`: as the model wrote it. Raises
-        ToolCallRefused.
-        """
-        if self._closed:
-            raise ToolCallRefused(
-                "Nothing can run in the background here; run it without `background`."
-            )
-        own = [job for job in self._jobs if job.agent == context.agent]
-        running = [job for job in own if job.state == RUNNING]
-        if len(running) >= MAX_JOBS:
-            raise ToolCallRefused(
-                f"There are {len(running)} jobs already, which is the limit: wait for one, or "
-                "job_kill it."
-            )
-        ended = [job for job in own if job.state != RUNNING]
-        for job in ended[: max(0, len(ended) - MAX_ENDED_JOBS)]:
-            self._jobs.remove(job)
-        self._counts[context.agent] += 1
-        job = BackgroundJob(
-            name=f"j{self._counts[context.agent]}",
-            command=text,
-            agent=context.agent,
-            at=context.at,
-            began_s=self._clock.monotonic(),
-            output=kept,
-            requesters=context.requesters,
-            label=label,
-        )
-        self._jobs.append(job)
-        task = self._tasks[job] = asyncio.create_task(self._run(job, command))
-        task.add_done_callback(lambda _: self._on_done(job))
-        return job
-
-    async def list_visible(self, context: ToolContext) -> list[tuple[BackgroundJob, float]]:
-        """Return the jobs that may be shown there, and the seconds since their start, oldest
-        first.
-        """
-        now_s = self._clock.monotonic()
-        return [
-            (one, now_s - one.began_s)
-            for one in [*self._jobs]
-            if await self._is_visible(one, context)
-        ]
-
-    async def _is_visible(self, job: BackgroundJob, context: ToolContext) -> bool:
-        is_there = (
-            context.visibility.sees_everything or job.at.conversation == context.at.conversation
-        )
-        if job.agent != context.agent or not is_there:
-            return False
-        here = await self._places.with_memberships(context.visibility, job.label.readers)
-        return here.can_read(job.label.readers)
-
-    async def find(self, name: str, context: ToolContext) -> BackgroundJob:
-        """Return a visible job. Raises ToolCallRefused if there is none."""
-        for job, _age_s in await self.list_visible(context):
-            if job.name == name.strip():
-                return job
-        raise ToolCallRefused("There is no such job here; `jobs` names them.")
-
-    async def kill(self, job: BackgroundJob) -> bool:
-        """Kill a job. Return True if it was still running."""
-        if job.state != RUNNING:
-            return False
-        task = self._tasks[job]
-        task.cancel()
-        await asyncio.wait((task,))
-        return True
-
-    def kill_blocked(self) -> None:
-        """Start to kill the running jobs of people who are blocked now. Returns at once."""
-        for job, task in self._tasks.items():
-            if job.state == RUNNING and are_blocked(self._people, job.at, job.requesters):
-                task.cancel()
-
-    async def aclose(self) -> None:
-        """Kill all jobs. None is reported."""
-        self._closed = True
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def _run(self, job: BackgroundJob, command: ShellCommand) -> None:
-        state, well = "broke (internal error)", False
-        try:
-            state, well = await run_command(command, job.output)
-        except ProgramNotStarted as reason:
-            state = str(reason)
-        except Exception:
-            logger.exception("job %s of %s broke", job.name, job.agent)
-        job.state = state
-        await self._report(job, well)
-
-    def _on_done(self, job: BackgroundJob) -> None:
-        del self._tasks[job]
-        if job.state == RUNNING:
-            job.state = "killed"
-
-    async def _report(self, job: BackgroundJob, well: bool) -> None:
-        now, text = self._clock.now(), f"Background job {job.render()}"
-        event = TaskFinished(
-            id=EventId(new_id(now)),
-            what="job",
-            ok=well,
-            text=text,
-            sent=now,
-            agent=job.agent,
-            at=job.at,
-            integrity=job.label.integrity,
-            readers=job.label.readers,
-        )
-        try:
-            await self._internal.submit(event)
-        except Exception:  # the log may fail: the shell goes on
-            logger.exception("the end of job %s of %s cannot be told", job.name, job.agent)
 
 
 MAX_COMMAND_BYTES: Final = 100_000
@@ -428,9 +291,12 @@ class Shell(Plugin):
 
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)
-        context.gateway.live.on_change(lambda _: self._jobs.kill_blocked)
-        self._files = context.files
-        self._jobs = BackgroundJobs(context)
+        self._clock, self._files = context.gateway.clock, context.files
+        self._jobs = list[BackgroundJob]()
+        self._counts = Counter[str]()
+        """Jobs that were ever started, by agent."""
+        self._closed = False
+        context.gateway.live.on_change(lambda _: self.on_facts)
         self._works = False
         self._sandbox_error = ""
         """Reason why none works; empty: one does, or none was tried yet."""
@@ -446,10 +312,15 @@ class Shell(Plugin):
     @hook
     def on_facts(self) -> None:
         """Kill the jobs of people who are blocked now."""
-        self._jobs.kill_blocked()
+        people = self.context.gateway.people
+        for job in self._jobs:
+            if job.state == RUNNING and are_blocked(people, job.at, job.requesters):
+                job.task.cancel()
 
     async def stop(self) -> None:
-        await self._jobs.aclose()
+        """Kill all jobs. None is reported."""
+        self._closed = True
+        await cancel_and_wait(*(job.task for job in self._jobs))
 
     def states(self) -> list[str]:
         return [f"bash: {self.describe()}"]
@@ -520,9 +391,9 @@ class Shell(Plugin):
         undo = self._files.undo_directory(context.agent)
         await run_in_thread(lambda _: keep_files(undo, context.turn, view.own))
         if background:
-            name = self._jobs.start(command, ready, kept, context, label).name
+            job = self._start_job(command, ready, kept, context, label)
             return (
-                f"Job {name} runs, for {time_s:g} s at most. You are told when it has ended; "
+                f"Job {job.name} runs, for {time_s:g} s at most. You are told when it has ended; "
                 "job_output reads it, jobs lists all, job_kill ends one."
             )
         try:
@@ -538,6 +409,92 @@ class Shell(Plugin):
         text = f"[{state}]\n{text}" if text else f"[{state}, no output]"
         return ToolOutput(text=text, kind="command", origin=origin, is_untrusted=True, label=label)
 
+    def _start_job(
+        self,
+        text: str,
+        command: ShellCommand,
+        kept: OutputBuffer,
+        context: ToolContext,
+        label: Label,
+    ) -> BackgroundJob:
+        """Start a command in the background. `text`: as the model wrote it. Raises
+        ToolCallRefused.
+        """
+        if self._closed:
+            raise ToolCallRefused(
+                "Nothing can run in the background here; run it without `background`."
+            )
+        own = [job for job in self._jobs if job.agent == context.agent]
+        running = sum(job.state == RUNNING for job in own)
+        if running >= MAX_JOBS:
+            raise ToolCallRefused(
+                f"There are {running} jobs already, which is the limit: wait for one, or job_kill "
+                "it."
+            )
+        ended = [job for job in own if job.task.done()]
+        for job in ended[: max(0, len(ended) - MAX_ENDED_JOBS)]:
+            self._jobs.remove(job)
+        self._counts[context.agent] += 1
+        job = BackgroundJob(
+            name=f"j{self._counts[context.agent]}",
+            command=text,
+            agent=context.agent,
+            at=context.at,
+            began_s=self._clock.monotonic(),
+            output=kept,
+            requesters=context.requesters,
+            label=label,
+        )
+        self._jobs.append(job)
+        job.task = asyncio.create_task(self._run_job(job, command))
+        return job
+
+    async def _run_job(self, job: BackgroundJob, command: ShellCommand) -> None:
+        state, well = "killed", False
+        try:
+            state, well = await run_command(command, job.output)
+        except ProgramNotStarted as reason:
+            state = str(reason)
+        except Exception:
+            logger.exception("job %s of %s broke", job.name, job.agent)
+            state = "broke (internal error)"
+        finally:
+            job.state = state
+        now, text = self._clock.now(), f"Background job {job.render()}"
+        event = TaskFinished(
+            id=EventId(new_id(now)),
+            what="job",
+            ok=well,
+            text=text,
+            sent=now,
+            agent=job.agent,
+            at=job.at,
+            integrity=job.label.integrity,
+            readers=job.label.readers,
+        )
+        try:
+            await self.context.internal.submit(event)
+        except Exception:  # the log may fail: the shell goes on
+            logger.exception("the end of job %s of %s cannot be told", job.name, job.agent)
+
+    async def _list_visible(self, context: ToolContext) -> list[BackgroundJob]:
+        """Return the jobs that may be shown there, oldest first."""
+        return [one for one in [*self._jobs] if await self._is_visible(one, context)]
+
+    async def _is_visible(self, job: BackgroundJob, context: ToolContext) -> bool:
+        here, is_here = context.visibility, job.at.conversation == context.at.conversation
+        if job.agent != context.agent or not (here.sees_everything or is_here):
+            return False
+        here = await self.context.gateway.places.with_memberships(here, job.label.readers)
+        return here.can_read(job.label.readers)
+
+    async def _find_job(self, name: str, context: ToolContext) -> BackgroundJob:
+        """Return a visible job. Raises ToolCallRefused if there is none."""
+        for job in await self._list_visible(context):
+            if job.name == name.strip():
+                return job
+        raise ToolCallRefused("There is no such job here; `jobs` names them.")
+
     @tool(
         "List background jobs here.",
         ALLOW_ADMINS,
@@ -547,13 +504,12 @@ class Shell(Plugin):
         polls=True,
     )
     async def jobs(self, context: ToolContext) -> str:
-        return (
-            "\n".join(
-                f"{job.render()} (begun {age:.0f} s ago)"
-                for job, age in await self._jobs.list_visible(context)
-            )
-            or "No jobs."
-        )
+        now_s = self._clock.monotonic()
+        lines = [
+            f"{job.render()} (begun {now_s - job.began_s:.0f} s ago)"
+            for job in await self._list_visible(context)
+        ]
+        return "\n".join(lines) or "No jobs."
 
     @tool(
         "Read what a job has printed so far.",
@@ -573,7 +529,7 @@ class Shell(Plugin):
             Field(ge=1, le=10_000, description="Only so many last lines."),
         ] = None,
     ) -> ToolOutput:
-        found = await self._jobs.find(job, context)
+        found = await self._find_job(job, context)
         text = found.output.render()
         if tail is not None:
             text = "\n".join(text.rstrip("\n").split("\n")[-tail:])
@@ -581,10 +537,12 @@ class Shell(Plugin):
 
     @tool("End a background job.", ALLOW_ADMINS, effect=OWN, offer="unnamed")
     async def job_kill(self, context: ToolContext, *, job: _Job) -> str:
-        found = await self._jobs.find(job, context)
-        if await self._jobs.kill(found):
-            return f"{found.name} is ended."
-        return f"{found.name} had ended already: {found.state}."
+        found = await self._find_job(job, context)
+        if found.state != RUNNING:
+            return f"{found.name} had ended already: {found.state}."
+        found.task.cancel()
+        await asyncio.wait((found.task,))
+        return f"{found.name} is ended."
 
     async def _build_command(
         self, command: str, view: FilesView, config: BashConfig, time_s: float

@@ -268,7 +268,7 @@ async def test_the_buttons_of_a_notice_go_once_it_is_decided(tmp_path: Path) -> 
         ((notice,),) = [[one.post for one in told.posted]]
         assert notice.buttons == (button,)
         clock.advance(3 * DAY_S)
-        fact = CodeEnded(request="abcde", state="used", by="irc.test:root")
+        fact = CodeEnded(request="abcde", state="used", by="irc.test:r1", name="root")
         decided = NewEntry(fact=fact, at=clock.now(), key="code_over:salt")
         await told.store.append([decided])
     async with living(tmp_path, clock=clock) as told:
@@ -278,7 +278,7 @@ async def test_the_buttons_of_a_notice_go_once_it_is_decided(tmp_path: Path) -> 
             if isinstance(one.fact, PostQueued)
         ]
         assert (end.replaces, end.buttons) == (notice.key, ())
-        assert end.text.startswith("Is it right?\n\n**")
+        assert end.text == "Is it right?\n\n**Approved** by `root`."
 
 
 async def test_a_limit_that_is_reached_is_told_once_a_day_over_a_restart(tmp_path: Path) -> None:

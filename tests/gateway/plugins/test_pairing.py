@@ -39,7 +39,12 @@ from gateway.core.i18n import use_language
 from gateway.core.redaction import Redactor
 from gateway.hooks import find_hooks
 from gateway.plugin import Plugin, hook
-from gateway.plugins.pairing import Pairing
+from gateway.plugins.pairing import (
+    HELP_PER_MINUTE,
+    LOGIN_NOTICES_PER_MINUTE,
+    ROOMS_PER_DAY,
+    Pairing,
+)
 from gateway.plugins.pairing.codes import (
     MAX_ATTEMPTS,
     MAX_LISTED_REQUESTS,
@@ -49,11 +54,6 @@ from gateway.plugins.pairing.codes import (
     hash_code,
     issue_code,
     normalize_code,
-)
-from gateway.plugins.pairing.greeting import (
-    HELP_PER_MINUTE,
-    LOGIN_NOTICES_PER_MINUTE,
-    ROOMS_PER_DAY,
 )
 from gateway.store import AppendFailed, NewEntry, StoreError
 from gateway.store.effects import Decision
