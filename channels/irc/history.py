@@ -50,16 +50,19 @@ class LastingState:
         """Share of the configured pace that is used: each kill for flooding halves it."""
         self.rights = RoomSignals()
         """Notified with a room, in lower case, when what we may do there may have changed."""
-        self._newest = self.complete_until = get_datetime(
-            {"cursor": cursor}, "cursor", needs_zone=True
-        )
+        self._newest = get_datetime({"cursor": cursor}, "cursor", needs_zone=True)
+        """Time of the newest emitted event; None: unknown."""
+        self.gap_from: datetime | None = None
+        """Time after which some messages that we missed are not emitted yet. None: there are
+        none."""
+
+    @property
+    def complete_until(self) -> datetime | None:
         """Time up to which all messages are emitted; None: unknown."""
-        self.has_gap = False
-        """Some messages sent while we were away are not emitted yet."""
+        return self.gap_from or self._newest
 
     @property
     def cursor(self) -> str | None:
-        """Time up to which all messages are emitted; None: unknown."""
         until = self.complete_until
         return until.isoformat(timespec="milliseconds") if until is not None else None
 
@@ -69,11 +72,6 @@ class LastingState:
         """
         sent = min(sent, now)
         self._newest = sent if self._newest is None else max(self._newest, sent)
-        if not self.has_gap:
-            self.complete_until = self._newest
-
-    def close_gap(self) -> None:
-        self.has_gap, self.complete_until = False, self._newest
 
     def missing_since(self, now: datetime, age_s: float) -> datetime | None:
         """Return the time from which messages may be missing; None: unknown."""
@@ -201,10 +199,8 @@ class IrcEmitter:
         self._made_ids = map(f"{_ID_PREFIX}{new_id(self._begun)}-{{}}".format, itertools.count())
         self._id_counts = LruDict[str, int](8_192)
         """Number of equal messages without an id on this connection, by generated name."""
-        self._is_given_up = False
-        """The server did not answer, so the gap stays one."""
         # Without a cursor it is unknown what is missing; a gap that is not filled yet stays one.
-        lasting.has_gap = lasting.complete_until is not None
+        lasting.gap_from = lasting.complete_until
 
     def emit_line(self, told: Changes) -> None:
         """Emit the events of a live line.
@@ -272,7 +268,7 @@ class IrcEmitter:
         if abs(self._skew) > _MAX_SKEW:
             # Readers compare it with our clock, and an event cannot be in the future.
             notification = replace(notification, sent=min(notification.sent - self._skew, now))
-        is_complete = self.has_history and not self._lasting.has_gap
+        is_complete = self.has_history and self._lasting.gap_from is None
         self._inbox.put_notification(notification, self._lasting.cursor if is_complete else None)
 
     def record_time(self, line: IrcLine) -> None:
@@ -284,13 +280,13 @@ class IrcEmitter:
         """Hold back live messages of these rooms, which we are about to join, and direct ones,
         until the missed ones are emitted.
         """
-        if self.has_history and self._lasting.has_gap:
+        if self.has_history and self._lasting.gap_from is not None:
             self._places = deque([*dict.fromkeys(map(self._isupport.fold, rooms)), DIRECT_PLACE])
 
     def request_history(self, rooms: Sequence[str]) -> None:
         """Request the messages of these rooms, and direct messages, that we missed."""
         now = self._clock.now()
-        is_missing = self.has_history and self._lasting.has_gap
+        is_missing = self.has_history and self._lasting.gap_from is not None
         since = self._lasting.missing_since(now, HISTORY_AGE_S) if is_missing else None
         self._places.clear()
         if since is not None:
@@ -390,13 +386,13 @@ class IrcEmitter:
         self._held = [item for item in self._held if not item[0].isdisjoint(waiting)]
         for message in free:
             self._emit(message, now)
-        if not self._places and self._lasting.has_gap and not self._is_given_up:
-            self._lasting.close_gap()
+        if not self._places and self._lasting.gap_from is not None:
+            self._lasting.gap_from = None
             if self.has_history:
                 self._inbox.put_notification(None, self._lasting.cursor)
 
     def flush(self) -> None:
         """Emit all held events, because no answer will come; the gap stays one."""
-        self._is_given_up = self._is_given_up or self._lasting.has_gap
-        self._places.clear()
-        self._emit_released(self._clock.now())
+        for _, message in self._held:
+            self._emit(message, self._clock.now())
+        self._held = []

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from channels.aio import RoomSignals
 from channels.base import (
     BeforeSend,
     RecipientAway,
@@ -158,6 +159,8 @@ class IrcOutgoing:
         self._is_ping_wanted = False
         self._whois_since: dict[str, float] = {}
         """Folded nick -> time of the WHOIS request that is not answered yet."""
+        self.whois_ends = RoomSignals()
+        """Notified with a folded nick when its WHOIS has ended."""
         self._tokens = itertools.count(1)
         self._turns, self._last_turns = itertools.count(1), LruDict[str, int](_MAX_TARGETS)
         """Counter of the lines, and the number of the last one to each chat or folded target; an
@@ -300,6 +303,7 @@ class IrcOutgoing:
     def handle_whois(self, nick: str) -> None:
         """Go on with what waits for WHOIS about this (folded) nick."""
         self._whois_since.pop(nick, None)
+        self.whois_ends.notify(nick)
         self._wake.set()
 
     def unanswered_whois(self, before_s: float) -> list[str]:
