@@ -22,8 +22,8 @@ from gateway.core.ratelimit import LruDict
 THREAD_TYPES = frozenset({10, 11, 12})
 """Announcement, public and private threads; forum posts are public threads."""
 DIRECT_TYPES = frozenset({1, 3})
-_PRIVATE_THREAD_TYPE = 12
-"""Only added people and moderators can read it."""
+_PUBLIC_THREAD_TYPE, _PRIVATE_THREAD_TYPE = 11, 12
+"""Only added people and moderators can read a private one."""
 ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
 SEND_MESSAGES, _SEND_IN_THREADS = 1 << 11, 1 << 38
 _CONNECT, _MANAGE_THREADS = 1 << 20, 1 << 34
@@ -79,8 +79,6 @@ class _Guild:
     bot_role: str = ""
     """Role that Discord created for us."""
     our_roles: Sequence[str] | None = None
-    is_outdated: bool = False
-    """True from a new session on, until GUILD_CREATE tells what has changed since the last one."""
 
 
 def _needed_rights(at: Address) -> dict[str, int]:
@@ -103,11 +101,11 @@ class DiscordDirectory:
         """Our user name; empty until READY."""
         self._guilds: dict[str, _Guild] = {}
         self._awaited_guilds: set[str] | None = None
-        """Guilds without GUILD_CREATE so far. None: READY has not arrived."""
+        """Guilds whose GUILD_CREATE is to come in this session; what is known of them may be
+        outdated. None: READY has not arrived."""
         self.places: dict[str, DiscordPlace] = {}
         self._planned = LruDict[str, str](_MAX_PLANNED)
         """Message whose answer opens a thread -> its room."""
-        self._opened = LruDict[str, None](_MAX_PLANNED)
         self.unopened = LruDict[str, str](_MAX_PLANNED)
         """Thread that Discord does not let us open -> the room where its messages stand instead."""
 
@@ -185,7 +183,7 @@ class DiscordDirectory:
         """Return whether a place is a thread that has to be opened, or that is not known since it
         is archived.
         """
-        if at.thread is None or at.thread in self.places or at.thread in self._opened:
+        if at.thread is None or at.thread in self.places:
             return False
         room = self.places.get(at.room)
         if room is None:  # its guild has not arrived yet
@@ -193,8 +191,9 @@ class DiscordDirectory:
         return room.kind in _THREADED_TYPES and self.is_thread_room(at.room)
 
     def record_opened(self, at: Address) -> None:
-        if at.thread is not None:
-            self._opened.put(at.thread, None)
+        """Record that a thread is there; its own event tells the rest."""
+        thread = {"id": at.thread, "type": _PUBLIC_THREAD_TYPE, "parent_id": at.room}
+        self.add_channel(thread, self.guild_of(at.room))
 
     def guild_of(self, channel: str) -> str:
         """Return the guild of a channel; empty: none, or unknown."""
@@ -267,7 +266,7 @@ class DiscordDirectory:
         place, held = self.places.get(room), set(roles)
         number, overwrites = (place.guild, place.overwrites) if place is not None else (room, ())
         guild = self._guilds.get(number)
-        if guild is None or guild.is_outdated or overwrites is None:
+        if guild is None or number in (self._awaited_guilds or ()) or overwrites is None:
             return 0
         permissions = 0
         for role in held | {number}:
@@ -329,11 +328,7 @@ class DiscordDirectory:
                 self.own_id = get_snowflake(get_object(data, "user"), "id") or self.own_id
                 self.handle = get_str(get_object(data, "user"), "username") or self.handle
                 named = {get_snowflake(guild, "id") for guild in get_objects(data, "guilds")}
-                self._awaited_guilds = (self._awaited_guilds or set()) | (
-                    named - self._guilds.keys()
-                )
-                for number in named & self._guilds.keys():
-                    self._guilds[number].is_outdated = True
+                self._awaited_guilds = (self._awaited_guilds or set()) | named
                 self.unopened.clear()
             case "GUILD_CREATE":
                 self._add_guild(data)

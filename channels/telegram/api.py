@@ -259,7 +259,7 @@ class TelegramApi:
             )
         return self._updates_request.updates
 
-    async def answer_unknown_taps(self, taps: Sequence[str]) -> None:
+    async def answer_taps(self, unknown: Sequence[str]) -> None:
         """Answer taps that are no events, so that clients stop waiting. Returns soon; failures are
         ignored.
         """
@@ -273,7 +273,7 @@ class TelegramApi:
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2.0):
-                await asyncio.gather(*map(answer, taps), return_exceptions=True)
+                await asyncio.gather(*map(answer, unknown), return_exceptions=True)
 
     def redact(self, text: object) -> str:
         redacted = str(text)

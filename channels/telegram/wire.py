@@ -25,7 +25,7 @@ from channels.telegram.content import (
     passes_on,
     read_rich_text,
 )
-from channels.telegram.ids import TAP_PREFIX, MessageNumbers, TelegramCursor
+from channels.telegram.ids import TAP_PREFIX, MessageNumbers
 from channels.telegram.people import (
     TelegramUpdateContext,
     changed_members,
@@ -662,10 +662,7 @@ class UpdateBatch:
     """Result of reading updates."""
 
     notifications: tuple[Notification, ...]
-    """Events to emit together with `cursor`."""
-    unknown_taps: tuple[str, ...]
-    """Taps that are no events, to answer after that."""
-    cursor: TelegramCursor
+    """Events to emit together with the reader's cursor."""
     count: int
     """Number of updates read, from the first. The others must be passed again a little later: they
     begin with an album that may be incomplete."""
@@ -764,21 +761,15 @@ class UpdateReader:
                 )
                 batch += self._read_album(pictures, now)
         batch = [self._with_rank(event, ranks) for event in batch]
-        cursor = self.context.cursor
         if count and self._is_ordered:
-            cursor = cursor.advance(updates[count - 1].update_id, now)
+            cursor = self.context.cursor.advance(updates[count - 1].update_id, now)
             self.context = replace(self.context, cursor=cursor)
         for event in batch:
             if (isinstance(event, Message) and not event.history) or (
                 isinstance(event, Command) and event.origin != "button"
             ):
                 self.newest_said.put(event.at, MessageId(event.id))
-        known = {event.id for event in batch}
-        taps = (update.callback_query.id for update in updates[:count] if update.callback_query)
-        unknown = tuple(tap for tap in taps if f"{TAP_PREFIX}{tap}" not in known)
-        return UpdateBatch(
-            notifications=tuple(batch), unknown_taps=unknown, cursor=cursor, count=count
-        )
+        return UpdateBatch(notifications=tuple(batch), count=count)
 
     def _learn(self, update: telegram.Update) -> None:
         """Remember what the update tells of its place, before it is read."""
