@@ -1,5 +1,6 @@
 """Updates as notifications, one table for each kind."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
