@@ -139,10 +139,10 @@ def blocking_reasons(
             state.mode is DmnMode.STORED and not _is_woken(state, at),
             f"it rests until {_format_until(state)}",
         ),
-        (is_quiet, f"it is quiet until {_format_date(state.quiet_until)}"),
         (_free_lanes(state, policy) <= 0, "every lane is taken"),
     )
     limits = (
+        (is_quiet, f"it is quiet until {_format_date(state.quiet_until)}"),
         (state.presence == "sleeping", "the people are asleep"),
         (
             (row := count_in_a_row(state, policy, at)) >= policy.max_autonomous_turns,

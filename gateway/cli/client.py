@@ -56,7 +56,7 @@ CHAT_COMMANDS: Final = {
     "deny", "dmn", "files", "intentions", "join", "journal", "kill", "link", "memory", "model",
     "more", "notifications", "notify", "pair", "part", "pause", "persona", "quiet", "recap",
     "remind", "reminders", "restart", "retry", "rewind", "role", "room", "rooms", "say", "seen",
-    "show", "start", "status", "stop", "tools", "unblock", "usage", "whoami", "why",
+    "show", "start", "status", "stop", "tools", "unblock", "usage", "wake", "whoami", "why",
 }  # fmt: skip
 """Commands of the chat, known without their plugins; a test compares them with the table. Not
 `reload`, which each process carries out."""

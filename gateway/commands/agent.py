@@ -73,7 +73,7 @@ DMN = command(
     group="what I do",
     role="admin",
     needs_global_role=True,
-    aliases=("pause", "quiet"),
+    aliases=("pause", "quiet", "wake"),
 )
 
 

@@ -337,6 +337,7 @@ def find_nearest(name: str, names: Collection[str]) -> list[str]:
 SHORTCUTS: Final[Mapping[str, tuple[str, str]]] = {
     "pause": ("dmn", "pause"),
     "quiet": ("dmn", "quiet"),
+    "wake": ("dmn", "wake"),
 }
 """Words that people try, each with the command and the subcommand that they stand for. Aliases of
 the command, too."""

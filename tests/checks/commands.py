@@ -72,7 +72,8 @@ TAIL = """\
 ## Notes
 
 - `stop` ends what is under way in this conversation. Lines sent until then are kept as context and are not answered.
-- `pause`, `quiet` and `reminders` stand for `dmn pause`, `dmn quiet` and `intentions list`; `start` is a welcome.
+- `pause`, `quiet`, `wake` and `reminders` stand for `dmn pause`, `dmn quiet`, `dmn wake` and `intentions list`; `start` is a
+  welcome.
 - `remind 10m tea`, or `remind me to call Ann every monday at 9:00`, is `intentions add`. Its times are English; in
   other languages ask the agent.
 - `why` without a number explains the last answer here in one sentence.

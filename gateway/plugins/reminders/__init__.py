@@ -583,7 +583,11 @@ class Reminders(Plugin):
             return refuse(str(error))
         if _find_excess(fact, role, await find_pending(self._store)):
             text = _("You may have no more reminders, or none so often. To drop one: {command}.")
-            return refuse(text.format(command=f"`{call.prefix}remind list`"))
+            return refuse(
+                text.format(
+                    command=f"`{call.prefix}remind list`, `{call.prefix}intentions drop ID`"
+                )
+            )
         words = _("I will remind you:") + self._format_reminder(fact).removeprefix("-")
         return done(words, EffectFact(fact, fact.home, key))
 
