@@ -32,13 +32,6 @@ def test_a_stable_minute_begins_anew(up_s: float, then_s: float) -> None:
     assert backoff.next_delay_s(up_s, 1.0) == then_s
 
 
-def test_a_success_begins_anew() -> None:
-    backoff = Backoff(60)
-    assert [backoff.next_delay_s(0, 1.0) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
-    backoff.reset()
-    assert backoff.next_delay_s(0, 1.0) == 1
-
-
 @pytest.mark.parametrize(
     ("uptimes_s", "delays_s"),
     [

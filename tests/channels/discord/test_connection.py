@@ -4,20 +4,17 @@ ends in back-off."""
 import asyncio
 import json
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from channels.base import Denied, SendError
-from channels.discord import rest, wire
-from channels.discord.directory import DiscordDirectory
-from channels.discord.ids import snowflake_at
+from channels.discord import rest
 from gateway.core.clock import SystemClock
 from gateway.core.events import ConnectionChanged, ReactionChanged
 from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.discord_api_rest import Faults, Options
-from tests.channels.discord.channel_kit import NAME, Running, config, part
+from tests.channels.discord.channel_kit import Running, config, part
 from tests.channels.discord.faults_kit import SAY, Hurried, hello, running
 
 
@@ -57,41 +54,24 @@ async def test_reconnect_is_obeyed_without_ending_the_session(
 async def test_a_session_that_is_gone_is_replaced_and_its_gap_filled(
     api: DiscordApi, run: Running
 ) -> None:
-    hello(api, "before")
-    await run.heard("before")
-    api.forget()
-    api.cut()
-    thread = api.threads(api.room, api.ann, "topic")
-    for number in range(3):
-        hello(api, f"away {number}")
-        hello(api, f"threaded {number}", room=thread)
-    await run.up(2)
-    said = ["before", *(f"{what} {number}" for what in ("away", "threaded") for number in range(3))]
-    await run.heard(*said)
-    assert len(api.identifies) == 2
-    hello(api, "after")
-    await run.heard(*said, "after")
-
-
-async def test_a_direct_message_into_the_gap_is_found(api: DiscordApi, run: Running) -> None:
+    """Rooms, threads and direct chats, more than a page of each in order."""
     direct = api.world.dm(api.ann)
     api.says(direct, api.ann, "before")
     await run.heard("before")
     api.forget()
     api.cut()
-    api.says(direct, api.ann, "away")
-    await run.heard("before", "away")
-
-
-async def test_more_than_a_page_of_history_is_found_in_order(api: DiscordApi, run: Running) -> None:
-    hello(api, "0")
-    await run.heard("0")
-    api.forget()
-    api.cut()
-    for number in range(1, 251):
-        hello(api, str(number))
-    await run.until(lambda: len(set(run.said)) == 251)
-    assert run.said == [str(number) for number in range(251)]
+    thread = api.threads(api.room, api.ann, "topic")
+    for number in range(250):
+        hello(api, f"away {number}")
+    hello(api, "threaded", room=thread)
+    api.says(direct, api.ann, "direct")
+    await run.up(2)
+    away = [f"away {number}" for number in range(250)]
+    await run.heard("before", *away, "threaded", "direct")
+    assert [text for text in run.said if text.startswith("away")] == away
+    assert len(api.identifies) == 2
+    hello(api, "after")
+    await run.heard("before", *away, "threaded", "direct", "after")
 
 
 async def test_a_link_without_acknowledgements_is_given_up_and_resumed(
@@ -252,7 +232,6 @@ async def test_a_storm_ends_in_back_off(fault: str, api: DiscordApi) -> None:
 
 
 HISTORY = r"GET /channels/\d+/messages"
-NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 async def test_what_was_said_in_a_guild_that_is_told_late_is_found(api: DiscordApi) -> None:
@@ -345,22 +324,6 @@ async def test_an_invalid_session_that_is_called_resumable_for_ever_is_given_up(
     hello(api, "away")
     await run.heard("away")
     assert (len(api.resumes), len(api.identifies)) == (3, 2)
-
-
-def directory() -> DiscordDirectory:
-    made = DiscordDirectory(NAME)
-    made.apply_event("READY", {"user": {"id": "10"}})
-    return made
-
-
-def test_only_what_is_known_to_be_in_no_guild_or_not_known_is_direct() -> None:
-    known = directory()
-    known.add_channel({"id": "31", "type": 0}, "")  # a room, in a guild that nobody told us
-    known.add_channel({"id": "32", "type": 1}, "")
-    assert [known.is_direct(channel) for channel in ("31", "32", "33")] == [False, True, True]
-    said = {"id": str(snowflake_at(NOW)), "type": 0, "content": "hi", "author": {"id": "20"}}
-    found = [wire.parse_message(said | {"channel_id": channel}, known) for channel in ("31", "32")]
-    assert [message.kind for message in found if message] == ["room", "direct"]
 
 
 async def test_a_token_that_is_reset_meanwhile_is_denied(api: DiscordApi, run: Running) -> None:

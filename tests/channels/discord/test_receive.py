@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 
 from channels.discord import wire
-from channels.discord.directory import DiscordDirectory
-from channels.discord.ids import snowflake_at
 from gateway.access.policy import decide
 from gateway.commands import parser
-from gateway.core.clock import SystemClock
 from gateway.core.events import (
     Command,
     Message,
@@ -22,6 +19,10 @@ from gateway.core.events import (
 from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.discord_api_world import FORUM
 from tests.channels.discord.channel_kit import NAME, Running, place, running
+from tests.channels.discord.test_wire import ANN as OWNER
+from tests.channels.discord.test_wire import GUILD, NOW, ROLE, ROOM, at, directory
+from tests.channels.discord.test_wire import message as said
+from tests.channels.discord.test_wire import said as payload
 from tests.kits.commands import TABLE
 from tests.kits.policies import PlayedPolicy
 
@@ -128,34 +129,8 @@ async def test_a_position_is_kept_only_with_what_it_covers(api: DiscordApi) -> N
         assert fresh.texts == ["four"]
 
 
-ME, OWNER, ROOM, GUILD, ADMINS = "10", "20", "30", "40", "50"
-NOW = SystemClock().now()
-NUMBER = str(snowflake_at(NOW))
 AUTHOR = {"id": OWNER, "username": "ann", "global_name": "Ann"}
-
-
-def directory() -> DiscordDirectory:
-    made = DiscordDirectory(NAME)
-    made.apply_event("READY", {"user": {"id": ME}})
-    made.apply_event(
-        "GUILD_CREATE",
-        {"id": GUILD, "channels": [{"id": ROOM, "type": 0, "name": "general"}], "roles": []},
-    )
-    return made
-
-
-def said(content: str = "!status", **more: Any) -> Message:
-    base = {
-        "id": NUMBER,
-        "channel_id": ROOM,
-        "guild_id": GUILD,
-        "type": 0,
-        "author": AUTHOR,
-        "content": content,
-    }
-    found = wire.parse_message(base | more, directory())
-    assert found is not None
-    return found
+NUMBER = at()
 
 
 def reacted(**more: Any) -> ReactionChanged:
@@ -180,7 +155,7 @@ def slash(**more: Any) -> Command | None:
         "channel_id": ROOM,
         "guild_id": GUILD,
         "data": {"type": 1, "name": "status"},
-        "member": {"user": AUTHOR, "roles": [ADMINS]},
+        "member": {"user": AUTHOR, "roles": [ROLE]},
     }
     return wire.parse_command(
         {key: value for key, value in (base | more).items() if value is not None}, directory()
@@ -188,19 +163,12 @@ def slash(**more: Any) -> Command | None:
 
 
 def test_roles_are_those_of_the_member_that_the_event_tells() -> None:
-    member = {"roles": [ADMINS, "51", 52, "no", None]}
+    member = {"roles": [ROLE, "51", 52, "no", None]}
     ranks = ("role:50", "role:51", "role:52")
     assert said(member=member).sender.ranks == ranks
     assert reacted(member=member | {"user": AUTHOR}).sender.ranks == ranks
-    edited = {
-        "id": NUMBER,
-        "channel_id": ROOM,
-        "guild_id": GUILD,
-        "author": AUTHOR,
-        "content": "x",
-        "member": member,
-    }
-    told = wire.parse_edit(edited | {"edited_timestamp": NOW.isoformat()}, directory(), NOW)
+    edited = payload("x", member=member, edited_timestamp=NOW.isoformat())
+    told = wire.parse_edit(edited, directory(), NOW)
     assert told is not None
     assert told.sender.ranks == ranks
 
@@ -210,9 +178,7 @@ def test_roles_are_those_of_the_member_that_the_event_tells() -> None:
 )
 def test_who_is_told_of_without_roles_has_none(member: object) -> None:
     assert said(member=member).sender.ranks == ()
-    assert (
-        said(author=AUTHOR | {"roles": [ADMINS], "member": {"roles": [ADMINS]}}).sender.ranks == ()
-    )
+    assert said(author=AUTHOR | {"roles": [ROLE], "member": {"roles": [ROLE]}}).sender.ranks == ()
     assert reacted(member=member).sender.ranks == ()
 
 
@@ -235,7 +201,7 @@ def test_a_chat_between_others_is_not_a_direct_one() -> None:
 
 
 def test_a_webhook_is_itself_whatever_it_is_called() -> None:
-    member = {"roles": [ADMINS]}
+    member = {"roles": [ROLE]}
     for author in (AUTHOR | {"id": "99"}, AUTHOR):  # even if it could take somebody's id
         sender = said(webhook_id="99", author=author, member=member).sender
         assert (sender.id, sender.name, sender.verified, sender.is_bot) == (
@@ -282,7 +248,7 @@ def test_what_somebody_else_wrote_is_no_command(message: Message) -> None:
 
 def test_an_embed_is_only_read_of_whoever_can_make_one() -> None:
     embeds = [{"type": "rich", "description": "!status"}]
-    assert wire.parse_message(_base("", embeds=embeds), directory()) is None
+    assert wire.parse_message(payload("", embeds=embeds), directory()) is None
 
 
 @pytest.mark.parametrize(
@@ -291,22 +257,10 @@ def test_an_embed_is_only_read_of_whoever_can_make_one() -> None:
         {"type": 1},
         {"type": 5},
         {"data": {"type": 2, "name": "status"}},
-        {"member": {"roles": [ADMINS]}},
+        {"member": {"roles": [ROLE]}},
         {"member": {"user": {"id": "x"}}},
         {"channel_id": None},
     ],
 )
 def test_what_is_no_slash_command_of_somebody_is_none(more: dict[str, Any]) -> None:
     assert slash(**more) is None
-
-
-def _base(content: str, **more: Any) -> dict[str, Any]:
-    base = {
-        "id": NUMBER,
-        "channel_id": ROOM,
-        "guild_id": GUILD,
-        "type": 0,
-        "author": AUTHOR,
-        "content": content,
-    }
-    return base | more

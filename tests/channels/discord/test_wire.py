@@ -299,6 +299,18 @@ def test_what_happens_outside_a_guild_is_direct(place: dict[str, Any], direct: b
     assert (edit.direct, reaction.direct) == (direct, direct)
 
 
+def test_only_what_is_known_to_be_in_no_guild_or_not_known_is_direct() -> None:
+    known = directory()
+    known.add_channel({"id": "31", "type": 0}, "")  # a room, in a guild that nobody told us
+    known.add_channel({"id": "32", "type": 1}, "")
+    assert [known.is_direct(channel) for channel in ("31", "32", "33")] == [False, True, True]
+    found = [
+        wire.parse_message(said(channel_id=channel, guild_id=None), known)
+        for channel in ("31", "32")
+    ]
+    assert [message.kind for message in found if message] == ["room", "direct"]
+
+
 def test_times_come_from_ids() -> None:
     assert message().sent == NOW
     assert snowflake_time(str(snowflake_at(NOW))) == NOW

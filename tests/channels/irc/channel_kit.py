@@ -67,10 +67,13 @@ async def running(
     ircd: Ircd | int,
     clock: Clock | None = None,
     chance: Callable[[], float] = lambda: 0.0,
+    cursor: str | None = None,
     **changes: Any,
 ) -> AsyncIterator[Running]:
     port = ircd if isinstance(ircd, int) else ircd.port
-    channel = IrcChannel(NAME, config(port, **changes), clock or SystemClock(), random=chance)
+    channel = IrcChannel(
+        NAME, config(port, **changes), clock or SystemClock(), cursor=cursor, random=chance
+    )
     run = Running(channel)
     try:
         yield run

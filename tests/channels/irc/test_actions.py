@@ -9,7 +9,7 @@ from channels.base import Rejected
 from channels.irc.wire import is_refusal, parse_line
 from gateway.core.events import Address, MessageDeleted, RoomId
 from reverie.testing.servers.ircd import CAPS, MODERN, Ircd, Options
-from tests.channels.irc.channel_kit import NAME, Running, part, running, sent_together, settled
+from tests.channels.irc.channel_kit import NAME, part, running, sent_together, settled
 
 
 def at(room: str = "#room") -> Address:
@@ -30,11 +30,6 @@ async def test_what_others_take_back_is_told() -> None:
         assert (second.at, second.message) == (at("al!a@h"), "m8")
         await settled(bot, "done")
         assert len(it.all(MessageDeleted)) == 2
-
-
-async def test_a_topic_fits_the_line_that_others_get(run: Running) -> None:
-    with pytest.raises(Rejected, match="bytes"):
-        await run.channel.set_topic(at(), "x" * 500)
 
 
 async def test_a_refused_topic_is_never_taken_for_a_refused_message() -> None:

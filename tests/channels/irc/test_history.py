@@ -1,15 +1,12 @@
 """What was said while we were away: each once, in order, and the cursor never past what is
 missing."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from channels.irc.channel import IrcChannel
 from channels.irc.history import LastingState
-from gateway.core.clock import ManualClock, SystemClock
+from gateway.core.clock import ManualClock
 from reverie.testing.servers.ircd import MODERN, Ircd, Options
-from tests.channels.irc.channel_kit import NAME, Running, config, part, running, settled
+from tests.channels.irc.channel_kit import Running, part, running, settled
 
 
 def _at(minutes_ago: float) -> str:
@@ -28,17 +25,6 @@ def _said(
     )
 
 
-def _from(ircd: Ircd, minutes_ago: float | None, **changes: Any) -> Running:
-    """A channel that begins where another process stopped."""
-    cursor = None if minutes_ago is None else _at(minutes_ago)
-    return Running(IrcChannel(NAME, config(ircd.port, **changes), SystemClock(), cursor=cursor))
-
-
-async def _ended(run: Running) -> None:
-    run.task.cancel()
-    await asyncio.gather(run.task, return_exceptions=True)
-
-
 def _asked(ircd: Ircd) -> list[str]:
     return [line for line in ircd.lines if line.startswith("CHATHISTORY")]
 
@@ -52,8 +38,7 @@ async def test_what_was_said_since_the_cursor_comes_once_in_order_and_paged() ->
     options = Options(
         caps=MODERN, history=[_said("#room", "known", 30), *old], isupport=("CHATHISTORY=3",)
     )
-    async with Ircd(options) as ircd:
-        run = _from(ircd, 20)
+    async with Ircd(options) as ircd, running(ircd, cursor=_at(20)) as run:
         await run.message(7)
         await settled(ircd.clients[0], "asked")
         assert _texts(run) == [f"line {number}" for number in range(7)]
@@ -69,7 +54,6 @@ async def test_what_was_said_since_the_cursor_comes_once_in_order_and_paged() ->
             datetime.fromisoformat(cursor) > datetime.fromisoformat(_at(1))
             for cursor in run.cursors
         )
-        await _ended(run)
 
 
 async def test_pages_go_on_by_id_where_the_server_takes_ids() -> None:
@@ -77,19 +61,16 @@ async def test_pages_go_on_by_id_where_the_server_takes_ids() -> None:
     options = Options(
         caps=MODERN, history=old, isupport=("CHATHISTORY=2", "MSGREFTYPES=msgid,timestamp")
     )
-    async with Ircd(options) as ircd:
-        run = _from(ircd, 20)
+    async with Ircd(options) as ircd, running(ircd, cursor=_at(20)) as run:
         await run.message(4)
         assert [line.split()[3] for line in _asked(ircd)[1:2]] == ["msgid=h-line-1"]
-        await _ended(run)
 
 
 async def test_live_lines_of_the_room_wait_for_the_past_and_nothing_comes_twice() -> None:
     options = Options(
         caps=MODERN, history=[_said("#room", "first", 5), _said("#room", "second", 4)]
     )
-    async with Ircd(options) as ircd:
-        run = _from(ircd, 20)
+    async with Ircd(options) as ircd, running(ircd, cursor=_at(20)) as run:
         bot = await ircd.joined("reverie", "#room")
         await ircd.say("#room", "live", msgid="l")
         await ircd.say("#room", "second", msgid="h-second")
@@ -97,7 +78,6 @@ async def test_live_lines_of_the_room_wait_for_the_past_and_nothing_comes_twice(
         await run.message(3)
         await settled(bot, "done")
         assert _texts(run) == ["first", "second", "live"]
-        await _ended(run)
 
 
 async def test_a_direct_talk_of_the_past_is_found_whatever_we_were_called() -> None:
@@ -108,8 +88,12 @@ async def test_a_direct_talk_of_the_past_is_found_whatever_we_were_called() -> N
     )
     ours = ("bo", {"time": _at(4), "msgid": "o", "account": "rev"}, ":reverie_!r@h PRIVMSG bo :yes")
     options = Options(caps=MODERN + " sasl", sasl={"rev": "hush"}, history=[direct, ours])
-    async with Ircd(options) as ircd:
-        run = _from(ircd, 20, sasl={"mechanism": "plain", "account": "rev", "password": "hush"})
+    async with (
+        Ircd(options) as ircd,
+        running(
+            ircd, cursor=_at(20), sasl={"mechanism": "plain", "account": "rev", "password": "hush"}
+        ) as run,
+    ):
         message = await run.message()
         assert (message.kind, message.at.room, message.sender.verified) == (
             "direct",
@@ -118,19 +102,15 @@ async def test_a_direct_talk_of_the_past_is_found_whatever_we_were_called() -> N
         )
         await settled(ircd.clients[0], "done")
         assert _texts(run) == ["are you there?"]
-        await _ended(run)
 
 
 async def test_who_is_called_so_now_is_not_who_spoke_then() -> None:
     caps = MODERN.replace("account-tag ", "")
-    async with Ircd(
-        Options(caps=caps, history=[_said("#room", "let me in", 5, by="bo!x@evil")])
-    ) as ircd:
-        run = _from(ircd, 20)
+    options = Options(caps=caps, history=[_said("#room", "let me in", 5, by="bo!x@evil")])
+    async with Ircd(options) as ircd, running(ircd, cursor=_at(20)) as run:
         bot = await ircd.joined("reverie", "#room")
         bot.send(":bo!b@h JOIN #room owner :real")
         assert not (await run.message()).sender.verified
-        await _ended(run)
 
 
 async def test_own_words_old_ones_and_playback_are_told_apart() -> None:
@@ -145,8 +125,7 @@ async def test_own_words_old_ones_and_playback_are_told_apart() -> None:
             left,
         ],
     )
-    async with Ircd(options) as ircd:
-        run = _from(ircd, 24 * 60)
+    async with Ircd(options) as ircd, running(ircd, cursor=_at(24 * 60)) as run:
         await run.until(lambda: len(run.seen) >= 3)
         await settled(ircd.clients[0], "done")
         assert not run.messages
@@ -158,20 +137,18 @@ async def test_own_words_old_ones_and_playback_are_told_apart() -> None:
         session = run.channel._session
         assert session is not None
         assert "zoe" not in session.state.people
-        await _ended(run)
 
 
 async def test_nothing_is_asked_without_a_cursor_or_a_history() -> None:
     old = [_said("#room", "old", 5)]
-    for caps, minutes_ago in ((MODERN, None), (MODERN.replace("draft/chathistory ", ""), 20)):
-        async with Ircd(Options(caps=caps, history=old)) as ircd:
-            run = _from(ircd, minutes_ago)
+    for caps, cursor in ((MODERN, None), (MODERN.replace("draft/chathistory ", ""), _at(20))):
+        options = Options(caps=caps, history=old)
+        async with Ircd(options) as ircd, running(ircd, cursor=cursor) as run:
             await run.up()
             await ircd.say("#room", "live")
             await run.message()
             assert (_asked(ircd), _texts(run)) == ([], ["live"])
             assert bool(run.cursors) == ("chathistory" in caps)
-            await _ended(run)
 
 
 def test_a_cursor_without_a_zone_counts_as_none() -> None:
@@ -180,13 +157,14 @@ def test_a_cursor_without_a_zone_counts_as_none() -> None:
 
 
 async def test_a_refused_question_does_not_hold_the_room_back() -> None:
-    async with Ircd(Options(caps=MODERN, history_fails="INVALID_TARGET")) as ircd:
-        run = _from(ircd, 20)
+    async with (
+        Ircd(Options(caps=MODERN, history_fails="INVALID_TARGET")) as ircd,
+        running(ircd, cursor=_at(20)) as run,
+    ):
         await ircd.joined("reverie", "#room")
         await ircd.say("#room", "live")
         assert (await run.message()).text == "live"
         await run.until(lambda: bool(run.cursors))
-        await _ended(run)
 
 
 async def test_the_cursor_waits_for_the_gap_also_over_a_cut() -> None:
@@ -211,8 +189,10 @@ async def test_the_cursor_waits_for_the_gap_also_over_a_cut() -> None:
 
 
 async def test_more_is_not_held_back_than_memory_is_for() -> None:
-    async with Ircd(Options(caps=MODERN, history_deaf=True)) as ircd:
-        run = _from(ircd, 20)
+    async with (
+        Ircd(Options(caps=MODERN, history_deaf=True)) as ircd,
+        running(ircd, cursor=_at(20)) as run,
+    ):
         await ircd.joined("reverie", "#room")
         ircd.faults.hold_pongs = True
         await run.up()
@@ -223,4 +203,3 @@ async def test_more_is_not_held_back_than_memory_is_for() -> None:
         await ircd.say("#room", "1000")
         await run.message(1_001)
         assert _texts(run) == [str(number) for number in range(1_001)]
-        await _ended(run)
