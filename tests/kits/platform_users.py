@@ -32,10 +32,10 @@ SAID = re.compile(rf":{NICK}_*!\S+ (?:PRIVMSG|NOTICE) (\S+) :(.*)")
 WAIT_S = 20.0
 
 
-async def so(true: Callable[[], bool], what: str) -> None:
+async def so(true: Callable[[], bool], what: str, limit_s: float = WAIT_S) -> None:
     """Return once it is so. Raises TimeoutError that says what was waited for."""
     try:
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(limit_s):
             while not true():
                 await asyncio.sleep(0.002)
     except TimeoutError:
@@ -49,7 +49,8 @@ class IrcClient:
         self.nick, self._port, self._account = nick, port, account
         self.said: list[tuple[str, str]] = []
         """(where, text) of what the bot said, in order."""
-        self._seen: list[str] = []
+        self.lines: list[str] = []
+        """All that the server said, without tags."""
         self._tokens = itertools.count(1)
 
     async def begin(self) -> None:
@@ -85,9 +86,10 @@ class IrcClient:
         self.send(f"JOIN {room}")
         await self.until(rf"\S+ 366 \S+ {room} ")
 
-    async def until(self, pattern: str) -> None:
-        """Return once a line matches, from its start."""
-        await so(lambda: self.saw(pattern) > 0, f"{self.nick} waits for {pattern}")
+    async def until(self, pattern: str, times: int = 1, limit_s: float = WAIT_S) -> list[str]:
+        """Return the lines that match, from their start, once they are so many."""
+        await so(lambda: self.saw(pattern) >= times, f"{self.nick} waits for {pattern}", limit_s)
+        return [line for line in self.lines if re.match(pattern, line)]
 
     async def settled(self) -> None:
         """Return once all that the server had for us is here."""
@@ -96,7 +98,7 @@ class IrcClient:
         await self.until(rf".*PONG .*{token}$")
 
     def saw(self, pattern: str) -> int:
-        return sum(re.match(pattern, line) is not None for line in self._seen)
+        return sum(re.match(pattern, line) is not None for line in self.lines)
 
     def told(self, where: str) -> list[str]:
         return [text for to, text in self.said if to.casefold() == where.casefold()]
@@ -110,7 +112,7 @@ class IrcClient:
                     .rstrip("\r\n")
                 )
                 line = line.partition(" ")[2] if line.startswith("@") else line
-                self._seen.append(line)
+                self.lines.append(line)
                 if line.startswith("PING"):
                     self.send("PONG" + line[4:])
                 if said := SAID.match(line):

@@ -1,4 +1,4 @@
-"""IRC, on the scripted server and on real ones: alice and bob are raw clients."""
+"""IRC, on the scripted server and on real ones: alice and bob are plain clients."""
 
 import asyncio
 import contextlib
@@ -19,6 +19,7 @@ from reverie.testing.platforms.base import Kit, Where
 from reverie.testing.platforms.broken_channels import DropsFormatting, Twin
 from reverie.testing.servers.ircd import MODERN, Ircd, Options
 from tests.channels.irc.channel_kit import config
+from tests.kits.platform_users import IrcClient
 from tests.servers.real_ircd import inspircd, ngircd
 
 _MARKS = re.compile("[\x02\x1d\x1e\x11\x1f\x0f]")
@@ -51,72 +52,6 @@ PAGE = 200
 """Lines: more than any check says but the one about pages."""
 
 
-class Person:
-    """A client that is nothing but a socket."""
-
-    def __init__(self, nick: str) -> None:
-        self.nick = nick
-        self.lines: list[str] = []
-        """Without their tags."""
-        self._changed = asyncio.Condition()
-        self._writer: asyncio.StreamWriter | None = None
-        self._reading: asyncio.Task[None] | None = None
-
-    async def enter(self, port: int) -> None:
-        reader, self._writer = await asyncio.open_connection("127.0.0.1", port)
-        self._reading = asyncio.create_task(self._read(reader))
-        self.do(
-            "CAP REQ message-tags",
-            "CAP END",
-            f"NICK {self.nick}",
-            f"USER {self.nick} 0 * :{self.nick}",
-        )
-        await self.until(r":\S+ (376|422) ")
-
-    async def join(self, *rooms: str) -> None:
-        for room in rooms:
-            self.do(f"JOIN {room}")
-            await self.until(rf":\S+ 366 \S+ {room} ")
-
-    def do(self, *lines: str) -> None:
-        assert self._writer is not None
-        self._writer.write("".join(line + "\r\n" for line in lines).encode())
-
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                line = (await reader.readuntil(b"\r\n")).decode().rstrip("\r\n")
-                self.lines.append(re.sub(r"^@\S+ ", "", line))
-                if self.lines[-1].startswith("PING"):
-                    self.do("PONG" + self.lines[-1][4:])
-                async with self._changed:
-                    self._changed.notify_all()
-
-    async def until(self, pattern: str, times: int = 1, limit_s: float = 10.0) -> list[str]:
-        """The lines that match, as soon as they are `times`."""
-
-        def found() -> list[str]:
-            return [line for line in self.lines if re.match(pattern, line)]
-
-        async def wait() -> None:
-            async with self._changed:
-                await self._changed.wait_for(lambda: len(found()) >= times)
-
-        try:
-            await asyncio.wait_for(wait(), limit_s)
-        except TimeoutError:
-            raise AssertionError(
-                f"{self.nick} saw no {times} lines like {pattern}: {self.lines[-20:]}"
-            ) from None
-        return found()
-
-    async def leave(self) -> None:
-        assert self._writer is not None
-        assert self._reading is not None
-        self._writer.close()
-        await self._reading
-
-
 class IrcKit(Kit):
     """What is the same on every server."""
 
@@ -125,19 +60,20 @@ class IrcKit(Kit):
         self.nowhere = RoomId("#nowhere")
         self.port = 6667
         self.password: str | None = None
-        self._asked = 0
-        self.alice, self.bob = Person("alice"), Person("bob")
+        self.alice, self.bob = IrcClient("alice", 0), IrcClient("bob", 0)
 
     async def _enter(self) -> None:
         """Together, for InspIRCd lets people in once a second; alice is the first in the rooms, and
         operates them."""
-        await asyncio.gather(self.alice.enter(self.port), self.bob.enter(self.port))
-        await self.alice.join("#room", "#other")
-        await self.bob.join("#room", "#other")
+        people = self.alice, self.bob = [IrcClient(one, self.port) for one in ("alice", "bob")]
+        await asyncio.gather(*(one.begin() for one in people))
+        for one in people:
+            await one.join("#room")
+            await one.join("#other")
 
     async def _leave(self) -> None:
-        await self.alice.leave()
-        await self.bob.leave()
+        await self.alice.end()
+        await self.bob.end()
 
     def make(self, cursor: str | None = None) -> Channel:
         return IrcChannel(
@@ -161,7 +97,7 @@ class IrcKit(Kit):
         self, text: str, *, where: Where = "room", by: Literal["alice", "bob"] = "alice"
     ) -> None:
         target = "reverie" if where == "direct" else f"#{where}"
-        (self.alice if by == "alice" else self.bob).do(f"PRIVMSG {target} :{text}")
+        (self.alice if by == "alice" else self.bob).send(f"PRIVMSG {target} :{text}")
 
     async def mention(self, text: str) -> None:
         await self.say(f"reverie: {text}")
@@ -173,7 +109,7 @@ class IrcKit(Kit):
     async def seen(self, where: Where, count: int = 1) -> list[str]:
         target = "alice" if where == "direct" else f"#{where}"
         pattern = rf":reverie!\S+ (PRIVMSG|NOTICE) {target} :"
-        await self._caught_up()
+        await self.alice.settled()
         return [
             line.partition(" :")[2]
             for line in await self.alice.until(pattern, count, self.patience_s)
@@ -191,34 +127,26 @@ class IrcKit(Kit):
         return False
 
     async def overheard(self) -> list[str]:
-        await self._caught_up(self.bob)
+        await self.bob.settled()
         return [
             line.partition(" :")[2]
             for line in self.bob.lines
             if re.match(r":reverie!\S+ (PRIVMSG|NOTICE) ", line)
         ]
 
-    async def _caught_up(self, person: Person | None = None) -> None:
-        """What the server has taken has reached somebody who has the answer to what they ask behind
-        it; else alice."""
-        person, self._asked = person or self.alice, self._asked + 1
-        person.do(f"PING :seen{self._asked}")
-        await person.until(rf":\S+ PONG .*seen{self._asked}$")
-
     async def appoint(self) -> None:
-        self.alice.do("MODE #room +o reverie")
-        await self._caught_up()
+        self.alice.send("MODE #room +o reverie")
+        await self.alice.settled()
 
     async def topic(self) -> str:
-        await self._caught_up()
+        await self.alice.settled()
         return (await self.alice.until(r":reverie!\S+ TOPIC #room :"))[-1].partition(" :")[2]
 
     async def gone(self) -> None:
         await self.alice.until(r":reverie!\S+ QUIT ")
 
     async def invited(self) -> Address:
-        self.alice.do("JOIN #third")
-        await self.alice.until(r":\S+ 366 \S+ #third ")
+        await self.alice.join("#third")
         return Address(channel=self.name, room=RoomId("#third"))
 
     async def joined(self, at: Address) -> None:
@@ -345,7 +273,7 @@ class _RealIrcKit(IrcKit):
                 await self._leave()
 
     async def refuse(self) -> None:
-        self.alice.do("MODE #other +m", "PING :moderated")
+        self.alice.send("MODE #other +m", "PING :moderated")
         await self.alice.until(r":\S+ PONG .*moderated")
 
 
