@@ -44,7 +44,6 @@ from channels.discord.outgoing import (
     MESSAGES_PATH,
     RESEND_WINDOW_S,
     SUPPRESS_EMBEDS,
-    DiscordOutgoing,
     mention_notified,
     message_content,
     render_bodies,
@@ -130,7 +129,6 @@ class DiscordChannel:
     ) -> None:
         self.name, self._config, self._clock = name, config, clock
         self._directory = DiscordDirectory(name, threads=config.threads)
-        self._outgoing = DiscordOutgoing(clock, self._directory, link_previews=config.link_previews)
         self._members = AnswerCache[tuple[str, str], Sequence[str]](clock, 0.0)
         """Guild and user -> the roles of a member."""
         self._session: DiscordSession | None = None
@@ -179,9 +177,6 @@ class DiscordChannel:
         ):
             self._state, self._directory = before._state, before._directory  # noqa: SLF001 - same class
             self._directory.thread_rooms = frozenset(config.threads)
-            self._outgoing = DiscordOutgoing(
-                self._clock, self._directory, link_previews=config.link_previews
-            )
 
     async def run(self, emit: Emit) -> None:
         # Here and not above: importing discord.py takes 0.2 s and 18 MB, and check-config does not
@@ -213,8 +208,7 @@ class DiscordChannel:
     async def send(self, part: PostPart, before_send: BeforeSend = no_before_send) -> Receipt:
         if not part.body.strip():
             raise ValueError("a part needs text")
-        session = self._connected
-        return await self._outgoing.send(session.api, session.interactions, part, before_send)
+        return await self._connected.outgoing.send(part, before_send)
 
     async def wait_for_rights(self, at: Address) -> None:
         await self._directory.rights.wait(self._directory.guild_of(at.room) or at.room)
@@ -555,7 +549,7 @@ class DiscordPreviewChannel(DiscordChannel):
         announce: Announce = no_announcement,
     ) -> MessageId | None:
         if preview_id is None:
-            return await self._outgoing.begin_preview(self._api, at, body, reply_to, announce)
+            return await self._connected.outgoing.begin_preview(at, body, reply_to, announce)
         await self._api.call(
             "PATCH",
             MESSAGE_PATH,
@@ -568,7 +562,7 @@ class DiscordPreviewChannel(DiscordChannel):
     async def delete_preview(self, at: Address, preview_id: MessageId) -> None:
         try:
             if is_provisional(preview_id):
-                preview_id = await self._outgoing.find_preview(self._api, at, preview_id, "\u2026")
+                preview_id = await self._connected.outgoing.find_preview(at, preview_id, "\u2026")
             await self._delete_own(
                 parse_channel_id(at, self._directory), parse_message_id(preview_id)
             )

@@ -47,7 +47,7 @@ from channels.discord.wire import (
 )
 from channels.text import Json, get_int, get_object, get_objects, get_str, single_line
 from gateway.core.clock import Clock
-from gateway.core.events import Address, Receipt
+from gateway.core.events import Receipt
 from gateway.core.i18n import N_, _, use_language
 from gateway.core.ratelimit import LruDict
 
@@ -213,11 +213,9 @@ class InteractionResponder:
         as after a restart, the model sees what the log has of the message."""
         self._running: set[asyncio.Task[Any]] = set()
         self._pending: dict[str, _PendingInteraction] = {}
-        self._last_answers: dict[Address, tuple[str, _PendingInteraction]] = {}
-        """Place -> the last post that answered a command there, and the command: further parts of a
-        post do not name it."""
-        self._public_posts = LruDict[str, None](1000)
-        """Private posts that are sent publicly, because they answer a text message."""
+        self._posts = LruDict[str, _PendingInteraction | None](1000)
+        """Post -> the command that it answers, which its further parts do not name; None: it is
+        private, and sent publicly, because it answers a text message."""
 
     async def register_commands(self, application: str) -> None:
         """Register our commands with Discord. Best effort; nothing if we have none."""
@@ -369,16 +367,17 @@ class InteractionResponder:
             or not await _is_acknowledged(pending)
             or self._clock.monotonic() >= pending.expires_s
         ):
-            if part.private and not is_alone and stem not in self._public_posts:
+            is_public = stem in self._posts and self._posts[stem] is None
+            if part.private and not is_alone and not is_public:
                 if part.reply_to is None or part.reply_to.startswith(INTERACTION_PREFIX):
                     raise Rejected("the command is too old to be answered privately")
-                self._public_posts.put(stem, None)
+                self._posts.put(stem, None)
             return None
         if part.private and not pending.is_private:
             raise Rejected(
                 "the command was acknowledged in the open, so it cannot be answered privately"
             )
-        self._last_answers[part.to] = stem, pending
+        self._posts.put(stem, pending)
         try:
             return await self._answer(part, pending, content, before_send)
         except Rejected:
@@ -388,16 +387,11 @@ class InteractionResponder:
             return None
 
     def _find_pending(self, part: PostPart, stem: str) -> _PendingInteraction | None:
-        if part.reply_to is not None:
-            is_native = part.reply_to.startswith(INTERACTION_PREFIX)
-            return (
-                self._pending.get(part.reply_to.removeprefix(INTERACTION_PREFIX))
-                if is_native
-                else None
-            )
-        last, pending = self._last_answers.get(part.to, ("", None))
-        # Only private ones: all others are ordinary messages, with a nonce.
-        return pending if part.private and pending is not None and last == stem else None
+        if part.reply_to is None:  # only private ones: all others are messages, with a nonce
+            return self._posts.get(stem) if part.private else None
+        is_native = part.reply_to.startswith(INTERACTION_PREFIX)
+        number = part.reply_to.removeprefix(INTERACTION_PREFIX)
+        return self._pending.get(number) if is_native else None
 
     async def _answer(
         self,

@@ -247,28 +247,31 @@ def build_components(buttons: Sequence[PostButton]) -> list[dict[str, object]]:
 
 
 class DiscordOutgoing:
-    """Outgoing messages of one account; outlives connections."""
+    """Outgoing messages of one run."""
 
-    def __init__(self, clock: Clock, directory: DiscordDirectory, *, link_previews: bool) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        directory: DiscordDirectory,
+        api: "DiscordRestClient",
+        interactions: "InteractionResponder",
+        *,
+        link_previews: bool,
+    ) -> None:
         self._clock, self._directory = clock, directory
+        self._api, self._interactions = api, interactions
         self.flags = 0 if link_previews else SUPPRESS_EMBEDS
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Channel -> lock: concurrent requests could overtake each other."""
 
-    async def send(
-        self,
-        api: "DiscordRestClient",
-        interactions: "InteractionResponder",
-        part: PostPart,
-        before_send: BeforeSend,
-    ) -> Receipt:
+    async def send(self, part: PostPart, before_send: BeforeSend) -> Receipt:
         channel = parse_channel_id(part.to, self._directory)
         if part.file is not None and len(part.file.data) > MAX_FILE_BYTES:
             raise Rejected(f"Discord takes files of at most {MAX_FILE_BYTES} bytes")
         lock = self._locks.setdefault(channel, asyncio.Lock())
         async with lock:  # asyncio locks are first in, first out
             try:
-                return await self._send(api, interactions, part, _call_once(before_send))
+                return await self._send(part, _call_once(before_send))
             except (
                 Denied
             ) as error:  # the gateway's side confirms whether the token is really refused
@@ -279,24 +282,20 @@ class DiscordOutgoing:
                 remedy = _NO_POSTING[error.code] or self._directory.describe_missing_rights(part.to)
                 raise MayNotPost(f"{error.reason}: {remedy}") from error
 
-    async def _send(
-        self,
-        api: "DiscordRestClient",
-        interactions: "InteractionResponder",
-        part: PostPart,
-        before_send: BeforeSend,
-    ) -> Receipt:
+    async def _send(self, part: PostPart, before_send: BeforeSend) -> Receipt:
         content = message_content(part.body, part.notify)
+        if part.buttons:
+            content["components"] = build_components(part.buttons)
         if part.replaces is not None:
-            return await self._edit(api, part, part.replaces, before_send)
+            return await self._edit(part, part.replaces, before_send)
         if part.finishes is not None:
             try:
                 preview = part.finishes
                 if is_provisional(preview):
                     preview = await self.find_preview(
-                        api, part.to, preview, part.body, before_send=before_send
+                        part.to, preview, part.body, before_send=before_send
                     )
-                return await self._finish(api, part, preview, before_send)
+                return await self._finish(part, preview, before_send)
             except DiscordRefused as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
@@ -304,18 +303,13 @@ class DiscordOutgoing:
         if part.private or (part.reply_to is not None and not parse_reply_id(part.reply_to)):
             # An answer to a command accepts only this flag.
             answer = content | {"flags": self.flags}
-            if part.buttons:
-                answer["components"] = build_components(part.buttons)
-            answered = await interactions.send(part, answer, before_send)
+            answered = await self._interactions.send(part, answer, before_send)
             if answered is not None:
                 return answered
         flags = self.flags | (SUPPRESS_NOTIFICATIONS if part.style == "notice" else 0)
         content |= {"flags": flags, "nonce": message_nonce(part.key), "enforce_nonce": True}
-        if part.buttons:
-            content["components"] = build_components(part.buttons)
         title = part.thread_title
         return await self._post(
-            api,
             part.to,
             content,
             part.reply_to,
@@ -326,7 +320,6 @@ class DiscordOutgoing:
 
     async def begin_preview(
         self,
-        api: "DiscordRestClient",
         at: Address,
         text: str,
         reply_to: MessageId | None,
@@ -335,12 +328,11 @@ class DiscordOutgoing:
         """Send the message of a preview. Raises a `SendError`."""
         preview = provisional_id(new_id(self._clock.now()))
         return await self.find_preview(
-            api, at, preview, text, reply_to, before_send=_call_once(partial(announce, preview))
+            at, preview, text, reply_to, before_send=_call_once(partial(announce, preview))
         )
 
     async def find_preview(
         self,
-        api: "DiscordRestClient",
         at: Address,
         preview: MessageId,
         text: str,
@@ -367,7 +359,7 @@ class DiscordOutgoing:
         for tries_left in reversed(range(3)):
             try:
                 receipt = await self._post(
-                    api, at, content, reply_to, again=False, before_send=before_send
+                    at, content, reply_to, again=False, before_send=before_send
                 )
             except Uncertain:
                 if not tries_left:
@@ -377,31 +369,29 @@ class DiscordOutgoing:
                     return receipt.ids[0]
         raise Uncertain("Discord: an answer without the id of the message")
 
-    async def _finish(
-        self, api: "DiscordRestClient", part: PostPart, preview: MessageId, before_send: BeforeSend
-    ) -> Receipt:
+    async def _finish(self, part: PostPart, preview: MessageId, before_send: BeforeSend) -> Receipt:
         """Make the preview the part. A thread that was archived meanwhile is opened again, as a new
         message would do.
 
         https://discord.com/developers/docs/resources/channel#modify-channel-json-params-thread
         """
         try:
-            return await self._edit(api, part, preview, before_send)
+            return await self._edit(part, preview, before_send)
         except DiscordRefused as error:
             if error.code != _ARCHIVED:
                 raise
             thread, opened = parse_channel_id(part.to, self._directory), {"archived": False}
             try:
-                await api.call("PATCH", "/channels/{channel_id}", json=opened, channel_id=thread)
+                await self._api.call(
+                    "PATCH", "/channels/{channel_id}", json=opened, channel_id=thread
+                )
             except DiscordRefused:  # it is locked
                 raise error from None
-            return await self._edit(api, part, preview, before_send)
+            return await self._edit(part, preview, before_send)
 
-    async def _edit(
-        self, api: "DiscordRestClient", part: PostPart, message: MessageId, before_send: BeforeSend
-    ) -> Receipt:
+    async def _edit(self, part: PostPart, message: MessageId, before_send: BeforeSend) -> Receipt:
         return build_receipt(
-            await api.call(
+            await self._api.call(
                 "PATCH",
                 MESSAGE_PATH,
                 json=message_content(part.body, part.notify)
@@ -412,7 +402,7 @@ class DiscordOutgoing:
             )
         )
 
-    async def _open_thread(self, api: "DiscordRestClient", at: Address, title: str) -> None:
+    async def _open_thread(self, at: Address, title: str) -> None:
         """Open the thread of a place, unless it is there. Where that is not possible, its messages
         stand in the room.
 
@@ -429,12 +419,16 @@ class DiscordOutgoing:
         try:
             if not title:
                 found = get_object(
-                    {"d": await api.call("GET", MESSAGE_PATH, channel_id=room, message_id=message)},
+                    {
+                        "d": await self._api.call(
+                            "GET", MESSAGE_PATH, channel_id=room, message_id=message
+                        )
+                    },
                     "d",
                 )
                 title = thread_title("", parse_message(found, self._directory))
             name = {"name": thread_title(title, None), "auto_archive_duration": 1440}
-            await api.call(
+            await self._api.call(
                 "POST", f"{MESSAGE_PATH}/threads", json=name, channel_id=room, message_id=message
             )
         except DiscordRefused as error:
@@ -456,7 +450,6 @@ class DiscordOutgoing:
 
     async def _post(
         self,
-        api: "DiscordRestClient",
         at: Address,
         content: dict[str, object],
         reply_to: MessageId | None,
@@ -466,10 +459,10 @@ class DiscordOutgoing:
         title: str = "",
         before_send: BeforeSend,
     ) -> Receipt:
-        await self._open_thread(api, at, title)
+        await self._open_thread(at, title)
         channel = parse_channel_id(at, self._directory)
         post = partial(
-            api.call,
+            self._api.call,
             "POST",
             MESSAGES_PATH,
             file=file,

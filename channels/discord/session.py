@@ -37,6 +37,7 @@ from channels.discord.inflow import (
     ResumableSession,
 )
 from channels.discord.interactions import InteractionResponder
+from channels.discord.outgoing import DiscordOutgoing
 from channels.discord.rest import DiscordClient, DiscordRestClient, describe_failure
 from channels.text import get_int, get_number, get_object, get_str
 from gateway.core.clock import Clock, new_id
@@ -262,6 +263,9 @@ class DiscordSession:
             directory=directory,
             progress=self._progress,
             state=state,
+        )
+        self.outgoing = DiscordOutgoing(
+            clock, directory, self.api, self.interactions, link_previews=config.link_previews
         )
         self._previous = self._progress.session
         """Session of an earlier process. None: there was none, or it has been tried."""
