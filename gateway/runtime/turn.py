@@ -63,7 +63,7 @@ from gateway.core.scopes import Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.plugin import Part, TurnView
-from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted
+from gateway.runtime.turn_handle import DELETED_REASON, TurnHandle, TurnInterrupted
 from gateway.runtime.turn_input import PLAIN_FAMILY, AgentContext, TurnServices
 from gateway.runtime.turn_record import (
     PUT_OFF_TEXTS,
@@ -323,6 +323,8 @@ class TurnRunner:
             turn.input.leave(heard=False)
         elif interrupted and turn.input.digest is not None:
             turn.input.leave(heard=True)
+        elif turn.handle.drop_reason == DELETED_REASON and not outcome.steps:
+            await turn.input.forget_deleted()
         never_asked = outcome.is_over_budget or (
             interrupted and turn.input.rendered.text in ("", NOTHING_NEW)
         )

@@ -196,6 +196,15 @@ class TurnInput:
         await self._load_reminders(self.unread.messages)
         self.mark_read(self.unread, render_lines(self.lines, omitted=0, plain=self._plain))
 
+    async def forget_deleted(self) -> None:
+        """Take what was deleted meanwhile out of what was read: later turns do not see it."""
+        left = await self._reader.read_current(replace(self.unread, has_changes=True))
+        lines = await self._reader.render(
+            [one for one in left if one.seq in self.rendered.covers], sees=False
+        )
+        text = render_lines(lines, omitted=self.omitted, plain=self._plain).text
+        self.rendered = replace(self.rendered, text=text, media=())
+
     def consume_upto(self, upto: Seq) -> None:
         """Consume all up to there, also what was not read: it is only counted."""
         self.omitted, self.upto = _count_omitted(self.unread, self.rendered), upto

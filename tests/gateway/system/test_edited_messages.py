@@ -121,6 +121,9 @@ async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_p
         await gateway.screen.until(1)
         await gateway.took(2)
         assert "hello" in gateway.screen.parts[0].body
+        later = str(model.requests[-1].conversation)
+        assert "nice weather" in later
+        assert "is it?" not in later
     assert len(gateway.screen.parts) == 1
     cut, answered = await gateway.turns()
     assert (cut.outcome, cut.reason, answered.outcome) == ("yielded", DELETED_REASON, "replied")
