@@ -36,11 +36,15 @@ from gateway.core.moments import (
 MIN_INTERVAL_S: Final = 60
 """Shortest interval; cron fields cannot express a shorter one."""
 DAY_S: Final = 86_400
+_WEEKDAY: Final = r"(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
 _EACH: Final = re.compile(
-    r"((?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?)\b"
-    r"|(?:noon|midnight|morning|afternoon|evening)\b|\d{1,2}(?::\d\d| ?[ap]m)\b"
+    rf"({_WEEKDAY})|(?:noon|midnight|morning|afternoon|evening)\b|\d{{1,2}}(?::\d\d| ?[ap]m)\b"
 )
 """A weekday, or a time of day, that comes again."""
+_WEEKDAYS: Final = re.compile(rf"(?:every )?({_WEEKDAY}(?:(?:, and|,| and) ?{_WEEKDAY})+)")
+"""Several weekdays, e.g. `monday, tuesday and friday`."""
+_AND: Final = re.compile(r"(?:and|or|,)\b.*|.*\b(?:and|or)", re.IGNORECASE)
+"""What is no text of its own: the rest of a time that is understood in part alone."""
 _OPENING: Final = re.compile(r"^\s*(?:(?:me|us|to|that|about|of)\s+)+|^[\s:,-]+", re.IGNORECASE)
 """What stands in front of what somebody is to be reminded of."""
 MAX_MISSED: Final = 1_000
@@ -296,6 +300,8 @@ def parse_spoken_time(
         return schedule, first
     if not at and not repeats:
         raise InvalidTime(f"Say when: `at`, `every` or `cron`; {TIME_EXAMPLES}.")
+    if days := _WEEKDAYS.match(repeats.lower()):
+        return _parse_weekdays(days[1], f"{repeats[days.end() :]} {at}".strip(), now, place)
     every_s, at = _parse_interval(repeats, at) if repeats else (0, at)
     first = parse_moment(at, now, zone) if at else None
     if not repeats:
@@ -323,8 +329,23 @@ def split_reminder(text: str, now: datetime, timezone: str) -> tuple[SpokenTime,
             spoken = SpokenTime(every=when) if is_repeated else SpokenTime(at=when)
             with contextlib.suppress(InvalidTime):
                 parse_spoken_time(spoken, now, timezone)
-                return spoken, _OPENING.sub("", " ".join(others))
+                rest = _OPENING.sub("", " ".join(others))
+                return None if _AND.fullmatch(rest) else (spoken, rest)
     return None
+
+
+def _parse_weekdays(
+    days: str, clock: str, now: datetime, timezone: str
+) -> tuple[CronSchedule, datetime]:
+    """Return the schedule of several weekdays at one time of day, and its first time, UTC. `clock`
+    empty: at nine in the morning. Raises InvalidTime.
+    """
+    names = [found[:3] for found in re.findall(_WEEKDAY, days)]
+    one = parse_moment(f"next {names[0]} {clock}".strip(), now, parse_timezone(timezone))
+    schedule = parse_cron(f"{one.minute} {one.hour} * * {','.join(names)}", timezone)
+    first = next_time(schedule, now)
+    assert first is not None
+    return schedule, first
 
 
 def _parse_interval(text: str, at: str) -> tuple[int, str]:

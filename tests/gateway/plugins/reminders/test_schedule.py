@@ -459,6 +459,11 @@ def test_once(at: str, schedule: str, first: str) -> None:
             "every 1209600 10:00:00 Europe/Zurich",
             "2026-11-23 09:00:00",
         ),
+        (
+            {"every": "Tuesday, wed and friday", "at": "at 10:30"},
+            "cron 30 10 * * TUE,WED,FRI Europe/Zurich",
+            "2026-11-24 09:30:00",
+        ),
         ({"every": "other hour"}, "every 7200", "2026-11-21 21:45:31"),
         ({"every": "an hour"}, "every 3600", "2026-11-21 20:45:31"),
         ({"cron": "0 9 * * 1-5"}, "cron 0 9 * * 1-5 Europe/Zurich", "2026-11-23 08:00:00"),
@@ -588,6 +593,7 @@ WORDS = st.text(max_size=20) | st.lists(
         ("18.30: dinner", "2026-11-22 17:30:00", "dinner"),
         ("every other monday at 9 standup", "2026-11-23 08:00:00", "standup"),
         ("of the plants every 2 days at 18:00", "2026-11-22 17:00:00", "the plants"),
+        ("every monday and tuesday standup", "2026-11-23 08:00:00", "standup"),
     ],
 )
 def test_a_reminder_in_one_line(written: str, first: str, what: str) -> None:
@@ -596,6 +602,18 @@ def test_a_reminder_in_one_line(written: str, first: str, what: str) -> None:
     spoken, text = found
     due = parse_spoken_time(spoken, NOW, ZURICH)[1]
     assert (f"{due:%Y-%m-%d %H:%M:%S}", text) == (first, what)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "every other monday and friday plants",
+        "plants every other monday and friday",
+        "every day at 9 and 17 water",
+    ],
+)
+def test_a_time_is_understood_whole_or_not_at_all(written: str) -> None:
+    assert split_reminder(written, NOW, ZURICH) is None
 
 
 @given(WORDS)
