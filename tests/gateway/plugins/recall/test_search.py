@@ -126,6 +126,15 @@ async def test_every_script_is_searched(text: str, query: str, kit: Papers) -> N
     assert len(await found(kit, query)) == 2
 
 
+async def test_what_somebody_said_is_found_by_their_name(kit: Papers) -> None:
+    await kit.say(1, "The budget is 400", ROOM, who="Kai")
+    await kit.say(2, "Which budget?", ROOM, who="Ada")
+    await kit.store.append([turn(ROOM.conversation, 3, text="I do not know")])
+    assert await found(kit, "kai budget", place=ROOM) == [
+        '[2026-03-04 05:06] Kai (guest), here: "The budget is 400"'
+    ]
+
+
 async def test_what_is_being_answered_is_not_found(kit: Papers) -> None:
     await kit.say(1, "What about the harbour?", ROOM)
     assert await found(kit, "harbour", place=ROOM) == []
