@@ -790,7 +790,7 @@ def _find_directives(turn: Turn) -> str:
         is_spoken_to = turn.continuing or places.direct.get(turn.conversation, False)
         if not is_spoken_to and places.bindings.find(turn.place).speaks_up != "never":
             texts.append(load_prompt("speak_up"))
-    if turn.autonomous and state.quiet_until is not None:
+    if turn.autonomous and state.quiet_until is not None and not turn.due:
         texts.append(load_prompt("quiet"))
     step = turn.view.next_step if turn.continuing else ""
     if step:
