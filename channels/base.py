@@ -765,11 +765,6 @@ class SendError(Exception):
 class Denied(SendError):
     """The platform refuses us, e.g. the credentials: stop this channel and inform the operator."""
 
-    def __init__(self, reason: str, *, retry_after_s: float = 0.0) -> None:
-        """`retry_after_s`: shortest time until another attempt."""
-        super().__init__(reason)
-        self.retry_after_s = retry_after_s
-
 
 class Unreachable(SendError):
     """Surely not sent, no connection: try again when the link is up."""

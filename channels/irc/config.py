@@ -231,15 +231,11 @@ class IrcConfig(ChannelConfig):
         rooms = data.get("rooms") if isinstance(data, dict) else None
         if not isinstance(data, dict) or not isinstance(rooms, list | tuple):
             return data
-        names, keys = list[object](), dict[str, object]()
-        for room in rooms:
-            if isinstance(room, dict):
-                if room.keys() != {"name", "key"}:
-                    raise ValueError('a room with a key is written {name: "#name", key: "its key"}')
-                keys[str(room["name"])] = room["key"]
-                names.append(room["name"])
-            else:
-                names.append(room)
+        keyed = [room for room in rooms if isinstance(room, dict)]
+        if any(room.keys() != {"name", "key"} for room in keyed):
+            raise ValueError('a room with a key is written {name: "#name", key: "its key"}')
+        keys = {str(room["name"]): room["key"] for room in keyed}
+        names = [room["name"] if isinstance(room, dict) else room for room in rooms]
         given = data.get("keys") or {}
         return {**data, "rooms": names} | (
             {"keys": {**given, **keys}} if keys and isinstance(given, dict) else {}

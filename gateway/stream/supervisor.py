@@ -531,7 +531,6 @@ class ChannelSupervisor:
             now_s = self._clock.monotonic()
             run.refused_s = [one for one in run.refused_s if now_s - one < REFUSALS_COUNT_S]
             delay_s = min(REFUSED_RETRY_S[0] * 2.0 ** len(run.refused_s), REFUSED_RETRY_S[1])
-            delay_s = max(delay_s, error.retry_after_s)
             run.refused_s.append(now_s)
             run.refusal = error.reason
             logger.error(  # noqa: TRY400 - the operator can fix it

@@ -362,9 +362,8 @@ async def test_each_excess_flood_halves_the_pace() -> None:
         for number, at_once in enumerate((4, 2, 1), 1):
             await run.until_advancing(clock, lambda: run.links.count(True) == number)  # noqa: B023 - run at once
             bot = ircd.clients[-1]
-            for second in range(
-                19
-            ):  # the room's modes are asked for after 10 s, and refilled after
+            # After ten seconds the modes of the room are asked for, and that is paced, too.
+            for second in range(19):
                 clock.advance(1)
                 await settled(bot, f"{number}.{second}")
             sending = asyncio.create_task(sent_together(run, [part(str(one)) for one in range(6)]))
