@@ -109,6 +109,29 @@ async def test_an_owner_has_a_room_watched_and_is_told_in_their_chat(
 
 
 @simulated
+async def test_a_reminder_that_somebody_asked_for_rings_while_it_is_quiet(
+    clock: JumpingClock, *, tmp_path: Path
+) -> None:
+    brain = PlayedModel(
+        clock,
+        by_words(
+            ("pills\\?", call("remind", text="take them", at="in 2h")),
+            ("Reminder .* is set for", Say(text="I will.")),
+            ("hush", call("go_quiet", time="in 3h")),
+            ("(?i)quiet until", Say(text="...")),
+            ("reminder that olga asked for", Say(text="The pills!")),
+        ),
+    )
+    async with Gateway(on_platforms(tmp_path), brain, clock=clock) as gateway:
+        for text in ("my pills?", "hush"):
+            await gateway.say(text, sender="olga", on=TELEGRAM)
+            await clock.sleep(60)
+        await clock.sleep(2 * 3600)
+        assert gateway.sent("olga") == ["I will.", "...", "The pills!"]
+        assert "do your work without a word" not in str(brain.asked[-1].request)
+
+
+@simulated
 async def test_a_promise_is_kept_where_it_was_made_also_after_a_kill(
     clock: JumpingClock, *, tmp_path: Path
 ) -> None:

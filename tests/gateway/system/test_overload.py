@@ -279,19 +279,6 @@ async def test_a_reminder_comes_in_time_without_a_model_and_a_promise_is_kept_on
         assert words(made)[3] == "It stands on the table."
 
 
-async def test_a_reminder_that_somebody_asked_for_rings_while_it_is_quiet(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    async with ModelApi() as api, garden(tmp_path, api.url, clock) as made:
-        await planned(made, api, "remind", text="take the pills", at="in 10m")
-        api.default = lambda _: Answer(text="The pills!")
-        await asked(made, "/quiet 1h", channel=TELEGRAM)
-        await made.until(lambda: len(made.screen.parts) == 3, step_s=5)
-        assert clock.monotonic() < 20 * 60
-        assert words(made)[2] == "The pills!"
-        assert "do your work without a word" not in requests(api)[-1]
-
-
 async def test_who_asks_where_a_promise_waits_for_a_model_is_told_if_that_takes_too_long(
     tmp_path: Path, clock: ManualClock
 ) -> None:
