@@ -36,6 +36,7 @@ from gateway.commands.definition import command
 from gateway.context.evidence import keep_result
 from gateway.core.events import (
     Address,
+    Command,
     ConversationId,
     DeliveryReport,
     EventId,
@@ -44,7 +45,6 @@ from gateway.core.events import (
     Post,
     PostButton,
     PostKey,
-    Sender,
     TaskFinished,
     Time,
 )
@@ -260,24 +260,6 @@ class _Waiting:
                         self.end(None)
 
 
-@frozen
-class Approver:
-    """Person who decides about an approval, and where they wrote."""
-
-    at: Address
-    sender: Sender
-    role: Role
-    """Role from the access check: admins and owners are verified by the platform."""
-    is_direct: bool
-    global_role: Role
-    """As `gateway.core.identity.Identity.global_role`."""
-
-    @property
-    def person(self) -> str:
-        """Their id, for the log."""
-        return f"{self.at.channel}:{self.sender.id}"
-
-
 class Approvals(Plugin):
     """Waiting calls of all agents, the notices that ask for them, and the admins' decisions. A call
     waits in the process that takes the turns of its place.
@@ -363,8 +345,6 @@ class Approvals(Plugin):
         asked for once. Calls that cannot be asked for are refused at once. When cancelled, the
         request is dropped, and a later answer has no effect.
         """
-        if any(one.request is turn.request for one in self._waiting):
-            return ""
         asked = ApprovalRequested(
             approval="",
             agent=turn.agent,
@@ -381,6 +361,8 @@ class Approvals(Plugin):
             needs=decision.needs,
         )
         new = _Waiting(asked=asked, at=turn.at)
+        if any(one.key == new.key and one.request is turn.request for one in self._waiting):
+            return ""  # it is carried out, as it was approved
         if why := explain_too_long(asked.arguments):
             await self._record_refusal(new, decision.role, why)
             return f"Refused: {decision.rule}, and {why}. Nothing was done. Do it in smaller calls."
@@ -442,14 +424,8 @@ class Approvals(Plugin):
 
     async def _suggest_waiting(self, typed: CommandCompletion) -> list[str]:
         who = identify(self._people, typed.at, typed.sender)
-        approver = Approver(
-            at=typed.at,
-            sender=typed.sender,
-            role=who.role,
-            is_direct=typed.direct,
-            global_role=who.global_role,
-        )
-        return [one.approval for one in await self.list_waiting(approver)]
+        waiting = await self.list_waiting(typed, who.role, who.global_role)
+        return [one.approval for one in waiting]
 
     @command(
         "approve",
@@ -465,8 +441,8 @@ class Approvals(Plugin):
         id: Annotated[str, "The id in my question.", _suggest_waiting] = "",  # noqa: A002 - people see this name
     ) -> CommandEffect:
         if not id:
-            return done(await self._render_waiting(_build_approver(call)))
-        return await self.decide(_build_approver(call), id, approved=True)
+            return done(await self._render_waiting(call))
+        return await self.decide(call, id, approved=True)
 
     @command(
         "deny",
@@ -481,13 +457,12 @@ class Approvals(Plugin):
         call: CommandCall,
         id: Annotated[str, "The id in my question, or all.", _suggest_waiting],  # noqa: A002 - people see this name
     ) -> CommandEffect:
-        approver = _build_approver(call)
         if id.strip("`").lower() != "all":
-            return await self.decide(approver, id, approved=False)
-        waiting = await self.list_waiting(approver)
+            return await self.decide(call, id, approved=False)
+        waiting = await self.list_waiting(call.command, call.role, call.global_role)
         if not waiting:
             return refuse(_("Nothing waits for approval here."))
-        denied = [await self.decide(approver, one.approval, approved=False) for one in waiting]
+        denied = [await self.decide(call, one.approval, approved=False) for one in waiting]
         answer = "\n".join(one.answer for one in denied)
         return replace(sum(denied, done("")), answer=answer)
 
@@ -505,7 +480,7 @@ class Approvals(Plugin):
         id: Annotated[str, "The id in my question.", _suggest_waiting],  # noqa: A002 - people see this name
     ) -> CommandEffect:
         name, written = id.strip("`").lower(), call.command
-        waiting = await self.list_waiting(_build_approver(call))
+        waiting = await self.list_waiting(written, call.role, call.global_role)
         asked = next((one for one in waiting if one.approval == name), None)
         if asked is None:
             return refuse(_render_unknown(name))
@@ -521,8 +496,9 @@ class Approvals(Plugin):
         )
         return done(_("The whole call is below."), queue_post(post))
 
-    async def _render_waiting(self, approver: Approver) -> str:
+    async def _render_waiting(self, call: CommandCall) -> str:
         now = self._clock.now()
+        requests = await self.list_waiting(call.command, call.role, call.global_role)
         waiting = [
             _("- `{id}`: {tool}, {time} left: {arguments}").format(
                 id=one.approval,
@@ -530,14 +506,14 @@ class Approvals(Plugin):
                 time=format_duration(max(0.0, (one.until - now).total_seconds())),
                 arguments=inline_code(one.arguments, MAX_BRIEF_CHARS),
             )
-            for one in await self.list_waiting(approver)
+            for one in requests
         ]
         lines = (
             [_("Waiting for approval here:"), *waiting]
             if waiting
             else [_("Nothing waits for approval here.")]
         )
-        if approver.global_role in ADMIN_ROLES and self._mcp is not None:
+        if call.global_role in ADMIN_ROLES and self._mcp is not None:
             for one in self._mcp.list_pending():
                 text = _("`{command}` turns it on.").format(command=f"approve {one.code}")
                 lines += ["", one.describe(), text]
@@ -763,12 +739,16 @@ class Approvals(Plugin):
         assert isinstance(entry.fact, ApprovalEnded)
         return entry.fact.verdict
 
-    async def list_waiting(self, approver: Approver) -> list[ApprovalRequested]:
-        """Return the calls that this admin may decide in this place, oldest first."""
+    async def list_waiting(
+        self, written: Command | CommandCompletion, role: Role, global_role: Role
+    ) -> list[ApprovalRequested]:
+        """Return the calls that somebody with these roles may decide where they write, oldest
+        first.
+        """
         return [
             asked
             for asked, _entry in await self._find_undecided()
-            if can_decide(approver, Address.parse(asked.room), self.room)
+            if can_decide(written, role, global_role, Address.parse(asked.room), self.room)
         ]
 
     @route("GET", WAITING)
@@ -832,20 +812,20 @@ class Approvals(Plugin):
             return None
         return entry.fact, entry
 
-    async def decide(self, approver: Approver, name: str, *, approved: bool) -> CommandEffect:
+    async def decide(self, call: CommandCall, name: str, *, approved: bool) -> CommandEffect:
         """Decide the approval with this id, as written. The decision holds once its facts are
         written and the effect is settled, which the caller must do: no other is given before.
 
         The process in which the call waits takes the verdict from the log.
         """
-        name = name.strip("`").lower()
+        name, written = name.strip("`").lower(), call.command
         found = await self._find_request(name)
         if found is None and approved and self._mcp is not None:
-            change = self._mcp.approve(
-                name, approver.person, approver.sender.name, approver.global_role
-            )
+            change = self._mcp.approve(name, call)
             return change or CommandEffect(answer=_render_unknown(name))
-        if found is None or not can_decide(approver, Address.parse(found[0].room), self.room):
+        if found is None or not can_decide(
+            written, call.role, call.global_role, Address.parse(found[0].room), self.room
+        ):
             return CommandEffect(answer=_render_unknown(name))
         asked, place = found[0], found[1].conversation or ConversationId("")
         fact = ApprovalEnded(
@@ -853,8 +833,8 @@ class Approvals(Plugin):
             agent=asked.agent,
             tool=asked.tool,
             verdict="once" if approved else "denied",
-            by=approver.person,
-            name=approver.sender.name,
+            by=call.person,
+            name=written.sender.name,
         )
         ends, key = await self._end_notices(asked, fact), f"approval:{name}:ended"
         ended = await self._store.entry_by_key(key)
@@ -871,7 +851,7 @@ class Approvals(Plugin):
         if is_over or self._clock.now() >= asked.until:
             text = _("Too late: `{id}` has ended, or somebody is deciding about it now.")
             return CommandEffect(answer=text.format(id=name))
-        if approved and (refusal := _explain_may_not(approver, asked, Address.parse(place))):
+        if approved and (refusal := _explain_may_not(call, asked, Address.parse(place))):
             return CommandEffect(answer=refusal)
         text = (
             _("Approved: I run this call of {tool}.")
@@ -917,28 +897,17 @@ def _notice_key(asked: ApprovalRequested, what: str = "approval") -> PostKey:
     return PostKey(hashlib.sha256(named.encode()).hexdigest()[:26])
 
 
-def _build_approver(call: CommandCall) -> Approver:
-    written = call.command
-    return Approver(
-        at=written.at,
-        sender=written.sender,
-        role=call.role,
-        is_direct=written.direct,
-        global_role=call.global_role,
-    )
-
-
-def _explain_may_not(approver: Approver, asked: ApprovalRequested, at: Address) -> str:
+def _explain_may_not(call: CommandCall, asked: ApprovalRequested, at: Address) -> str:
     """Return why this person may not approve a call that was asked for at that place. Empty: they
     may.
     """
     may = roles_that_may_approve(asked.needs)
-    if approver.role not in may:
+    if call.role not in may:
         return _(
             "{tool} needs the role {role}. Only somebody with that role can approve it."
         ).format(tool=inline_code(asked.tool), role=asked.needs)
     weak = [one.id for one in asked.askers if one.role not in may]
-    if approver.at.channel == at.channel and approver.sender.id in weak:
+    if call.command.at.channel == at.channel and call.command.sender.id in weak:
         return _("You asked for this without the right to do it. Somebody else must approve it.")
     return ""
 
@@ -1082,19 +1051,25 @@ def describe_requesters(askers: Sequence[Requester]) -> str:
     return _("Asked by {people}").format(people=people)
 
 
-def can_decide(approver: Approver, asked_in: Address, room: Address | None) -> bool:
-    """Return whether this admin may decide about a request in that conversation. `room`: the room
-    for approvals.
+def can_decide(
+    written: Command | CommandCompletion,
+    role: Role,
+    global_role: Role,
+    asked_in: Address,
+    room: Address | None,
+) -> bool:
+    """Return whether somebody with this role may decide by what they write about a request in that
+    conversation. `room`: the room for approvals.
 
-    They may in the same room, including its threads, and in the room for approvals; an owner
+    Admins may in the same room, including its threads, and in the room for approvals; an owner
     everywhere also in a direct chat with an agent.
     """
-    if approver.role not in ADMIN_ROLES:
+    if role not in ADMIN_ROLES:
         return False
-    here = (approver.at.channel, approver.at.room)
+    here = (written.at.channel, written.at.room)
     if any(place is not None and here == (place.channel, place.room) for place in (asked_in, room)):
         return True
-    return approver.global_role == "owner" and approver.is_direct
+    return global_role == "owner" and written.direct
 
 
 def roles_that_may_approve(needs: str) -> tuple[Role, ...]:

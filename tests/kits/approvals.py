@@ -12,11 +12,12 @@ from agent.models.base import ToolResult
 from channels.base import PostPart, Rejected
 from gateway.access.channels import Channels
 from gateway.cluster.cluster import EVERYTHING, Cluster
+from gateway.commands.context import CommandCall
 from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.core import identity
 from gateway.core.clock import ManualClock
-from gateway.core.events import Address, ChannelName, RoomId, SenderId
+from gateway.core.events import Address, ChannelName, Command, EventId, RoomId, SenderId
 from gateway.core.facts import Fact, TurnId, inner_conversation
 from gateway.core.labels import Label, RequestLabel
 from gateway.core.permissions import ALLOW_ADMINS, ALLOW_MEMBERS, OUT, ToolPermit
@@ -269,3 +270,24 @@ async def house(
 
 
 INNER = Address.parse(inner_conversation("reverie"))
+
+
+def given_by(
+    role: identity.Role,
+    at: Address = LOBBY,
+    *,
+    direct: bool = False,
+    everywhere: identity.Role | None = None,
+) -> CommandCall:
+    """A command of root, who has this role there."""
+    given = Command(
+        id=EventId("n1"),
+        at=at,
+        sender=ROOT,
+        name="approve",
+        args="",
+        sent=ManualClock().now(),
+        origin="text",
+        direct=direct,
+    )
+    return CommandCall(command=given, role=role, global_role=everywhere or role)

@@ -28,11 +28,12 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
 from channels.aio import with_timeout
+from gateway.commands.context import CommandCall
 from gateway.core.events import PostButton
 from gateway.core.facts import PluginFact
 from gateway.core.frozen import frozen
 from gateway.core.i18n import _
-from gateway.core.identity import ADMIN_ROLES, Role
+from gateway.core.identity import ADMIN_ROLES
 from gateway.core.text_safety import PLACE_CHARS, escape_invisible, inline_code
 from gateway.core.tool import Tool
 from gateway.core.tool_spec import ToolSpec
@@ -260,27 +261,27 @@ class Mcp(Plugin):
         """Return the definitions that wait for review, by server and tool."""
         return [one for _, one in sorted(self._pending.items())]
 
-    def approve(self, code: str, by: str, name: str, global_role: Role) -> CommandEffect | None:
-        """Approve the definition with this code. Models get it once the fact is written. `by`,
-        `name`: the person who approves it; `global_role`: their role in all places.
+    def approve(self, code: str, call: CommandCall) -> CommandEffect | None:
+        """Approve the definition with this code. Models get it once the fact is written.
 
         None: no waiting definition has this code.
         """
         found = next((one for one in self._pending.values() if one.code == code), None)
         if found is None:
             return None
-        if global_role not in ADMIN_ROLES:
+        if call.global_role not in ADMIN_ROLES:
             return CommandEffect(
                 answer=_(
                     "Only an admin of all places can approve a tool of an MCP server, because it "
                     "works everywhere."
                 )
             )
-        person, tell = inline_code(name or by, PLACE_CHARS), self.context.gateway.notices.tell
+        tell = self.context.gateway.notices.tell
+        person = inline_code(call.command.sender.name or call.person, PLACE_CHARS)
         return done(
             _("Approved: I may use `{tool}` with its present description.").format(tool=found.tool),
             McpToolApproved(
-                server=found.server, tool=found.tool, definition=found.definition, by=by
+                server=found.server, tool=found.tool, definition=found.definition, by=call.person
             ),
             then=lambda _seq: tell(
                 found.notice_key,

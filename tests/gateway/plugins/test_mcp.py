@@ -42,6 +42,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from reverie.testing.servers.ports import LoopbackServer, read_head
 from reverie.testing.stopwatch import Stopwatch
+from tests.kits.approvals import given_by
 from tests.kits.mcp import (
     AT,
     OWN,
@@ -572,7 +573,6 @@ async def until_seen(at: Town, clock: ManualClock) -> None:
 
 # The review of definitions
 
-BY = "irc.test:1"
 LOOKUP = {
     "name": "lookup",
     "description": "Looks words up.",
@@ -593,7 +593,7 @@ WIDER = {
 
 async def approve(at: Town, code: str, global_role: Role = "admin") -> str:
     """As the command does it: written down with the answer, then settled."""
-    change, store = at.plugin.approve(code, BY, "Ann", global_role), at.store
+    change, store = at.plugin.approve(code, given_by(global_role)), at.store
     assert change is not None
     facts = [NewEntry(fact=made.fact, at=SystemClock().now()) for made in change.facts]
     change.settle((await store.append(facts))[0] if facts else None)
@@ -670,7 +670,7 @@ async def test_a_definition_that_changes_again_needs_another_look(tmp_path: Path
     async with running(store, WIDER) as run:
         [seen] = run.plugin.list_pending()
     async with running(store, POISONED) as run:
-        assert run.plugin.approve(seen.code, BY, "Ann", "admin") is None
+        assert run.plugin.approve(seen.code, given_by("admin")) is None
         assert "mcp_raw_lookup" not in run.names
 
 

@@ -22,7 +22,6 @@ from gateway.plugins.approvals import (
     UNDECIDED,
     ApprovalEnded,
     ApprovalRequested,
-    Approver,
 )
 from gateway.store import NewEntry, Store, rebuild
 from reverie.testing.channels import story
@@ -39,6 +38,7 @@ from tests.kits.approvals import (
     TIMEOUT_S,
     House,
     asker,
+    given_by,
     house,
 )
 
@@ -321,10 +321,10 @@ async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(it: Ho
     does not."""
     call, asked = await it.asking(ROOT, GUS)
     await it.sleeping()
-    change = await it.approvals.decide(_root(), asked.approval, approved=True)
+    change = await it.approvals.decide(given_by("admin"), asked.approval, approved=True)
     assert (
         "is deciding about it now"
-        in (await it.approvals.decide(_root(), asked.approval, approved=False)).answer
+        in (await it.approvals.decide(given_by("admin"), asked.approval, approved=False)).answer
     )
     it.clock.advance(TIMEOUT_S)
     for _ in range(20):
@@ -338,7 +338,7 @@ async def test_what_is_decided_just_as_its_time_ends_is_what_the_log_says(it: Ho
 async def test_a_word_that_was_written_though_nobody_was_told_so_counts(it: House) -> None:
     call, asked = await it.asking(ROOT, GUS)
     await it.sleeping()
-    change = await it.approvals.decide(_root(), asked.approval, approved=True)
+    change = await it.approvals.decide(given_by("admin"), asked.approval, approved=True)
     (made,) = change.facts
     await it.store.append(
         [NewEntry(fact=made.fact, at=it.clock.now(), conversation=made.place, key=made.key)]
@@ -347,10 +347,6 @@ async def test_a_word_that_was_written_though_nobody_was_told_so_counts(it: Hous
     it.clock.advance(TIMEOUT_S)
     assert (await call).text == DONE
     assert await it.verdicts() == [("bash", "once", "here:root")]
-
-
-def _root() -> Approver:
-    return Approver(at=LOBBY, sender=ROOT, role="admin", is_direct=False, global_role="admin")
 
 
 @story

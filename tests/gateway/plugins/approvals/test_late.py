@@ -10,10 +10,10 @@ import pytest
 from gateway.core.clock import Clock, ManualClock
 from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnId, TurnRecord
-from gateway.plugins.approvals import PATIENCE_S, ApprovalEnded, ApprovalRequested, Approver
+from gateway.plugins.approvals import PATIENCE_S, ApprovalEnded, ApprovalRequested
 from gateway.store import NewEntry
 from reverie.testing.gateway import UNHURRIED, Gateway, Script, ScriptRule, settings
-from tests.kits.approvals import GUS, LOBBY, ROOT, house
+from tests.kits.approvals import GUS, LOBBY, ROOT, given_by, house
 from tests.kits.store import turn
 
 LAMP = "the lamp is on"
@@ -154,8 +154,7 @@ async def test_a_turn_that_is_stopped_while_an_admin_approves_gets_nothing_done(
 ) -> None:
     async with house(tmp_path) as it:
         call, asked = await it.asking(ROOT, GUS)
-        root = Approver(at=LOBBY, sender=ROOT, role="admin", is_direct=False, global_role="admin")
-        decided = await it.approvals.decide(root, asked.approval, approved=True)
+        decided = await it.approvals.decide(given_by("admin"), asked.approval, approved=True)
         call.cancel()
         await asyncio.wait({call})
         (made,) = decided.facts

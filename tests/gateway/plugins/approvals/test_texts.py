@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from channels.split import split_markdown
+from gateway.commands.context import CommandCall
 from gateway.core.events import Address, ConversationId, PostButton, RoomId, ThreadId
 from gateway.core.facts import TurnId
-from gateway.core.identity import Role
 from gateway.core.labels import OUTSIDE_LABEL, Label
 from gateway.core.permissions import describe_cause
 from gateway.core.text_safety import escape_invisible
@@ -24,7 +24,6 @@ from gateway.plugins.approvals import (
     MAX_BRIEF_CHARS,
     MAX_SHOWN_BYTES,
     ApprovalRequested,
-    Approver,
     approval_buttons,
     can_decide,
     describe_requesters,
@@ -34,7 +33,7 @@ from gateway.plugins.approvals import (
     render_approval_request,
     render_whole_call,
 )
-from tests.kits.approvals import GUS, HERE, LOBBY, OFFICE, ROOT, THERE, asker
+from tests.kits.approvals import GUS, HERE, LOBBY, OFFICE, ROOT, THERE, asker, given_by
 
 texts = st.text(st.characters(codec="utf-8"), max_size=60) | st.text(
     st.sampled_from('ab`\n\r\t \u202e\u2066\u200b\ufe0f\u3164\U000e0100\\"*_[]()<>@#'), max_size=40
@@ -203,48 +202,39 @@ def test_who_asked_is_told_in_bounds() -> None:
     assert crowd.endswith("`x4` (guest) and 3 more")
 
 
-def _approver(
-    role: Role,
-    at: Address = LOBBY,
-    *,
-    direct: bool = False,
-    everywhere: Role | None = None,
-) -> Approver:
-    return Approver(at=at, sender=ROOT, role=role, is_direct=direct, global_role=everywhere or role)
-
-
 THREAD = Address(channel=HERE, room=LOBBY.room, thread=ThreadId("7"))
 ALONE = Address(channel=HERE, room=RoomId("olga"))
 SAME_NAME = Address(channel=THERE, room=LOBBY.room)
 
 
 @pytest.mark.parametrize(
-    ("approver", "room", "expected"),
+    ("given", "room", "expected"),
     [
-        (_approver("admin"), None, True),
-        (_approver("owner"), None, True),
-        (_approver("member"), None, False),
-        (_approver("guest"), None, False),
-        (_approver("blocked"), None, False),
-        (_approver("admin", THREAD), None, True),
-        (_approver("admin", OFFICE), None, False),
-        (_approver("admin", SAME_NAME), None, False),
-        (_approver("admin", OFFICE), OFFICE, True),
-        (_approver("member", OFFICE), OFFICE, False),
-        (_approver("owner", OFFICE), None, False),
-        (_approver("owner", ALONE, direct=True), None, True),
+        (given_by("admin"), None, True),
+        (given_by("owner"), None, True),
+        (given_by("member"), None, False),
+        (given_by("guest"), None, False),
+        (given_by("blocked"), None, False),
+        (given_by("admin", THREAD), None, True),
+        (given_by("admin", OFFICE), None, False),
+        (given_by("admin", SAME_NAME), None, False),
+        (given_by("admin", OFFICE), OFFICE, True),
+        (given_by("member", OFFICE), OFFICE, False),
+        (given_by("owner", OFFICE), None, False),
+        (given_by("owner", ALONE, direct=True), None, True),
         (
-            _approver("owner", ALONE, direct=True, everywhere="guest"),
+            given_by("owner", ALONE, direct=True, everywhere="guest"),
             None,
             False,
         ),  # an owner of one agent, say
-        (_approver("owner", everywhere="guest"), None, True),
-        (_approver("admin", ALONE, direct=True), None, False),
-        (_approver("member", ALONE, direct=True), None, False),
+        (given_by("owner", everywhere="guest"), None, True),
+        (given_by("admin", ALONE, direct=True), None, False),
+        (given_by("member", ALONE, direct=True), None, False),
     ],
 )
-def test_who_may_decide_and_where(approver: Approver, room: Address | None, expected: bool) -> None:
-    assert can_decide(approver, LOBBY, room) == expected
+def test_who_may_decide_and_where(given: CommandCall, room: Address | None, expected: bool) -> None:
+    decides = can_decide(given.command, given.role, given.global_role, LOBBY, room)
+    assert decides == expected
 
 
 def test_ids_cannot_be_misread() -> None:
