@@ -11,6 +11,7 @@ last one: some microseconds without a flush, which outlives the process.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -88,7 +89,7 @@ def copy_store(
             reading.execute("VACUUM INTO ?", (str(target),))
         os.fsync(file)
     except sqlite3.Error as error:
-        raise _copy_error(source, target, error) from error
+        raise _copy_error(source, error) from error
     finally:
         os.close(file)
 
@@ -213,11 +214,13 @@ def seal_store(path: Path) -> None:
     path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
 
 
-def _copy_error(source: Path, target: Path, error: sqlite3.Error) -> Exception:
+def _copy_error(source: Path, error: sqlite3.Error) -> Exception:
     """Return the error for the one of the two files that it is about."""
     code = getattr(error, "sqlite_errorcode", 0) or 0
-    if code & 0xFF == sqlite3.SQLITE_FULL or code in _WRITE_ERRORS:
-        return OSError(f"the copy cannot be written to {target.parent} ({error}): make room there")
+    if code & 0xFF == sqlite3.SQLITE_FULL:
+        return OSError(errno.ENOSPC, str(error))
+    if code in _WRITE_ERRORS:
+        return OSError(f"the copy cannot be written ({error}): look at the system's log")
     return unreadable_error(source, error)
 
 

@@ -281,7 +281,9 @@ def _run(args: argparse.Namespace) -> int:
     try:
         report = create_backup(settings, target, now, show_progress("copying the store", ""))
     except (StoreError, OSError) as error:
-        return report_failure("backup", error)
+        lost_nothing = "no backup was made, and nothing was lost"
+        remedy = f"make room in {target.absolute().parent}, or name another place with -o"
+        return report_failure("backup", explain_full_disk(error, f"{lost_nothing}: {remedy}"))
     except KeyboardInterrupt:
         print("interrupted: no backup was made", file=sys.stderr)
         return 1
@@ -292,6 +294,13 @@ def _run(args: argparse.Namespace) -> int:
             f"{escape_unprintable(name)}"
         )
     return 0
+
+
+def explain_full_disk(error: Exception, remedy: str) -> Exception:
+    """Return the error; of a full disk, one that says so, with what to do about it."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OSError(f"the disk is full; {remedy}")
+    return error
 
 
 def describe_store(store: StoreSummary) -> str:

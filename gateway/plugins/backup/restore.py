@@ -54,6 +54,7 @@ from gateway.plugins.backup.create import (
     InvalidBackup,
     backup_roots,
     describe_store,
+    explain_full_disk,
     is_safe_name,
 )
 from gateway.store import NewEntry, Store, StoreError, StoreReader, StoreUnreadable
@@ -484,7 +485,9 @@ def _run(args: argparse.Namespace) -> int:
     except InvalidBackup as error:
         return report_failure("restore", ValueError(f"{args.file} cannot be restored: {error}"))
     except (StoreError, OSError) as error:
-        return report_failure("restore", error)
+        changed_nothing = "nothing was restored, and the backup is as it was"
+        remedy = "make room where the backup is" if args.verify else "make room at the store"
+        return report_failure("restore", explain_full_disk(error, f"{changed_nothing}: {remedy}"))
     except KeyboardInterrupt:
         print("interrupted: nothing was restored", file=sys.stderr)
         return 1

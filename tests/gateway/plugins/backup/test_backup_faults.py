@@ -16,6 +16,7 @@ import pytest
 
 from gateway.store import rebuild
 from tests.kits.backup import configured, grown, made, put, stored, tree, write
+from tests.kits.gateway_process import MAIN
 from tests.kits.store import heard, run
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -251,17 +252,19 @@ def test_a_disk_that_is_full_leaves_nothing_half(
     assert not list(tmp_path.rglob(".reverie-backup-*"))
 
 
+CONFIG = """\
+channels: {irc.test: {platform: irc, host: 127.0.0.1, nick: r, tls: false}}
+agents: [{id: ann, bindings: []}, {id: bob, workspace: persona, files: work}]
+llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}
+store: {path: data/reverie.db}
+"""
+
+
 def test_a_backup_that_a_disk_refuses_has_failed_and_one_to_nowhere_is_bad_usage(
     tmp_path: Path,
 ) -> None:
     stored(grown(tmp_path / "a"), heard(1))
-    write(
-        tmp_path / "a/reverie.yaml",
-        "channels: {irc.test: {platform: irc, host: 127.0.0.1, nick: r, tls: false}}\n"
-        "agents: [{id: ann, bindings: []}, {id: bob, workspace: persona, files: work}]\n"
-        "llm: {providers: {s: {kind: scripted}}, models: {main: {provider: s}}}\nstore: {path: "
-        "data/reverie.db}\n",
-    )
+    write(tmp_path / "a/reverie.yaml", CONFIG)
     command = [
         sys.executable,
         "-B",
@@ -281,3 +284,34 @@ def test_a_backup_that_a_disk_refuses_has_failed_and_one_to_nowhere_is_bad_usage
         limited = ["prlimit", f"--fsize={limit}", *command, f"{tmp_path}/{target}"]
         ran = subprocess.run(limited, check=False, cwd=ROOT, capture_output=True, text=True)
         assert (ran.returncode, "Traceback" in ran.stderr) == (code, False), ran.stderr
+
+
+NO_ROOM = f"""
+import errno, sys
+
+def refuse(event, args):  # https://docs.python.org/3/library/audit_events.html
+    if event in ("os.link", "os.rename"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+sys.addaudithook(refuse)
+{MAIN}
+"""
+
+
+@pytest.mark.parametrize("what", ["backup", "restore"])
+def test_a_disk_without_room_is_told_with_what_is_lost_and_what_to_do(
+    tmp_path: Path, what: str
+) -> None:
+    stored(settings := grown(tmp_path / "a"), heard(1))
+    made(settings, tmp_path / "b.tar")
+    directory = tmp_path / ("a" if what == "backup" else "c")
+    write(directory / "reverie.yaml", CONFIG)
+    last = ["-o", str(tmp_path / "c.tar")] if what == "backup" else [str(tmp_path / "b.tar")]
+    command = [sys.executable, "-c", NO_ROOM, what, "--config", str(directory), *last]
+    ran = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    told = (
+        "disk is full",
+        "nothing was " + ("lost" if what == "backup" else "restored"),
+        "make room",
+    )
+    assert (ran.returncode, [one in ran.stderr for one in told]) == (1, [True] * 3), ran.stderr
