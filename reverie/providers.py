@@ -17,6 +17,7 @@ from agent.models.base import (
     MAX_IMAGE_SIDE as MAX_IMAGE_SIDE,
     MAX_IMAGES as MAX_IMAGES,
     MAX_IMAGES_BYTES as MAX_IMAGES_BYTES,
+    AnswerSpoiled as AnswerSpoiled,
     AnswerUnreadable as AnswerUnreadable,
     CacheBreakpoint as CacheBreakpoint,
     Effort as Effort,

@@ -292,6 +292,7 @@ one alone; broken: an error of ours."""
 
 # ModelError
 # +-- ModelBusy        wait, then send the same again
+# +-- AnswerSpoiled    ask for the same again at once: the next answer is another one
 # +-- ModelUnusable    this model will not answer: try the next one, tell the operator
 #     +-- AnswerUnreadable   it has, in a form that is not known
 # +-- PromptTooLong    compact the conversation, then ask again
@@ -326,6 +327,16 @@ class ModelBusy(ModelError):
     def __init__(self, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s  # the server's own hint; None: it gave none
+
+
+class AnswerSpoiled(ModelError):
+    """The model wrote a tool call or an answer that its own provider cannot read. The provider is
+    not busy: waiting does not help.
+    """
+
+    @property
+    def cause(self) -> FailureCause:
+        return "nothing"
 
 
 class ModelUnusable(ModelError):

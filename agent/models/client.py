@@ -24,6 +24,7 @@ from agent.cache.plan import PlannedRequest
 from agent.cache.prompt_cache import PromptCache
 from agent.models.adapt import adapt_request
 from agent.models.base import (
+    AnswerSpoiled,
     Model,
     ModelBusy,
     ModelError,
@@ -167,6 +168,7 @@ class ModelClient:
     - `ModelBusy`: the same model again, up to `attempts` times, after `retry_delay_s`; then the
       next model. The next model at once if the wait is longer than `MAX_WAIT_WITH_FALLBACK_S`; the
       error at once if there is none, and the wait is longer than `MAX_RETRY_AFTER_S`.
+    - `AnswerSpoiled`: the same model again at once, up to `attempts` times; then the next model.
     - Requests to one model at the same time: see `RequestLimit`.
     - An answer may take `ANSWER_S`, and `SLOWEST_TOKEN_S` for each token of its limit: then it
       counts as `ModelBusy`.
@@ -293,6 +295,8 @@ class ModelClient:
         `left`: attempts that are left. `left_s`: seconds for the first token that are left.
         `is_last`: there is no other model to ask.
         """
+        if isinstance(error, AnswerSpoiled):
+            return left > 0 and left_s > 0
         if not isinstance(error, ModelBusy) or left <= 0:
             return False
         wait_s = retry_delay_s(self._attempts - left - 1, error.retry_after_s, self._random())
@@ -317,7 +321,7 @@ class ModelClient:
             if not isinstance(error, _NoTurn):
                 self._record_failure(index, error)
             return error
-        if isinstance(error, ModelUnusable):
+        if isinstance(error, ModelUnusable | AnswerSpoiled):
             self._warn_once(index, error)
             return failed if isinstance(failed, ModelBusy) else error
         self._record_success(index)

@@ -30,6 +30,7 @@ from pydantic.alias_generators import to_camel
 from agent.models.adapt import Json, append_suffix, parse_tool_input, read_kept, write_kept
 from agent.models.base import (
     EMPTY_USER_TEXT,
+    AnswerSpoiled,
     ModelBusy,
     ModelMessage,
     ModelRequest,
@@ -380,9 +381,9 @@ class GeminiModel(RemoteModel):
     another account's, or too old), the request is sent once more without those that it had.
 
     Thinking is never yielded as text. Tool calls are yielded right before `StreamEnd`. A prompt
-    that is blocked raises `RequestRefused`, a stream without a finish reason and a call that Gemini
-    itself could not read `ModelBusy`. With `max_output_tokens` 0 nothing is sent: the API has no
-    such request.
+    that is blocked raises `RequestRefused`, a stream without a finish reason `ModelBusy`, and a
+    call that Gemini itself could not read `AnswerSpoiled`. With `max_output_tokens` 0 nothing is
+    sent: the API has no such request.
     """
 
     family = "gemini"
@@ -473,7 +474,7 @@ class GeminiModel(RemoteModel):
         ):
             yield StreamStart(usage=answer.usage)
             why = sanitize_reason(f"{answer.finish_reason} {answer.explanation}", self._secret)
-            raise ModelBusy(f"{self._api.host} spoiled its answer: {why}")
+            raise AnswerSpoiled(f"{self._api.host} spoiled its answer: {why}")
         if rest := answer.text_halves.join("", final=True):
             yield TextPart(text=rest)
         if unread:

@@ -26,6 +26,7 @@ from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 from pydantic import BaseModel, InstanceOf, SecretStr
 
 from agent.models.base import (
+    AnswerSpoiled,
     AnswerUnreadable,
     ModelBusy,
     ModelError,
@@ -219,7 +220,9 @@ def _classify_error(status: int, body: _ErrorBody, *, where: str, secret: str) -
         return PromptTooLong(reason)
     if status == 429 and _TOO_LARGE.search(message):  # noqa: PLR2004 - HTTP's own number
         return PromptTooLong(reason)
-    if status in _BUSY_STATUSES or status >= 500 or _SPOILED.search(searched):  # noqa: PLR2004 - HTTP's own number
+    if _SPOILED.search(searched):
+        return AnswerSpoiled(reason)
+    if status in _BUSY_STATUSES or status >= 500:  # noqa: PLR2004 - HTTP's own number
         return ModelBusy(reason, retry_after_s=body.retry_after_s)
     if (status in _UNUSABLE_STATUSES and not _FLAGGED.search(message)) or status < 400:  # noqa: PLR2004 - HTTP's own number; a redirect is a wrong base_url
         return ModelUnusable(reason)

@@ -18,6 +18,7 @@ from agent.cache.prompt_cache import PromptCache
 from agent.models.adapt import adapt_request
 from agent.models.anthropic import AnthropicModel
 from agent.models.base import (
+    AnswerSpoiled,
     ModelBusy,
     ModelError,
     ModelMessage,
@@ -78,6 +79,19 @@ async def test_busy_is_asked_again_after_the_hint() -> None:
     assert text(chunks) == "You said: hi"
     assert took_s == 7 + 1 + 2
     assert len(one.requests) == 4
+
+
+async def test_a_spoiled_answer_is_asked_for_again_at_once_and_no_outage() -> None:
+    clock = ManualClock()
+    spoiled = [AnswerSpoiled("x") for _ in range(9)]
+    one, two = scripted(clock, *spoiled), scripted(clock, name="two")
+    model = client_of([one, two], clock=clock)
+    for _ in range(2):
+        assert text(await ask(model)) == "You said: hi"
+    assert (len(one.requests), len(two.requests), clock.monotonic()) == (8, 2, 0)
+    with pytest.raises(AnswerSpoiled) as caught:
+        await ask(client_of([scripted(clock, *spoiled)], clock=clock))
+    assert caught.value.cause == "nothing"  # people are told, and the question does not wait
 
 
 async def test_attempts_end_and_the_next_model_answers() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from agent.models.base import (
     EMPTY_USER_TEXT,
+    AnswerSpoiled,
     CacheBreakpoint,
     ModelBusy,
     ModelError,
@@ -278,8 +279,8 @@ async def hear(model: GeminiModel, billed: list[Usage | None]) -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (Answer(stop="MALFORMED_FUNCTION_CALL"), ModelBusy),
-        (Answer(stop="OTHER"), ModelBusy),
+        (Answer(stop="MALFORMED_FUNCTION_CALL"), AnswerSpoiled),
+        (Answer(stop="OTHER"), AnswerSpoiled),
         (Answer(stop_details={"blockReason": "PROHIBITED_CONTENT"}), RequestRefused),
     ],
 )
@@ -293,7 +294,7 @@ async def test_an_answer_that_is_none_raises_and_is_billed(
             await hear(model, billed)
         assert billed[-1] is not None
         assert billed[-1].input_tokens > 0
-        assert caught.value.cause == ("refused" if expected is RequestRefused else "unreachable")
+        assert caught.value.cause == ("refused" if expected is RequestRefused else "nothing")
 
 
 @pytest.mark.parametrize(

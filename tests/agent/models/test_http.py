@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from agent.models import http
 from agent.models.base import (
+    AnswerSpoiled,
     Model,
     ModelBusy,
     ModelUnusable,
@@ -86,9 +87,11 @@ def test_a_server_that_was_started_in_the_wrong_way_is_not_waited_for() -> None:
     assert isinstance(error_from_response(500, {}, body, where="x", secret=""), ModelUnusable)
 
 
-def test_a_call_that_came_out_wrong_is_asked_for_again() -> None:
-    body = b'{"error": {"message": "Failed to call a function.", "code": "tool_use_failed"}}'
-    assert isinstance(error_from_response(400, {}, body, where="x", secret=""), ModelBusy)
+def test_a_call_that_came_out_wrong_is_spoiled_and_no_service_busy() -> None:
+    body = '{"error": {"message": "Failed to call a function.", "code": "tool_use_failed"}}'
+    whole = error_from_response(400, {}, body.encode(), where="x", secret="")
+    for error in (whole, error_from_stream(body, where="x", secret="")):
+        assert isinstance(error, AnswerSpoiled)
 
 
 @KINDS
