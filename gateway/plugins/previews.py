@@ -17,8 +17,8 @@ import logging
 import re
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, cast
+from weakref import WeakValueDictionary
 
 from agent.tools import unwrap_call
 from agent.turn import presentable_text
@@ -131,7 +131,7 @@ class Previews(Plugin):
         self.channels, self._store = gateway.channels, gateway.store
         self._turns = dict[TurnId, TurnPreview]()
         self._clearing_tasks: set[asyncio.Task[None]] = set()
-        self._ending = dict[Address, asyncio.Task[None]]()
+        self._ending = WeakValueDictionary[Address, asyncio.Task[None]]()
         """What is to end the preview of the newest turn of a place, until it has."""
         self._left = dict[Address, MessageId]()
         """Previews of turns that were cut off: the next turn there goes on in it."""
@@ -202,13 +202,7 @@ class Previews(Plugin):
     def _end(self, preview: "TurnPreview", *, leaves: bool) -> None:
         preview.stop()
         if preview.is_seen:
-            task = self._track_task(preview.end(leaves=leaves))
-            self._ending[preview.at] = task
-            task.add_done_callback(partial(self._forget_ending, preview.at))
-
-    def _forget_ending(self, at: Address, task: asyncio.Task[None]) -> None:
-        if self._ending.get(at) is task:
-            del self._ending[at]
+            self._ending[preview.at] = self._track_task(preview.end(leaves=leaves))
 
     def take_left(self, at: Address) -> MessageId | None:
         """Return the message that an earlier turn has left there. None: there is none."""
@@ -297,8 +291,8 @@ class Previews(Plugin):
         return task
 
     async def stop(self) -> None:
-        if self._ending:
-            await asyncio.wait(self._ending.values(), timeout=PARKED_SETTLE_S)
+        if ending := [*self._ending.values()]:
+            await asyncio.wait(ending, timeout=PARKED_SETTLE_S)
         tasks = [*self._clearing_tasks]
         for task in tasks:
             task.cancel()
@@ -313,40 +307,32 @@ class Previews(Plugin):
             self.clear_later(at, message)
 
     async def _clear_later(self, at: Address, message: MessageId) -> None:
+        wait_s = FIRST_TRY_S
         try:
-            await self._try_to_clear(at, message)
+            # Without its channel it stays in the store until that is back.
+            while isinstance(self.channels.get(at.channel), CanPreview):
+                hint_s = 0.0
+                try:
+                    await self.clear(at, message)
+                except Denied:
+                    return
+                except RateLimited as error:
+                    hint_s = error.retry_after_s
+                except SendError as error:
+                    why = error.reason
+                    logger.debug("%s in %s is not gone yet: %s", message, at.conversation, why)
+                else:
+                    return
+                await self.clock.sleep(max(wait_s, hint_s))
+                wait_s = min(2 * wait_s, LAST_TRY_S)
+        except StoreError:
+            raise
+        except (
+            Exception
+        ):  # a bug in the adapter: the record stays, and the next process tries again
+            logger.exception("taking away the preview %s in %s broke", message, at.conversation)
         finally:  # what stays is found again when its channel is back
             self._known.discard((at, message))
-
-    async def _try_to_clear(self, at: Address, message: MessageId) -> None:
-        wait_s = FIRST_TRY_S
-        # Without its channel it stays in the store until that is back.
-        while isinstance(self.channels.get(at.channel), CanPreview):
-            hint_s = 0.0
-            try:
-                await self.clear(at, message)
-            except Denied:
-                return
-            except RateLimited as error:
-                hint_s = error.retry_after_s
-            except SendError as error:
-                logger.debug(
-                    "the preview %s in %s is not gone yet: %s",
-                    message,
-                    at.conversation,
-                    error.reason,
-                )
-            except StoreError:
-                raise
-            except (
-                Exception
-            ):  # a bug in the adapter: the record stays, and the next process tries again
-                logger.exception("taking away the preview %s in %s broke", message, at.conversation)
-                return
-            else:
-                return
-            await self.clock.sleep(max(wait_s, hint_s))
-            wait_s = min(2 * wait_s, LAST_TRY_S)
 
 
 class TurnPreview:

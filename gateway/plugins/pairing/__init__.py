@@ -187,7 +187,9 @@ class Pairing(Plugin):
             return self._prompt_pairing(event, place, sender, who)
         if not sender.verified:
             return self._prompt_login(event, place, who)
-        outcome = self._submit_link_code(CommandCall(command=event, role=routed.role), code)
+        prefix = self._channels.command_prefix(place.channel)
+        call = CommandCall(command=event, role=routed.role, prefix=prefix)
+        outcome = self._submit_link_code(call, code)
         if outcome.answer == _(codes.TRY_LATER_TEXT):
             return None
         return _build_notice_post(event, place, outcome.answer), outcome
@@ -218,7 +220,7 @@ class Pairing(Plugin):
         return self._issue_code(event, issued, text)
 
     def _prompt_room(self, routed: Routed, place: Address, sender: Sender) -> Notice | None:
-        event, room = routed.event, Address(channel=place.channel, room=place.room)
+        event, room = routed.event, _room_address(place)
         if any(
             one.room == room for one in self._roster.pending_requests("room")
         ) or self._was_notified(room.conversation, event):
@@ -735,7 +737,7 @@ class Pairing(Plugin):
             "second code there, which you send me here. Give these codes to nobody: whoever is "
             "linked with you may do all that you may do. The code is valid for 1 hour."
         )
-        return done(text.format(code=code, command=f"{self._prefix(call)}link {code}"), *facts)
+        return done(text.format(code=code, command=f"{call.prefix}link {code}"), *facts)
 
     @command("link code", "Send me a code that I showed you.")
     async def submit_link_code(
@@ -766,11 +768,11 @@ class Pairing(Plugin):
                 "one."
             )
             return done(
-                text.format(person=format_person(call.person), command=f"{self._prefix(call)}link")
+                text.format(person=format_person(call.person), command=f"{call.prefix}link")
             )
         lines = [f"- {format_person(one)}" for one in linked]
         head = _("These accounts are linked with this one. `{command}` unlinks one.")
-        return done("\n".join([head.format(command=f"{self._prefix(call)}link remove"), *lines]))
+        return done("\n".join([head.format(command=f"{call.prefix}link remove"), *lines]))
 
     @command("link remove", "Unlink one of your accounts.")
     async def remove_link(
@@ -822,9 +824,6 @@ class Pairing(Plugin):
             for one in removed_links
         )
         return done(text, *facts)
-
-    def _prefix(self, call: CommandCall) -> str:
-        return self._channels.command_prefix(call.command.at.channel)
 
     def _submit_link_code(self, call: CommandCall, written: str) -> CommandEffect:
         """Accept a code: that of the person's other account, or the confirmation that this account
@@ -903,7 +902,7 @@ class Pairing(Plugin):
         one, other = sorted((request.person, call.person))
         linked = IdentityLinked(one=one, other=other, joined=True, by=call.person)
         text = N_("{person} and you are now linked as one person. `{command}` undoes that.")
-        command = f"{self._prefix(call)}link remove"
+        command = f"{call.prefix}link remove"
         with use_language(request.language):
             notice = _(text).format(
                 person=format_person(call.person, call.command.sender.name), command=command
