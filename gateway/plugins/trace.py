@@ -517,16 +517,14 @@ async def _explain_last_answer(call: CommandCall, reader: StoreReader, clock: Cl
         if not turn.covers or turn.outcome != "replied":
             continue
         asked = await reader.entry(turn.covers[-1])
-        judged = await reader.find_judgement(turn.covers[-1])
-        if asked is None or judged is None or not isinstance(asked.fact, Message):
+        if asked is None or not isinstance(asked.fact, Message):
             continue
         return _(
-            "At {time} I answered {name} ({rule}), with {requests} to {model}. `{prefix}why "
-            "{entry}` says more."
+            "At {time} I answered {name}, with {requests} to {model}. `{prefix}why {entry}` says "
+            "more."
         ).format(
             time=format_moment(ended.at, clock.now()),
             name=inline_code(asked.fact.sender.name),
-            rule=judged.rule,
             requests=ngettext("{count} request", "{count} requests", turn.requests).format(
                 count=turn.requests
             ),

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from gateway.core.events import ConversationId, Post, PostButton, PostKey
 from gateway.core.facts import Fact, Judgement, PostQueued, Seq
 from gateway.core.frozen import frozen
+from gateway.core.i18n import current_language, use_language
 from gateway.store.types import AppendResult, NewEntry
 
 
@@ -137,12 +138,15 @@ def done(
 ) -> CommandEffect:
     """Return the answer of a command that is carried out, with the facts to append.
 
-    `then`: begins what follows, once; it gets the command's own entry, and returns at once.
+    `then`: begins what follows, once; it gets the command's own entry, and returns at once. It is
+    called in the language of the caller.
     """
+    language = current_language()
 
     def settle(result: AppendResult | None) -> None:
         if then is not None and result is not None and result.is_new:
-            then(result.seq)
+            with use_language(language):
+                then(result.seq)
 
     return CommandEffect(
         answer=answer,

@@ -627,7 +627,7 @@ class Reminders(Plugin):
     def _format_reminder(self, one: ReminderSet) -> str:
         due = format_due(one, self.timezone)
         if one.schedule:
-            when = f"{due}, {describe_schedule_text(one.schedule)}"
+            when = f"{due}, {describe_schedule_text(one.schedule)}".removesuffix(", once")
         elif one.on:
             room = format_place(ConversationId(one.on))
             when = _("if somebody writes in {room}, until {time}").format(room=room, time=due)

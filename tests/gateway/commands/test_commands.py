@@ -402,7 +402,7 @@ async def test_why_alone_tells_the_last_answer_here_in_one_sentence(gateway: Gat
     await gateway.took(1)
     (said,) = await _answers(gateway, ("!why", "olga", None))
     assert re.fullmatch(
-        r"At .* UTC I answered `olga` \(a direct is urgent\), with 1 request to .*\. `!why \d+` "
+        r"At .* UTC I answered `olga`, with 1 request to .*\. `!why \d+` "
         r"says more\.",
         said,
     )

@@ -21,10 +21,10 @@ from gateway.commands.dispatcher import (
     suggest_values,
 )
 from gateway.core.events import Address, ChannelName, RoomId, Sender, SenderId
-from gateway.core.facts import Judgement
-from gateway.core.i18n import _, languages, use_language
+from gateway.core.facts import Judgement, Seq
+from gateway.core.i18n import _, current_language, languages, use_language
 from gateway.core.identity import AccessPolicy, RoleGrant
-from gateway.store import Store
+from gateway.store import AppendResult, Store
 from gateway.store.effects import CommandEffect, done
 from reverie.testing.gateway import CONSOLE, running
 from tests.gateway.commands.commands_kit import command, counter, echo
@@ -247,6 +247,14 @@ def texts_of(spec: CommandSpec) -> dict[tuple[str, ...], str]:
         found |= {(spec.name, sub.name): sub.summary}
         found |= {(spec.name, sub.name, arg.name): arg.summary for arg in sub.args}
     return found
+
+
+def test_what_follows_a_command_has_its_language() -> None:
+    began = list[str]()
+    with use_language("de"):
+        effect = done("", then=lambda _seq: began.append(current_language()))
+    effect.settle(AppendResult(Seq(1), is_new=True))
+    assert began == ["de"]
 
 
 async def test_a_command_is_told_with_all_that_it_can_do(tmp_path: Path) -> None:

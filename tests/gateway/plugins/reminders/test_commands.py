@@ -70,7 +70,7 @@ async def test_those_of_the_conversation_are_listed_and_one_is_called_off(tmp_pa
         assert (await at(it).says("intentions list")).splitlines() == [
             f"- `{cake.reminder}`: Sat 2026-11-21 11:00 (Europe/Zurich), every 2h, for `Ann`: `cake`",
             (
-                f"- `{tea.reminder}`: Sat 2026-11-21 18:30 (Europe/Zurich), once, for `Ann`: `tea "
+                f"- `{tea.reminder}`: Sat 2026-11-21 18:30 (Europe/Zurich), for `Ann`: `tea "
                 "\\u0060@everyone\\u0060`"
             ),
         ]
