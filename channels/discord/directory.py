@@ -22,8 +22,8 @@ from gateway.core.ratelimit import LruDict
 THREAD_TYPES = frozenset({10, 11, 12})
 """Announcement, public and private threads; forum posts are public threads."""
 DIRECT_TYPES = frozenset({1, 3})
-_PUBLIC_THREAD_TYPE, _PRIVATE_THREAD_TYPE = 11, 12
-"""Only added people and moderators can read a private one."""
+_PRIVATE_THREAD_TYPE = 12
+"""Only added people and moderators can read it."""
 ADMINISTRATOR, _VIEW_CHANNEL, _READ_MESSAGE_HISTORY = 1 << 3, 1 << 10, 1 << 16
 SEND_MESSAGES, _SEND_IN_THREADS = 1 << 11, 1 << 38
 _CONNECT, _MANAGE_THREADS = 1 << 20, 1 << 34
@@ -189,11 +189,6 @@ class DiscordDirectory:
         if room is None:  # its guild has not arrived yet
             return bool(self.thread_rooms)
         return room.kind in _THREADED_TYPES and self.is_thread_room(at.room)
-
-    def record_opened(self, at: Address) -> None:
-        """Record that a thread is there; its own event tells the rest."""
-        thread = {"id": at.thread, "type": _PUBLIC_THREAD_TYPE, "parent_id": at.room}
-        self.add_channel(thread, self.guild_of(at.room))
 
     def guild_of(self, channel: str) -> str:
         """Return the guild of a channel; empty: none, or unknown."""

@@ -235,7 +235,6 @@ class DiscordEventPipeline:
         """Recently emitted messages: history and gateway send some of them twice."""
         self._unresolved: set[str] = set()
         """Channels that Discord could not describe at the first attempt."""
-        self._cursor = ""
         self._has_new_session = False
         """A session has begun, and its position is not durable yet: messages missed before the
         first one count from there."""
@@ -264,8 +263,8 @@ class DiscordEventPipeline:
     async def _flush(self, emit: Emit, batch: Sequence[Notification]) -> None:
         cursor = self._progress.to_cursor()
         if batch or self._has_new_session:
-            await emit(batch, cursor=None if cursor == self._cursor else cursor)
-            self._cursor = self._state.cursor = cursor
+            await emit(batch, cursor=None if cursor == self._state.cursor else cursor)
+            self._state.cursor = cursor
             self._has_new_session = False
 
     async def _process(self, item: RawGatewayEvent, emit: Emit) -> Sequence[Notification]:

@@ -428,25 +428,30 @@ class DiscordOutgoing:
                 )
                 title = thread_title("", parse_message(found, self._directory))
             name = {"name": thread_title(title, None), "auto_archive_duration": 1440}
-            await self._api.call(
-                "POST", f"{MESSAGE_PATH}/threads", json=name, channel_id=room, message_id=message
-            )
+            path = f"{MESSAGE_PATH}/threads"
+            try:
+                thread = await self._api.call(
+                    "POST", path, json=name, channel_id=room, message_id=message
+                )
+            except DiscordRefused as error:
+                if error.code != _HAS_THREAD:
+                    raise
+                path = "/channels/{channel_id}"
+                thread = await self._api.call("GET", path, channel_id=message)
         except DiscordRefused as error:
             if error.status == HTTPStatus.NOT_FOUND or error.code == _WRONG_CHANNEL_TYPE:
                 return  # it is an archived one that was made of no message, or the message is gone
-            if error.code != _HAS_THREAD:
-                logger.warning(
-                    "Discord does not let me open threads in %s, so I answer in the channel: %s (a "
-                    "thread needs the permissions Create Public Threads and Send Messages in "
-                    "Threads)",
-                    (self._directory.place_names(at) or PlaceNames()).room or at.room,
-                    error.reason,
-                )
-                self._directory.unopened.put(at.thread, at.room)
-                return
+            logger.warning(
+                "Discord does not let me open threads in %s, so I answer in the channel: %s (a "
+                "thread needs the permissions Create Public Threads and Send Messages in Threads)",
+                (self._directory.place_names(at) or PlaceNames()).room or at.room,
+                error.reason,
+            )
+            self._directory.unopened.put(at.thread, at.room)
+            return
         except Uncertain as error:
             raise Unreachable(error.reason) from error  # the message itself was surely not sent
-        self._directory.record_opened(at)
+        self._directory.add_channel(get_object({"d": thread}, "d"), self._directory.guild_of(room))
 
     async def _post(
         self,

@@ -17,7 +17,7 @@ from telegram.error import Conflict, InvalidToken, NetworkError, RetryAfter, Tel
 from channels.aio import AnswerCache, Backoff, ResultT
 from channels.base import Denied, Emit
 from channels.telegram.api import NOT_SENT_CAUSES, UNAUTHORIZED_TEXT, TelegramApi, TelegramBot
-from channels.telegram.ids import TAP_PREFIX, TelegramCursor
+from channels.telegram.ids import TAP_PREFIX
 from channels.telegram.people import ANY_CHAT, GROUP_TYPES, RANKS, changed_members, seconds
 from channels.telegram.wire import ALBUM_WAIT_S, UpdateReader, parse_migration
 from gateway.core.clock import Clock, new_id
@@ -76,7 +76,6 @@ class TelegramReceiver:
         self.welcome = ""
         """Reason to report for an established connection; empty: we are not known to Telegram
         yet."""
-        self._emitted_cursor: TelegramCursor | None = None
         self.has_caught_up = asyncio.Event()
         """Set while all that was said has been taken in."""
 
@@ -91,9 +90,9 @@ class TelegramReceiver:
         ranks = await self._fetch_ranks(updates)
         batch = self.reader.read_batch(updates, self.clock.now(), ranks)
         cursor = self.reader.context.cursor
-        if batch.notifications or (updates and cursor != self._emitted_cursor):
+        if batch.notifications or cursor != self.reader.durable_cursor:
             await self._emit(batch.notifications, cursor=cursor.to_json())
-            self._emitted_cursor = self.reader.durable_cursor = cursor
+            self.reader.durable_cursor = cursor
         taps = [one.callback_query.id for one in updates[: batch.count] if one.callback_query]
         known = {event.id for event in batch.notifications}
         await self.api.answer_taps([tap for tap in taps if f"{TAP_PREFIX}{tap}" not in known])
