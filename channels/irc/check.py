@@ -119,7 +119,6 @@ class _IrcProbeSession:
         self._nick_refusal: tuple[str, str] | None = None
         """Numeric and text of the first refusal of our nick."""
         self._rooms = config.rooms[:_MAX_ROOMS]
-        self._modes: dict[str, str] = {}
         self._bans: list[tuple[str, str]] = []
         """Rooms, and masks of whom they ban."""
         self._own_mask = ""
@@ -155,13 +154,12 @@ class _IrcProbeSession:
             self._handle(line)
 
     def _handle(self, line: IrcLine) -> None:
+        self._state.apply(line, now_s=0.0)
         match line.command:
             case "PING":
                 self._connection.pong(f":{line.param(-1)}")
             case "ERROR":
                 self._last_words = line.param(-1)
-            case "005":
-                self._state.isupport.load(line.params)
             case "376" | "422" if self._rooms:
                 self._connection.userhost([self._state.nick])
                 for room in self._rooms:
@@ -183,8 +181,6 @@ class _IrcProbeSession:
                 self._own_mask = f"{nick.rstrip('*')}!{userhost[1:]}"
             case "367":
                 self._bans.append((line.param(1).lower(), line.param(2)))
-            case "324":
-                self._modes[line.param(1).lower()] = line.param(2)
             case "401" | "403":  # ngIRCd answers 401, no such nick or channel
                 self._missing.add(line.param(1).lower())
 
@@ -239,7 +235,7 @@ class _IrcProbeSession:
 
     def _report_room(self, room: str) -> None:
         """Add what may keep the bot out of a room, or from posting there."""
-        found, modes = self._found, self._modes.get(room.lower())
+        found, modes = self._found, self._state.room_modes.get(self._state.isupport.fold(room))
         if room.lower() in self._missing:
             if room not in self._known:
                 what = f"there is no room {room}, or it is hidden: the bot would create it and be"
@@ -257,11 +253,7 @@ class _IrcProbeSession:
             found.bad("irc.rooms", f"{room} bans the bot (+b {banned[0]})", fix)
         has_key = room.lower() in map(str.lower, self._config.keys)
         has_it = {"k": has_key, "R": bool(self._state.account)}
-        limits = [
-            one
-            for one in _ROOM_LIMITS
-            if one[0] in modes.partition("-")[0] and not has_it.get(one[0])
-        ]
+        limits = [one for one in _ROOM_LIMITS if one[0] in modes and not has_it.get(one[0])]
         for mode, what, fix in limits:
             found.warn("irc.rooms", f"{room} {what} (+{mode})", fix.format(room=room))
         if not banned and not limits:
