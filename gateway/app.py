@@ -315,7 +315,7 @@ async def _tell_starting(
     """Tell whoever asks that the gateway waits for its store, until cancelled."""
     server = OpsServer(settings.ops, clock, [partial(list_routes, stats, redactor)])
     try:
-        if Health in find_plugins().without(settings.plugins.off):
+        if Health in find_plugins(settings.plugins.off).used:
             await server.start()
         await ControlServer(socket_path(process), _refuse_starting, stats.snapshot).run()
     finally:
@@ -337,7 +337,7 @@ def make_channel(
     takes over its state. `commands`: what its native commands and menus show.
     """
     config = settings.channels[name]
-    channel = find_platforms()[config.platform].make(
+    channel = find_platforms(settings.plugins.off)[config.platform].make(
         name=name,
         settings=config,
         clock=clock,
@@ -390,7 +390,7 @@ async def open_services(
     `process`: see `process_path`; None: the store's own. `cluster` None: this is the only process.
     """
     settings, cluster = live.settings, cluster or Cluster()
-    commands = build_table(find_plugins().without(settings.plugins.off))
+    commands = build_table(find_plugins(settings.plugins.off).used)
     make = partial(make_channel, commands=commands.specs())
     try:
         async with (
@@ -562,7 +562,7 @@ class GatewayServices:
             media=self.media,
             files=AgentFiles(live, store.path, gateway.places),
         )
-        used = find_plugins().without(live.settings.plugins.off)
+        used = find_plugins(live.settings.plugins.off).used
         plugins = self.plugins = Plugins.build(used, context)
         gateway.notices.listeners.append(plugins.notify)
         store.subscribe(running.stats.on_appended, ToolRefused, own=True)
@@ -609,7 +609,10 @@ class GatewayServices:
             plugins=plugins.judgings(),
         )
         plugins.on_problem = self._tell_plugin_failed
-        for problem in (*find_plugins().problems, *plugins.problems.values()):
+        for problem in (
+            *find_plugins(live.settings.plugins.off).problems,
+            *plugins.problems.values(),
+        ):
             if problem.plugin not in live.settings.plugins.off:
                 logger.error("%s", problem)
                 self._tell_plugin_failed(problem)

@@ -40,7 +40,7 @@ def operator_commands() -> Mapping[str, CommandDefinition]:
     from gateway.commands.table import build_table  # noqa: PLC0415 - it needs all of the gateway
     from gateway.plugins import find_plugins  # noqa: PLC0415 - as above
 
-    return build_table(find_plugins().classes).operator
+    return build_table(find_plugins().used).operator
 
 
 def run_ctl(argv: Sequence[str]) -> int:

@@ -146,7 +146,7 @@ _COMMAND_GROUPS: Final = {
 def _is_of_plugin(command: str) -> bool:
     from gateway.plugins import find_plugins  # noqa: PLC0415 - the other commands start faster without it
 
-    return any(command in one.subcommands for one in find_plugins().classes)
+    return any(command in one.subcommands for one in find_plugins().used)
 
 
 def _add_commands(commands: Any, called: str, modules: Collection[str]) -> None:  # noqa: ANN401 - as above
@@ -157,7 +157,7 @@ def _add_commands(commands: Any, called: str, modules: Collection[str]) -> None:
 
     for module in modules or _COMMAND_GROUPS:
         import_module(module).add_commands(commands)
-    for plugin in () if modules else find_plugins().classes:
+    for plugin in () if modules else find_plugins().used:
         for name, (text, arguments) in plugin.subcommands.items():
             if name in commands.choices:
                 print(f"plugin {plugin.name}: there is a command {name} already", file=sys.stderr)

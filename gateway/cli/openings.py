@@ -32,7 +32,11 @@ Opening = tuple[str, str, str]
 @check("openings", timed=False)
 def check_openings(context: CheckContext) -> Iterator[Finding]:
     """Name everything that the configuration opens."""
-    found = list(find_openings(context.settings, permits_of(*find_plugins().classes)))
+    found = list(
+        find_openings(
+            context.settings, permits_of(*find_plugins(context.settings.plugins.off).used)
+        )
+    )
     yield from found
     if not found:
         yield ok("open.nothing", "nothing goes beyond the defaults")

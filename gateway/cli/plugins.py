@@ -59,20 +59,21 @@ def add_commands(commands: Any) -> None:  # noqa: ANN401 - argparse's type has n
 
 
 def _list(args: argparse.Namespace) -> int:
-    found = find_plugins()
     directory = args.config or default_config()
     off = {*args.off, *(load_settings(directory).plugins.off if directory else ())}
+    found = find_plugins(tuple(off))
     known = {*(one.name for one in found.classes), *(one.plugin for one in found.problems)}
     if unknown := sorted(off - known):
         print(f"there is no plugin {', '.join(unknown)}", file=sys.stderr)
         return BAD_USAGE
-    used = found.without(off)
     print("Plugins, in their order:")
     for one in found.classes:
         origin = f" ({found.origins[one.name]})" if one.name in found.origins else ""
-        print(f"  {one.name:<16} {'' if one in used else 'off: '}{one.summary}{origin}".rstrip())
+        print(
+            f"  {one.name:<16} {'' if one in found.used else 'off: '}{one.summary}{origin}".rstrip()
+        )
     print("\nHooks, in the order in which they are called:")
-    for name, hooks in find_hooks(used).items():
+    for name, hooks in find_hooks(found.used).items():
         print(f"  {name:<16} {', '.join(one.plugin.name for one in hooks) or '-'}")
     for problem in found.problems:
         print(f"\n{problem}", file=sys.stderr)

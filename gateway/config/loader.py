@@ -218,7 +218,7 @@ def _unknown_key(keys: Keys, data: dict[str, Tree]) -> tuple[Keys, str]:
 
 
 def _known_keys(keys: Keys, data: dict[str, Tree]) -> set[str]:
-    forms: list[Any] = [_model()]
+    forms: list[Any] = [_model(data)]
     node: Any = data
     for key in keys:
         forms = [below for form in forms for below in _forms_below(form, key)]
@@ -410,16 +410,15 @@ def _validate(source: ConfigSource, base: Path, needs: Collection[str] | None = 
 
 def _check_plugins(settings: Settings) -> Iterator[tuple[Keys, str]]:
     """Yield what the section `plugins` names and this environment does not have."""
-    found = import_module("gateway.plugins").find_plugins()
+    found = import_module("gateway.plugins").find_plugins(settings.plugins.off)
     names = {one.name for one in found.classes}
     for key in ("need", "off"):
         for name in getattr(settings.plugins, key):
             told = next((str(one) for one in found.problems if one.plugin == name), "")
-            if name not in names and not (key == "off" and told):
+            if (told and key == "need") or not (told or name in names):
                 message = told or f"there is no plugin {name}; `reverie plugins` lists all"
                 yield ("plugins", key), message
-    left = found.without(settings.plugins.off)
-    used = {name for one in left for name in (*one.platforms, *one.providers)}
+    used = {name for one in found.used for name in (*one.platforms, *one.providers)}
     chosen: list[tuple[Keys, str]] = [
         (("channels", name, "platform"), one.platform) for name, one in settings.channels.items()
     ]
@@ -429,14 +428,18 @@ def _check_plugins(settings: Settings) -> Iterator[tuple[Keys, str]]:
     ]
     for keys, kind in chosen:
         if kind not in used:
-            yield keys, f"the plugin that brings {kind} is off (plugins.off)"
+            why = "is off (plugins.off), or cannot be used (`reverie plugins` says why)"
+            yield keys, f"the plugin that brings {kind} {why}"
 
 
-def _model() -> type[Settings]:
-    """Return the model of the configuration with the sections of the plugins, which stand above
+def _model(data: dict[str, Tree]) -> type[Settings]:
+    """Return the model of this configuration with the sections of the plugins, which stand above
     it.
     """
-    model: type[Settings] = import_module("gateway.plugins").settings_model()
+    plugins = data.get("plugins")
+    names = plugins.get("off") if isinstance(plugins, dict) else None
+    off = tuple(one for one in names if isinstance(one, str)) if isinstance(names, list) else ()
+    model: type[Settings] = import_module("gateway.plugins").settings_model(off)
     return model
 
 
@@ -444,7 +447,7 @@ def _try_validate(
     data: dict[str, Tree], base: Path
 ) -> tuple[Settings | None, list[tuple[Keys, str]]]:
     try:
-        return _model().model_validate(data, context=base.absolute()), []
+        return _model(data).model_validate(data, context=base.absolute()), []
     except ValidationError as error:
         return None, explain_errors(error, data)
 

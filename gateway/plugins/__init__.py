@@ -7,8 +7,8 @@ name. The order is part of the meaning: hooks are called in it (`gateway.hooks`)
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, reduce
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cache, partial, reduce
 from importlib.metadata import entry_points
 from operator import or_
 from pkgutil import resolve_name
@@ -84,32 +84,60 @@ _NAME: Final = re.compile(r"(?!gateway\Z)[a-z][a-z0-9_]{0,31}")
 
 
 class FoundPlugins(NamedTuple):
-    """All plugins of this environment."""
+    """The plugins of this environment."""
 
     classes: tuple[type[Plugin], ...]
+    """Those that can be loaded, in their order."""
+    used: tuple[type[Plugin], ...]
+    """Those of them that are on, and fit the others that are."""
     problems: tuple[PluginProblem, ...]
+    """Why others cannot be used."""
     origins: Mapping[str, str]
     """Distribution and version of each plugin, by its name. Empty: it is Reverie's own."""
 
-    def without(self, off: Iterable[str]) -> tuple[type[Plugin], ...]:
-        """Return the plugins without these, and without those that require one of these."""
-        left, kept = set(off), list[type[Plugin]]()
-        for one in self.classes:
-            if one.name in left or not left.isdisjoint(one.requires):
-                left.add(one.name)
-            else:
-                kept.append(one)
-        return tuple(kept)
+
+@cache
+def find_plugins(off: tuple[str, ...] = ()) -> FoundPlugins:
+    """Return the plugins of this environment; their facts and tables are known from now on.
+
+    `off` (`plugins.off`): names of those that are not used, nor those that require them; the names
+    that they declare are free for others. What cannot be used is told as a problem, so that one
+    plugin never keeps the gateway from starting. The answer is the same for the whole life of the
+    process, but for `use_plugins`.
+    """
+    found = _load_plugins()
+    left, used, problems = set(off), list[type[Plugin]](), list(found.problems)
+    for one in found.classes:
+        if one.name in left or not left.isdisjoint(one.requires):
+            left.add(one.name)
+            continue
+        try:
+            if one in found.foreign:
+                _check_conflicts(one, used)
+        except Exception as error:  # noqa: BLE001 - code of anybody's declares names here
+            problems.append(_problem(one.name, error, found.origins.get(one.name, "")))
+            left.add(one.name)
+        else:
+            used.append(one)
+    return FoundPlugins(found.classes, tuple(used), tuple(problems), found.origins)
+
+
+def _problem(name: str, error: BaseException, origin: str) -> PluginProblem:
+    text = f"it is not used: {type(error).__name__}: {error}"
+    return PluginProblem(plugin=name, text=text, origin=origin)
+
+
+class _Loaded(NamedTuple):
+    classes: tuple[type[Plugin], ...]
+    foreign: frozenset[type[Plugin]]
+    """Those of them that are not Reverie's own: they may conflict with others."""
+    problems: tuple[PluginProblem, ...]
+    origins: Mapping[str, str]
 
 
 @cache
-def find_plugins() -> FoundPlugins:
-    """Return the plugins of this environment; their facts and tables are known from now on.
-
-    What cannot be used is left out and told as a problem, so that one plugin never keeps the
-    gateway from starting. The answer is the same for the whole life of the process, but for
-    `use_plugins`.
-    """
+def _load_plugins() -> _Loaded:
+    """Import all plugins, whether they are used or not: the log may hold facts of each."""
     classes = [*map(resolve_name, BUILT_IN), *_used]
     problems, origins = list[PluginProblem](), dict[str, str]()
     used = {one.name for one in _used}
@@ -120,30 +148,32 @@ def find_plugins() -> FoundPlugins:
             plugin = resolve_name(entry.value)
             check_plugin(plugin, classes)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - code of anybody's is imported here
-            text = f"it is not used: {type(error).__name__}: {error}"
-            problems.append(PluginProblem(plugin=entry.name, text=text, origin=origin))
+            problems.append(_problem(entry.name, error, origin))
         else:
             classes.append(plugin)
             origins[plugin.name] = origin
     register_facts(fact for one in classes for fact in one.facts)
     register_tables(table for one in classes for table in one.tables)
-    return FoundPlugins(tuple(classes), tuple(problems), origins)
+    foreign = frozenset(classes[len(BUILT_IN) :])
+    return _Loaded(tuple(classes), foreign, tuple(problems), origins)
 
 
 _used = list[type[Plugin]]()
 
 
 @contextlib.contextmanager
-def use_plugins(*plugins: type[Plugin]) -> Iterator[None]:
+def use_plugins(*plugins: type[Plugin], off: tuple[str, ...] = ()) -> Iterator[None]:
     """Have this process find these plugins, too, behind the built-in ones: for tests, and for
-    programs that embed Reverie. Each replaces an installed one of its name. Raises UnusablePlugin.
+    programs that embed Reverie. Each replaces an installed one of its name. `off`: those that the
+    configuration turns off. Raises what `check_plugin` raises, also for a conflict with others.
     """
     before = len(_used)
     try:
         for one in plugins:
-            found = find_plugins()
+            found = find_plugins(off)
             installed = found.origins.keys() & {one.name}
             check_plugin(one, [other for other in found.classes if other.name not in installed])
+            _check_conflicts(one, [other for other in found.used if other.name not in installed])
             _used.append(one)
             _forget()
         yield
@@ -154,6 +184,7 @@ def use_plugins(*plugins: type[Plugin]) -> Iterator[None]:
 
 def _forget() -> None:
     """Have the plugins be found again."""
+    _load_plugins.cache_clear()
     find_plugins.cache_clear()
     settings_model.cache_clear()
     find_plugins()
@@ -164,9 +195,8 @@ class UnusablePlugin(Exception):
 
 
 def check_plugin(plugin: object, before: Sequence[type[Plugin]]) -> None:
-    """Raise UnusablePlugin if it cannot stand behind these, `pluggy.PluginValidationError` for a
-    hook that does not exist or has other arguments, `UnusableCommand` for a command that does not
-    fit the others.
+    """Raise UnusablePlugin if it cannot be loaded behind these, `pluggy.PluginValidationError` for
+    a hook that does not exist or has other arguments.
     """
     if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
         raise UnusablePlugin(f"{plugin!r} is no subclass of reverie.Plugin")
@@ -186,40 +216,44 @@ def check_plugin(plugin: object, before: Sequence[type[Plugin]]) -> None:
         raise UnusablePlugin(f"{', '.join(foreign)} must begin with {plugin.name}")
     if own := sorted(table_names().intersection(one.name for one in plugin.tables)):
         raise UnusablePlugin(f"the store has a table {', '.join(own)} of its own")
-    if taken := sorted(permits_of(*before).keys() & {one.spec.name for one in build_tools(plugin)}):
-        raise UnusablePlugin(f"there is a tool {', '.join(taken)} already")
     if plugin.Settings is not None and any(
         one.is_required() for one in plugin.Settings.model_fields.values()
     ):
         raise UnusablePlugin("each of its settings needs a default value")
-    _check_kinds(plugin, before)
+    _check_kinds(plugin)
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(Hooks)
     manager.register(plugin, plugin.name)
     manager.check_pending()
-    _check_commands(plugin, before)
 
 
-def _check_commands(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
+def _check_conflicts(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
+    """Raise UnusablePlugin, or `UnusableCommand`, if one of these declares a name that it declares,
+    too.
+    """
+    kinds: list[tuple[str, Collection[str], Collection[str]]] = [
+        ("tool", {one.spec.name for one in build_tools(plugin)}, permits_of(*before)),
+        ("platform", plugin.platforms, {name for one in before for name in one.platforms}),
+        ("provider", plugin.providers, {name for one in before for name in one.providers}),
+    ]
     if plugin.subcommands or any(declared_commands(plugin)):
         from gateway.commands.table import build_table  # noqa: PLC0415 - it needs all of the gateway
 
         names = {*build_table((*before, plugin)).operator}
         names.update(name for one in before for name in one.subcommands)
-        if taken := sorted(names & plugin.subcommands.keys()):
-            raise UnusablePlugin(f"there is a command {', '.join(taken)} already")
+        kinds.append(("command", plugin.subcommands, names))
+    for what, declared, others in kinds:
+        if taken := sorted(set(declared) & set(others)):
+            raise UnusablePlugin(f"there is a {what} {', '.join(taken)} already")
 
 
-def _check_kinds(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
+def _check_kinds(plugin: type[Plugin]) -> None:
     platforms = {name: one.settings for name, one in plugin.platforms.items()}
-    for attribute, key, base, declared in (
-        ("platforms", "platform", ChannelConfig, platforms),
-        ("providers", "kind", ProviderSettings, plugin.providers),
+    for what, key, base, declared in (
+        ("platform", "platform", ChannelConfig, platforms),
+        ("provider", "kind", ProviderSettings, plugin.providers),
     ):
-        what = attribute.removesuffix("s")
         for name, settings in declared.items():
-            if any(name in getattr(one, attribute) for one in before):
-                raise UnusablePlugin(f"there is a {what} {name} already")
             field = settings.model_fields[key] if issubclass(settings, base) else None
             if field is None or name not in get_args(field.annotation):
                 raise UnusablePlugin(
@@ -228,17 +262,27 @@ def _check_kinds(plugin: type[Plugin], before: Sequence[type[Plugin]]) -> None:
                 )
 
 
-def find_platforms() -> Mapping[str, PlatformFactory]:
-    """Return the platforms of this environment by name, in the order of their plugins."""
-    return {name: made for one in find_plugins().classes for name, made in one.platforms.items()}
+def find_platforms(off: tuple[str, ...] = ()) -> Mapping[str, PlatformFactory]:
+    """Return the platforms of this environment by name, in the order of their plugins. Of two
+    with one name it is that of the plugin that is used.
+    """
+    found = find_plugins(off)
+    return {
+        name: made for one in (*found.classes, *found.used) for name, made in one.platforms.items()
+    }
 
 
-def find_providers() -> Mapping[str, type[ProviderSettings]]:
-    """Return the providers of models of this environment by kind, in the order of their plugins."""
-    return {kind: one for each in find_plugins().classes for kind, one in each.providers.items()}
+def find_providers(off: tuple[str, ...] = ()) -> Mapping[str, type[ProviderSettings]]:
+    """Return the providers of models of this environment by kind, in the order of their plugins.
+    Of two with one name it is that of the plugin that is used.
+    """
+    found = find_plugins(off)
+    return {
+        kind: one for each in (*found.classes, *found.used) for kind, one in each.providers.items()
+    }
 
 
-def _add_kind(value: object) -> object:
+def _add_kind(value: object, providers: Mapping[str, type[ProviderSettings]]) -> object:
     """Add the kind that the address of a provider suggests, if none is given."""
     if (
         not isinstance(value, dict)
@@ -248,19 +292,19 @@ def _add_kind(value: object) -> object:
         return value
     try:
         parts = urlsplit(url.strip())
-        kinds = [kind for kind, one in find_providers().items() if one.is_at(parts)]
+        kinds = [kind for kind, one in providers.items() if one.is_at(parts)]
     except ValueError:
         kinds = []  # validation by the chosen section reports the bad address
     return {**value, "kind": kinds[0] if kinds else "openai"}
 
 
 @cache
-def settings_model() -> type[Settings]:
+def settings_model(off: tuple[str, ...] = ()) -> type[Settings]:
     """Return the model of the configuration, with what plugins bring: platforms, providers, and
-    sections. That of a plugin which cannot be used may hold anything.
+    sections. That of a plugin which cannot be loaded may hold anything. `off`: see `find_plugins`.
     """
-    channel: Any = reduce(or_, (one.settings for one in find_platforms().values()))
-    found = find_plugins()
+    channel: Any = reduce(or_, (one.settings for one in find_platforms(off).values()))
+    found, kinds = find_plugins(off), find_providers(off)
     unused = {one.plugin for one in found.problems} - Settings.model_fields.keys()
     sections: dict[str, Any] = {name: (Any, None) for name in unused if _NAME.fullmatch(name)} | {
         one.name: (one.Settings, one.Settings())
@@ -271,10 +315,9 @@ def settings_model() -> type[Settings]:
         dict[ChannelKey, Annotated[channel, Field(discriminator="platform")]],
         Field(default={}),
     )
-    provider: Any = reduce(or_, find_providers().values())
-    providers: Any = dict[
-        Name, Annotated[provider, Field(discriminator="kind"), BeforeValidator(_add_kind)]
-    ]
+    provider: Any = reduce(or_, kinds.values())
+    guess = BeforeValidator(partial(_add_kind, providers=kinds))
+    providers: Any = dict[Name, Annotated[provider, Field(discriminator="kind"), guess]]
     sections["llm"] = create_model(
         "LlmConfig",
         __base__=LlmConfig,

@@ -21,7 +21,8 @@ def check_libraries(context: CheckContext, name: str) -> Sequence[Finding]:
 @check("plugins", timed=False)
 def check_plugins(context: CheckContext) -> Iterator[Finding]:
     """Yield the plugins that are not loaded, and those that have failed."""
-    found, settings = find_plugins(), context.settings.plugins
+    settings = context.settings.plugins
+    found = find_plugins(settings.off)
     for problem in (one for one in found.problems if one.plugin not in settings.off):
         fix = f"update it ({problem.origin}), or write plugins: {{off: [{problem.plugin}]}}"
         yield bad("plugin.unusable", problem.text, fix, problem.plugin)
@@ -31,10 +32,9 @@ def check_plugins(context: CheckContext) -> Iterator[Finding]:
             name = one.what.removeprefix(PROBLEM_PREFIX)
             fix = f"look into the log of the gateway, or write plugins: {{off: [{name}]}}"
             yield warning("plugin.failed", one.reason, fix, name)
-    used = found.without(settings.off)
-    if context.settings.tools.mcp and "mcp" not in {one.name for one in used}:
+    if context.settings.tools.mcp and "mcp" not in {one.name for one in found.used}:
         what = "these servers are not started: the plugin mcp is off"
         yield warning("plugin.off", what, "remove them, or mcp from plugins.off", "tools.mcp")
     others = [f"{name} ({origin})" for name, origin in found.origins.items()]
     names = ", ".join(others) or "none of other distributions"
-    yield ok("plugin.list", f"{len(used)} of {len(found.classes)} plugins are used; {names}")
+    yield ok("plugin.list", f"{len(found.used)} of {len(found.classes)} plugins are used; {names}")

@@ -40,8 +40,7 @@ MAX_POSTS_PER_KIND: Final = 10
 more. Each process counts its own."""
 MORE_TEXT: Final = N_(
     "There are more notices of this kind today. I send at most {count} of a kind in a day; "
-    "`reverie log tail` shows "
-    "the others."
+    "`{command}` shows the others."
 )
 LASTING_S: Final = 600.0
 """Seconds after which trouble that began again on the same day is told again."""
@@ -160,7 +159,11 @@ class Owners(Plugin):
         channel = self._channels.get(to.channel)
         can_show = channel is not None and channel.capabilities.buttons and not is_last
         with use_language(tag):
-            words = _(MORE_TEXT).format(count=MAX_POSTS_PER_KIND) if is_last else text(to)
+            if is_last:
+                command = f"{self._channels.command_prefix(to.channel)}log tail"
+                words = _(MORE_TEXT).format(count=MAX_POSTS_PER_KIND, command=command)
+            else:
+                words = text(to)
             post = Post(
                 key=_post_key(now, f"{kind}:more" if is_last else key),
                 to=to,

@@ -236,7 +236,7 @@ async def examine(where: CheckEnvironment, names: Container[str] | None = None) 
 
 
 def _list_checks(context: CheckContext, names: Container[str] | None) -> list[NamedCheck]:
-    used = find_plugins().without(context.settings.plugins.off)
+    used = find_plugins(context.settings.plugins.off).used
     for module in (*CHECK_MODULES, *(one.checks for one in used if one.checks)):
         import_module(module)
     return [

@@ -497,7 +497,7 @@ async def test_ten_a_day_and_one_that_says_that_there_is_more(
         assert [one.post.text for one in told.posted[MAX_POSTS_PER_KIND - 2 :]] == [
             "text 0",
             "text 1",
-            MORE_TEXT.format(count=MAX_POSTS_PER_KIND),
+            MORE_TEXT.format(count=MAX_POSTS_PER_KIND, command="!log tail"),
         ]
         await told.tell("other:1", "of another kind")
         assert told.posted[-1].post.text == "of another kind", (

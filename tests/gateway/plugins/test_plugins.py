@@ -14,6 +14,8 @@ from playwright.sync_api import expect
 from prometheus_client import CollectorRegistry, Gauge
 
 from agent.models.scripted import Script, ScriptRule
+from channels.irc.channel import IrcChannel
+from channels.irc.config import IrcConfig
 from gateway.access.policy import Routed
 from gateway.cli.main import main
 from gateway.config.check_registry import CheckEnvironment
@@ -37,8 +39,8 @@ from gateway.core.permissions import OWN
 from gateway.core.route import route
 from gateway.core.tool import Tool, ToolContext, build_tool, tool
 from gateway.hooks import SKILLS_SHOWN_S
-from gateway.plugin import Ask, Part, Plugin, Refuse, hook
-from gateway.plugins import UnusablePlugin, find_plugins, use_plugins
+from gateway.plugin import Ask, Part, PlatformFactory, Plugin, Refuse, hook
+from gateway.plugins import UnusablePlugin, find_platforms, find_plugins, use_plugins
 from gateway.plugins.doctor.examine import examine
 from gateway.store import LogEntry
 from gateway.store.effects import Decision, queue_post
@@ -692,9 +694,39 @@ class Needy(Plugin):
 
 def test_plugins_that_are_off_are_left_out_with_those_that_require_them() -> None:
     with use_plugins(Dice, Door, Needy):
-        left = find_plugins().without(["dice"])
+        left = find_plugins(("dice",)).used
     assert Door in left
     assert not {Dice, Needy}.intersection(left)
+
+
+class OwnIrc(Plugin):
+    name = "own_irc"
+    platforms: ClassVar = {"irc": PlatformFactory(settings=IrcConfig, make=IrcChannel)}
+
+    @tool("Roll other dice.", effect=OWN)
+    async def roll(self, _context: ToolContext) -> str:
+        return "4"
+
+
+async def test_the_names_of_a_plugin_that_is_off_are_free_for_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ("dice", "irc")
+    with pytest.raises(UnusablePlugin, match="tool roll"), use_plugins(Dice, OwnIrc, off=("irc",)):
+        pass
+    with pytest.raises(UnusablePlugin, match="platform"), use_plugins(Dice, OwnIrc, off=("dice",)):
+        pass
+    with use_plugins(Dice, OwnIrc, off=both):
+        assert find_platforms(both)["irc"] is OwnIrc.platforms["irc"]
+        assert main(["plugins"]) == 1
+        assert "plugin own_irc: it is not used" in capsys.readouterr().err
+        assert main(["plugins", "--off", "dice", "--off", "irc"]) == 0
+        given = settings(tmp_path, plugins={"off": [*both], "need": ["own_irc"]})
+        async with Gateway(given, Script()) as gateway:
+            await gateway.ask("hello")
+            assert "- roll(): Roll other dice" in str(gateway.scripted.requests)
+        with pytest.raises(ConfigError, match=r"plugins\.need"):
+            settings(tmp_path, plugins={"need": ["own_irc"]})
 
 
 def test_settings_of_plugins_are_validated_as_all_others(tmp_path: Path) -> None:
