@@ -4,9 +4,9 @@ statements.
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from gateway.core.facts import Seq, dump_fact
 from gateway.store.projections import (
@@ -46,6 +46,11 @@ class EntryDraft(NamedTuple):
     body: str
 
 
+News = Sequence[tuple[Seq, list[LogEntry]]]
+"""Entries of other processes, those of one transaction together, each with the position of its last
+one."""
+
+
 @dataclass(slots=True, kw_only=True)
 class AppendPlan:
     """Rows and statements of one transaction, and what comes of each append in it."""
@@ -54,26 +59,8 @@ class AppendPlan:
     answers: list[tuple[AppendResult, ...]] = field(default_factory=list)
     written: list[list[LogEntry]] = field(default_factory=list)
     statements: list[Statement] = field(default_factory=list)
-    before: Sequence[tuple[Seq, list[LogEntry]]] = ()
-    """Entries of other processes before it: those of one transaction together, each with the
-    position of its last one.
-    """
-
-    def pick(
-        self, drafted: Sequence[Sequence[EntryDraft]], batch: Sequence[Sequence[EntryDraft]]
-    ) -> Self | None:
-        """Return the plan with the answers for a part of the batch that it was made of. None: it is
-        no part of it.
-        """
-        places = {id(one): place for place, one in enumerate(drafted)}
-        if not all(id(one) in places for one in batch):
-            return None
-        chosen = [places[id(one)] for one in batch]
-        return replace(
-            self,
-            answers=[self.answers[place] for place in chosen],
-            written=[self.written[place] for place in chosen],
-        )
+    before: News = ()
+    """What other processes have appended before it."""
 
 
 def draft_entries(entries: Sequence[NewEntry]) -> tuple[EntryDraft, ...]:

@@ -17,6 +17,7 @@ from gateway.core.facts import Seq
 from gateway.store.appends import (
     AppendPlan,
     EntryDraft,
+    News,
     append_statements,
     dedup_keys,
     key_digest,
@@ -25,7 +26,7 @@ from gateway.store.appends import (
 from gateway.store.files import write_mark
 from gateway.store.projections import plugin_tables, stop_following
 from gateway.store.queries import LAST_POSITION, Dialect
-from gateway.store.types import LogError
+from gateway.store.types import CommitUncertain, LogError, ProcessRemoved
 
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
@@ -50,6 +51,8 @@ class Log(ABC):
     """Name of the schema of its tables; temporary ones hide them."""
     mark: Path | None = None
     """The high-water mark (`gateway.store.files`). None: it stays as it is."""
+    _uncertain: tuple[Sequence[Sequence[EntryDraft]], AppendPlan] | None = None
+    """The transaction of which it is not known whether it was committed."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -92,12 +95,19 @@ class Log(ABC):
         """Roll the transaction back, if there is one."""
 
     @abstractmethod
-    def append(self, batch: Sequence[Sequence[EntryDraft]], last: Seq) -> AppendPlan:
-        """Write a batch in one transaction, and then the mark. `last`: the last position that is
-        known.
+    def begin_append(self, last: Seq) -> News:
+        """Begin a transaction that appends, and return what others have appended after this
+        position.
+        """
 
-        Raises CommitUncertain if it may be written: the next call finds out, and does nothing
-        twice.
+    @abstractmethod
+    def commit_append(self) -> None:
+        """Commit it, if what is written now would be found at its place later."""
+
+    @abstractmethod
+    def has_committed(self, plan: AppendPlan) -> bool:
+        """Return whether the last transaction that this connection began to append was committed.
+        `plan`: what it writes.
         """
 
     @abstractmethod
@@ -189,6 +199,53 @@ class Log(ABC):
                     known.setdefault(key, Seq(seq))
         return known
 
+    def append(self, batch: Sequence[Sequence[EntryDraft]], last: Seq) -> AppendPlan:
+        """Write a batch in one transaction, and then the mark. `last`: the last position that is
+        known.
+
+        Raises CommitUncertain if it may be written: a call with the same batch finds out, and does
+        nothing twice.
+        """
+        self.rollback()  # of one that failed before
+        if self._uncertain is not None:
+            tried, plan = self._uncertain
+            is_written, self._uncertain = self.has_committed(plan), None
+            if is_written and tried == batch:
+                return plan
+            if is_written:
+                last = plan.rows[-1].seq
+        try:
+            before = self.begin_append(last)
+            plan = plan_append(batch, self.find_known(batch), before[-1][0] if before else last)
+            plan.before = before
+            self.write_plan(plan)
+        except BaseException:
+            with contextlib.suppress(LogError):
+                self.rollback()
+            raise
+        if plan.rows:
+            self._commit_plan(batch, plan)
+        else:
+            self.rollback()
+        return plan
+
+    def _commit_plan(self, batch: Sequence[Sequence[EntryDraft]], plan: AppendPlan) -> None:
+        try:
+            self.commit_append()
+        except LogError as error:  # it may be committed all the same
+            try:
+                self.rollback()
+                is_written = self.has_committed(plan)
+            except ProcessRemoved:
+                raise
+            except LogError:
+                self._uncertain = batch, plan
+                raise CommitUncertain(error) from error
+            if not is_written:
+                raise
+        if self.mark is not None:
+            write_mark(self.mark, plan.rows[-1].seq, plan.rows[-1].at)
+
     def append_without_refused(
         self, batch: Sequence[Sequence[EntryDraft]], last: Seq
     ) -> AppendPlan:
@@ -215,15 +272,21 @@ class Log(ABC):
         return [name for name in tables if not self._can_write(batch, without=others[name])]
 
     def _can_write(self, batch: Sequence[Sequence[EntryDraft]], without: Collection[str]) -> bool:
-        """Return whether the database takes a batch, without the changes in these tables. Nothing
-        is written.
-        """
-        self.rollback()
-        try:
-            self.begin()
+        """Return whether the database takes a batch, without the changes in these tables."""
+
+        def write() -> None:
             plan = plan_append(batch, self.find_known(batch), self.last_seq())
             plan.statements = [one for one in plan.statements if one.table not in without]
             self.write_plan(plan)
+
+        return self.accepts(write)
+
+    def accepts(self, write: Callable[[], None]) -> bool:
+        """Return whether the database takes what this function writes, which is rolled back."""
+        self.rollback()
+        try:
+            self.begin()
+            write()
             self.last_seq()  # a pipeline tells now what was refused
         except LogError:
             return False
@@ -235,8 +298,3 @@ class Log(ABC):
         """Write what an append adds, within its transaction."""
         for sql, rows in append_statements(plan):
             self.write(sql, rows)
-
-    def write_mark(self, plan: AppendPlan) -> None:
-        """Write the mark after a commit."""
-        if self.mark is not None and plan.rows:
-            write_mark(self.mark, plan.rows[-1].seq, plan.rows[-1].at)

@@ -27,10 +27,9 @@ from psycopg.types.string import StrDumper, TextLoader
 
 from gateway.core.facts import Seq
 from gateway.store import queries
-from gateway.store.appends import AppendPlan, EntryDraft, plan_append
+from gateway.store.appends import AppendPlan, News
 from gateway.store.log import Arguments, Log, Result, Role
 from gateway.store.types import (
-    CommitUncertain,
     LogEntry,
     LogError,
     ProcessRemoved,
@@ -146,11 +145,6 @@ class _Number(TextLoader):
         return float(text) if "." in text or "N" in text else int(text)
 
 
-News = Sequence[tuple[Seq, list[LogEntry]]]
-"""Entries of other processes, those of one transaction together, each with the position of its last
-one."""
-
-
 def _group_news(rows: Sequence[Sequence[Any]]) -> News:
     """Make it of rows of the log, each with its transaction. Entries of a newer version are left
     out.
@@ -193,8 +187,8 @@ class PostgresLog(Log):
         self._in_transaction = self._is_pipelined = False
         self._process: int | None = None
         """Number of the process that appends. None: none does."""
-        self._uncertain: tuple[Sequence[Sequence[EntryDraft]], AppendPlan, int] | None = None
-        """The transaction of which it is not known whether it was committed, and its number."""
+        self._begun_commits = 0
+        """Transactions that this process has committed, with the last one that it began."""
         self._open()
 
     async def start(self) -> None:
@@ -320,44 +314,9 @@ class PostgresLog(Log):
                 if is_alone:
                     made.execute("SELECT pg_advisory_unlock($1::integer, hashtext($2))", key)
 
-    def append(self, batch: Sequence[Sequence[EntryDraft]], last: Seq) -> AppendPlan:
-        """See `Log.append`. Raises ProcessRemoved."""
-        self.rollback()  # of one that failed before
-        if self._uncertain is not None:
-            counted = self._count_commits()
-            (tried, plan, number), self._uncertain = self._uncertain, None
-            if number <= counted and (done := plan.pick(tried, batch)) is not None:
-                return done  # another batch is shown as one of others
-        try:
-            number, before = self.begin_append(last)
-            plan = plan_append(batch, self.find_known(batch), before[-1][0] if before else last)
-            plan.before = before
-            self.write_plan(plan)
-        except BaseException:
-            with contextlib.suppress(LogError):
-                self.rollback()
-            raise
-        try:
-            self.commit(announces=True)
-        except LogError as error:  # it may be committed all the same
-            try:
-                self.rollback()
-                counted = self._count_commits()
-            except ProcessRemoved:
-                raise
-            except LogError:
-                self._uncertain = batch, plan, number
-                raise CommitUncertain(error) from error
-            if counted < number:
-                raise
-        self.write_mark(plan)
-        return plan
-
-    def begin_append(self, last: int) -> tuple[int, News]:
-        """Begin a transaction in which no other process appends.
-
-        Returns the number of transactions that this process has committed with it, and what others
-        have appended after the position `last`. Raises ProcessRemoved: it may write nothing.
+    def begin_append(self, last: Seq) -> News:
+        """Begin a transaction in which no other process appends. Raises ProcessRemoved: it may
+        write nothing.
         """
         with self._log_errors():
             made = self._open()
@@ -376,19 +335,22 @@ class PostgresLog(Log):
             found = counted.fetchone()
             if found is None:
                 raise ProcessRemoved
-            return int(found[0]), _group_news(news.fetchall())
+            self._begun_commits = int(found[0])
+            return _group_news(news.fetchall())
+
+    def commit_append(self) -> None:
+        self.commit(announces=True)
 
     def read_news(self, last: int) -> News:
         """Return what other processes have appended after the position `last`."""
         return _group_news(self.fetch(_NEWS, (last,)))
 
-    def _count_commits(self) -> int:
-        """Return how many transactions this process has committed. Raises ProcessRemoved."""
-        for (found,) in self.fetch(
-            "SELECT commits FROM process WHERE number = $1", (self._process,)
-        ):
-            return int(found)
-        raise ProcessRemoved
+    def has_committed(self, plan: AppendPlan) -> bool:  # noqa: ARG002 - the process's row tells it
+        """See `Log.has_committed`. Raises ProcessRemoved."""
+        found = self.fetch("SELECT commits FROM process WHERE number = $1", (self._process,))
+        if not found:
+            raise ProcessRemoved
+        return bool(found[0][0] >= self._begun_commits)
 
     def check_files(self) -> None:
         """Do nothing: the files are the server's."""

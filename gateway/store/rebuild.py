@@ -5,6 +5,7 @@ import contextlib
 import heapq
 import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
@@ -141,25 +142,14 @@ def prepare_tables(
                     "the other processes that use it have other plugins: stop them first"
                 ) from error
         except LogError as error:
-            refused = [] if error.reason else _find_unmakeable(log, store, tables)
+            refused = [
+                one.name
+                for one in tables
+                if not error.reason and not log.accepts(partial(_make_tables, log, store, [one]))
+            ]
             if not refused or not tries_left:
                 raise
             stop_following(refused, str(error))
-
-
-def _find_unmakeable(log: Log, store: Path, tables: Sequence[Table]) -> list[str]:
-    """Return the tables that the database refuses, each tried alone and undone."""
-    refused = list[str]()
-    for table in tables:
-        try:
-            log.begin()
-            _make_tables(log, store, [table])
-            log.last_seq()  # a pipeline tells now what was refused
-        except LogError:
-            refused.append(table.name)
-        finally:
-            log.rollback()
-    return refused
 
 
 def followed_tables(log: Log) -> dict[str, str]:

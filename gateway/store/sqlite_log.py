@@ -1,6 +1,5 @@
 """The store in a file of SQLite."""
 
-import contextlib
 import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache
@@ -11,12 +10,11 @@ import aiosqlite
 
 from gateway.core.facts import Seq
 from gateway.store import queries
-from gateway.store.appends import AppendPlan, EntryDraft, plan_append
+from gateway.store.appends import AppendPlan, News
 from gateway.store.files import StoreWatch, rescue_store
 from gateway.store.log import Arguments, Log, Result
 from gateway.store.schema import WRITER_PRAGMAS
 from gateway.store.types import (
-    CommitUncertain,
     LogError,
     LogLocked,
     StatementRefused,
@@ -39,8 +37,6 @@ class SqliteLog(Log):
         self._rescues = dict[str, str]()
         """What was done about lost files, by what was lost: first the write-ahead log may go, and
         then all."""
-        self._uncertain: tuple[Sequence[Sequence[EntryDraft]], AppendPlan] | None = None
-        """The transaction of which it is not known whether it was committed."""
         try:
             self.connection = sqlite3.connect(
                 address, uri=True, isolation_level=None, check_same_thread=False
@@ -116,57 +112,27 @@ class SqliteLog(Log):
         except sqlite3.Error as error:
             raise _log_error(error) from error
 
-    def append(self, batch: Sequence[Sequence[EntryDraft]], last: Seq) -> AppendPlan:
-        self.rollback()  # of one that failed before
-        if self._uncertain is not None:
-            found = self.last_seq()
-            (tried, plan), self._uncertain = self._uncertain, None
-            if found >= plan.rows[-1].seq:
-                last = found
-                if (done := plan.pick(tried, batch)) is not None:
-                    return done
-        plan = plan_append(batch, self.find_known(batch), last)
-        if not plan.rows:
-            return plan
-        try:
-            self.begin()
-            self.write_plan(plan)
-            self.check_files()
-        except BaseException as error:
-            with contextlib.suppress(LogError):
-                self.rollback()
-            if isinstance(error, StoreFileLost):
-                raise self._save_lost(error) from error
-            raise
-        try:
-            self.commit()
-        except LogError as error:  # it may be committed all the same
-            try:
-                self.rollback()
-                found = self.last_seq()
-            except LogError:
-                self._uncertain = batch, plan
-                raise CommitUncertain(error) from error
-            if found < plan.rows[-1].seq:
-                raise
-        self._rescues.clear()
-        self.write_mark(plan)
-        return plan
+    def begin_append(self, last: Seq) -> News:  # noqa: ARG002 - nobody else appends
+        self.begin()
+        return ()
+
+    def commit_append(self) -> None:
+        self._check_or_save_files()
+        self.commit()
+
+    def has_committed(self, plan: AppendPlan) -> bool:
+        return self.last_seq() >= plan.rows[-1].seq
 
     def check_files(self) -> None:
         if self._watch is not None:
             self._watch.check()
 
     def probe(self) -> None:
-        try:
-            self.rollback()
-            self.check_files()
-            ((version,),) = self.fetch("PRAGMA user_version")
-            with self.transaction():
-                self._execute(f"PRAGMA user_version = {version}")
-        except StoreFileLost as error:
-            raise self._save_lost(error) from error
-        self._rescues.clear()
+        self.rollback()
+        self._check_or_save_files()
+        ((version,),) = self.fetch("PRAGMA user_version")
+        with self.transaction():
+            self._execute(f"PRAGMA user_version = {version}")
 
     def hide_table(self, table: str) -> None:
         sql = (
@@ -189,20 +155,25 @@ class SqliteLog(Log):
             self._execute("INSERT INTO search (search) VALUES ('rebuild')")
         return is_wrong
 
-    def _save_lost(self, lost: StoreFileLost) -> StoreFileLost:
-        """Save what lost files hold, once for all that is lost by now. Return the error that says
-        what to do.
+    def _check_or_save_files(self) -> None:
+        """See `check_files`. What lost files hold is saved, once for all that is lost by now; the
+        error says what to do.
         """
-        assert self._watch is not None
-        if str(lost) not in self._rescues:
-            try:
-                self._rescues[str(lost)] = rescue_store(self.connection, self._watch)
-            except (OSError, sqlite3.Error) as error:
-                return StoreFileLost(
-                    f"{lost}; what it held cannot be saved yet ({error}): make room beside it, and "
-                    "put it back"
-                )
-        return StoreFileLost(f"{lost}; {self._rescues[str(lost)]}")
+        try:
+            self.check_files()
+        except StoreFileLost as lost:
+            self.rollback()
+            assert self._watch is not None
+            if str(lost) not in self._rescues:
+                try:
+                    self._rescues[str(lost)] = rescue_store(self.connection, self._watch)
+                except (OSError, sqlite3.Error) as error:
+                    raise StoreFileLost(
+                        f"{lost}; what it held cannot be saved yet ({error}): make room beside it, "
+                        "and put it back"
+                    ) from error
+            raise StoreFileLost(f"{lost}; {self._rescues[str(lost)]}") from lost
+        self._rescues.clear()
 
 
 def _bind(sql: str, params: Sequence[Any]) -> Any:  # noqa: ANN401 - the driver's

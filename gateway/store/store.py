@@ -43,6 +43,7 @@ from gateway.store.sqlite_log import SqliteLog
 from gateway.store.types import (
     AppendFailed,
     AppendResult,
+    CommitUncertain,
     LogEntry,
     LogError,
     LogLocked,
@@ -388,10 +389,11 @@ class Store(StoreReader):
             self._refuse([], StoreClosed("the store was closed before this was written"))
 
     async def _write(self, batch: list[_PendingAppend]) -> None:
-        """Write the batch, without appends that were cancelled before; a patient store retries. One
-        that cannot be written is refused alone.
+        """Write the batch, without appends that were cancelled before; a patient store retries,
+        with the same batch. One that cannot be written is refused alone.
         """
-        while batch := [call for call in batch if not call.done.done()]:
+        batch = [call for call in batch if not call.done.done()]
+        while not all(call.done.done() for call in batch):
             self._is_behind = False
             try:
                 plan = await self._writing.run(
@@ -431,13 +433,14 @@ class Store(StoreReader):
         elif self._retry_clock is not None and isinstance(error, LogError) and error.reason:
             await self._wait_for_retry(self._retry_clock, error, batch)
             return True
-        elif len(batch) == 1:
+        elif len(batch) == 1 or isinstance(error, CommitUncertain):
             refusal = error
             if not isinstance(error, ValueError):
                 refusal = AppendFailed(f"not written to the log: {error}")
                 refusal.__cause__ = error
-            if not batch[0].done.done():  # its caller may have gone meanwhile
-                batch[0].done.set_exception(refusal)
+            for call in batch:
+                if not call.done.done():  # its caller may have gone meanwhile
+                    call.done.set_exception(refusal)
         else:
             middle = len(batch) // 2  # bisects to the entry that fails, in few more commits
             await self._write(batch[:middle])

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.core.clock import SystemClock
 from gateway.core.events import Message
+from gateway.core.facts import Seq
 from gateway.store import LogEntry, ServerStore, Store, StoreClosed, StoreInUse, rebuild
 from gateway.store.postgres_log import PostgresLog
 from gateway.store.schema import migrations
@@ -280,7 +281,7 @@ async def test_a_process_that_hangs_in_a_transaction_stops_others_only_for_a_whi
         hung = PostgresLog(one.store.location.url, "sharer")  # type: ignore[union-attr]
         with closing(hung):
             hung.join(one.number)
-            hung.begin_append(0)
+            hung.begin_append(Seq(0))
             await one.store.append(heard(1))  # the server ends the other session
 
 
