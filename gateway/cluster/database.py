@@ -230,11 +230,10 @@ class DatabaseCluster(Cluster):
         self._steady_since = math.inf
         self._seen_at_s = -math.inf
         """Time of `_boot_s` of the newest sign of life that the database has."""
-        self._signed = asyncio.Event()
-        """Set when it has the next one, or this process was removed; then replaced by a new
-        event."""
+        self._news = asyncio.Event()
+        """Set at the next sign of life, when leases and members are up to date after it, and when
+        this process was removed; then replaced by a new event."""
         self._wake: Final = asyncio.Event()
-        self._passes: Final = list[asyncio.Future[None]]()
 
     @classmethod
     async def join(cls, url: str, *, name: str) -> Self:
@@ -295,7 +294,7 @@ class DatabaseCluster(Cluster):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HEARTBEAT_S):
                 while not (self._written[1] or self.fenced.is_set()):
-                    await self._next_pass()  # so that no released lease is left to this one
+                    await self._news.wait()  # so that no released lease is left to this one
         for work in self._work.values():
             work.ending.set()
         if tasks := [work.task for work in self._work.values() if work.task is not None]:
@@ -303,7 +302,7 @@ class DatabaseCluster(Cluster):
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(2 * SILENT_S):
                 while self._work:
-                    await self._next_pass()
+                    await self._news.wait()
 
     async def leave(self) -> None:
         """Stop being a member, at once: release what it holds, close all connections. Idempotent.
@@ -356,7 +355,7 @@ class DatabaseCluster(Cluster):
     async def confirm(self) -> bool:
         while not self.fenced.is_set() and _boot_s() - self._seen_at_s > CONFIRMED_S:
             self._wake.set()
-            await self._signed.wait()
+            await self._news.wait()
         return not self.fenced.is_set()
 
     async def _beat(self, connection: _Connection) -> None:
@@ -379,15 +378,14 @@ class DatabaseCluster(Cluster):
                 self._fence()
                 return
             self._seen_at_s = began_s
-            signed, self._signed = self._signed, asyncio.Event()
-            signed.set()
+            self._tell_news()
             now = loop.time(), signs[0][0]
             if not is_in_time(now[0] - before[0], now[1] - before[1]):
                 self._steady_since = loop.time()
             before = now
             if await self._update(connection):
                 self._wake.set()
-            self._end_pass()
+            self._tell_news()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEARTBEAT_S):
                     await self._wake.wait()
@@ -563,7 +561,6 @@ class DatabaseCluster(Cluster):
             "this process was removed by another one, which had seen no sign of life of it: it ends"
         )
         self.fenced.set()
-        self._signed.set()
         self._end_all()
         for one in self._loops:
             if one is not asyncio.current_task():
@@ -575,18 +572,12 @@ class DatabaseCluster(Cluster):
         for task in tasks:
             task.cancel()
         self._work.clear()
-        self._end_pass()
+        self._tell_news()
         return tasks
 
-    def _next_pass(self) -> "asyncio.Future[None]":
-        self._passes.append(asyncio.get_running_loop().create_future())
-        return self._passes[-1]
-
-    def _end_pass(self) -> None:
-        for one in self._passes:
-            if not one.done():
-                one.set_result(None)
-        self._passes.clear()
+    def _tell_news(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
 
     async def _listen(self, connection: _Connection) -> None:
         """Look at the members and the log when something has changed, as long as the connection

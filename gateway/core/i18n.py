@@ -10,12 +10,13 @@ look at a context variable; a catalog is read when its language is first used.
 """
 
 import gettext
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final
 
-from gateway.core.context_var import SetWithin
+from gateway.core.context_var import set_within
 
 LOCALE_DIR: Final = Path(__file__).parent.parent / "locale"
 """Catalogs, as `<language>/LC_MESSAGES/reverie.mo`. `make messages` writes them."""
@@ -25,12 +26,12 @@ _language: ContextVar[str] = ContextVar("language", default="")
 """Language with a catalog. Empty: English."""
 
 
-def use_language(tag: str | None) -> SetWithin[str]:
+def use_language(tag: str | None) -> AbstractContextManager[None]:
     """Translate into this language within the block, and in tasks started there. None or unknown:
     English.
     """
     tag = (tag or "")[: _MAX_TAG_CHARS + 1].replace("_", "-").lower()
-    return SetWithin(_language, _find_language(tag))
+    return set_within(_language, _find_language(tag))
 
 
 def current_language() -> str:

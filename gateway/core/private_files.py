@@ -55,7 +55,7 @@ def file_stamp(path: Path) -> FileStamp:
 def read_private(path: Path, *, most: int) -> bytes | None:
     """Read the whole file; None: there is none. A file of more than `most` bytes is refused."""
     try:
-        with _open_directory(path.parent) as directory:
+        with open_directory(path.parent) as directory:
             handle = os.open(path.name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory)
     except FileNotFoundError:
         return None
@@ -88,7 +88,7 @@ def replace_private(path: Path, text: bytes) -> None:
     one stays. What a crash left half written is removed by a write an hour later.
     """
     make_directories(path.parent)
-    with _open_directory(path.parent) as directory:
+    with open_directory(path.parent) as directory:
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(
                 os.stat(path.name, dir_fd=directory, follow_symlinks=False).st_mode
@@ -142,7 +142,8 @@ def remove_stale_partials(directory: int) -> None:
 
 
 @contextlib.contextmanager
-def _open_directory(directory: Path) -> Iterator[int]:
+def open_directory(directory: Path) -> Iterator[int]:
+    """Yield the descriptor of an open directory."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield handle

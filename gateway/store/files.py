@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.core.facts import Seq
 from gateway.core.frozen import frozen
+from gateway.core.private_files import open_directory
 from gateway.store.schema import check_schema, sqlite_uri, unreadable_error
 from gateway.store.types import StoreFileLost, StoreMissing, StoreUnreadable
 
@@ -231,12 +232,8 @@ _WRITE_ERRORS: Final = frozenset(
 
 def sync_directory(directory: Path) -> None:
     """Make the names in a directory durable; one that is gone is left out. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+    with contextlib.suppress(FileNotFoundError), open_directory(directory) as opened:
+        os.fsync(opened)
 
 
 @frozen

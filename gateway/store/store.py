@@ -25,7 +25,7 @@ from gateway.core.events import ConversationId, Sender
 from gateway.core.facts import ChannelCardPinned, Fact, Seq
 from gateway.core.frozen import frozen
 from gateway.store.active import ActiveConversations, read_conversation
-from gateway.store.appends import EntryDraft, draft_entries, key_digest
+from gateway.store.appends import AppendPlan, EntryDraft, draft_entries, key_digest
 from gateway.store.files import LostEnd, adopt_rescued, find_lost_end, mark_path
 from gateway.store.log import Log, Role
 from gateway.store.reader import LogRow, StoreReader, open_log
@@ -65,7 +65,8 @@ MAX_BATCH_ENTRIES = 2_000
 """Entries in one transaction at most (one append of more is one transaction all the same)."""
 KEEP_KEY = "INSERT INTO archived_key (digest, seq) VALUES {} ON CONFLICT DO NOTHING"
 FIRST_RETRY_S, MAX_RETRY_S = 0.25, 5.0
-"""Delay between two retries of a patient store: doubles from the first value to the second."""
+"""Delay between two retries of a patient store: as long as the failures have lasted, between these
+two."""
 MAX_LOCKED_RETRY_S = 1.0
 """The longest such delay while another program holds the lock."""
 LOCK_GRACE_S = 5.0
@@ -129,7 +130,6 @@ class Store(StoreReader):
         self._failing: tuple[datetime, float] | None = None
         """Start of the failures, by the wall clock and the monotonic clock. None: the last try
         succeeded."""
-        self._tries = 0
         self._given_up = asyncio.Event()
         self._working = asyncio.Event()
         """Set while there is no outage, and once it is given up."""
@@ -389,8 +389,8 @@ class Store(StoreReader):
             self._refuse([], StoreClosed("the store was closed before this was written"))
 
     async def _write(self, batch: list[_PendingAppend]) -> None:
-        """Write the batch, without appends that were cancelled before; a patient store retries,
-        with the same batch. One that cannot be written is refused alone.
+        """Write the batch, without appends that were cancelled before; a patient store retries. One
+        that cannot be written is refused alone.
         """
         batch = [call for call in batch if not call.done.done()]
         while not all(call.done.done() for call in batch):
@@ -407,22 +407,27 @@ class Store(StoreReader):
                 )
                 raise
             except Exception as error:  # noqa: BLE001 - any error is the caller's result, and others are written
-                if await self._may_retry(self._explain_failure(error), batch):
-                    continue
+                if not await self._may_retry(self._explain_failure(error), batch):
+                    return
+                if not isinstance(error, CommitUncertain):  # else the same batch finds out
+                    batch = [call for call in batch if not call.done.done()]
+            else:
+                self._publish_plan(batch, plan)
                 return
-            if plan.before:
-                self._publish_news(plan.before)
-            if self._failing is not None or self.outage is not None:
-                self._mark_working()
-            if plan.rows:
-                self.commits += 1
-                self.last = plan.rows[-1].seq
-            for call, answer, written in zip(batch, plan.answers, plan.written, strict=True):
-                if not call.done.done():
-                    # its waiter goes on only after this task has paused
-                    call.done.set_result(answer)
-                self._publish(written)
-            return
+
+    def _publish_plan(self, batch: Sequence[_PendingAppend], plan: AppendPlan) -> None:
+        if plan.before:
+            self._publish_news(plan.before)
+        if self._failing is not None or self.outage is not None:
+            self._mark_working()
+        if plan.rows:
+            self.commits += 1
+            self.last = plan.rows[-1].seq
+        for call, answer, written in zip(batch, plan.answers, plan.written, strict=True):
+            if not call.done.done():
+                # its waiter goes on only after this task has paused
+                call.done.set_result(answer)
+            self._publish(written)
 
     async def _may_retry(self, error: Exception, batch: list[_PendingAppend]) -> bool:
         """Return True, after a while, if the batch is to be written again. Otherwise all of it is
@@ -551,11 +556,8 @@ class Store(StoreReader):
             self.outage is None or self.outage.reason != error.reason
         ):
             self._tell_outage(StoreOutage(since, error.reason))
-        self._tries += 1
-        delay_s = min(
-            FIRST_RETRY_S * 2.0 ** min(self._tries - 1, 10),
-            MAX_LOCKED_RETRY_S if locked else MAX_RETRY_S,
-        )
+        longest_s = MAX_LOCKED_RETRY_S if locked else MAX_RETRY_S
+        delay_s = min(max(now_s - since_s, FIRST_RETRY_S), longest_s)
         try:
             with contextlib.suppress(TimeoutError):
                 await with_timeout(clock, delay_s, self._given_up.wait())
@@ -567,7 +569,7 @@ class Store(StoreReader):
             self._refuse(batch, StoreClosed(f"given up before this was written: {error.reason}"))
 
     def _mark_working(self) -> None:
-        self._failing, self._tries = None, 0
+        self._failing = None
         if self.outage is not None:
             self._tell_outage(None)
 
