@@ -177,23 +177,24 @@ class ActiveConversations:
                         self.kept.popitem(last=False)
 
     def on_appended(self, entries: Sequence[LogEntry]) -> None:
-        """Apply the new entries of one append. If it makes anything unread but its own entries,
-        each in one conversation, all that is kept is dropped.
+        """Apply the new entries of one append. If entries are left out of it, or it makes others
+        unread than its own, or one of them twice, all that is kept is dropped.
         """
         first, self._last = self._last + 1, entries[-1].seq
-        unread_in = dict[Seq, ConversationId | None]([(entry.seq, None) for entry in entries])
-        is_known, places = [*unread_in] == [*range(first, first + len(entries))], set()
+        seqs = [entry.seq for entry in entries]
+        made_unread = [entry.cause for entry in entries if _is_made_unread(entry)]
+        places = {entry.conversation for entry in entries}
+        is_rewound = False
         for entry in entries:
-            places.add(entry.conversation)
             if isinstance(entry.fact, TurnRecord):
                 places.update([place for place, _ in entry.fact.looked])
-            elif isinstance(entry.fact, ConversationRewound):
-                is_known = False
-            elif entry.cause is not None and _is_made_unread(entry):
-                before = unread_in.get(entry.cause, ConversationId(""))
-                is_known = is_known and before in (None, entry.conversation)
-                unread_in[entry.cause] = entry.conversation
-        if not is_known:
+            is_rewound = is_rewound or isinstance(entry.fact, ConversationRewound)
+        if (
+            is_rewound
+            or seqs != [*range(first, first + len(entries))]
+            or len(set(made_unread)) < len(made_unread)
+            or not set(seqs).issuperset(made_unread)
+        ):
             self.kept.clear()
             self._under_read.clear()
             return

@@ -163,6 +163,8 @@ _VIEW = (
     "ON CONFLICT (conversation) DO UPDATE SET start = excluded.start, fold = excluded.fold, "
     "fresh = max(view.fresh, excluded.fresh)"
 )
+"""`WHERE true`: otherwise ON would be parsed as part of a join
+(https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 _CUT_OUT = "INSERT INTO view_cut (conversation, first, last) VALUES {} ON CONFLICT DO NOTHING"
 _TAKEN_BACK = (
     "INSERT INTO taken_back (seq) SELECT CAST(told.value AS bigint) "  # noqa: S608 - constants only
@@ -233,8 +235,6 @@ _COUNTED = (
     "DO UPDATE SET count = notification_type.count + excluded.count, last_at = excluded.last_at"
 )
 _FORGOTTEN = "INSERT INTO forgotten (seq) VALUES {} ON CONFLICT DO NOTHING"
-"""`WHERE true`: otherwise ON would be parsed as part of a join
-(https://www.sqlite.org/lang_upsert.html#parsing_ambiguity)."""
 _KEY_WIDTHS: Final = {_UNREAD: 1, _CURSOR: 1, _DMN: 1, _LINK: 1, _HOLDS: 2}
 """Number of key columns, the first ones, of statements whose rows take the place of others."""
 

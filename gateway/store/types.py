@@ -1,10 +1,12 @@
 """Entries and results of the store, and its errors, named by what the catcher does.
 
-StoreError ├── StoreClosed       stop: this store was closed, nothing was written ├── AppendFailed
-tell: nothing of this append is in the log; the store still works ├── BadSearchQuery    tell: search
-terms that cannot be searched for ├── LogError          a statement failed: only inside of the
-store, which raises another one of these for it └── StoreOpenError    stop and tell the operator;
-nothing on disk was changed
+StoreError
+├── StoreClosed           stop: this store was closed, nothing was written
+├── AppendFailed          tell: nothing of this append is in the log; the store still works
+├── BadSearchQuery        tell: search terms that cannot be searched for
+├── LogError              a statement failed: only inside of the store, which raises another one
+│                         of these for it
+└── StoreOpenError        stop and tell the operator; nothing on disk was changed
     ├── StoreMissing      there is no such file
     ├── StoreInUse        another process holds it
     ├── StoreTooNew       a newer reverie wrote it

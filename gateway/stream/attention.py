@@ -408,8 +408,10 @@ class LiveAttention:
         """Day on which much talk asks for no other look there."""
         self._owner_there = LruDict[ConversationId, datetime](MAX_PLACES)
         """Time of an owner's newest line in each room."""
+        self._links_up = dict[ChannelName, bool]()
+        """Newest state of each channel's link to its platform in the log, as far as it was read."""
         live.follow(self._use)
-        store.subscribe(self._on_threshold_set, AttentionThresholdSet)
+        store.subscribe(self._on_appended, AttentionThresholdSet, ConnectionChanged)
         store.subscribe(self._on_direct, Message, Command, where=is_direct_line)
 
     def _use(self, settings: Settings) -> None:
@@ -424,11 +426,14 @@ class LiveAttention:
         """
         if (chat := await find_owner_chat(self._reader, self._people)) is not None:
             self._learn_name(chat.sender)
-        self._on_threshold_set(await self._reader.current_facts("threshold_set"))
+        self._on_appended(await self._reader.current_facts("threshold_set"))
 
-    def _on_threshold_set(self, entries: Sequence[LogEntry]) -> None:
+    def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
-            if isinstance(fact := entry.fact, AttentionThresholdSet):
+            fact = entry.fact
+            if isinstance(fact, ConnectionChanged):  # whichever process holds the channel
+                self._links_up[fact.channel] = fact.up
+            elif isinstance(fact, AttentionThresholdSet):
                 values = {**self.thresholds, fact.type: fact.value}
                 self.thresholds = {
                     prefix: value for prefix, value in values.items() if value is not None
@@ -524,9 +529,10 @@ class LiveAttention:
         self, routed: Routed, link: ConnectionChanged, judged: Judgement
     ) -> Judgement:
         """Only note a repeated report, and a change of an account without an agent."""
-        states = await self._reader.connection_states()
-        was_up = next((one.up for one in states if one.channel == link.channel), True)
-        is_change = link.up != was_up
+        if (was_up := self._links_up.get(link.channel)) is None:
+            states = await self._reader.connection_states()
+            was_up = next((one.up for one in states if one.channel == link.channel), True)
+        is_change, self._links_up[link.channel] = link.up != was_up, link.up
         if judged.fate not in ("due", "context") or (is_change and routed.agent):
             return judged
         rule = "no agent is bound to this account" if is_change else "nothing had changed"

@@ -168,15 +168,9 @@ class MediaStore:
     async def _show(self, seq: Seq, message: Message, place: int, _: bool) -> DescribedAttachment:
         attachment = message.shown_attachments[place]
         data = await self.fetch(message.at, attachment, MAX_IMAGE_BYTES)
-        found, note, name = identify_image(data), "", ""
+        found, note, name = identify_image(data), _find_fault(data), ""
         pixels = (found.width, found.height) if found is not None else (0, 0)
-        if found is None:
-            note = "of a kind that cannot be shown"
-        elif not all(pixels) or not _is_complete_image(data, found.media_type):
-            note = "damaged"
-        elif max(pixels) > MAX_IMAGE_SIDE:
-            note = "too large to be shown"
-        else:
+        if not note:
             try:
                 name = await self.save(data)
             except OSError as error:
@@ -304,25 +298,11 @@ async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[Tool
 
     Raises ToolCallRefused if models do not take it.
     """
-    found = identify_image(data)
-    if found is None:
+    found, fault = identify_image(data), _find_fault(data)
+    if found is None or fault:
         raise ToolCallRefused(
-            f"{name} is not a picture that can be shown: PNG, JPEG, GIF and WebP can."
-        )
-    if len(data) > MAX_IMAGE_BYTES:
-        raise ToolCallRefused(
-            f"{name} has {len(data):,} bytes, and a picture may have {MAX_IMAGE_BYTES:,}: make it "
-            "smaller."
-        )
-    if not found.width or not found.height or not _is_complete_image(data, found.media_type):
-        raise ToolCallRefused(
-            f"{name} is damaged: it is not a whole "
-            f"{found.media_type.removeprefix('image/').upper()} file."
-        )
-    if max(found.width, found.height) > MAX_IMAGE_SIDE:
-        raise ToolCallRefused(
-            f"{name} has {found.width}x{found.height} pixels, and {MAX_IMAGE_SIDE:,} a side are "
-            "shown: make it smaller."
+            f"{name} is {fault}: whole PNG, JPEG, GIF and WebP files of at most "
+            f"{MAX_IMAGE_BYTES:,} bytes and {MAX_IMAGE_SIDE:,} pixels a side can be shown."
         )
     attachment = Attachment(id=name, name=name, content_type=found.media_type, form="image")
     about = describe_attachment(
@@ -337,6 +317,17 @@ async def prepare_image(media: MediaStore, data: bytes, name: str) -> tuple[Tool
         ) from error
     kept = ToolImage(sha256=digest, media_type=found.media_type, about=about, size_bytes=len(data))
     return kept, Image(media_type=found.media_type, data=data, description=about)
+
+
+def _find_fault(data: bytes) -> str:
+    """Return why a file cannot be shown as an image, as said of it; empty: it can."""
+    found = identify_image(data)
+    if found is None:
+        return "of a kind that cannot be shown"
+    if not found.width or not found.height or not _is_complete_image(data, found.media_type):
+        return "damaged"
+    is_large = len(data) > MAX_IMAGE_BYTES or max(found.width, found.height) > MAX_IMAGE_SIDE
+    return "too large to be shown" if is_large else ""
 
 
 def _is_complete_image(data: bytes, media_type: str) -> bool:

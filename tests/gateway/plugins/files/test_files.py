@@ -341,17 +341,17 @@ def test_a_picture_is_kept_and_shown(tmp_path: Path, empty: Files) -> None:
 @pytest.mark.parametrize(
     ("data", "why"),
     [
-        (b"plain", "is not a picture that can be shown"),
-        (png()[:40], "is damaged: it is not a whole PNG file"),
+        (b"plain", "is of a kind that cannot be shown"),
+        (png()[:40], "is damaged"),
         (png()[:20], "is damaged"),
-        (b"\xff\xd8\xff\xe0\0\x10JFIF" + b"\0" * 40, "is damaged: it is not a whole JPEG file"),
-        (b"GIF89a\x02\0\x02\0\0\0\0", "is damaged: it is not a whole GIF file"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF" + b"\0" * 40, "is damaged"),
+        (b"GIF89a\x02\0\x02\0\0\0\0", "is damaged"),
         (
             b"RIFF\xff\0\0\0WEBPVP8X\0\0\0\0\0\0\0\0\x01\0\0\x01\0\0",
-            "is damaged: it is not a whole WEBP file",
+            "is damaged",
         ),
-        (png(8_001, 1), "has 8001x1 pixels, and 8,000 a side are shown: make it smaller"),
-        (png(2, 2, b"x" * MAX_IMAGE_BYTES), "and a picture may have 3,932,160: make it smaller"),
+        (png(8_001, 1), "is too large to be shown"),
+        (png(2, 2, b"x" * MAX_IMAGE_BYTES), "is too large to be shown"),
     ],
 )
 def test_what_a_provider_would_refuse_is_not_shown(data: bytes, why: str, tmp_path: Path) -> None:

@@ -367,7 +367,7 @@ async def test_a_picture_is_shown_and_what_only_says_to_be_one_is_refused(tools:
     assert (shown.media_type, shown.data) == ("image/png", whole)
     assert not tools.where.request.label.is_trusted
     pages["/pots/leaf.png?size=small"] = Page(b"<script>", {"content-type": "image/png"})
-    assert "leaf.png is not a picture that can be shown" in await tools.refused(url)
+    assert "leaf.png is of a kind that cannot be shown" in await tools.refused(url)
     pages["/pots/leaf.png?size=small"] = Page(whole + b"\0" * 10_000, {"content-type": "image/png"})
     large = await tools.fetch(url)
     assert "its content cannot be read here" in large.text
