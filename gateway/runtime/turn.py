@@ -53,6 +53,7 @@ from gateway.core.events import (
     Post,
     PostKey,
     SenderId,
+    TaskFinished,
 )
 from gateway.core.facts import AMBIENT, REPEATED_TURN, Seq, TurnRecord
 from gateway.core.format import format_moment
@@ -377,10 +378,16 @@ class TurnRunner:
 
     async def _put_off(self, turn: Turn, outcome: TurnOutcome) -> TurnEnded:
         """Leave the input to a turn that begins once a model may answer. Everybody who waits is
-        told once.
+        told once, unless for what comes by itself: a reminder, or the end of a call that was
+        promised.
         """
         store, is_awaited = turn.context.gateway.store, turn.is_awaited
-        waiting = turn.first_awaited() if is_awaited and not turn.is_only_due else []
+        facts = [one.fact for one in turn.input.unread.messages]
+        is_promised = any(isinstance(one, TaskFinished) and one.promised for one in facts)
+        is_silent = turn.is_only_due or (
+            is_promised and not any(isinstance(one, Message) and is_addressed(one) for one in facts)
+        )
+        waiting = turn.first_awaited() if is_awaited and not is_silent else []
         is_first = not turn.context.agent.is_put_off(turn.conversation)
         turn.is_put_off, wait_s = True, outcome.retry_after_s or 0.0
         if not outcome.steps or turn.is_inner:
@@ -412,7 +419,7 @@ class TurnRunner:
             no_model=outcome.cause,
             reason=outcome.reason,
             retry_after_s=wait_s,
-            awaited=is_awaited,
+            awaited=is_awaited or is_promised,
         )
 
     async def give_up(

@@ -2,12 +2,16 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from gateway.core.clock import Clock, ManualClock
+from agent.models.base import Model, ModelBusy, ModelRequest, StreamChunk
+from agent.models.scripted import ScriptedModel
+from gateway.core.clock import Clock, ManualClock, SystemClock
 from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnId, TurnRecord
 from gateway.plugins.approvals import PATIENCE_S, ApprovalEnded, ApprovalRequested
@@ -19,25 +23,29 @@ from tests.kits.store import turn
 LAMP = "the lamp is on"
 
 
-def build(folder: Path, command: str = f"echo {LAMP}", clock: Clock | None = None) -> Gateway:
-    """A room where an admin is asked about each command."""
-    command = json.dumps({"command": command})
-    script = Script(
+def script(command: str = f"echo {LAMP}") -> Script:
+    return Script(
         rules=(
-            ScriptRule(match="light the lamp", calls=(("bash", command),)),
+            ScriptRule(match="light the lamp", calls=(("bash", json.dumps({"command": command})),)),
             ScriptRule(match="how are you", reply="Fine, and that waits for an approval."),
             ScriptRule(match='call ended: "bash', reply="The lamp burns."),
             ScriptRule(match='call failed: "bash', reply="I may not light it."),
             ScriptRule(match="", reply="Never mind."),
         )
     )
+
+
+def build(folder: Path, model: Model | Script | None = None, clock: Clock | None = None) -> Gateway:
+    """A room where an admin is asked about each command."""
     tools = {
         "bash": {"sandbox": "off"},
         "rules": [{"tool": "bash", "role": "guest", "approval": "always"}],
     }
     access = {"dm": "open", "rates": UNHURRIED, "roles": {"admin": ["console:root"]}}
     agents = [{"id": "reverie", "bindings": [{"private": False}]}, {"id": "mira"}]
-    return Gateway(settings(folder, tools=tools, access=access, agents=agents), script, clock=clock)
+    return Gateway(
+        settings(folder, tools=tools, access=access, agents=agents), model or script(), clock=clock
+    )
 
 
 async def ask_and_speak(it: Gateway) -> str:
@@ -88,6 +96,34 @@ async def test_a_room_is_answered_while_a_call_waits_and_the_call_is_carried_out
     assert not last.steps, "it needs no second call"
 
 
+class Away(ScriptedModel):
+    """One that does not answer the next `away` requests."""
+
+    away = 0
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        if self.away:
+            self.away -= 1
+            raise ModelBusy("it is down")
+        async for chunk in super().stream(request):
+            yield chunk
+
+
+async def test_a_result_is_told_once_a_model_answers_again_though_nobody_speaks(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    model = Away(script(), clock=SystemClock())
+    async with build(tmp_path, model, clock) as it:
+        name = await ask_and_speak(it)
+        shown, model.away = len(it.sent("lobby")), 4
+        await it.ask(f"!approve {name}", room="lobby", sender="root")
+        began = clock.now()
+        await it.until(lambda: "The lamp burns." in it.sent("lobby"), step_s=1.0)
+        assert clock.now() - began < timedelta(minutes=10)
+        assert len(it.sent("lobby")) == shown + 2, "the answer to the command, and the result"
+
+
 @pytest.mark.parametrize(
     ("before", "word", "verdict"),
     [
@@ -114,7 +150,7 @@ async def test_what_is_not_carried_out_is_told_where_it_was_asked(
 async def test_an_approved_call_that_the_end_of_the_gateway_cuts_is_told_once(
     tmp_path: Path,
 ) -> None:
-    it = build(tmp_path, "echo $$ > number; sleep 600")
+    it = build(tmp_path, script("echo $$ > number; sleep 600"))
     it.start()
     name = await ask_and_speak(it)
     await it.took(1)
