@@ -45,6 +45,7 @@ from gateway.core.events import (
 from gateway.core.facts import (
     INNER_CHANNEL,
     LOW,
+    MESSAGE_KINDS,
     Fact,
     MediaRef,
     PlatformAction,
@@ -55,8 +56,23 @@ from gateway.core.facts import (
 )
 from gateway.core.frozen import frozen
 from gateway.core.i18n import N_
-from gateway.core.identity import ADMIN_ROLES, Role, identify, proven_role, text_role
-from gateway.core.labels import OUTSIDE_LABEL, TRUSTED_LABEL, Label, label_of_role, label_of_work
+from gateway.core.identity import (
+    ADMIN_ROLES,
+    AccessPolicy,
+    Role,
+    identify,
+    lowest_role,
+    proven_role,
+    text_role,
+)
+from gateway.core.labels import (
+    OUTSIDE_LABEL,
+    TRUSTED_LABEL,
+    Label,
+    label_of_role,
+    label_of_work,
+    rank_integrity,
+)
 from gateway.core.media_types import is_document
 from gateway.core.text_safety import NameWarning, check_name
 from gateway.store import StoreReader, UnreadEntries
@@ -97,6 +113,8 @@ _RENAME_TEXTS: Final = {
     "me": "you are now called",
 }
 
+MAX_MESSAGES: Final = 500
+"""Newest messages of a conversation that are searched for a text or a person."""
 NOBODY = Sender(id=SenderId(""), name="")
 NO_VIEW: Final = HistoryView()
 
@@ -125,8 +143,9 @@ class CurrentMessage(NamedTuple):
     notice: NoticePieces = ()
     """Notice of a system event. Empty: the entry is a message."""
     label: Label = TRUSTED_LABEL
-    """Trust label of the text in the notice. The text of a reminder is judged separately
-    (`gateway.context.requesters.find_alarm_roles`)."""
+    """Trust label of the text in the notice."""
+    setter: Sender | None = None
+    """Whoever set the reminder, and pays for it. None: it is none, or the agent's own."""
 
 
 @frozen
@@ -135,6 +154,7 @@ class RenderedMessage:
 
     seq: Seq
     sender: SenderId
+    """Its author; of a reminder, whoever set it."""
     line: PromptLine
     images: tuple[MediaRef, ...] = ()
     label: Label = TRUSTED_LABEL
@@ -214,6 +234,7 @@ class ConversationReader:
                 is_edited=False,
                 notice=self._render_system_event(fact, posts, awaited.get(seq)),
                 label=await self._system_event_label(fact, posts, awaited.get(seq)),
+                setter=find_setter(fact),
             )
             for seq, fact in found
             if fact.id in posts or not isinstance(fact, ReactionChanged | DeliveryReport)
@@ -251,7 +272,8 @@ class ConversationReader:
         if isinstance(event, Alarm) and event.attended and event.text:
             return await self._label_of_reason(event)
         if isinstance(event, Alarm):
-            label |= Label(readers=event.readers)
+            role = await find_alarm_role(self._store, self.access_policy, event)
+            label |= Label(readers=event.readers) | label_of_role(role, "a reminder")
             return label if line is None else label | self._text_label(line.seq, line.message)
         if isinstance(event, TaskFinished):
             return label | label_of_work(event.integrity, event.readers, event.what)
@@ -564,7 +586,8 @@ class ConversationReader:
             is_addressed=is_addressed(message),
             event=one.notice,
         )
-        return RenderedMessage(seq=one.seq, sender=message.sender.id, line=line, label=one.label)
+        payer = one.setter or message.sender
+        return RenderedMessage(seq=one.seq, sender=payer.id, line=line, label=one.label)
 
     def _render_message(  # noqa: PLR0917 - all that is known of it
         self,
@@ -649,6 +672,33 @@ def is_addressed(fact: Fact) -> bool:
     """
     is_reminder = isinstance(fact, Alarm) and not fact.attended
     return is_reminder or (isinstance(fact, Message) and fact.kind != "room")
+
+
+def find_setter(fact: Fact) -> Sender | None:
+    """Return the person who asked for an alarm. None: the agent itself, or it is no alarm."""
+    if not isinstance(fact, Alarm) or not fact.by:
+        return None
+    return Sender(id=fact.by, name=fact.asked_by, verified=True)
+
+
+async def find_alarm_role(reader: StoreReader, access_policy: AccessPolicy, alarm: Alarm) -> str:
+    """Return the least role of those who may have caused an alarm, when it was set and now. Ranks
+    of a platform are those of their newest message.
+    """
+    if alarm.attended or alarm.role == "":
+        return "owner"  # the agent's own decision
+    then, at, setter = alarm.role or "guest", alarm.at, find_setter(alarm)
+    if setter is None or at is None:
+        return then
+    now: str = identify(access_policy, at, setter).role
+    if rank_integrity(now) < rank_integrity(then) and now != "blocked":
+        newest = await reader.newest_entries(
+            MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=at.conversation
+        )
+        senders = (one.fact.sender for one in reversed(newest) if isinstance(one.fact, Message))
+        known = next((sender for sender in senders if sender.id == alarm.by), None)
+        now = identify(access_policy, at, known).role if known is not None else now
+    return lowest_role([then, now])
 
 
 def wants_answer(fact: Fact) -> bool:

@@ -1,23 +1,21 @@
 """Requesters: the people on whose behalf a turn may act, beside the authors of its new messages."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from channels.text import fold_words
 from gateway.access.policy import decide
-from gateway.context.conversation import is_addressed
+from gateway.context.conversation import MAX_MESSAGES, find_alarm_role, is_addressed
 from gateway.context.history import HistoryTurn
 from gateway.core.events import Address, Alarm, ConversationId, MembershipChanged, Message, Sender
-from gateway.core.facts import MESSAGE_KINDS, Seq, TurnRecord
+from gateway.core.facts import MESSAGE_KINDS, TurnRecord
 from gateway.core.identity import AccessPolicy, author_role, identify, lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, rank_integrity
 from gateway.core.tool import Requester
-from gateway.store import LogEntry, StoreReader
+from gateway.store import StoreReader
 
 LAST_FRESH_START: Final = "SELECT fresh FROM view WHERE conversation = $1"
-MAX_MESSAGES: Final = 500
-"""Newest messages of a conversation that are searched for a text."""
 MAX_TURNS: Final = 20
 """Longest series of turns that continue each other."""
 
@@ -49,13 +47,13 @@ async def find_inherited_requesters(
         continuing = ended.continued or ended.cause == "continued"
     requesters, others = list[Requester](), ["owner"]
     covered = [await reader.entry(seq) for ended in found[::-1] for seq in ended.covers]
-    entries = [one for one in covered if one is not None]
-    roles = await find_alarm_roles(reader, access_policy, entries)
     # What a digest showed was posted in a room, and not to this conversation.
     in_digests = {seq for ended in found if ended.cause == "digest" for seq in ended.covers}
-    for one in entries:
-        if one.seq in roles:
-            others.append(roles[one.seq] or "owner")
+    for one in covered:
+        if one is None:
+            continue
+        if isinstance(one.fact, Alarm):
+            others.append(await find_alarm_role(reader, access_policy, one.fact))
         elif isinstance(one.fact, Message | MembershipChanged):
             role = identify(access_policy, one.fact.at, one.fact.sender).role
             if is_addressed(one.fact) and one.seq not in in_digests:
@@ -65,59 +63,17 @@ async def find_inherited_requesters(
     return deduplicate_requesters(requesters), lowest_role(others)
 
 
-async def find_alarm_roles(
-    reader: StoreReader, access_policy: AccessPolicy, entries: Iterable[LogEntry]
-) -> Mapping[Seq, str]:
-    """Return the least role of those who may have caused each alarm, then and now. Empty: the
-    agent's own.
-    """
-    return {
-        entry.seq: await _find_alarm_role(reader, access_policy, entry.fact)
-        for entry in entries
-        if isinstance(entry.fact, Alarm)
-    }
-
-
 async def label_alarm(
     reader: StoreReader, access_policy: AccessPolicy, alarm: Alarm, inner: ConversationId
 ) -> Label:
     """Return the label of an alarm in the inner conversation. Where nobody recorded who may read
     one that is not the agent's own alone, the agent may repeat it to itself only.
     """
-    role = await _find_alarm_role(reader, access_policy, alarm)
+    if alarm.attended or alarm.role == "":
+        return TRUSTED_LABEL
+    role = await find_alarm_role(reader, access_policy, alarm)
     readers = alarm.readers if alarm.role is not None else (inner,)
-    return label_of_role(role, "a reminder") | Label(readers=readers) if role else TRUSTED_LABEL
-
-
-def find_setters(entries: Iterable[LogEntry]) -> dict[Seq, Sender]:
-    """Return the people who asked for the alarms among these entries."""
-    return {
-        entry.seq: Sender(id=alarm.by, name=alarm.asked_by, verified=True)
-        for entry in entries
-        if isinstance(alarm := entry.fact, Alarm) and alarm.by
-    }
-
-
-async def _find_alarm_role(reader: StoreReader, access_policy: AccessPolicy, alarm: Alarm) -> str:
-    """Return the lower of the roles when it was set and now. Ranks of a platform are those of their
-    newest message.
-    """
-    if alarm.attended:
-        return ""
-    then, at = "guest" if alarm.role is None else alarm.role, alarm.at
-    if not alarm.by or at is None:
-        return then
-    now: str = identify(
-        access_policy, at, Sender(id=alarm.by, name=alarm.asked_by, verified=True)
-    ).role
-    if rank_integrity(now) < rank_integrity(then) and now != "blocked":
-        newest = await reader.newest_entries(
-            MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=at.conversation
-        )
-        senders = (one.fact.sender for one in reversed(newest) if isinstance(one.fact, Message))
-        known = next((sender for sender in senders if sender.id == alarm.by), None)
-        now = identify(access_policy, at, known).role if known is not None else now
-    return lowest_role([then, now])
+    return label_of_role(role, "a reminder") | Label(readers=readers)
 
 
 def deduplicate_requesters(requesters: Sequence[Requester]) -> tuple[Requester, ...]:

@@ -24,8 +24,8 @@ from agent.dmn import load_state
 from agent.signals import DmnMode, DmnState
 from channels.aio import with_timeout
 from gateway.cluster.cluster import agent_lease
+from gateway.context.conversation import find_setter
 from gateway.context.digest import MAX_ROOM_LINES, find_senders
-from gateway.context.requesters import find_setters
 from gateway.core.events import (
     Address,
     Command,
@@ -306,8 +306,8 @@ class OwnerTelling(Plugin):
             people = self._identify(place, shown[place.conversation])
             return people, len(shown) > 1 or _is_lower(context.request.label, people)
         unread = await self._store.unread_entries(place.conversation, most=MAX_ROOM_LINES)
-        heard = [*find_senders(unread.messages), *find_setters(unread.messages).values()]
-        present = self._identify(place, heard)
+        setters = filter(None, [find_setter(one.fact) for one in unread.messages])
+        present = self._identify(place, [*find_senders(unread.messages), *setters])
         people = _unique(context.requesters) or present
         others = {one.id for one in present} - {one.id for one in people}
         return people, bool(others) or _is_lower(context.request.label, people)

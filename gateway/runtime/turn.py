@@ -756,7 +756,7 @@ class TurnRun(TurnHost):
         context, turn, new = self._context, self._turn, self._turn.input
         addressed = [one.message.sender for one in new.messages if is_addressed(one.message)]
         people = {one.id: one for one in (*addressed, *turn.handle.requesters)}
-        askers = [*people.values(), *new.reminder_setters.values()]
+        askers = [*people.values(), *new.setters]
         turn.limit_hit = await context.limits.reserve(
             turn.id,
             Payers(turn.place, context.agent.id, askers, turn.autonomous),

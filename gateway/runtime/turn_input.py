@@ -27,18 +27,16 @@ from gateway.context.digest import Digest, DigestBuilder
 from gateway.context.history import HistoryStore, HistoryView
 from gateway.context.prompt_context import PromptContextBuilder
 from gateway.context.requesters import (
-    find_alarm_roles,
-    find_setters,
     to_requester,
 )
 from gateway.core.events import Alarm, ConversationId, Sender
 from gateway.core.facts import Seq, is_inner
 from gateway.core.frozen import frozen
-from gateway.core.labels import TRUSTED_LABEL, Label, join, label_of_role
+from gateway.core.labels import TRUSTED_LABEL, Label, join
 from gateway.core.tool import Requester
 from gateway.hooks import Plugins
 from gateway.runtime.models import AgentModel
-from gateway.store import LogEntry, Store, UnreadEntries
+from gateway.store import Store, UnreadEntries
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.media import MediaStore
 from gateway.stream.presence import PresenceTracker
@@ -135,16 +133,12 @@ class TurnInput:
         self.arrived: tuple[CurrentMessage, ...] = ()
         self.label: Label = TRUSTED_LABEL
         """Label of all that it holds so far."""
-        self.reminder_setters = dict[Seq, Sender]()
-        """People who set each reminder: they bear its costs."""
         self._store = store
         self._reader = reader
         self._conversation = conversation
         self._plain = model.family == PLAIN_FAMILY
         self._sees = model.takes_images
         self._view = NO_VIEW
-        self._reminder_roles = dict[Seq, str]()
-        """Role of each reminder, see `gateway.context.requesters.find_alarm_roles`."""
 
     async def read(self, digests: DigestBuilder, plugins: Plugins, agent: str) -> None:
         """Read what is unread there now. `agent`: whose turn it is."""
@@ -166,7 +160,6 @@ class TurnInput:
         """Render all that is new. `view`: the earlier turns that the prompt holds."""
         self._view = view
         self.lines = await self._reader.render(self.messages, sees=self._sees, view=view)
-        await self._load_reminders(self.unread.messages)
 
     async def render_fitting(self, budget: int) -> tuple[UnreadEntries, RenderedInput]:
         """Return the new input that fits, and the unread entries that it consumes."""
@@ -181,19 +174,16 @@ class TurnInput:
     def mark_read(self, unread: UnreadEntries, rendered: RenderedInput) -> None:
         """Record that the model may have read this from here on."""
         self.rendered = rendered
-        if self.reminder_setters:
-            self.rendered = self._charge_reminder_setters(rendered)
         if (digest := self.digest) is not None:
             self.label |= digest.label
             self.upto, self.omitted, self.looked = digest.upto, digest.omitted, digest.looked
         else:
-            self.label |= self._join_labels(self.lines, rendered)
+            self.label |= _join_labels(self.lines, rendered)
             self.upto, self.omitted = unread.upto, _count_omitted(unread, rendered)
 
     async def consume_unasked(self) -> None:
         """Consume all of it without a request: it becomes context."""
         self.lines = await self._reader.render(self.messages, sees=False)
-        await self._load_reminders(self.unread.messages)
         self.mark_read(self.unread, render_lines(self.lines, omitted=0, plain=self._plain))
 
     async def forget_deleted(self) -> None:
@@ -249,22 +239,19 @@ class TurnInput:
         if not unread.messages:
             return "", TRUSTED_LABEL
         current = await self._reader.read_current(unread)
-        await self._load_reminders(unread.messages)
         # Images cannot stand in a tool's results.
         lines = await self._reader.render(current, sees=False, view=self._view)
         budget = min(budget, int(room / UNREAD_SHARE))
         unread, rendered = await self._fit(lines, unread, budget, after=self.upto)
         if estimate_tokens(rendered.text) > room:
             return "", TRUSTED_LABEL
-        if self.reminder_setters:
-            rendered = self._charge_reminder_setters(rendered)
         self.rendered = replace(
             self.rendered,
             covers=(*self.rendered.covers, *rendered.covers),
             senders=(*self.rendered.senders, *rendered.senders),
         )
         self.omitted += _count_omitted(unread, rendered)
-        label = self._join_labels(lines, rendered)
+        label = _join_labels(lines, rendered)
         self.label |= label
         self.upto = unread.upto
         self.arrived = (*self.arrived, *current)
@@ -285,25 +272,10 @@ class TurnInput:
             if one.seq in roles and not one.notice
         ]
 
-    def _join_labels(self, lines: Sequence[RenderedMessage], rendered: RenderedInput) -> Label:
-        """Return the label of the rendered lines; a reminder has the role of whoever set it."""
-        shown = [one for one in lines if one.seq in rendered.covers]
-        roles = [role for one in shown if (role := self._reminder_roles.get(one.seq))]
-        return join(
-            [*[one.label for one in shown], *[label_of_role(role, "a reminder") for role in roles]]
-        )
-
-    async def _load_reminders(self, entries: Sequence[LogEntry]) -> None:
-        self.reminder_setters |= find_setters(entries)
-        self._reminder_roles |= await find_alarm_roles(
-            self._store, self._reader.access_policy, entries
-        )
-
-    def _charge_reminder_setters(self, rendered: RenderedInput) -> RenderedInput:
-        setters = self.reminder_setters
-        pairs = zip(rendered.covers, rendered.senders, strict=False)
-        payers = [setters[seq].id if seq in setters else sender for seq, sender in pairs]
-        return replace(rendered, senders=tuple(payers))
+    @property
+    def setters(self) -> Sequence[Sender]:
+        """People who set its reminders: they bear the costs."""
+        return [one.setter for one in (*self.messages, *self.arrived) if one.setter is not None]
 
     async def _fit(
         self,
@@ -329,6 +301,11 @@ class TurnInput:
         unread = await self._store.unread_entries(self._conversation, most=len(first), after=after)
         shown = [one for one in lines if one.seq in covers]
         return unread, render_lines(shown, omitted=unread.omitted, plain=self._plain)
+
+
+def _join_labels(lines: Sequence[RenderedMessage], rendered: RenderedInput) -> Label:
+    """Return the label of the rendered lines."""
+    return join([one.label for one in lines if one.seq in rendered.covers])
 
 
 def _count_omitted(unread: UnreadEntries, rendered: RenderedInput) -> int:

@@ -472,10 +472,7 @@ async def write_record(turn: Turn, outcome: TurnOutcome, plugins: Plugins) -> No
     if ended.outcome == "replied":
         marks += [_(CUT_TEXT)] if ended.failure == "cut" else []
         marks += [_(IMAGES_REFUSED_TEXT)] if turn.has_refused_images else []
-    notified = {
-        one.id: Sender(id=one.id, name=one.name)
-        for one in (*askers, *turn.input.reminder_setters.values())
-    }
+    notified = {one.id: Sender(id=one.id, name=one.name) for one in (*askers, *turn.input.setters)}
     post = Post(
         key=PostKey(ended.turn),
         to=turn.place,
