@@ -2,12 +2,13 @@
 
 - `channel`: `IrcChannel`, its actions in rooms, and the splitting of posts. It connects and
   reconnects.
-- `connection`: the `irc` library's asyncio connection, made safe; capabilities, SASL and the end of
-  the login.
-- `session`: one connection from login to loss; its rooms, its nick, and what each line calls for.
+- `connection`: the `irc` library's asyncio connection, and its login, made safe.
+- `session`: one connection from login to loss; what each line calls for.
 - `state`: what the lines of a connection have said: rooms, people, ranks, accounts, netsplits, and
   who has a nick before a private answer goes out. Each line is applied once, and the others read
   what it changed.
+- `registration`: capabilities, SASL and the end of the login. `membership`: rooms and nick
+  recovery.
 - `outgoing`: paced sending, confirmed by PING barriers.
 - `wire`: lines, ISUPPORT and refusals.
 - `inbound`: lines into notifications, CTCP. `history`: CHATHISTORY, each event emitted once and in
@@ -18,8 +19,8 @@
 A line can be followed from the socket to `emit` by method names: `IrcConnection.process_data`,
 `IrcSession.on_line`, `IrcState.apply`, `IrcEmitter.emit_line`, `IrcNotificationQueue.run`.
 
-`channel`, `session`, `connection`, `outgoing` and `history` act; all other modules are pure: time
-and random values are passed in.
+`channel`, `session`, `connection`, `registration`, `outgoing`, `membership` and `history` act; all
+other modules are pure: time and random values are passed in.
 
 IRC has no acknowledgements, sends nothing twice and lets a nick change hands. So a sent part counts
 as accepted only after the answer to a later PING, received events are kept while `emit` blocks, and

@@ -15,7 +15,8 @@ from typing import Final
 
 from channels.base import Denied, SendError
 from channels.irc.config import IrcConfig, TlsConfig, create_ssl_context
-from channels.irc.connection import LOGIN_REMEDY, IrcConnection, IrcRegistration
+from channels.irc.connection import IrcConnection
+from channels.irc.registration import LOGIN_REMEDY, IrcRegistration
 from channels.irc.state import IrcState
 from channels.irc.wire import IrcLine, parse_line
 from gateway.core.findings import PROBE_TIMEOUT_S, Finding, FindingCollector, bad, ok

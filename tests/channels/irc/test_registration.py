@@ -9,7 +9,7 @@ from pydantic import SecretStr, ValidationError
 
 from channels.base import Denied
 from channels.irc.config import IrcConfig, SaslConfig
-from channels.irc.connection import SaslError, SaslExchange, encode_chunks
+from channels.irc.registration import SaslError, SaslExchange, encode_chunks
 from gateway.core.clock import ManualClock
 from reverie.testing.servers.ircd import CAPS, CERTIFIED, LOCALHOST, Ircd, Options, server_context
 from tests.channels.irc.channel_kit import part, running, settled
