@@ -57,6 +57,8 @@ _HANDLE: Final = re.compile(r"([atemv])([0-9]{1,18})(?:([.-])([0-9]{1,18}))?")
 """At most as many digits as a log position can have."""
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _PAGE: Final = 200
+_MAX_FOLDS: Final = 10_000
+"""Newest folds of a place that are searched."""
 _BETWEEN = (
     f"FROM log {using('log_turn')} WHERE kind = 'turn_ended' AND conversation = $1 AND seq "
     ">= $2 AND seq < $3"
@@ -332,14 +334,10 @@ class EvidenceReader(Plugin):
         return build_handle_content(f"v{first}-{end}", "turns", place, text)
 
     async def _find_head(self, place: ConversationId, first: Seq) -> str:
-        before: int | None = None
-        while page := await self._store.newest_entries(
-            20, before=before, kinds=["folded"], conversation=place
-        ):
-            for one in reversed(page):
-                if isinstance(one.fact, ViewFolded) and one.fact.start <= first:
-                    return one.fact.head
-            before = page[0].seq
+        folds = self._store.iter_newest(_MAX_FOLDS, page=20, kinds=["folded"], conversation=place)
+        async for one in folds:
+            if isinstance(one.fact, ViewFolded) and one.fact.start <= first:
+                return one.fact.head
         return ""
 
 

@@ -95,9 +95,8 @@ _OtherPlace = Annotated[
 BAD_BEFORE: Final = "`before` is a handle that read_room has shown, e.g. m12."
 MAX_PEOPLE: Final = 50
 _ANYBODY_LABEL: Final = Label("guest")
-_PAGE_ENTRIES: Final = 100
-_MAX_PAGES: Final = 5
-"""Pages that are read: entries that may not be shown must not hide others."""
+_MAX_ENTRIES: Final = 500
+"""Entries that are looked at: those that may not be shown must not hide others."""
 
 
 class RoomReader(Plugin):
@@ -226,30 +225,24 @@ class RoomReader(Plugin):
     async def _collect_lines(
         self, at: Address, before: int | None, count: int, context: ToolContext
     ) -> tuple[list[tuple[Seq, str]], bool, Label]:
-        found, label = list[tuple[Seq, str]](), TRUSTED_LABEL
-        for _ in range(_MAX_PAGES):
-            page = await self._store.newest_entries(
-                _PAGE_ENTRIES,
-                before=before,
-                kinds=(*MESSAGE_KINDS, "post"),
-                conversation=at.conversation,
+        found, looked_at, label = list[tuple[Seq, str]](), 0, TRUSTED_LABEL
+        async for one in self._store.iter_newest(
+            _MAX_ENTRIES,
+            page=100,
+            before=before,
+            kinds=(*MESSAGE_KINDS, "post"),
+            conversation=at.conversation,
+        ):
+            if len(found) == count:
+                return found[::-1], True, label
+            looked_at += 1
+            is_visible = at == context.at or context.visibility.can_see(
+                await self._places.scope(at.conversation, one.seq), one.seq
             )
-            for one in reversed(page):
-                if len(found) == count:
-                    return found[::-1], True, label
-                is_visible = at == context.at or context.visibility.can_see(
-                    await self._places.scope(at.conversation, one.seq), one.seq
-                )
-                if (
-                    is_visible
-                    and (line := await self._render_entry(one, context.agent)) is not None
-                ):
-                    found.append((one.seq, line[0]))
-                    label |= line[1]
-            if len(page) < _PAGE_ENTRIES:
-                return found[::-1], False, label
-            before = page[0].seq
-        return found[::-1], True, label
+            if is_visible and (line := await self._render_entry(one, context.agent)) is not None:
+                found.append((one.seq, line[0]))
+                label |= line[1]
+        return found[::-1], looked_at == _MAX_ENTRIES, label
 
     async def _render_entry(self, one: LogEntry, agent: str) -> tuple[str, Label] | None:
         """Return a line and the trust label of its words. None: deleted, retracted, or not for the

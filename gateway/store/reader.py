@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any, Final, NamedTuple, Self
@@ -291,6 +291,30 @@ class StoreReader:
             newest=True,
         )
         return read_entries(rows)
+
+    async def iter_newest(
+        self,
+        most: int,
+        *,
+        page: int = 200,
+        before: int | None = None,
+        kinds: Sequence[str],
+        conversation: ConversationId | None = None,
+        match: str | None = None,
+    ) -> AsyncIterator[LogEntry]:
+        """Yield the last `most` matching entries, newest first, read `page` at a time. Otherwise
+        like `newest_entries`.
+        """
+        for left in range(most, 0, -page):
+            limit = min(page, left)
+            found = await self.newest_entries(
+                limit, before=before, kinds=kinds, conversation=conversation, match=match
+            )
+            for one in reversed(found):
+                yield one
+            if len(found) < limit:
+                return
+            before = found[0].seq
 
     async def first_entry_since(self, at: datetime) -> Seq:
         """Return the position of the first entry not older than that; after all of them if there is

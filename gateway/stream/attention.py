@@ -311,10 +311,8 @@ _REASONS: Final = {
 
 DIRECT_KINDS: Final = ("direct", "command")
 """Kinds of entries that somebody may have written in a direct chat."""
-PAGE_ENTRIES: Final = 300
-MAX_PAGES: Final = 10
-"""At most this many pages of this size of direct messages, newest first, are searched for one from
-an owner."""
+MAX_ENTRIES: Final = 3_000
+"""Direct messages that are searched for one from an owner, newest first."""
 
 
 class DirectChat(NamedTuple):
@@ -337,15 +335,9 @@ async def iter_direct_chats(reader: StoreReader) -> AsyncIterator[DirectChat]:
     """Yield the direct chats in which people wrote, the newest lines first; a chat again for each
     of them. Raises StoreError.
     """
-    before = None
-    for __ in range(MAX_PAGES):
-        page = await reader.newest_entries(PAGE_ENTRIES, before=before, kinds=DIRECT_KINDS)
-        for one in reversed(page):
-            if (chat := parse_direct_chat(one.fact)) is not None:
-                yield chat
-        if len(page) < PAGE_ENTRIES:
-            return
-        before = page[0].seq
+    async for one in reader.iter_newest(MAX_ENTRIES, kinds=DIRECT_KINDS):
+        if (chat := parse_direct_chat(one.fact)) is not None:
+            yield chat
 
 
 async def find_owner_chat(

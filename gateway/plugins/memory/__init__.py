@@ -94,8 +94,8 @@ OWNERS_ALONE: Final = N_("Only an owner can do that, in a direct chat with me.")
 _HANDLE: Final = re.compile(r"n([0-9]{1,18})")
 _QUOTES: Final = " \t\r\n\"'`()[]<>"
 _PAGE: Final = 200
-_PAGES: Final = 10
-"""Pages of notes that are searched: hidden notes must not keep visible ones from the answer."""
+_MAX_SEARCHED: Final = 2_000
+"""Notes that are searched: hidden ones must not keep visible ones from the answer."""
 
 _VisibleNote = tuple[SearchHit, bool]
 """A note that may be shown, and whether it is to be kept for good."""
@@ -255,15 +255,12 @@ class Memory(Plugin):
         terms = [
             term for term in to_single_line(what, len(what)).split() if any(map(str.isalnum, term))
         ][:MAX_WORDS]
-        found, before = list[tuple[LogEntry, SearchHit]](), None
-        for __ in range(_PAGES if terms else 0):
-            page = await self._store.newest_entries(
-                _PAGE, before=before, kinds=["noted"], match=match_all_terms(terms)
-            )
-            found += await self._filter_visible(page[::-1], context)
-            if len(found) > MAX_MATCHES or len(page) < _PAGE:
+        found, match = list[tuple[LogEntry, SearchHit]](), match_all_terms(terms)
+        most = _MAX_SEARCHED if terms else 0
+        async for one in self._store.iter_newest(most, kinds=["noted"], match=match):
+            found += await self._filter_visible([one], context)
+            if len(found) == _PAGE:
                 break
-            before = page[0].seq
         return found
 
     async def _filter_visible(
@@ -642,21 +639,16 @@ class Memory(Plugin):
     async def _find_notes(
         self, call: CommandCall, where: ToolContext, most: int, *, lasting: bool = False
     ) -> list[_VisibleNote]:
-        found, before = list[_VisibleNote](), None
-        for __ in range(_PAGES):
-            page = await self._store.newest_entries(_PAGE, before=before, kinds=["noted"])
-            for one in reversed(page):
-                if not isinstance(one.fact, NoteWritten) or (lasting and not one.fact.lasting):
-                    continue
-                if not _may_see(await self._hits.scope_of(one), call, where):
-                    continue
-                if (hit := await self._hits.build(one, where)) is not None:
-                    found.append((hit, one.fact.lasting))
-                if len(found) == most:
-                    return found
-            if len(page) < _PAGE:
+        found = list[_VisibleNote]()
+        async for one in self._store.iter_newest(_MAX_SEARCHED, kinds=["noted"]):
+            if not isinstance(one.fact, NoteWritten) or (lasting and not one.fact.lasting):
+                continue
+            if not _may_see(await self._hits.scope_of(one), call, where):
+                continue
+            if (hit := await self._hits.build(one, where)) is not None:
+                found.append((hit, one.fact.lasting))
+            if len(found) == most:
                 break
-            before = page[0].seq
         return found
 
     async def _find_handwritten(self, call: CommandCall, where: ToolContext) -> list[_VisibleNote]:

@@ -41,9 +41,8 @@ MAX_SHOWN_CHANGES: Final = 12
 UNDONE: Final = "undone"
 """`MemoryConsolidated.reason` of a version that takes another one back."""
 _MARK: Final = "memory.mark"
-_PAGE: Final = 20
-_PAGES: Final = 50
-"""Limit of the search: a thousand dreams of all agents, two years of one."""
+_MAX_DREAMS: Final = 1_000
+"""Dreams of all agents that are searched: two years of one."""
 
 
 class DreamRecord(NamedTuple):
@@ -58,17 +57,12 @@ async def load_dreams(
     reader: StoreReader, agent: str, limit: int | None = None
 ) -> list[DreamRecord]:
     """Return an agent's dreams, newest first, at most `limit`, among the newest of all agents."""
-    found, before = list[DreamRecord](), None
-    for __ in range(_PAGES):
-        page = await reader.newest_entries(_PAGE, before=before, kinds=["dreamed"])
-        for one in reversed(page):
-            if isinstance(one.fact, MemoryConsolidated) and one.fact.agent == agent:
-                found.append(DreamRecord(one.key or "", one.at, one.fact))
-            if len(found) == limit:
-                return found
-        if len(page) < _PAGE:
+    found = list[DreamRecord]()
+    async for one in reader.iter_newest(_MAX_DREAMS, page=20, kinds=["dreamed"]):
+        if isinstance(one.fact, MemoryConsolidated) and one.fact.agent == agent:
+            found.append(DreamRecord(one.key or "", one.at, one.fact))
+        if len(found) == limit:
             break
-        before = page[0].seq
     return found
 
 
