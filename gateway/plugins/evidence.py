@@ -27,7 +27,7 @@ from agent.prompt import MAX_SOURCE_CHARS
 from agent.tools import find_inner_call
 from agent.view import result_source
 from gateway.context.evidence import LEFT_LOG, build_evidence_ref
-from gateway.core.events import ConversationId, EvidenceRef, Message, MessageDeleted, MessageEdited
+from gateway.core.events import ConversationId, EvidenceRef, Message
 from gateway.core.facts import Evidence, Seq, TurnRecord, ViewFolded
 from gateway.core.frozen import frozen
 from gateway.core.labels import TRUSTED_LABEL, Label, readers_of
@@ -39,6 +39,7 @@ from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ResultExcerpt, ToolCallRefused
 from gateway.plugin import Plugin, PluginContext
 from gateway.plugins.media import Media
+from gateway.plugins.read_room import read_message
 from gateway.store import LogEntry
 from gateway.store.archive import has_left
 from gateway.store.queries import COLUMNS, using
@@ -263,7 +264,7 @@ class EvidenceReader(Plugin):
         """Return the text of a document. None: there is none, or its message may not be told."""
         if (
             not 0 < number <= len(message.shown_attachments)
-            or await self._find_message(seq, message, place) is None
+            or await read_message(self._store, seq, message) is None
         ):
             return None
         attachment = message.shown_attachments[number - 1]
@@ -287,20 +288,10 @@ class EvidenceReader(Plugin):
         self, seq: Seq, message: Message, place: ConversationId
     ) -> HandleContent | None:
         """Return a message with its newest text. None: it was deleted, or was not for the agent."""
-        judged = await self._store.find_judgement(seq)
-        if judged is None or judged.fate not in ("due", "context"):
+        if (current := await read_message(self._store, seq, message)) is None:
             return None
-        newest = await self._store.latest_message_change(message, seq)
-        if newest is not None and isinstance(newest.fact, MessageDeleted):
-            return None
-        text = (
-            newest.fact.text
-            if newest is not None and isinstance(newest.fact, MessageEdited)
-            else message.text
-        )
-        return build_handle_content(
-            f"m{seq}", "message", to_single_line(f"{message.sender.name}, {place}"), text
-        )
+        origin = to_single_line(f"{message.sender.name}, {place}")
+        return build_handle_content(f"m{seq}", "message", origin, current.text)
 
     async def _render_turns(
         self, first: Seq, end: Seq, visibility: Visibility, place: ConversationId

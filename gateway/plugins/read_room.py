@@ -37,7 +37,7 @@ from gateway.core.text_safety import sanitize_name, to_single_line
 from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext
-from gateway.store import LogEntry
+from gateway.store import LogEntry, StoreReader
 from gateway.store.archive import has_left
 
 _HANDLE: Final = re.compile(r"m?([0-9]{1,18})")
@@ -253,7 +253,7 @@ class RoomReader(Plugin):
         ):
             return None
         if isinstance(one.fact, Message):
-            if (message := await self._current_message(one)) is None:
+            if (message := await read_message(self._store, one.seq, one.fact)) is None:
                 return None
             current = CurrentMessage(one.seq, message, is_edited=message.text != one.fact.text)
             (rendered,) = await self._conversation.render([current], sees=False)
@@ -354,7 +354,7 @@ class RoomReader(Plugin):
     async def _find_target(self, one: LogEntry) -> MessageTarget | None:
         if not isinstance(one.fact, Message):
             return await self._find_post(one)
-        if (message := await self._current_message(one)) is None:
+        if (message := await read_message(self._store, one.seq, one.fact)) is None:
             return None
         return MessageTarget(at=message.at, ids=(message.id,), agent=None)
 
@@ -380,20 +380,6 @@ class RoomReader(Plugin):
             if post is not None and post.agent in ("", context.agent) and post.state != "failed":
                 return post
         raise ToolCallRefused("You have no recent post here.")
-
-    async def _current_message(self, one: LogEntry) -> Message | None:
-        assert isinstance(one.fact, Message)
-        judged = await self._store.find_judgement(one.seq)
-        if judged is None or judged.fate not in ("due", "context"):
-            return None
-        newest = await self._store.latest_message_change(one.fact, one.seq)
-        if newest is None:
-            return one.fact
-        return (
-            replace(one.fact, text=newest.fact.text)
-            if isinstance(newest.fact, MessageEdited)
-            else None
-        )
 
     async def _find_post(self, queued: LogEntry) -> AgentPost | None:
         """Return the post as it is now. None: no agent posted it, or all of it was deleted."""
@@ -440,6 +426,20 @@ class RoomReader(Plugin):
         )
         newest = await self._store.latest_message_change(as_message, queued.seq)  # by somebody else
         return newest is not None and isinstance(newest.fact, MessageDeleted)
+
+
+async def read_message(reader: StoreReader, seq: Seq, message: Message) -> Message | None:
+    """Return a message with its newest text. None: it was deleted, or was not for the agent. Raises
+    StoreError.
+    """
+    judged = await reader.find_judgement(seq)
+    if judged is None or judged.fate not in ("due", "context"):
+        return None
+    newest = await reader.latest_message_change(message, seq)
+    if newest is None:
+        return message
+    edited = newest.fact
+    return replace(message, text=edited.text) if isinstance(edited, MessageEdited) else None
 
 
 def _post_line(post: AgentPost, at: datetime, agent: str) -> PromptLine:

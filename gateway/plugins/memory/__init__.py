@@ -139,9 +139,6 @@ class Memory(Plugin):
     def on_facts(self, entries: Sequence[LogEntry]) -> None:
         self.notes.on_notes(entries)
 
-    async def stop(self) -> None:
-        await self.notes.close()
-
     # Tools
 
     @tool(

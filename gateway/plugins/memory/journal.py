@@ -9,12 +9,13 @@ since. Where the mark is lost, what the file has counts.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from agent.tokens.counter import estimate_tokens
+from channels.aio import run_to_completion
 from gateway.cluster.cluster import agent_lease
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.core.clock import new_id
@@ -56,10 +57,10 @@ _NOTE_KEY_PREFIX: Final = "note:"
 
 
 class JournalStore:
-    """Writes the notes of all agents. Call `recover` before the first use, `close` at the end."""
+    """Writes the notes of all agents. Call `recover` before the first use."""
 
     def __init__(self, gateway: GatewayHandle) -> None:
-        self._store, self._clock = gateway.store, gateway.clock
+        self._store, self._clock, self._tasks = gateway.store, gateway.clock, gateway.tasks
         self._directory, self._cluster = gateway.live.agent_directory, gateway.channels.cluster
         self._locks = defaultdict[str, asyncio.Lock](asyncio.Lock)
         """Held while the file of an agent is written."""
@@ -67,7 +68,6 @@ class JournalStore:
         """Log position and tokens of each note since the last dream, of agents led here."""
         self._handwritten = dict[str, tuple[FileStamp, list[JournalEntry]]]()
         """Entries written by people, and the state of the file when they were read."""
-        self._tasks = set[asyncio.Task[None]]()
 
     def on_notes(self, entries: Sequence[LogEntry]) -> None:
         """Count the material for dreams, and bring notes of other processes into the files."""
@@ -77,7 +77,7 @@ class JournalStore:
                 if _is_dream_material(noted):
                     self._undreamt[noted.agent][entry.seq] = estimate_note_tokens(noted)
                 if self._cluster.is_shared:
-                    self._start_task(self._flush(noted.agent))
+                    self._tasks.create_task(self._flush(noted.agent))
 
     async def recover(self, agent: str) -> None:
         """Count the notes since the last dream of an agent that is led here from now on, and bring
@@ -123,15 +123,8 @@ class JournalStore:
             turn=context.turn,
             label=label,
         )
-        # In a task of its own: an interrupted turn must not leave it open whether the note was
-        # kept.
-        await asyncio.shield(self._start_task(self._append_note(context, noted)))
-
-    def _start_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        # An interrupted turn must not leave it open whether the note was kept.
+        await run_to_completion(self._append_note(context, noted))
 
     async def _append_note(self, context: ToolContext, noted: NoteWritten) -> None:
         place = context.at.conversation
@@ -186,11 +179,6 @@ class JournalStore:
             undreamt[forgotten] = estimate_note_tokens(note.fact)
         async with self._locks[agent]:
             await asyncio.to_thread(_remove_note_from_file, self._path(agent), note_id_of(note))
-
-    async def close(self) -> None:
-        """Wait for the writes in progress."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
 
     async def _flush(self, agent: str) -> None:
         """Append the notes behind the mark to the file; after a disk error they wait for the next
