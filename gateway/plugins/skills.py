@@ -130,7 +130,10 @@ class Skills(Plugin):
     async def paths(self, agent: str) -> tuple[Path, ...]:
         """Return the folders of all skills, each named as its skill, for the shell."""
         async with self._lock:
-            return await asyncio.to_thread(self._library(agent).paths)
+            library = self._library(agent)
+            return tuple(
+                library.root / name for name in (await asyncio.to_thread(library.refresh)).skills
+            )
 
     def _library(self, agent: str) -> "SkillLibrary":
         if agent not in self._libraries:
@@ -283,10 +286,6 @@ class SkillLibrary:
             if note not in before:
                 logger.warning("%s", note)
         return self.catalogue
-
-    def paths(self) -> tuple[Path, ...]:
-        """Return the folders of the usable skills, each named like its skill."""
-        return tuple(self.root / name for name in self.refresh().skills)
 
     def read_text(self, name: str, file: str = SKILL_FILE) -> str:
         """Return a file of a skill, `SKILL.md` without its front matter, or the listing of a

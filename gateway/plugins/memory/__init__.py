@@ -35,7 +35,7 @@ from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.labels import join
 from gateway.core.permissions import OUT, OWN
-from gateway.core.private_files import agent_state_directory, replace_private
+from gateway.core.private_files import agent_state_directory
 from gateway.core.route import WAITING, RouteRefused, route
 from gateway.core.scopes import OWNER_SCOPE, PUBLIC
 from gateway.core.text_safety import escape_invisible, inline_code, to_single_line
@@ -43,7 +43,7 @@ from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.memory.dreams import Dreamer, find_pending_notes, render_pending_notes
-from gateway.plugins.memory.journal import JournalStore, read_mark
+from gateway.plugins.memory.journal import JournalStore, iter_unmarked
 from gateway.plugins.memory.journal_file import MAX_TEXT_CHARS, MAX_TITLE_CHARS
 from gateway.plugins.memory.memory_file import (
     UNDONE,
@@ -305,17 +305,11 @@ class Memory(Plugin):
         mark = agent_state_directory(self._store.path, agent) / "forgotten.mark"
         async with self._lock:
             try:
-                after = await asyncio.to_thread(read_mark, mark)
-                while page := await self._store.entries(
-                    after=after, kinds=["forgotten"], limit=_PAGE
-                ):
-                    for one in page:
-                        if isinstance(one.fact, NoteForgotten) and one.fact.agent == agent:
-                            await self._remove_from_files(
-                                one.fact, one.seq, any_author=one.fact.note == trusted
-                            )
-                        after = one.seq
-                        await asyncio.to_thread(replace_private, mark, str(after).encode())
+                async for one in iter_unmarked(self._store, mark, "forgotten"):
+                    if isinstance(one.fact, NoteForgotten) and one.fact.agent == agent:
+                        await self._remove_from_files(
+                            one.fact, one.seq, any_author=one.fact.note == trusted
+                        )
             except OSError as error:
                 logger.warning("what %s forgot is still in its files: %s", agent, error)
                 return False

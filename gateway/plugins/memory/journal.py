@@ -9,7 +9,7 @@ since. Where the mark is lost, what the file has counts.
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -43,7 +43,7 @@ from gateway.plugins.memory.journal_file import (
     remove_note,
 )
 from gateway.plugins.memory.memory_file import find_newest_dream
-from gateway.store import LogEntry, NewEntry
+from gateway.store import LogEntry, NewEntry, Store
 from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.notes")
@@ -190,31 +190,24 @@ class JournalStore:
         path = self._path(agent)
         async with self._locks[agent]:
             try:
-                after = await asyncio.to_thread(read_mark, mark)
-                text = "" if after else await asyncio.to_thread(_read_end, path)
+                is_marked = await asyncio.to_thread(read_mark, mark)
+                text = "" if is_marked else await asyncio.to_thread(_read_end, path)
                 known = find_note_ids(text)
-                while page := await self._store.entries(after=after, kinds=["noted"], limit=_PAGE):
-                    gone = await self._store.forgotten_notes([one.seq for one in page])
-                    for one in page:
-                        after = one.seq
-                        note = one.fact
-                        if not isinstance(note, NoteWritten) or note.agent != agent:
-                            continue
-                        if after not in gone and note_id_of(one) not in known:
-                            entry = JournalEntry(
-                                at=one.at,
-                                title=REMEMBERED_TITLE if note.lasting else note.title,
-                                text=note.text,
-                                scope=note.scope,
-                                note_id=note_id_of(one),
-                            )
-                            await asyncio.to_thread(
-                                append_private,
-                                path,
-                                format_entry(entry).encode(),
-                                most=MAX_JOURNAL_BYTES,
-                            )
-                        await asyncio.to_thread(replace_private, mark, str(after).encode())
+                async for one in iter_unmarked(self._store, mark, "noted"):
+                    note = one.fact
+                    if not isinstance(note, NoteWritten) or note.agent != agent:
+                        continue
+                    gone = await self._store.forgotten_notes([one.seq])
+                    if not gone and note_id_of(one) not in known:
+                        entry = JournalEntry(
+                            at=one.at,
+                            title=REMEMBERED_TITLE if note.lasting else note.title,
+                            text=note.text,
+                            scope=note.scope,
+                            note_id=note_id_of(one),
+                        )
+                        added = format_entry(entry).encode()
+                        await asyncio.to_thread(append_private, path, added, most=MAX_JOURNAL_BYTES)
             except OSError as error:
                 logger.warning(
                     "the journal of %s cannot be written, the log has what it lacks: %s",
@@ -245,6 +238,18 @@ def read_mark(path: Path) -> Seq:
     """Return the log position in a mark file; 0: there is none that can be read. Raises OSError."""
     marked = read_private(path, most=100) or b""
     return Seq(int(marked)) if marked.isdigit() else Seq(0)
+
+
+async def iter_unmarked(store: Store, mark: Path, kind: str) -> AsyncIterator[LogEntry]:
+    """Yield the entries of a kind behind the mark, oldest first, and move it behind each once the
+    next one is asked for. Raises OSError, StoreError.
+    """
+    after = await asyncio.to_thread(read_mark, mark)
+    while page := await store.entries(after=after, kinds=[kind], limit=_PAGE):
+        for one in page:
+            yield one
+            after = one.seq
+            await asyncio.to_thread(replace_private, mark, str(after).encode())
 
 
 def _remove_note_from_file(path: Path, note: str) -> None:

@@ -135,11 +135,6 @@ class Recall(Plugin):
         self._notes = set[int]()
         self._notes_upto = 0
         self._has_failed = False
-        gateway.live.follow(self._use)
-
-    def _use(self, _: object) -> None:
-        own: RecallSettings = self.settings
-        self._tokens, self._prefetch = own.ambient_tokens, own.prefetch.command
 
     @hook
     async def parts(self, turn: TurnView) -> Iterable[Part]:
@@ -152,13 +147,14 @@ class Recall(Plugin):
         out.
         """
         lines = [one.line.text for one in turn.lines if not one.line.event][-10:]
-        if turn.is_plain or not lines or self._tokens <= RECALL_HEADER_TOKENS:
+        own: RecallSettings = self.settings
+        if turn.is_plain or not lines or own.ambient_tokens <= RECALL_HEADER_TOKENS:
             return []
-        name = turn.context.agent.lower()
-        if not self._prefetch and all(is_small_talk(one, name) for one in lines):
+        name, prefetch = turn.context.agent.lower(), own.prefetch.command
+        if not prefetch and all(is_small_talk(one, name) for one in lines):
             return []
         told_names = {name for one in turn.past for name in one.record.recalled}
-        builder = RecallBuilder(self._tokens, self.context.gateway.redactor, lines)
+        builder = RecallBuilder(own.ambient_tokens, self.context.gateway.redactor, lines)
         looking = self._search(turn, lines, told_names, builder)
         try:
             await with_timeout(self._clock, DEADLINE_S, looking)
@@ -166,8 +162,8 @@ class Recall(Plugin):
             level = logging.DEBUG if self._has_failed else logging.INFO
             logger.log(level, "not all is recalled: %r", error)
             self._has_failed = True
-        asked = self._prefetch and any(one.line.is_addressed for one in turn.lines)
-        for text in await run_prefetch(self._prefetch, turn.context, lines) if asked else ():
+        asked = prefetch and any(one.line.is_addressed for one in turn.lines)
+        for text in await run_prefetch(prefetch, turn.context, lines) if asked else ():
             name, line = recall_name("p", text), partial(quote_text, text, ())
             if name not in told_names and not builder.add(name, text, line, sizes=_PREFETCH_SIZES):
                 break
@@ -293,13 +289,11 @@ class Recall(Plugin):
         pool = sorted(
             [*from_log, *await self._search_files(query)], key=lambda one: one.score, reverse=True
         )[:_MAX_READS]
-        uses_memory = any(isinstance(one.source, str) for one in pool)
-        memory_label = MEMORY_LABEL if uses_memory else TRUSTED_LABEL
         for first in range(0, len(pool), _READS_AT_ONCE):
             batch = pool[first : first + _READS_AT_ONCE]
             read = await asyncio.gather(*(self._load_source(one.source, query) for one in batch))
             if not all(
-                _add_to_result(one.name, source, builder, query.words, memory_label)
+                _add_to_result(one.name, source, builder, query.words)
                 for one, source in zip(batch, read, strict=True)
             ):
                 return
@@ -489,17 +483,14 @@ def _add_to_result(
     source: SearchHit | str | None,
     builder: RecallBuilder,
     words: Sequence[str],
-    memory_label: Label,
 ) -> bool:
-    """Add an item to the result. False: there is no room left. `memory_label`: of lines of
-    MEMORY.md.
-    """
+    """Add an item to the result. False: there is no room left."""
     if isinstance(source, str):
         return builder.add(
             name,
             source,
             lambda max_chars: f"[MEMORY.md] {quote_text(source, words, max_chars)}",
-            label=memory_label,
+            label=MEMORY_LABEL,
         )
     return source is None or builder.add(
         name, source.text, lambda max_chars: source.render(words, max_chars), label=source.label

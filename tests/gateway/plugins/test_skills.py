@@ -350,7 +350,6 @@ def test_files_are_read_and_folders_listed(tmp_path: Path) -> None:
         == "In docs:\nb.md\nmore/"
     )
     assert skills.read_text("tea", ".") == "In this skill:\nSKILL.md\ndocs/"
-    assert skills.paths() == (folder,)
 
 
 def test_the_skill_that_comes_along_can_be_used() -> None:
