@@ -216,6 +216,8 @@ def describe_schedule_text(text: str) -> str:
         return f"every {format_duration(schedule.seconds)}"
     if found := re.fullmatch(r"cron \d+ \d+ \* \* (\*|\d) \S+", text):
         return "every 1d" if found[1] == "*" else "every 7d"
+    if found := re.fullmatch(r"cron \d+ \d+ \* \* ([A-Z]{3}(?:,[A-Z]{3})*) \S+", text):
+        return f"every {found[1].title().replace(',', ', ')}"
     return "once" if isinstance(schedule, OnceSchedule) else format_schedule(schedule)
 
 

@@ -522,7 +522,7 @@ async def test_in_the_inner_conversation_it_is_the_agents_own(tmp_path: Path) ->
         one = await here.only()
         assert told == (
             f"Reminder {one.reminder} is set for Mon 2026-11-23 09:00 (America/New_York), in 2d 6h, "
-            "then cron 0 9 * * MON America/New_York."
+            "then every Mon."
         )
         assert one.place is None
         assert (

@@ -332,12 +332,12 @@ def test_in_a_few_words() -> None:
         for text in (
             "at 2026-11-22T09:00:00+01:00",
             "every 5400",
-            "cron 0 9 * * mon UTC",
+            "cron 0 9 * * MON,FRI UTC",
             "cron 0 9 * * * UTC",
             "cron 0 9 * * 1 UTC",
             "every 1209600 09:00:00 UTC",
         )
-    ] == ["once", "every 1h 30m", "cron 0 9 * * MON UTC", "every 1d", "every 7d", "every 14d"]
+    ] == ["once", "every 1h 30m", "every Mon, Fri", "every 1d", "every 7d", "every 14d"]
     assert format_duration(0) == "0s"
 
 
