@@ -43,7 +43,7 @@ from gateway.core.tool import ToolContext, ToolOutput, tool
 from gateway.core.tool_spec import ToolCallRefused
 from gateway.plugin import Plugin, PluginContext, hook
 from gateway.plugins.memory.dreams import Dreamer, find_pending_notes, render_pending_notes
-from gateway.plugins.memory.journal import JournalStore, iter_unmarked
+from gateway.plugins.memory.journal import JournalStore, find_kept_notes, iter_unmarked
 from gateway.plugins.memory.journal_file import MAX_TEXT_CHARS, MAX_TITLE_CHARS
 from gateway.plugins.memory.memory_file import (
     UNDONE,
@@ -340,13 +340,8 @@ class Memory(Plugin):
         """Suggest notes of that place, the newest first."""
         agents = [one.id for one in self._gateway.live.settings.agents]
         agent, place = find_agent(self._places.bindings, typed.at, agents), typed.at.conversation
-        page = await self._store.newest_entries(_PAGE, kinds=["noted"], conversation=place)
-        gone = await self._store.forgotten_notes([one.seq for one in page])
-        return [
-            f"n{one.seq}"
-            for one in reversed(page)
-            if isinstance(one.fact, NoteWritten) and one.fact.agent == agent and one.seq not in gone
-        ]
+        found = await find_kept_notes(self._store, _PAGE, place)
+        return [f"n{one.seq}" for one, noted in reversed(found) if noted.agent == agent]
 
     @command(
         "journal",
@@ -409,8 +404,6 @@ class Memory(Plugin):
     @route("GET", "journal", panel="Journal")
     async def list_notes(self) -> list[dict[str, object]]:
         """Return the newest notes of all agents, the newest first."""
-        page = await self._store.newest_entries(100, kinds=["noted"])
-        gone = await self._store.forgotten_notes([one.seq for one in page])
         return [
             {
                 "when": one.at,
@@ -427,8 +420,7 @@ class Memory(Plugin):
                     }
                 ],
             }
-            for one in reversed(page)
-            if isinstance(note := one.fact, NoteWritten) and one.seq not in gone
+            for one, note in reversed(await find_kept_notes(self._store, 100))
         ]
 
     @route("GET", "entries", panel="Memory")

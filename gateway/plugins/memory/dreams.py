@@ -40,7 +40,7 @@ from gateway.core.labels import TRUSTED_LABEL, describe_integrity
 from gateway.core.scopes import PUBLIC
 from gateway.core.text_safety import escape_invisible, normalize_text, to_single_line
 from gateway.core.tool_spec import ToolCall
-from gateway.plugins.memory.journal import JournalStore
+from gateway.plugins.memory.journal import MAX_SEARCHED_NOTES, JournalStore, find_kept_notes
 from gateway.plugins.memory.memory_file import (
     MemoryStore,
     find_newest_dream,
@@ -281,20 +281,13 @@ async def find_pending_notes(store: StoreReader, agent: str) -> list[DreamNote]:
     """Return an agent's newest notes that wait for an owner's approval, oldest first. Raises
     StoreError.
     """
-    found = await store.newest_entries(1_000, kinds=["noted"])
-    forgotten = await store.forgotten_notes([one.seq for one in found])
     approved = {seq for dream in await load_dreams(store, agent) for seq in dream.fact.notes}
-    notes = [
-        _build_note(one.seq, one, one.fact)
-        for one in found
-        if isinstance(one.fact, NoteWritten) and one.seq not in forgotten
-    ]
     return [
-        one
-        for one in notes
-        if one.noted.agent == agent
-        and one.noted.lasting
-        and not one.noted.label.is_trusted
+        _build_note(one.seq, one, noted)
+        for one, noted in await find_kept_notes(store, MAX_SEARCHED_NOTES)
+        if noted.agent == agent
+        and noted.lasting
+        and not noted.label.is_trusted
         and one.seq not in approved
     ]
 

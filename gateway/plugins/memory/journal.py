@@ -19,6 +19,7 @@ from channels.aio import run_to_completion
 from gateway.cluster.cluster import agent_lease
 from gateway.context.history import find_write_of_cut_off_turn
 from gateway.core.clock import new_id
+from gateway.core.events import ConversationId
 from gateway.core.facts import NoteWritten, Seq
 from gateway.core.private_files import (
     JOURNAL_FILE,
@@ -43,7 +44,7 @@ from gateway.plugins.memory.journal_file import (
     remove_note,
 )
 from gateway.plugins.memory.memory_file import find_newest_dream
-from gateway.store import LogEntry, NewEntry, Store
+from gateway.store import LogEntry, NewEntry, Store, StoreReader
 from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.notes")
@@ -52,6 +53,8 @@ TAIL_BYTES: Final = 4_000_000
 """Part at the end of a journal that is read."""
 MAX_JOURNAL_BYTES: Final = 64_000_000
 """Size of a journal from which notes can be removed: more than years of notes."""
+MAX_SEARCHED_NOTES: Final = 1_000
+"""Newest notes of all agents that are searched for material of dreams and what an owner decides."""
 _PAGE: Final = 200
 _NOTE_KEY_PREFIX: Final = "note:"
 
@@ -83,18 +86,13 @@ class JournalStore:
         """Count the notes since the last dream of an agent that is led here from now on, and bring
         into its journal what is missing there. Raises StoreError; disk errors are logged.
         """
-        found = await self._store.newest_entries(1_000, kinds=["noted"])
+        found = await find_kept_notes(self._store, MAX_SEARCHED_NOTES)
         dream = await find_newest_dream(self._store, agent)
         upto = dream.fact.upto if dream is not None else 0
-        forgotten = await self._store.forgotten_notes([one.seq for one in found])
         self._undreamt[agent] = {
-            one.seq: estimate_note_tokens(one.fact)
-            for one in found
-            if isinstance(one.fact, NoteWritten)
-            and one.fact.agent == agent
-            and one.seq > upto
-            and one.seq not in forgotten
-            and _is_dream_material(one.fact)
+            one.seq: estimate_note_tokens(noted)
+            for one, noted in found
+            if noted.agent == agent and one.seq > upto and _is_dream_material(noted)
         }
         await self._flush(agent)
 
@@ -217,6 +215,19 @@ class JournalStore:
 
     def _path(self, agent: str) -> Path:
         return self._directory(agent) / JOURNAL_FILE
+
+
+async def find_kept_notes(
+    reader: StoreReader, newest: int, conversation: ConversationId | None = None
+) -> list[tuple[LogEntry, NoteWritten]]:
+    """Return those of the newest notes that are not forgotten, oldest first. Raises StoreError."""
+    found = await reader.newest_entries(newest, kinds=["noted"], conversation=conversation)
+    gone = await reader.forgotten_notes([one.seq for one in found])
+    return [
+        (one, one.fact)
+        for one in found
+        if isinstance(one.fact, NoteWritten) and one.seq not in gone
+    ]
 
 
 def note_id_of(stored: NewEntry | LogEntry) -> str:
