@@ -21,6 +21,7 @@ from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
 
 if TYPE_CHECKING:
+    from gateway.config.loader import LoadedConfig
     from gateway.config.models import OpsConfig, Settings
 
 BAD_USAGE = 2
@@ -120,7 +121,12 @@ def add_process_name(parser: argparse.ArgumentParser, text: str) -> None:
 
 
 def load_settings(directory: Path, needs: Collection[str] | None = ("store",)) -> "Settings":
-    """Load the settings. Exits after all problems were printed to standard error.
+    """Load the settings, as `load_config`."""
+    return load_config(directory, needs).settings
+
+
+def load_config(directory: Path, needs: Collection[str] | None) -> "LoadedConfig":
+    """Load the configuration. Exits after all problems were printed to standard error.
 
     `needs`: the sections whose secrets the command needs. None: all, and everything that `reverie
     run` needs.
@@ -141,7 +147,7 @@ def load_settings(directory: Path, needs: Collection[str] | None = ("store",)) -
         raise SystemExit(BAD_USAGE) from None
     for warning in loaded.warnings:
         sys.stderr.write(f"warning: {warning}\n")
-    return loaded.settings
+    return loaded
 
 
 def build_redactor(directory: Path | None) -> Redactor:

@@ -239,8 +239,7 @@ class UsageLimiter:
         self._taken = LruDict[str, tuple[float, Sequence[tuple[TokenBuckets, str]]]]()
         """Tokens of messages and commands that are not in the log yet, by dedup key: the monotonic
         time, and the buckets with the names."""
-        self._use(live.settings)
-        live.on_change(lambda settings: lambda: self._use(settings))
+        live.follow(self._use)
 
     def _use(self, settings: Settings) -> None:
         """Take over rates and budgets; taken tokens stay taken, and a budget may be higher now."""

@@ -557,40 +557,40 @@ class ConfigFiles:
     """The configuration files of one directory and the files they refer to. One read at a time."""
 
     def __init__(
-        self, directory: Path, env: Mapping[str, str], ops: Mapping[str, object] | None = None
+        self,
+        directory: Path,
+        env: Mapping[str, str],
+        referenced_files: frozenset[Path] = frozenset(),
+        ops: Mapping[str, object] | None = None,
     ) -> None:
-        """`ops`: values in place of those of the section `ops`, for this process."""
-        self._directory = directory
+        """`referenced_files`: those of the configuration that was read last. `ops`: values in place
+        of those of the section `ops`, for this process.
+        """
+        self.directory = directory
         self._env = env
         self._ops = ops or {}
-        self._targets: frozenset[Path] = frozenset()
-        self._stamp = self._take_stamp(())
+        self._targets = referenced_files
+        self._stamp = self._take_stamp(referenced_files)
 
     def paths(self) -> list[Path]:
         """Return the configuration files, in their order. Raises OSError."""
-        return sorted(path for path in self._directory.iterdir() if is_config_file(path))
+        return sorted(path for path in self.directory.iterdir() if is_config_file(path))
 
     def check(self, name: str, text: str) -> Settings:
         """Return the settings as they would be if this file held this text. Raises ConfigError,
         OSError.
         """
-        return self.with_ops(read_config(self._directory, self._env, texts={name: text}).settings)
-
-    def find_references(self) -> None:
-        """Find the referenced files. Raises nothing for bad content or missing files."""
-        with contextlib.suppress(ConfigError, OSError):
-            self._targets = frozenset(_read_directory(self._directory, self._env).referenced_files)
-            self._stamp |= self._take_stamp(self._targets) - self._take_stamp(())
+        return self.with_ops(read_config(self.directory, self._env, texts={name: text}).settings)
 
     def is_stale(self) -> bool:
-        """Return whether any file changed since the last read, or was never read."""
+        """Return whether any file changed since the last read; since it was made, at first."""
         return self._take_stamp(self._targets) != self._stamp
 
     def read(self) -> LoadedConfig:
         """Read the configuration; later changes make it stale. Raises ConfigError, OSError."""
         stamp, targets = self._take_stamp(self._targets), self._targets
         try:
-            loaded = read_config(self._directory, self._env)
+            loaded = read_config(self.directory, self._env)
             targets = loaded.referenced_files
         except ConfigError as error:
             targets |= error.referenced_files
@@ -612,7 +612,7 @@ class ConfigFiles:
 
     def _take_stamp(self, targets: Iterable[Path]) -> ConfigStamp:
         try:
-            files = [path for path in self._directory.iterdir() if path.suffix in {".yaml", ".yml"}]
+            files = [path for path in self.directory.iterdir() if path.suffix in {".yaml", ".yml"}]
         except OSError:  # being replaced just now: the next check finds it
             files = []
         stamp = set()

@@ -131,20 +131,13 @@ def _find_enabled(general: Mapping[Optimization, bool], agent: AgentConfig) -> s
 class LiveSettings:
     """The settings in force."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        directory: Path | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        """`directory`: of the configuration files; `env`: values of `${NAME}`. None: nothing
-        changes.
-        """
+    def __init__(self, settings: Settings, files: ConfigFiles | None = None) -> None:
+        """`files`: what the settings were read from. None: nothing changes."""
         self._followers: list[Callable[[Settings], None]] = []
         self.put_in_force(settings)
-        self.directory = directory
-        self.files = ConfigFiles(directory, env or {}) if directory is not None else None
-        """The configuration files. None: there are none."""
+        self.files = files
+        self.directory = files.directory if files is not None else None
+        """Directory of the configuration files. None: there are none."""
         self.change_event = asyncio.Event()
         """Set when a file may have changed, or a reload was requested: for `watch_config`."""
         self._is_reload_requested = False
@@ -300,7 +293,6 @@ async def watch_config(live: LiveSettings, clock: Clock) -> None:
     """
     if live.files is None:
         return
-    await asyncio.to_thread(live.files.find_references)
     while True:
         await live.refresh()
         with contextlib.suppress(TimeoutError):

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 
 from channels.base import PostPart
 from gateway import app
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.models import OpsToken, Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock, new_id
@@ -123,7 +123,9 @@ class House:
             live = LiveSettings(self.settings)
             if self.written:
                 (self.folder / "reverie.yaml").write_text(self.written, encoding="utf-8")
-                live = LiveSettings(read_config(self.folder, {}).settings, self.folder, {})
+                live = LiveSettings(
+                    read_config(self.folder, {}).settings, ConfigFiles(self.folder, {})
+                )
             await app.run(
                 live.settings, self._stop, clock=SystemClock(), channels=channels, live=live
             )

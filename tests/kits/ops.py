@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from agent.models.base import Model
 from agent.models.scripted import Script
 from channels.base import Channel
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.models import Settings
 from gateway.config.reload import LiveSettings
 from gateway.core.events import ChannelName
@@ -164,7 +164,9 @@ async def operated(
     there = {one.name: one for one in channels}
     settings = configured_in(tmp, (DEMO, *there), ops or {}, more)
     given = None if configured else model or Script()
-    made = Operated(settings, given, live=LiveSettings(settings, tmp, {}), channels=there)
+    made = Operated(
+        settings, given, live=LiveSettings(settings, ConfigFiles(tmp, {})), channels=there
+    )
     log = logging.getLogger("reverie.ops")
     hears, level = _Port(), log.level
     log.addHandler(hears)

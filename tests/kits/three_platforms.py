@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gateway import app
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.events import ConnectionChanged
 from gateway.core.facts import Fact
@@ -120,7 +120,9 @@ class Town:
         settings = read_config(self.directory, {}).settings
         self._stop = asyncio.Event()
         self._running = asyncio.create_task(
-            app.run(settings, self._stop, live=LiveSettings(settings, self.directory, {}))
+            app.run(
+                settings, self._stop, live=LiveSettings(settings, ConfigFiles(self.directory, {}))
+            )
         )
         await self.so(
             lambda: len(self.discord.identifies) > identified and bool(self.discord.live), "Discord"

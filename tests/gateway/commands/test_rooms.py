@@ -14,7 +14,7 @@ from channels.base import Denied, Emit, PostPart, Rejected
 from gateway.access.policy import ConversationBinding
 from gateway.access.roster import ROSTER_FACTS, Roster
 from gateway.commands.context import CommandCall, CommandContext
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.reload import LiveSettings
 from gateway.context.conversation import ConversationLocks
 from gateway.core import identity
@@ -517,7 +517,7 @@ def write(directory: Path, *, key: str = "one", cache: str = "true", port: str =
 
 def running(it: House, tmp_path: Path) -> tuple[CommandContext, ChannelSupervisor]:
     write(tmp_path)
-    live = LiveSettings(read_config(tmp_path, {}).settings, tmp_path, {})
+    live = LiveSettings(read_config(tmp_path, {}).settings, ConfigFiles(tmp_path, {}))
 
     async def emit(batch: object, *, cursor: str | None = None) -> None:
         del batch, cursor

@@ -70,7 +70,7 @@ def write(directory: Path, *, own: str = "true", general: str = "true", port: st
 
 
 def live(directory: Path) -> LiveSettings:
-    return LiveSettings(read_config(directory, {}).settings, directory, {})
+    return LiveSettings(read_config(directory, {}).settings, ConfigFiles(directory, {}))
 
 
 @pytest.fixture
@@ -165,6 +165,16 @@ def test_whoever_may_read_a_file_counts_as_what_is_in_it(tmp_path: Path) -> None
     files.read()
     assert not files.is_stale()
     (tmp_path / "reverie.yaml").chmod(0o640)
+    assert files.is_stale()
+
+
+def test_a_referenced_file_that_changes_after_the_start_counts(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "who").write_text("ann")
+    (tmp_path / "more.yaml").write_text('commands: {contact: "${file:who}"}\n')
+    files = ConfigFiles(tmp_path, {}, read_config(tmp_path, {}).referenced_files)
+    assert not files.is_stale()
+    (tmp_path / "who").write_text("bob")
     assert files.is_stale()
 
 
@@ -528,7 +538,7 @@ def write_of_watcher(directory: Path, dm: str = "open", contact: str = "ann") ->
 
 class Watched:
     def __init__(self, directory: Path) -> None:
-        self.live = LiveSettings(read_config(directory, {}).settings, directory, {})
+        self.live = LiveSettings(read_config(directory, {}).settings, ConfigFiles(directory, {}))
         self.clock = ManualClock()
         self.came: list[ReloadResult] = []
         self.live.reload_listeners.append(self.came.append)
@@ -699,7 +709,7 @@ async def test_a_directory_that_is_gone_is_waited_for(tmp_path: Path) -> None:
 
 def test_one_reading_is_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def told(change: Callable[[], object]) -> list[str]:
-        live = LiveSettings(read_config(tmp_path, {}).settings, tmp_path, {})
+        live = LiveSettings(read_config(tmp_path, {}).settings, ConfigFiles(tmp_path, {}))
         change()
         caplog.clear()
         with caplog.at_level(logging.INFO, "reverie.live"):

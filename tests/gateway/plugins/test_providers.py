@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agent.models.base import Model, ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.settings import KeyedSettings, ModelOptions, ModelTraits
-from gateway.config.loader import ConfigError, read_config
+from gateway.config.loader import ConfigError, ConfigFiles, read_config
 from gateway.config.model_check import list_models
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
@@ -147,7 +147,7 @@ async def test_model_that_its_provider_cannot_make_is_told_at_its_section(
         }
         (tmp_path / "reverie.yaml").write_text(json.dumps(written, indent=1))
         (tmp_path / "reverie.yaml").chmod(0o600)
-        return LiveSettings(read_config(tmp_path, {}).settings, tmp_path, {})
+        return LiveSettings(read_config(tmp_path, {}).settings, ConfigFiles(tmp_path, {}))
 
     with use_plugins(OraclePlugin):
         live = write("know thyself")

@@ -26,7 +26,7 @@ from channels.discord.config import DiscordConfig
 from gateway import app
 from gateway.cli.main import main
 from gateway.config.check_registry import CheckEnvironment
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.control_socket import find_gateway_state
@@ -66,7 +66,7 @@ async def gateway(here: World) -> AsyncIterator[None]:
     read = read_config(here.directory, here.env).settings
     stop = asyncio.Event()
     running = asyncio.create_task(
-        app.run(read, stop, live=LiveSettings(read, here.directory, dict(here.env)))
+        app.run(read, stop, live=LiveSettings(read, ConfigFiles(here.directory, dict(here.env))))
     )
     try:
         async with asyncio.timeout(120):

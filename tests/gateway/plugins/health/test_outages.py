@@ -15,7 +15,7 @@ import pytest
 from agent.models.base import ModelBusy, ModelError, ModelUnusable
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
 from gateway import app
-from gateway.config.loader import parse_config
+from gateway.config.loader import ConfigFiles, parse_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.events import ChannelName
@@ -55,7 +55,9 @@ async def gateway(
         folder,
     )
     stop = asyncio.Event()
-    task = asyncio.create_task(app.run(settings, stop, live=LiveSettings(settings, folder, {})))
+    task = asyncio.create_task(
+        app.run(settings, stop, live=LiveSettings(settings, ConfigFiles(folder, {})))
+    )
     try:
         async with httpx.AsyncClient(
             base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=20

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from reverie.testing.gateway import Gateway
@@ -50,7 +50,9 @@ async def garden(
         settings = read_config(tmp, {}).settings
         async with (
             asyncio.timeout(60),
-            Gateway(settings, clock=clock, live=LiveSettings(settings, tmp, {})) as made,
+            Gateway(
+                settings, clock=clock, live=LiveSettings(settings, ConfigFiles(tmp, {}))
+            ) as made,
         ):
             yield made, api
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.tokens.counter import load_tokenizer
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from reverie.testing.gateway import Gateway
@@ -46,7 +46,7 @@ def town(tmp: Path, api: ModelApi, clock: ManualClock) -> Any:
     (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 300)
     (tmp / "ana" / "USER.md").write_text("Ann grows beans.")
     settings = read_config(tmp, {}).settings
-    return Gateway(settings, clock=clock, live=LiveSettings(settings, tmp, {}))
+    return Gateway(settings, clock=clock, live=LiveSettings(settings, ConfigFiles(tmp, {})))
 
 
 def fake(clock: ManualClock) -> ModelApi:

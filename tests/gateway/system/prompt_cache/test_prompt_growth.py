@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.reload import LiveSettings
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, Message, RoomId
@@ -246,7 +246,9 @@ def test_what_was_sent_stays_in_front(actions: list[tuple[Any, ...]]) -> None:
             (tmp / "ana" / "SOUL.md").write_text("Calm. " + "Knows of gardens. " * 120)
             (tmp / "ana" / "USER.md").write_text("Ann grows beans at home.")
             made = read_config(tmp, {}).settings
-            async with Gateway(made, clock=clock, live=LiveSettings(made, tmp, {})) as gateway:
+            async with Gateway(
+                made, clock=clock, live=LiveSettings(made, ConfigFiles(tmp, {}))
+            ) as gateway:
                 await gateway.consoles["irc.libera"].receive_topic(
                     "beans", room="#lobby", sender="ann"
                 )

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway import app
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.models import Settings
 from gateway.config.reload import RESTART_KEYS, LiveSettings, ReloadResult
 from gateway.config.secrets import collect_secrets
@@ -99,12 +99,12 @@ async def gateway(live: LiveSettings, path: Path) -> AsyncIterator[app.GatewaySe
 async def twins(folder: Path) -> tuple[dict[str, str | None], dict[str, str | None]]:
     """Where one that reloaded does not hold what one does that was started so."""
     first = settings(folder, second=False)
-    live = LiveSettings(first, folder, {})
+    live = LiveSettings(first, ConfigFiles(folder, {}))
     async with gateway(live, folder / "a.db") as one:
         second = settings(folder, second=True)
         assert (await live.reload()).applied
         reloaded = held(one, leave=LEAVE)
-    async with gateway(LiveSettings(second, folder, {}), folder / "b.db") as other:
+    async with gateway(LiveSettings(second, ConfigFiles(folder, {})), folder / "b.db") as other:
         started = held(other, leave=LEAVE)
     assert len(started) > 1_000
     wrong = [
@@ -136,7 +136,7 @@ def test_each_key_that_needs_a_restart_is_one_and_makes_all_wait(
     pattern: str, tmp_path: Path
 ) -> None:
     first = settings(tmp_path, second=False)
-    live, said = LiveSettings(first, tmp_path, {}), document(False)
+    live, said = LiveSettings(first, ConfigFiles(tmp_path, {})), document(False)
     _copy(document(True), said, *pattern.split("."))
     (tmp_path / "reverie.yaml").write_text(json.dumps(said | {"commands": {"prefix": "?"}}))
     came = asyncio.run(live.reload())

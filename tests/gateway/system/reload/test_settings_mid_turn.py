@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gateway.config.loader import read_config
+from gateway.config.loader import ConfigFiles, read_config
 from gateway.config.reload import LiveSettings
 from reverie.testing.gateway import Gateway
 from reverie.testing.servers.model_api import Answer, Json, ModelApi
@@ -43,7 +43,7 @@ class Town:
         self.file, self.said = folder / "reverie.yaml", config(api.url)
         self.write()
         settings = read_config(folder, {}).settings
-        self.live = LiveSettings(settings, folder, {})
+        self.live = LiveSettings(settings, ConfigFiles(folder, {}))
         self.gateway = Gateway(settings, live=self.live)
 
     def write(self) -> None:
