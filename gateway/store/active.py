@@ -182,7 +182,8 @@ class ActiveConversations:
         """
         first, self._last = self._last + 1, entries[-1].seq
         seqs = [entry.seq for entry in entries]
-        made_unread = [entry.cause for entry in entries if _is_made_unread(entry)]
+        caused = [entry for entry in entries if entry.cause is not None]
+        made_unread = [entry.cause for entry in caused if _is_made_unread(entry)]
         places = {entry.conversation for entry in entries}
         is_rewound = False
         for entry in entries:
