@@ -3,9 +3,9 @@
 Format: https://html.spec.whatwg.org/multipage/server-sent-events.html.
 
 `EventBroadcaster` collects what happens while at least one client listens. Every `BATCH_INTERVAL_S`
-it has that serialized once (`SseEncoder`), and keeps the newest events. A client that reads too
-slowly to find the next one there receives the number of those that it missed as a `LostEvent`. One
-that connects again asks for what it shows anew.
+it serializes that once, and keeps the newest events. A client that reads too slowly to find the
+next one there receives the number of those that it missed as a `LostEvent`. One that connects again
+asks for what it shows anew.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ import re
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from pydantic_core import to_jsonable_python
@@ -94,18 +93,8 @@ def build_entry_events(entry: LogEntry, event: LogEntry | None = None) -> Iterat
             yield build_delivery(entry, report)
 
 
-@dataclass(slots=True)
-class AnswerGrown:
-    """An answer or its thinking has grown. `text`: the whole answer; `thinking`: the new part."""
-
-    running: RunningTurn
-    at: datetime
-    text: str = ""
-    thinking: str = ""
-
-
-GatewayEvent = Sequence[LogEntry] | AnswerGrown | models.ApiEvent
-"""What is encoded: the new entries of one append, a growing answer, or a finished event."""
+GatewayEvent = Sequence[LogEntry] | models.ApiEvent
+"""What waits to be serialized: the new entries of one append, or an event."""
 
 _EVENT_NAMES: Final = {kind: name for name, kind in models.EVENT_MODELS.items()}
 
@@ -122,105 +111,11 @@ is complete."""
 class _GrowingAnswer:
     running: RunningTurn
     text: str = ""
+    """The whole answer so far."""
     sent: str = ""
     """What was sent of it, redacted."""
-    word: str = ""
-    """Last word of the thinking, held back because it may continue."""
-
-
-class SseEncoder:
-    """Serializes events, and knows what was sent last."""
-
-    def __init__(self, api: Api) -> None:
-        self._api = api
-        self._growing: dict[TurnId, _GrowingAnswer] = {}
-        self._minds = {one.agent: _without_countdown(one) for one in api.agents.dmn_status()}
-        self._channels = {one.channel: one for one in api.stats.snapshot().channels}
-
-    def encode(self, happened: Sequence[GatewayEvent]) -> list[bytes]:
-        """Serialize the events of what happened, and of what has changed of connections and
-        agents.
-        """
-        events = [event for one in happened for event in self._build_events(one)]
-        # The end of other turns was sent before, or its event was lost.
-        running = {one.turn for one in self._api.turn_tracker.running}
-        self._growing = {turn: one for turn, one in self._growing.items() if turn in running}
-        events += [*self._build_mind_events(), *self._build_channel_events()]
-        return [self.serialize(one) for one in events]
-
-    def _build_events(self, one: GatewayEvent) -> Iterator[models.ApiEvent]:
-        if isinstance(one, AnswerGrown):
-            yield from self._build_growth_events(one)
-        elif not isinstance(one, Sequence):
-            if isinstance(one, models.ToolEvent):
-                yield from self._flush_turn(TurnId(one.turn), one.at)
-            yield one
-        else:
-            by_seq = {entry.seq: entry for entry in one}
-            for entry in one:
-                if isinstance(entry.fact, TurnRecord):
-                    yield from self._flush_turn(entry.fact.turn, entry.at)
-            for entry in one:
-                yield from build_entry_events(entry, by_seq.get(entry.cause or Seq(0)))
-
-    def serialize(self, event: models.ApiEvent) -> bytes:
-        """Return an event as it is sent."""
-        is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
-        data = self._api.dump(to_jsonable_python(event), MAX_LONG_TEXT_CHARS if is_long else 4_000)
-        return f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n".encode("utf-8", "replace")
-
-    def _build_growth_events(self, one: AnswerGrown) -> Iterator[models.ApiEvent]:
-        answer = self._growing.setdefault(one.running.turn, _GrowingAnswer(one.running))
-        if one.thinking:
-            thought = answer.word + one.thinking
-            whole = _LAST_WORD.sub("", thought)
-            answer.word = thought[len(whole) :]
-            yield from self._build_thinking_events(answer, one.at, whole)
-        if one.text:
-            answer.text = one.text
-            text = _LAST_WORD.sub("", presentable_text(one.text)).rstrip()
-            yield from self._build_text_events(answer, one.at, text)
-
-    def _flush_turn(self, turn: TurnId, at: datetime) -> Iterator[models.ApiEvent]:
-        """Yield the held back end of an answer and of its thinking."""
-        if (answer := self._growing.pop(turn, None)) is not None:
-            yield from self._build_thinking_events(answer, at, answer.word)
-            yield from self._build_text_events(answer, at, presentable_text(answer.text).rstrip())
-
-    def _build_thinking_events(
-        self, answer: _GrowingAnswer, at: datetime, words: str
-    ) -> Iterator[models.ApiEvent]:
-        if words:
-            yield models.ThinkingEvent(**_turn_fields(answer.running), at=at, delta=words)
-
-    def _build_text_events(
-        self, answer: _GrowingAnswer, at: datetime, text: str
-    ) -> Iterator[models.ApiEvent]:
-        before, now = answer.sent, self._api.gateway.redactor(text)
-        answer.sent = now
-        begins = not before or not now.startswith(before)
-        if now != before:
-            delta = now if begins else now[len(before) :]
-            fields = _turn_fields(answer.running)
-            yield models.TextEvent(**fields, at=at, delta=delta, begins=begins)
-
-    def _build_mind_events(self) -> Iterator[models.ApiEvent]:
-        now = self._api.gateway.clock.now()
-        for one in self._api.agents.dmn_status():
-            before, self._minds[one.agent] = self._minds.get(one.agent), _without_countdown(one)
-            if self._minds[one.agent] != before:
-                yield models.DmnEvent(at=now, **one.model_dump())
-
-    def _build_channel_events(self) -> Iterator[ChannelStats]:
-        for one in self._api.stats.snapshot().channels:
-            before = self._channels.get(one.channel)
-            if before is None or (before.state, before.since, before.reason) != (
-                one.state,
-                one.since,
-                one.reason,
-            ):
-                yield one
-            self._channels[one.channel] = one
+    thinking: str = ""
+    """What was not sent yet: its last word may continue."""
 
 
 def _turn_fields(running: RunningTurn) -> dict[str, Any]:
@@ -271,12 +166,11 @@ MAX_PENDING: Final = 5_000
 
 
 class EventBroadcaster:
-    """Distributes events to all subscribers."""
+    """Serializes events, and distributes them to all subscribers."""
 
     def __init__(self, api: Api) -> None:
         """It subscribes to the store, and observes turns, while a client listens."""
         self.api, self._clock = api, api.gateway.clock
-        self._encoder: SseEncoder | None = None
         self.listener_count = 0
         self._kept = deque[tuple[int, bytes]]()
         """The newest events, each with the number of those before it."""
@@ -284,13 +178,13 @@ class EventBroadcaster:
         self._is_told = asyncio.Event()
         """Set, and replaced by another one, when there are new events."""
         self._pending: list[GatewayEvent] = []
-        self._growing: dict[TurnId, AnswerGrown] = {}
-        """Pending `AnswerGrown` that may still be extended, by turn."""
+        self._growing: dict[TurnId, _GrowingAnswer] = {}
+        self._minds: dict[str, DmnStatus] = {}
+        self._channels: dict[str, ChannelStats] = {}
+        """What was sent last of agents and connections."""
         self._lost_count = 0
         self._has_news = asyncio.Event()
-        self._flushing: asyncio.Task[None] | None = None
-        self._log_handler: WarningLogHandler | None = None
-        self._unsubscribe: Callable[[], None] | None = None
+        self._subscriptions = contextlib.ExitStack()
 
     def on_progress(self, running: RunningTurn, news: Progress) -> None:
         """Take what happens in a turn, as `gateway.context.observer.ProgressListener`."""
@@ -300,7 +194,8 @@ class EventBroadcaster:
             case ThinkingGrew(text):
                 self._find_growing(running).thinking += text
             case ToolProgress():
-                self._growing.pop(running.turn, None)
+                for rest in self._finish_growing(running.turn):
+                    self._enqueue(rest)
                 self._enqueue(
                     models.ToolEvent(
                         turn=running.turn,
@@ -310,10 +205,8 @@ class EventBroadcaster:
                         **asdict(news),
                     )
                 )
-            case _:
-                self._growing.pop(running.turn, None)
-                if news == "started":  # its end is told by the log, with its cost
-                    self._enqueue(build_running_turn(running, self._clock.now()))
+            case "started":  # its end is told by the log, with its cost
+                self._enqueue(build_running_turn(running, self._clock.now()))
 
     def wake(self) -> None:
         """Have connections and DMN status compared with what was sent last."""
@@ -338,8 +231,10 @@ class EventBroadcaster:
 
     async def subscribe(self) -> AsyncGenerator[bytes]:
         """Yield chunks from now on."""
+        if not self.listener_count:
+            self._start()
         self.listener_count += 1
-        encoder, place = self._start(), self._event_count
+        place = self._event_count
         try:
             yield b"retry: 2000\n\n"
             while True:
@@ -351,7 +246,7 @@ class EventBroadcaster:
                 for start, data in [*self._kept, (self._event_count, b"")]:
                     if start > place:
                         lost = models.LostEvent(at=self._clock.now(), count=start - place)
-                        chunks.append(encoder.serialize(lost))
+                        chunks.append(self._serialize(lost))
                     if start >= place:
                         place = start + bool(data)
                         chunks.append(data)
@@ -366,27 +261,20 @@ class EventBroadcaster:
         self._stop()
         await self.api.close()
 
-    def _start(self) -> SseEncoder:
-        if self._encoder is None:
-            self._encoder = SseEncoder(self.api)
-        if self._flushing is None:
-            self.api.turn_tracker.listeners.append(self.on_progress)
-            self._unsubscribe = self.api.gateway.store.subscribe(self._enqueue)
-            self._log_handler = WarningLogHandler(self.on_warning)
-            logging.getLogger("reverie").addHandler(self._log_handler)
-            self._flushing = asyncio.create_task(self._flush(self._encoder))
-        return self._encoder
+    def _start(self) -> None:
+        self._minds = {one.agent: _without_countdown(one) for one in self.api.agents.dmn_status()}
+        self._channels = {one.channel: one for one in self.api.stats.snapshot().channels}
+        listeners, logs = self.api.turn_tracker.listeners, logging.getLogger("reverie")
+        listeners.append(self.on_progress)
+        self._subscriptions.callback(listeners.remove, self.on_progress)
+        self._subscriptions.callback(self.api.gateway.store.subscribe(self._enqueue))
+        logs.addHandler(handler := WarningLogHandler(self.on_warning))
+        self._subscriptions.callback(logs.removeHandler, handler)
+        self._subscriptions.callback(asyncio.create_task(self._flush()).cancel)
 
     def _stop(self) -> None:
-        if self.on_progress in self.api.turn_tracker.listeners:
-            self.api.turn_tracker.listeners.remove(self.on_progress)
-        if self._log_handler is not None:
-            logging.getLogger("reverie").removeHandler(self._log_handler)
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-        if self._flushing is not None:
-            self._flushing.cancel()
-        self._flushing, self._encoder = None, None
+        """May be called more than once."""
+        self._subscriptions.close()
         self._pending.clear()
         self._growing.clear()
         self._kept.clear()
@@ -401,20 +289,17 @@ class EventBroadcaster:
             self._lost_count += 1
         self._has_news.set()
 
-    def _find_growing(self, running: RunningTurn) -> AnswerGrown:
-        if (found := self._growing.get(running.turn)) is None:
-            found = self._growing[running.turn] = AnswerGrown(running, self._clock.now())
-            self._enqueue(found)
-        return found
+    def _find_growing(self, running: RunningTurn) -> _GrowingAnswer:
+        self._has_news.set()
+        return self._growing.setdefault(running.turn, _GrowingAnswer(running))
 
-    async def _flush(self, encoder: SseEncoder) -> None:
+    async def _flush(self) -> None:
         while True:
             await self._has_news.wait()
             self._has_news.clear()
             happened, self._pending, lost, self._lost_count = self._pending, [], self._lost_count, 0
-            self._growing.clear()
             try:
-                for data in encoder.encode(happened):
+                for data in [self._serialize(one) for one in self._build_events(happened)]:
                     self._kept.append((self._event_count, data))
                     self._kept_bytes += len(data)
                     self._event_count += 1
@@ -427,6 +312,73 @@ class EventBroadcaster:
             is_told, self._is_told = self._is_told, asyncio.Event()
             is_told.set()
             await asyncio.sleep(BATCH_INTERVAL_S)
+
+    def _serialize(self, event: models.ApiEvent) -> bytes:
+        is_long = isinstance(event, models.ToolEvent | models.TextEvent | models.ThinkingEvent)
+        data = self.api.dump(to_jsonable_python(event), MAX_LONG_TEXT_CHARS if is_long else 4_000)
+        return f"event: {_EVENT_NAMES[type(event)]}\ndata: {data}\n\n".encode("utf-8", "replace")
+
+    def _build_events(self, happened: Sequence[GatewayEvent]) -> Iterator[models.ApiEvent]:
+        """Yield what happened, then what has grown, and what has changed of agents and
+        connections.
+        """
+        for one in happened:
+            if not isinstance(one, Sequence):
+                yield one
+                continue
+            by_seq = {entry.seq: entry for entry in one}
+            for entry in one:
+                if isinstance(entry.fact, TurnRecord):
+                    yield from self._finish_growing(entry.fact.turn)
+            for entry in one:
+                yield from build_entry_events(entry, by_seq.get(entry.cause or Seq(0)))
+        for answer in self._growing.values():
+            yield from self._build_growth_events(answer)
+        # The end of other turns was sent before, or its event was lost.
+        running = {one.turn for one in self.api.turn_tracker.running}
+        self._growing = {turn: one for turn, one in self._growing.items() if turn in running}
+        yield from self._build_mind_events()
+        yield from self._build_channel_events()
+
+    def _finish_growing(self, turn: TurnId) -> Iterator[models.ApiEvent]:
+        """Yield the rest of an answer and of its thinking."""
+        if (answer := self._growing.pop(turn, None)) is not None:
+            yield from self._build_growth_events(answer, is_complete=True)
+
+    def _build_growth_events(
+        self, answer: _GrowingAnswer, *, is_complete: bool = False
+    ) -> Iterator[models.ApiEvent]:
+        """Yield what was not sent yet, without the last word unless it is complete."""
+        thought, text = answer.thinking, presentable_text(answer.text)
+        if not is_complete:
+            thought, text = _LAST_WORD.sub("", thought), _LAST_WORD.sub("", text)
+        at, fields = self._clock.now(), _turn_fields(answer.running)
+        if thought:
+            answer.thinking = answer.thinking[len(thought) :]
+            yield models.ThinkingEvent(**fields, at=at, delta=thought)
+        before, answer.sent = answer.sent, self.api.gateway.redactor(text.rstrip())
+        if answer.sent != before:
+            begins = not before or not answer.sent.startswith(before)
+            delta = answer.sent if begins else answer.sent[len(before) :]
+            yield models.TextEvent(**fields, at=at, delta=delta, begins=begins)
+
+    def _build_mind_events(self) -> Iterator[models.ApiEvent]:
+        now = self._clock.now()
+        for one in self.api.agents.dmn_status():
+            before, self._minds[one.agent] = self._minds.get(one.agent), _without_countdown(one)
+            if self._minds[one.agent] != before:
+                yield models.DmnEvent(at=now, **one.model_dump())
+
+    def _build_channel_events(self) -> Iterator[ChannelStats]:
+        for one in self.api.stats.snapshot().channels:
+            before = self._channels.get(one.channel)
+            if before is None or (before.state, before.since, before.reason) != (
+                one.state,
+                one.since,
+                one.reason,
+            ):
+                yield one
+            self._channels[one.channel] = one
 
 
 EVENTS_PATH: Final = "/api/events"

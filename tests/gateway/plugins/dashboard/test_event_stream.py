@@ -7,22 +7,19 @@ import logging
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from agent.models.scripted import Script, ScriptRule
-from gateway.context.observer import RunningTurn
-from gateway.core.api_models import ToolEvent
+from gateway.context.observer import AnswerGrew, Progress, RunningTurn, ThinkingGrew, ToolProgress
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, ChannelName, RoomId
 from gateway.core.facts import TurnId
 from gateway.plugins.dashboard import Dashboard, api_views, live_events
-from gateway.plugins.dashboard.api_views import Api, build_running_turn
-from gateway.plugins.dashboard.live_events import AnswerGrown, GatewayEvent, SseEncoder
+from gateway.plugins.dashboard.live_events import EventBroadcaster
 from gateway.plugins.http import site
 from reverie.testing.waiting import until
 from tests.kits.model_gateway import Home, settings
@@ -219,8 +216,8 @@ SECRET = "the-configured-secret-4711"
 PLACE = Address(channel=ChannelName("demo"), room=RoomId("lobby"))
 
 
-@asynccontextmanager
-async def house(tmp_path: Path) -> AsyncIterator[Api]:
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[EventBroadcaster]:
     home = Home(settings(tmp_path), ManualClock(NOW), None, str)
     await home.begin()
     gateway = home._gateway
@@ -228,7 +225,7 @@ async def house(tmp_path: Path) -> AsyncIterator[Api]:
     dashboard = gateway.plugins.get(Dashboard)
     assert dashboard is not None
     try:
-        yield dashboard.open().api
+        yield dashboard.open()
     finally:
         await home.end()
 
@@ -244,70 +241,57 @@ def turn(number: int) -> RunningTurn:
     )
 
 
-def encode_events(encoder: SseEncoder, *happened: GatewayEvent) -> list[dict[str, Any]]:
-    frames = b"".join(encoder.encode(happened)).decode()
-    return [
-        json.loads(line.removeprefix("data: "))
-        for line in frames.splitlines()
-        if line.startswith("data: ")
-    ]
+class Listener:
+    """A client of the stream, which waits for each batch."""
+
+    def __init__(self, events: EventBroadcaster) -> None:
+        self._events, self._chunks = events, events.subscribe()
+
+    async def hear(self) -> list[dict[str, Any]]:
+        """Return the events of the next batch."""
+        self._events.on_warning("warning", "test", "the batch has something")
+        lines = (await anext(self._chunks)).decode().splitlines()
+        told = [json.loads(line.removeprefix("data: ")) for line in lines if line[:5] == "data:"]
+        return [one for one in told if one.get("logger") != "test"]
+
+    async def __aenter__(self) -> Self:
+        await anext(self._chunks)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._chunks.aclose()
 
 
-@pytest.fixture
-async def here(tmp_path: Path) -> AsyncIterator[Api]:
-    async with house(tmp_path) as made:
-        yield made
-
-
-async def test_a_secret_that_is_thought_in_pieces_is_taken_out(here: Api) -> None:
-    encoder = SseEncoder(here)
-    running = turn(1)
-    with here.turn_tracker.track(running):
-        thoughts = list[str]()
-        for piece in ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk"):
-            thoughts += [
-                one["delta"]
-                for one in encode_events(encoder, AnswerGrown(running, NOW, thinking=piece))
-            ]
-        tool = ToolEvent(
-            turn=running.turn,
-            agent="ana",
-            conversation=running.conversation,
-            at=NOW,
-            call="c",
-            name="x",
-            state="started",
-            arguments="",
-            result="",
-            error=False,
-        )
-        thoughts += [one["delta"] for one in encode_events(encoder, tool) if "delta" in one]
+async def test_a_secret_that_is_thought_in_pieces_is_taken_out(here: EventBroadcaster) -> None:
+    tracker, running, thoughts = here.api.turn_tracker, turn(1), list[str]()
+    pieces = ("it is ", SECRET[:9], SECRET[9:20], SECRET[20:], " and so\non, I thi", "nk")
+    happened: list[Progress] = [ThinkingGrew(piece) for piece in pieces]
+    happened.append(ToolProgress(call="c", name="x", arguments="", state="started"))
+    async with Listener(here) as listener:
+        with tracker.track(running):
+            for news in happened:
+                tracker.tell(running.turn, news)
+                thoughts += [one["delta"] for one in await listener.hear() if "delta" in one]
     assert "".join(thoughts) == "it is [redacted] and so\non, I think"
 
 
-async def test_a_long_answer_that_comes_at_once_is_told_whole(here: Api) -> None:
-    encoder = SseEncoder(here)
+async def test_a_long_answer_that_comes_at_once_is_told_whole(here: EventBroadcaster) -> None:
     running = turn(1)
-    with here.turn_tracker.track(running):
-        (one,) = encode_events(encoder, AnswerGrown(running, NOW, text="word " * 2_000 + "last"))
-    assert one["delta"] == ("word " * 2_000).rstrip()
+    async with Listener(here) as listener:
+        with here.api.turn_tracker.track(running):
+            here.api.turn_tracker.tell(running.turn, AnswerGrew("word " * 2_000 + "last"))
+            told = [one["delta"] for one in await listener.hear() if "delta" in one]
+    assert told == [("word " * 2_000).rstrip()]
 
 
-def held_by(encoder: SseEncoder) -> dict[str, int]:
-    return {
-        name: len(value) for name, value in vars(encoder).items() if isinstance(value, dict | set)
-    }
-
-
-async def test_of_a_turn_that_is_over_nothing_is_kept(here: Api) -> None:
+async def test_of_a_turn_that_is_over_nothing_is_kept(here: EventBroadcaster) -> None:
     """Also where its end was among what was too much to be told."""
-    encoder = SseEncoder(here)
-    before = held_by(encoder)
-    for number in range(100):
-        running = turn(number)
-        with here.turn_tracker.track(running):
-            encode_events(
-                encoder, AnswerGrown(running, NOW, text="hello there", thinking="let me see")
-            )
-    encode_events(encoder, build_running_turn(turn(100), NOW))
-    assert held_by(encoder) == before
+    running, told = turn(1), list[dict[str, Any]]()
+    async with Listener(here) as listener:
+        for _ in range(2):
+            with here.api.turn_tracker.track(running):
+                here.api.turn_tracker.tell(running.turn, ThinkingGrew("let me see"))
+                here.api.turn_tracker.tell(running.turn, AnswerGrew("hello there"))
+            told += [one for one in await listener.hear() if "delta" in one]
+    assert [one["delta"] for one in told] == ["let me ", "hello"] * 2
+    assert [one["begins"] for one in told if "begins" in one] == [True, True]
