@@ -184,7 +184,10 @@ def report_failure(command: str, error: Exception) -> int:
     """
     from gateway.store.types import StoreUnavailable  # noqa: PLC0415 - see above
 
-    sys.stderr.write(f"reverie {command}: {escape_unprintable(str(error))}\n")
+    reason = str(error)
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        reason = f"{error.filename}: {error.strerror}"
+    sys.stderr.write(f"reverie {command}: {escape_unprintable(reason)}\n")
     has_failed = isinstance(error, StoreUnavailable) or (
         isinstance(error, OSError) and not isinstance(error, _USAGE)
     )

@@ -228,11 +228,15 @@ def _tar_header(name: str, size: int, *, runs: bool = False) -> tarfile.TarInfo:
 
 @contextlib.contextmanager
 def _staging_directory(directory: Path) -> Iterator[Path]:
-    """Create a temporary directory; remove those that earlier processes left."""
+    """Create a temporary directory; remove those that earlier processes left. Raises OSError."""
     for stale in directory.glob(f"{_STAGING_PREFIX}*"):
         with contextlib.suppress(OSError), _lock_directory(stale):
             shutil.rmtree(stale)
-    staging = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=directory))
+    try:
+        staging = Path(tempfile.mkdtemp(prefix=_STAGING_PREFIX, dir=directory))
+    except OSError as error:
+        error.filename = str(directory)  # people know no other name
+        raise
     try:
         with _lock_directory(staging):
             yield staging
