@@ -284,11 +284,9 @@ async def opened(url: str, token: str, size: tuple[int, int] = (120, 40)) -> Asy
 
 
 @contextlib.asynccontextmanager
-async def seated(
-    size: tuple[int, int] = (120, 40), gateway: StubGateway | None = None
-) -> AsyncIterator[Seat]:
+async def seated(size: tuple[int, int] = (120, 40)) -> AsyncIterator[Seat]:
     """A console that is attached to a scripted gateway."""
-    served = gateway or StubGateway()
+    served = StubGateway()
     await served.start()
     try:
         async with opened(served.url, TOKEN, size) as eyes:

@@ -98,8 +98,8 @@ class Stage:
 
     name = NAME
 
-    def __init__(self, *, file_bytes: int = 1_000) -> None:
-        self.capabilities = Capabilities(platform="Stage", formatting="", max_file_bytes=file_bytes)
+    def __init__(self) -> None:
+        self.capabilities = Capabilities(platform="Stage", formatting="", max_file_bytes=1_000)
         self.done: list[tuple[str, ...]] = []
         """What was done besides sending."""
         self.sent: list[PostPart] = []

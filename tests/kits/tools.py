@@ -8,8 +8,7 @@ from gateway.config.loader import parse_config
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import ToolsConfig
 from gateway.context.observer import TurnTracker
-from gateway.core.events import ConversationId
-from gateway.core.labels import Label, join, label_of_role
+from gateway.core.labels import join, label_of_role
 from gateway.core.permissions import PermissionRequest, decide_permission
 from gateway.core.redaction import Redactor
 from gateway.core.tool import Tool, ToolContext, tools_of
@@ -35,9 +34,6 @@ class NoApprovals(PermissionGate):
         )
         verdict = decide_permission(tool.spec.name, tool.permit, now)
         return "" if verdict.outcome == "allowed" else f"Refused: {verdict.rule}. Nothing was done."
-
-    def record_result(self, tool: str, label: Label, conversation: ConversationId) -> None:
-        """Nobody was asked, so no approval ends."""
 
 
 def running_calls() -> RunningCalls:
