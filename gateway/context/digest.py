@@ -5,7 +5,7 @@ What waits in a direct chat or a private room is handled there and never enters 
 of a digest names the readers of all rooms in it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gateway.context.conversation import (
@@ -85,24 +85,31 @@ class DigestBuilder:
         self._agents = tuple(one.id for one in gateway.live.settings.agents)
         self._people = gateway.people
         self._reader, self.locks, self._inbox = reader, locks, inbox
+        self._unsubscribe: Callable[[], None] | None = None
         self.rooms = set[ConversationId]()
         """Rooms of the newest digest that have not been handled or attended since."""
         self.shown: Mapping[ConversationId, tuple[Sender, ...]] = {}
         """All rooms of the newest digest, with the people of its lines."""
         self.texts: Mapping[ConversationId, str] = {}
         """The lines of each of these rooms."""
-        gateway.store.subscribe(
-            self._on_appended, TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound
-        )
 
     def forget(self, conversation: ConversationId) -> None:
         """Remove a place from the newest digest, because it changed."""
         self.rooms.discard(conversation)
+        if not self.rooms and self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
 
     def _on_appended(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
             if entry.conversation is not None:
                 self.forget(entry.conversation)
+
+    def _show(self, looked: Iterable[ConversationId]) -> None:
+        self.rooms = set(looked)
+        if self.rooms and self._unsubscribe is None:
+            changes = TurnRecord, UnreadDismissed, ViewFolded, ConversationRewound
+            self._unsubscribe = self._store.subscribe(self._on_appended, *changes)
 
     async def pending_urgency(self) -> int:
         """Return the highest urgency of the entries that a digest would hold now."""
@@ -162,7 +169,8 @@ class DigestBuilder:
             texts_of_plans, labels = zip(*plans[:10], strict=True)
             parts.insert(1 if own.messages else 0, "\n- ".join([head, *texts_of_plans]))
             label |= join(labels)
-        self.rooms, self.shown, self.texts = set(looked), shown, texts
+        self.shown, self.texts = shown, texts
+        self._show(looked)
         more = len(pending) - len(looked)
         if more > 0:
             parts.append(f"({more} more rooms wait)" if more > 1 else "(one more room waits)")

@@ -326,13 +326,20 @@ class _ModelGauge:
         self._name = name
         self._key = key
         self._provider = provider
+        self._found_for: object = None
+        """The settings for which the provider's own counter was looked up."""
+        self._found: EndpointCounter | None = None
         self._counted_requests: dict[str, ModelRequest] = {}
         """The one request by agent that the provider was asked to count: its prefix is the same in
         all others."""
 
     @property
     def _endpoint(self) -> EndpointCounter | None:
-        return self._counting.endpoint(self._key, self._provider)
+        settings = self._counting.live.optimization
+        if settings is not self._found_for:
+            found = self._counting.endpoint(self._key, self._provider)
+            self._found_for, self._found = settings, found
+        return self._found
 
     def estimate(self, model: str, request: ModelRequest) -> tuple[TokenMeter, TokenEstimate]:
         counters, endpoint = self._counting, self._endpoint
