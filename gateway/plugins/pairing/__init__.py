@@ -78,7 +78,7 @@ from gateway.core.facts import (
     dedup_key,
     event_kinds,
 )
-from gateway.core.format import format_time
+from gateway.core.format import format_moment
 from gateway.core.i18n import N_, _, use_language
 from gateway.core.identity import (
     ADMIN_ROLES,
@@ -275,7 +275,7 @@ class Pairing(Plugin):
         else:
             text += " " + _(
                 "Send them the code that I showed you; it is valid until {time}."
-            ).format(time=format_time(request.until))
+            ).format(time=format_moment(request.until, self._clock.now()))
         return _build_notice_post(event, place, _identify_asker(event) + text), None
 
     def _may_help(self, who: str) -> bool:

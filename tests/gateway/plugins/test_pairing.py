@@ -267,7 +267,7 @@ async def test_a_stranger_who_asks_for_help_is_always_told(it: Town) -> None:
     for name in ("help", "start", "about"):
         told = await it.shown(it.command(TG, EVE, name))
         assert told.text.endswith(
-            "Send them the code that I showed you; it is valid until 2026-01-01 01:00:00 UTC."
+            "Send them the code that I showed you; it is valid until 01:00 UTC."
         )
     assert await it.hear(it.command(TG, EVE, "whoami")) is None, "three a minute"
     assert await it.hear(it.command(TG, EVE, "status")) is None
