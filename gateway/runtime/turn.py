@@ -339,7 +339,11 @@ class TurnRunner:
         hit = turn.limit_hit
         if hit is not None and not hit.is_own:
             outcome = replace(outcome, is_over_budget=False, reason=hit.rule)
-            said = [one.message for one in turn.input.messages if is_addressed(one.message)]
+            said = [
+                one.message
+                for one in turn.input.messages
+                if is_addressed(one.message) and one.message.sender.id
+            ]
             newest = said[-1] if said else None
             await turn.context.gateway.store.append(
                 turn.context.limits.build_unpaid_entries(turn.place, newest, hit)
@@ -755,7 +759,7 @@ class TurnRun(TurnHost):
         """
         context, turn, new = self._context, self._turn, self._turn.input
         addressed = [one.message.sender for one in new.messages if is_addressed(one.message)]
-        people = {one.id: one for one in (*addressed, *turn.handle.requesters)}
+        people = {one.id: one for one in (*addressed, *turn.handle.requesters) if one.id}
         askers = [*people.values(), *new.setters]
         turn.limit_hit = await context.limits.reserve(
             turn.id,

@@ -279,6 +279,23 @@ async def test_a_reminder_comes_in_time_without_a_model_and_a_promise_is_kept_on
         assert words(made)[3] == "It stands on the table."
 
 
+async def test_a_reminder_of_an_admin_is_charged_to_nobody_else(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    async with ModelApi() as api:
+        made = configured(tmp_path, api.url)
+        budgets = made.access.budgets.model_copy(update={"sender_usd": 0.0001})
+        access = made.access.model_copy(update={"budgets": budgets})
+        async with Gateway(made.model_copy(update={"access": access}), clock=clock) as gateway:
+            calls = (("c", "remind", json.dumps({"text": "tea", "at": "in 10m"})),)
+            api.then(Answer(calls=calls), Answer(text="I will."))
+            api.default = lambda _: Answer(text="It is time.")
+            await asked(gateway, "remind me of the tea", sender="root")
+            await gateway.screen.until(1)
+            await gateway.until(lambda: len(gateway.screen.parts) == 2, step_s=10)
+            assert words(gateway) == ["I will.", "It is time."]
+
+
 async def test_who_asks_where_a_promise_waits_for_a_model_is_told_if_that_takes_too_long(
     tmp_path: Path, clock: ManualClock
 ) -> None:
