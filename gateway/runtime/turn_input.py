@@ -192,8 +192,11 @@ class TurnInput:
         lines = await self._reader.render(
             [one for one in left if one.seq in self.rendered.covers], sees=False
         )
-        text = render_lines(lines, omitted=self.omitted, plain=self._plain).text
-        self.rendered = replace(self.rendered, text=text, media=())
+        self.rendered = replace(
+            self.rendered,
+            text=render_lines(lines, omitted=self.omitted, plain=self._plain).text,
+            media=(),
+        )
 
     def consume_upto(self, upto: Seq) -> None:
         """Consume all up to there, also what was not read: it is only counted."""
