@@ -107,19 +107,19 @@ def find_plugins(off: tuple[str, ...] = ()) -> FoundPlugins:
     """
     found = _load_plugins()
     left, used, problems = set(off), list[type[Plugin]](), list(found.problems)
-    for one in found.classes:
+    for number, one in enumerate(found.classes):
         if one.name in left or not left.isdisjoint(one.requires):
             left.add(one.name)
             continue
         try:
-            if one in found.foreign:
+            if number >= len(BUILT_IN):  # those before fit each other
                 _check_conflicts(one, used)
         except Exception as error:  # noqa: BLE001 - code of anybody's declares names here
             problems.append(_problem(one.name, error, found.origins.get(one.name, "")))
             left.add(one.name)
         else:
             used.append(one)
-    return FoundPlugins(found.classes, tuple(used), tuple(problems), found.origins)
+    return found._replace(used=tuple(used), problems=tuple(problems))
 
 
 def _problem(name: str, error: BaseException, origin: str) -> PluginProblem:
@@ -127,16 +127,8 @@ def _problem(name: str, error: BaseException, origin: str) -> PluginProblem:
     return PluginProblem(plugin=name, text=text, origin=origin)
 
 
-class _Loaded(NamedTuple):
-    classes: tuple[type[Plugin], ...]
-    foreign: frozenset[type[Plugin]]
-    """Those of them that are not Reverie's own: they may conflict with others."""
-    problems: tuple[PluginProblem, ...]
-    origins: Mapping[str, str]
-
-
 @cache
-def _load_plugins() -> _Loaded:
+def _load_plugins() -> FoundPlugins:
     """Import all plugins, whether they are used or not: the log may hold facts of each."""
     classes = [*map(resolve_name, BUILT_IN), *_used]
     problems, origins = list[PluginProblem](), dict[str, str]()
@@ -154,8 +146,7 @@ def _load_plugins() -> _Loaded:
             origins[plugin.name] = origin
     register_facts(fact for one in classes for fact in one.facts)
     register_tables(table for one in classes for table in one.tables)
-    foreign = frozenset(classes[len(BUILT_IN) :])
-    return _Loaded(tuple(classes), foreign, tuple(problems), origins)
+    return FoundPlugins(tuple(classes), (), tuple(problems), origins)
 
 
 _used = list[type[Plugin]]()
