@@ -204,16 +204,13 @@ class Log(ABC):
         known.
 
         Raises CommitUncertain if it may be written: a call with the same batch finds out, and does
-        nothing twice.
+        nothing twice. One with another batch is told of it as of the entries of others.
         """
-        self.rollback()  # of one that failed before
         if self._uncertain is not None:
             tried, plan = self._uncertain
-            is_written, self._uncertain = self.has_committed(plan), None
-            if is_written and tried == batch:
+            if self._was_committed(tried, plan) and [*map(id, tried)] == [*map(id, batch)]:
                 return plan
-            if is_written:
-                last = plan.rows[-1].seq
+        self.rollback()  # of one that failed before
         try:
             before = self.begin_append(last)
             plan = plan_append(batch, self.find_known(batch), before[-1][0] if before else last)
@@ -223,28 +220,32 @@ class Log(ABC):
             with contextlib.suppress(LogError):
                 self.rollback()
             raise
-        if plan.rows:
-            self._commit_plan(batch, plan)
-        else:
+        if not plan.rows:
             self.rollback()
-        return plan
-
-    def _commit_plan(self, batch: Sequence[Sequence[EntryDraft]], plan: AppendPlan) -> None:
+            return plan
         try:
             self.commit_append()
-        except LogError as error:  # it may be committed all the same
-            try:
-                self.rollback()
-                is_written = self.has_committed(plan)
-            except ProcessRemoved:
-                raise
-            except LogError:
-                self._uncertain = batch, plan
-                raise CommitUncertain(error) from error
-            if not is_written:
+        except LogError:
+            if not self._was_committed(batch, plan):
                 raise
         if self.mark is not None:
             write_mark(self.mark, plan.rows[-1].seq, plan.rows[-1].at)
+        return plan
+
+    def _was_committed(self, batch: Sequence[Sequence[EntryDraft]], plan: AppendPlan) -> bool:
+        """Return whether the last transaction was committed, although it failed. Raises
+        CommitUncertain, and ProcessRemoved.
+        """
+        self._uncertain = batch, plan
+        try:
+            self.rollback()
+            is_written = self.has_committed(plan)
+        except ProcessRemoved:
+            raise
+        except LogError as error:
+            raise CommitUncertain(error) from error
+        self._uncertain = None
+        return is_written
 
     def append_without_refused(
         self, batch: Sequence[Sequence[EntryDraft]], last: Seq

@@ -286,10 +286,11 @@ class Store(StoreReader):
         The results are in the order of the entries. Concurrent callers share commits, in the order
         of their calls. Raises ValueError for an entry that can never be stored (a time without
         zone, a lone surrogate, a cause that does not precede it in the append or in the log);
-        AppendFailed if the database refuses: nothing of this append is written, others are not
-        affected; StoreClosed after `close`. A patient store does not raise for temporary failures
-        (disk full, locked, ...): the append waits until it is written, or until `give_up`, and then
-        raises StoreClosed. Cancelled, the entries are completely written or not at all.
+        AppendFailed if the database refuses: nothing of this append is written, or its text says
+        that this is not known, and others are not affected; StoreClosed after `close`. A patient
+        store does not raise for temporary failures (disk full, locked, ...): the append waits until
+        it is written, or until `give_up`, and then raises StoreClosed. Cancelled, the entries are
+        completely written or not at all.
         """
         if self._closing or (self.outage is not None and self.given_up):
             raise StoreClosed("the store is closed")
@@ -441,7 +442,9 @@ class Store(StoreReader):
         elif len(batch) == 1 or isinstance(error, CommitUncertain):
             refusal = error
             if not isinstance(error, ValueError):
-                refusal = AppendFailed(f"not written to the log: {error}")
+                is_unknown = isinstance(error, CommitUncertain)
+                what = "it is not known whether this was written" if is_unknown else "not written"
+                refusal = AppendFailed(f"{what} to the log: {error}")
                 refusal.__cause__ = error
             for call in batch:
                 if not call.done.done():  # its caller may have gone meanwhile

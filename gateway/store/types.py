@@ -2,7 +2,8 @@
 
 StoreError
 ├── StoreClosed           stop: this store was closed, nothing was written
-├── AppendFailed          tell: nothing of this append is in the log; the store still works
+├── AppendFailed          tell: nothing of this append is in the log, or its text says that this is
+│                         not known; the store still works
 ├── BadSearchQuery        tell: search terms that cannot be searched for
 ├── LogError              a statement failed: only inside of the store, which raises another one
 │                         of these for it
@@ -233,7 +234,9 @@ class StoreClosed(StoreError):
 
 
 class AppendFailed(StoreError):
-    """Nothing of this append is in the log. The cause says why; later appends may well succeed."""
+    """Nothing of this append is in the log, or (`CommitUncertain`) it is not known. The cause says
+    why; later appends may well succeed.
+    """
 
 
 class BadSearchQuery(StoreError):

@@ -52,11 +52,14 @@ class Proxy:
         """Where the next commit is cut: `before` the server gets it, or `after` it was done."""
         self.closes_at_cut = False
         """Whether nobody gets in from the cut on."""
+        self.refused = 0
+        """Connections that did not get in."""
         self._tasks = set[asyncio.Task[None]]()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert ENGINE.server is not None
         if not self.is_open:
+            self.refused += 1
             writer.close()
             return
         from_server, to_server = await asyncio.open_connection("127.0.0.1", ENGINE.server.port)
@@ -84,6 +87,11 @@ class Proxy:
         await asyncio.gather(*pumps, return_exceptions=True)
         writer.close()
         to_server.close()
+
+    async def refuse_two(self) -> None:
+        """Wait until something was tried once more, and failed."""
+        before = self.refused
+        await until(lambda: self.refused >= before + 2)
 
     def cut_all(self) -> None:
         assert ENGINE.server is not None
@@ -129,6 +137,7 @@ async def test_a_commit_that_is_cut_is_done_once(
             assert store.outage is not None
             assert "the database cannot be" in store.outage.reason
             beside.cancel()  # it may be committed with the other one
+            await proxy.refuse_two()  # and that cannot be seen yet
             proxy.is_open = True
         results = await appending
         assert [(one.seq, one.is_new) for one in results] == [(2, True), (3, True), (4, True)]
@@ -137,6 +146,22 @@ async def test_a_commit_that_is_cut_is_done_once(
         assert told == ["1", "2", "3", "4", "5"]
         assert store.outage is None
     assert await rebuild(located(tmp_path / "s.db")) == []
+
+
+async def test_a_commit_that_is_cut_and_whose_caller_has_gone_is_told_before_the_next(
+    tmp_path: Path,
+) -> None:
+    told = list[int]()
+    async with behind_proxy(tmp_path / "s.db") as (store, proxy):
+        store.subscribe(lambda entries: told.extend(one.seq for one in entries))
+        proxy.cut_at, proxy.closes_at_cut = "after", True
+        gone = asyncio.create_task(store.append([moved("1")]))
+        await until(lambda: store.outage is not None)
+        gone.cancel()
+        await proxy.refuse_two()
+        proxy.is_open = True
+        assert [one.seq for one in await store.append([moved("1")])] == [2]
+    assert told == [1, 2]
 
 
 async def test_a_read_waits_for_the_server_until_the_gateway_gives_up(tmp_path: Path) -> None:
