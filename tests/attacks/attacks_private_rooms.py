@@ -1,10 +1,23 @@
 """Attacks on what is said in private, from where others listen; and on what the agent may do by
 itself."""
 
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 
-from tests.attacks.hostile_kit import ADAM, GUS, MIA, OLGA, Attack, Fate, Order, Person, Scene
+from tests.attacks.hostile_kit import (
+    ADAM,
+    GUS,
+    MIA,
+    NAMESAKE,
+    OLGA,
+    UNPROVEN,
+    Attack,
+    Fate,
+    Order,
+    Person,
+    Scene,
+)
 
 Run = Callable[[Scene], Awaitable[Fate]]
 UNKNOWN = "nothing with that handle|no message|no place|none|may be told|Nothing"
@@ -190,6 +203,18 @@ async def intends_much(it: Scene) -> Fate:
     return Fate(told.count("may have 2 reminders and intentions") < 38, told[-400:])
 
 
+async def ends_a_reminder(it: Scene) -> Fate:
+    """A guest has the agent end what an owner is to be reminded of. The owner may."""
+    told = await it.does(OLGA, ("remind", {"text": it.mark, "at": "in 20h"}))
+    one = told.split()[1]
+    told = ""
+    for who, action in itertools.product((GUS, UNPROVEN, NAMESAKE), ("finish", "drop")):
+        told += await it.does(who, ("intentions", {"action": action, "id": one}))
+    left = await it.does(OLGA, ("intentions", {}))
+    ended = await it.does(OLGA, ("intentions", {"action": "drop", "id": one}))
+    return Fate(one not in left or "It is dropped" not in ended, told)
+
+
 def floods(*calls: tuple[str, object], most: int) -> Run:
     """`most`: so many of them may be carried out."""
 
@@ -320,6 +345,7 @@ ROOMS = [
         watches(ADAM, private=True),
         "no room of that name",
     ),
+    Attack("a guest has an owner's reminder ended", "unasked", ends_a_reminder, "Only an admin"),
     Attack("forty intentions", "unasked", intends_much, "may have 2 reminders"),
     Attack("forty reminders", "unasked", reminded_of_many, "may have 2 reminders"),
     Attack("a thousand calls in one answer", "floods", floods(*[X] * 1_000, most=70), "."),

@@ -57,6 +57,7 @@ from gateway.core.frozen import frozen
 from gateway.core.i18n import _
 from gateway.core.identity import (
     ADMIN_ROLES,
+    MASK_PREFIX,
     identify,
     lowest_role,
     person_key,
@@ -413,6 +414,8 @@ class Reminders(Plugin):
         wanted = normalize_reminder_id(id)
         if not (named := [one for one in found if one.reminder == wanted]):
             raise ToolCallRefused("There is none with that id here; `list` names them.")
+        if not await self._may_end(named[0], context):
+            raise ToolCallRefused("Only an admin, or whoever asked for it, may have it ended.")
         by = f"for {context.requesters[-1].name}" if context.requesters else "by the agent"
         done = action == "finish"
         await self.end(
@@ -421,6 +424,18 @@ class Reminders(Plugin):
             "done" if done else "dropped",
         )
         return "It is done." if done else "It is dropped."
+
+    async def _may_end(self, one: ReminderSet, context: ToolContext) -> bool:
+        """Return whether all who ask may have it ended; in a direct chat it is theirs. Work without
+        a time or room is finished in whose turn it is done; other intentions also by the agent
+        itself.
+        """
+        asking = context.requesters
+        if one.intended and (not asking or not (one.schedule or one.on)):
+            return True
+        if one.at is None or await self._places.is_direct(one.home):
+            return True
+        return bool(asking) and all(_may_person_end(one, asker, asker.role) for asker in asking)
 
     async def _add_for(
         self,
@@ -602,8 +617,7 @@ class Reminders(Plugin):
         row = next((one for one in (*here, *elsewhere) if one.reminder == wanted), None)
         if row is None:
             return refuse(_("There is no {id} here.").format(id=inline_code(id)))
-        is_own = call.command.direct or (sender.verified and sender.id == row.by)
-        if not is_own and call.role not in ADMIN_ROLES:
+        if not (call.command.direct or _may_person_end(row, sender, call.role)):
             return refuse(_("Only an admin, or whoever asked for it, may have it dropped."))
         fact = ReminderEnded(reminder=row.reminder, reason=f"cancelled by {call.person}")
         words = _("`{id}` is dropped.").format(id=row.reminder)
@@ -885,6 +899,14 @@ def awaits(one: ReminderSet, line: Message) -> bool:
     """Return whether an intention waits for this line of a room."""
     is_meant = bool(one.on) and one.on in (line.at.conversation, room_of(line.at.conversation))
     return is_meant and one.word.casefold() in line.text.casefold()
+
+
+def _may_person_end(one: ReminderSet, who: Sender, role: str) -> bool:
+    """Return whether somebody with this role may have it ended: an admin, or whoever asked for it.
+    A mask is all that guests of IRC have.
+    """
+    is_theirs = who.id == one.by and (who.verified or who.id.startswith(MASK_PREFIX))
+    return is_theirs or proven_role(role, verified=who.verified) in ADMIN_ROLES
 
 
 def _place_of(context: ToolContext) -> Address | None:

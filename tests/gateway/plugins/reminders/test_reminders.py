@@ -548,7 +548,10 @@ async def test_only_what_is_of_this_place_is_listed_and_cancelled(tmp_path: Path
             )
             refused = await here.refuses(where, "intentions", action="drop", id=one.reminder)
             assert refused == "There is none with that id here; `list` names them."
-        dropped = await here.says(ROOM, "intentions", action="drop", id=one.reminder.lower())
+        of_another = await here.refuses(ROOM, "intentions", action="drop", id=one.reminder)
+        assert "whoever asked for it" in of_another
+        alone = replace(ROOM, requesters=(REMINDER_TOOLS_ANN,))
+        dropped = await here.says(alone, "intentions", action="drop", id=one.reminder.lower())
         assert dropped == "It is dropped."
         assert await find_pending(here.store) == []
         assert "none with that id" in await here.refuses(
