@@ -462,9 +462,16 @@ class Approvals(Plugin):
         waiting = await self.list_waiting(call.command, call.role, call.global_role)
         if not waiting:
             return refuse(_("Nothing waits for approval here."))
-        denied = [await self.decide(call, one.approval, approved=False) for one in waiting]
-        answer = "\n".join(one.answer for one in denied)
-        return replace(sum(denied, done("")), answer=answer)
+        denied = done("")
+        try:
+            for one in waiting:
+                decided = await self.decide(call, one.approval, approved=False)
+                answer = f"{denied.answer}\n{decided.answer}".strip()
+                denied = replace(denied + decided, answer=answer)
+        except BaseException:  # none of them stays locked
+            denied.settle(None)
+            raise
+        return denied
 
     @command(
         "show",

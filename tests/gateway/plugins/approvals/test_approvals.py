@@ -169,6 +169,23 @@ async def test_too_many_are_refused(it: House) -> None:
     await it.asked(MAX_PENDING + 1)
 
 
+async def test_what_is_cut_off_while_all_is_denied_can_still_be_decided(it: House) -> None:
+    for number in range(2):
+        it.call(ROOT, GUS, turn=f"t{number}")
+    first, second = await it.asked(2)
+    steps, is_cut = 0, True
+    while is_cut:
+        denying = asyncio.create_task(it.approvals.handle_deny(given_by("admin"), "all"))
+        steps += 10
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        is_cut = denying.cancel()
+        await asyncio.wait([denying])
+    denying.result().settle(None)
+    for one in (first, second):
+        assert await it.say(f"!deny {one.approval}") == "Denied: I do not run `bash`."
+
+
 async def test_a_long_call_is_shown_whole_with_the_harm_in_its_middle(it: House) -> None:
     command = "echo hello; " * 60 + "rm -rf . ; " + "echo hello; " * 60
     call, asked = await it.asking(ROOT, GUS, written=json.dumps({"command": command}))
