@@ -305,8 +305,8 @@ class Memory(Plugin):
         mark = agent_state_directory(self._store.path, agent) / "forgotten.mark"
         async with self._lock:
             try:
-                async for one in iter_unmarked(self._store, mark, "forgotten"):
-                    if isinstance(one.fact, NoteForgotten) and one.fact.agent == agent:
+                async for one in iter_unmarked(self._store, mark, "forgotten", agent):
+                    if isinstance(one.fact, NoteForgotten):
                         await self._remove_from_files(
                             one.fact, one.seq, any_author=one.fact.note == trusted
                         )

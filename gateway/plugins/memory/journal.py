@@ -44,7 +44,7 @@ from gateway.plugins.memory.journal_file import (
     remove_note,
 )
 from gateway.plugins.memory.memory_file import find_newest_dream
-from gateway.store import LogEntry, NewEntry, Store, StoreReader
+from gateway.store import LogEntry, NewEntry, Store, StoreError, StoreReader
 from gateway.stream.handle import GatewayHandle
 
 logger = logging.getLogger("reverie.notes")
@@ -179,8 +179,8 @@ class JournalStore:
             await asyncio.to_thread(_remove_note_from_file, self._path(agent), note_id_of(note))
 
     async def _flush(self, agent: str) -> None:
-        """Append the notes behind the mark to the file; after a disk error they wait for the next
-        note, or the next start.
+        """Append the notes behind the mark to the file; after an error of the disk or the store
+        they wait for the next note, or the next start.
         """
         if not self._cluster.holds(agent_lease(agent)):
             return
@@ -191,12 +191,9 @@ class JournalStore:
                 is_marked = await asyncio.to_thread(read_mark, mark)
                 text = "" if is_marked else await asyncio.to_thread(_read_end, path)
                 known = find_note_ids(text)
-                async for one in iter_unmarked(self._store, mark, "noted"):
-                    note = one.fact
-                    if not isinstance(note, NoteWritten) or note.agent != agent:
-                        continue
-                    gone = await self._store.forgotten_notes([one.seq])
-                    if not gone and note_id_of(one) not in known:
+                async for one in iter_unmarked(self._store, mark, "noted", agent):
+                    note, gone = one.fact, await self._store.forgotten_notes([one.seq])
+                    if isinstance(note, NoteWritten) and not gone and note_id_of(one) not in known:
                         entry = JournalEntry(
                             at=one.at,
                             title=REMEMBERED_TITLE if note.lasting else note.title,
@@ -206,7 +203,7 @@ class JournalStore:
                         )
                         added = format_entry(entry).encode()
                         await asyncio.to_thread(append_private, path, added, most=MAX_JOURNAL_BYTES)
-            except OSError as error:
+            except (OSError, StoreError) as error:
                 logger.warning(
                     "the journal of %s cannot be written, the log has what it lacks: %s",
                     agent,
@@ -251,16 +248,19 @@ def read_mark(path: Path) -> Seq:
     return Seq(int(marked)) if marked.isdigit() else Seq(0)
 
 
-async def iter_unmarked(store: Store, mark: Path, kind: str) -> AsyncIterator[LogEntry]:
-    """Yield the entries of a kind behind the mark, oldest first, and move it behind each once the
-    next one is asked for. Raises OSError, StoreError.
+async def iter_unmarked(store: Store, mark: Path, kind: str, agent: str) -> AsyncIterator[LogEntry]:
+    """Yield an agent's entries of a kind behind its mark, oldest first, and move that behind each
+    once the next one is asked for. Those of other agents move it once a page. Raises OSError,
+    StoreError.
     """
     after = await asyncio.to_thread(read_mark, mark)
     while page := await store.entries(after=after, kinds=[kind], limit=_PAGE):
+        after = page[-1].seq
         for one in page:
-            yield one
-            after = one.seq
-            await asyncio.to_thread(replace_private, mark, str(after).encode())
+            if is_own := getattr(one.fact, "agent", "") == agent:
+                yield one
+            if is_own or one.seq == after:
+                await asyncio.to_thread(replace_private, mark, str(one.seq).encode())
 
 
 def _remove_note_from_file(path: Path, note: str) -> None:
