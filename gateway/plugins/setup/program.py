@@ -196,13 +196,15 @@ def _say_farewell(
     lines += [line for one in channels for line in one.farewell]
     if without := [one for one in channels if one.owner is None]:
         irc = {one.section["platform"] == "irc" for one in without}
-        forms = [*["/whoami"] * (False in irc), *["!whoami on IRC"] * (True in irc)]
+        whoami = (
+            "/whoami (on IRC: !whoami)" if len(irc) > 1 else "!whoami" if True in irc else "/whoami"
+        )
         lines += [
             "",
             f"You are its owner, but not on {', '.join(one.name for one in without)} yet"
             if len(without) < len(channels)
             else "It has no owner yet, so it gives everybody a code first",
-            f"  Write {' or '.join(forms)} to it in a direct chat: it shows you an id. Then run",
+            f"  Write {whoami} to it in a direct chat: it shows you an id. Then run",
             f"  reverie ctl pair seed ID owner {where}",
         ]
     print(*lines, sep="\n")
