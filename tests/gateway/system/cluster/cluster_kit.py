@@ -489,7 +489,12 @@ def _ended(number: int, *, well: bool) -> Make:
 
 
 async def _kill_all(it: ClusterStorm, kind: str) -> None:
-    """None is left for a while."""
+    """None is left for a while. First waits for one that was removed, and begins again."""
+
+    def all_are_free() -> bool:
+        return all(one.is_running and not one.is_hit for one in it.processes)
+
+    assert await so(all_are_free, PATIENCE_S), it.log[-3000:]
     with contextlib.ExitStack() as hit:
         gone = [hit.enter_context(it.chosen()) for _ in it.processes]
         for one in gone:
