@@ -66,8 +66,8 @@ FAILURE_REMEDIES: Final[Mapping[str, str]] = {
         "`effort`."
     ),
     "too_long": N_(
-        "If the message was not long, correct `context_tokens` in `llm.models`, or turn off tools "
-        "that you do not need."
+        "The request was too long for its model. If the message was not long, correct "
+        "`context_tokens` in `llm.models`, or turn off tools that you do not need."
     ),
     "conversation": N_(
         "Its model answers elsewhere, so what stands in that conversation makes the model's server "
