@@ -19,6 +19,7 @@ from gateway.core.fields import ConfigSection, Duration
 from gateway.core.proxy import ProxySetting
 
 if TYPE_CHECKING:
+    from agent.cache.prices import Price, PriceTable
     from agent.models.base import Model
     from agent.tokens.endpoint import EndpointCounter
     from gateway.core.clock import Clock
@@ -193,6 +194,18 @@ class ProviderSettings(ConfigSection):
     def is_unknown_server(self) -> bool:
         """True: the software of the server is not known, so it may not parse calls of tools."""
         return False
+
+    @property
+    def is_free(self) -> bool:
+        """True: a model that the price table has no price of costs nothing."""
+        return False
+
+    def find_price(self, prices: PriceTable, config: ModelConfig) -> Price:
+        """Return the price of a model of it. `known` is False where it is the `default`."""
+        price = prices.find(config.name or self.kind, provider=self.kind)
+        if not self.is_free or (price.known and price.is_priced):
+            return price
+        return price.model_copy(update={"input_usd": 0.0, "output_usd": 0.0, "known": True})
 
     def traits(self, model: str) -> ModelTraits:
         """Return what is known of a model, by the provider's name of it: empty where there is one

@@ -176,7 +176,7 @@ def _format_model(name: str, context: CommandContext) -> str:
     model = live.settings.llm.models[name]
     provider = live.settings.llm.providers[model.provider]
     options = provider.options(name, model)
-    price = live.prices.find(model.name or provider.kind, provider=provider.kind)
+    price = provider.find_price(live.prices, model)
     called = f" `{_escape_line(model.name)}`" if model.name else ""
     parts = [
         f"`{_escape_line(name)}`: {provider.kind}{called}",

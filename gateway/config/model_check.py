@@ -206,7 +206,7 @@ async def probe_model(
     configuration.
     """
     found, listed = FindingCollector(where, [provider.secret]), ModelListing(has_answered=False)
-    price = prices.find(config.name or "", provider=provider.kind)
+    price = provider.find_price(prices, config)
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             listed = await _fetch_model_list(provider, found, _LIST_TIMEOUT_S)
@@ -362,6 +362,8 @@ def _report_configuration(
         found.warn(
             "model.price", what, "add its prices to prices.yaml in the configuration directory"
         )
+    elif provider.is_free and not price.input_usd:
+        found.ok("model.price", f"{name} costs nothing: its server is your own, and wants no key")
     if provider.traits(config.name or "").caching != "none" and not provider.runs_here:
         found.ok("model.cache", f"prompts are cached from {price.minimum_tokens} tokens on")
 

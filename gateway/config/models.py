@@ -180,8 +180,9 @@ class BudgetsConfig(ConfigSection):
     more, however many people ask at once. Answers and reminders count for the people they are for.
     Beyond a budget, the person gets one notice, and owners get
     one a day. A model that is missing from the price table, or listed there without a price, counts
-    with the table's `default`; a model of your own that costs nothing has to be listed with 0
-    (`prices.yaml`), except for the kinds `local` and `llamacpp`.
+    with the table's `default`, but costs nothing at a server of your own: kind `local`, `llamacpp`,
+    or `openai` without a key at a private address. A proxy there that costs needs prices
+    (`prices.yaml`).
     """
 
     sender_usd: float | None = Field(default=1.0, ge=0)

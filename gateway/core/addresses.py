@@ -360,3 +360,18 @@ def is_loopback_host(host: str) -> bool:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+def is_private_host(host: str) -> bool:
+    """Return whether only this machine's network has this host: an address that is not public, or
+    a name that public DNS does not have, e.g. of a container.
+    """
+    host = host.lower().strip("[]")
+    try:
+        return not is_public(ip_address(host))
+    except ValueError:
+        return "." not in host or host.endswith(_PRIVATE_NAMES)
+
+
+_PRIVATE_NAMES: Final = (".local", ".lan", ".localhost", ".internal", ".home.arpa")
+"""RFC 6762, RFC 6761, RFC 8375, and ICANN's resolution 2024.07.29.06 on `.internal`."""

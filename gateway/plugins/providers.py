@@ -6,7 +6,7 @@ The docstrings of fields are the texts of docs/configuration.md.
 import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, get_args
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -36,6 +36,7 @@ from agent.models.settings import (
 )
 from agent.tokens.endpoint import EndpointCounter
 from channels.text import get_objects, get_str
+from gateway.core.addresses import is_private_host
 from gateway.core.clock import Clock
 from gateway.core.fields import ConfigSection, Duration
 from gateway.plugin import Plugin
@@ -204,6 +205,11 @@ class OpenAIConfig(_ChatCompletionsConfig):
     @property
     def is_unknown_server(self) -> bool:
         return self.base_url.strip().lower().startswith("http:")
+
+    @property
+    def is_free(self) -> bool:
+        """True for a server of one's own. One that wants a key may bill, or pass requests on."""
+        return not self.secret and is_private_host(urlsplit(self.base_url).hostname or "")
 
     def traits(self, model: str) -> ModelTraits:
         from agent.models.openai import find_dialect  # noqa: PLC0415 - only what is configured is loaded

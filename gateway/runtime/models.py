@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from agent.cache.plan import CachePolicy, CacheProfile
+from agent.cache.prices import PriceTable
 from agent.cache.prompt_cache import CacheWarmer, PromptCache
 from agent.cache.state import LIFETIME_S, Cadence
 from agent.models.base import Model, ModelRequest
@@ -112,6 +113,13 @@ class ModelPool:
     def caches(self) -> list[PromptCache]:
         """Prompt caches of all models."""
         return [one.cache for one in self._pool.values() if one.cache is not None]
+
+    def set_prices(self, prices: PriceTable) -> None:
+        """Apply a price table that was read again."""
+        for (_, config, provider), one in self._pool.items():
+            if one.cache is not None:
+                price = provider.find_price(prices, config)
+                one.cache.dialect = replace(one.cache.dialect, price=price)
 
     def get(self, agent: str, name: str) -> AgentModel:
         """Return an agent's model by its key in `llm.models`. It is built on first use, without
@@ -393,9 +401,7 @@ class ModelServices:
 
         def apply() -> None:
             apply_pool()
-            for cache in self.pool.caches:
-                price = self.live.prices.find(cache.dialect.model, provider=cache.dialect.provider)
-                cache.dialect = replace(cache.dialect, price=price)
+            self.pool.set_prices(self.live.prices)
             self.workspaces.reconfigure(
                 watch_debounce_ms=workspace_config.watch_debounce_ms,
                 max_age_seconds=workspace_config.max_age_seconds,
@@ -475,7 +481,7 @@ def _build_cache_factory(
         if not provider.is_metered:
             return None
         name = config.name or provider.kind
-        price = live.prices.find(name, provider=provider.kind)
+        price = provider.find_price(live.prices, config)
         if not price.known:
             logger.warning(
                 "%s is not in prices.yaml: cost and caching are taken from `default` there", name

@@ -162,6 +162,29 @@ async def test_a_window_that_is_too_large_and_a_name_without_a_price_are_warned_
 
 
 @pytest.mark.parametrize(
+    ("url", "name", "costs"),
+    [
+        ("http://127.0.0.1:11434/v1", "qwen", 0),
+        ("http://192.168.1.20:8000/v1", "gpt-oss:20b", 0),
+        ("http://[::1]:8000/v1", "deepseek-r1", 0),
+        ("http://ollama:11434/v1", "qwen", 0),
+        ("http://nas.local/v1", "qwen", 0),
+        ("http://127.0.0.1:4000/v1", "claude-opus-5-5", 4),
+        ("http://8.8.8.8/v1", "qwen", 5),
+        ("https://llm.example.com/v1", "qwen", 5),
+    ],
+)
+def test_a_server_of_ones_own_costs_nothing_unless_the_table_prices_the_name(
+    url: str, name: str, costs: float
+) -> None:
+    config = ModelConfig(provider="p", name=name)
+    own, keyed = (provider(url, "openai", api_key=key) for key in ("none", KEY))
+    assert own.find_price(load_price_table(None), config).input_usd == costs
+    kept = load_price_table(None).find(name, provider="openai")
+    assert keyed.find_price(load_price_table(None), config) == kept
+
+
+@pytest.mark.parametrize(
     ("name", "warned"),
     [("kimi-k2", True), ("openai/gpt-oss-20b", True), ("qwen3-coder", False), ("my-model", False)],
 )
