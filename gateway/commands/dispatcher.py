@@ -243,10 +243,10 @@ class CommandDispatcher:
     async def explain(self, routed: Routed, decided: Decision) -> Decision | None:
         """Answer a command without an answer. None: nothing is said.
 
-        A tap waits for one, and so does a command where the platform defers commands. Who may talk
-        to the agent but may not use the command is told what it needs, once a minute: alone, or
-        where they took the command from a menu. A line in a room that looks like a command may be
-        for another bot.
+        A tap waits for one, and so does a command where the platform defers commands. Who sends
+        too many commands is told so once a minute. Who may talk to the agent but may not use the
+        command is told what it needs, once a minute: alone, or where they took the command from a
+        menu. A line in a room that looks like a command may be for another bot.
         """
         command, access = routed.event, routed.access
         if decided.post is not None or not isinstance(command, Command):
@@ -266,8 +266,9 @@ class CommandDispatcher:
         if not tapped and not (deferred and is_heard):
             to = self._gateway.channels.private_address(command.at, command.sender)
             is_for_us = command.direct or command.origin == "native" or to != command.at
+            is_told = (refused and is_for_us) or decided.judgement.rule == _TOO_MANY
             now_s = self._gateway.clock.monotonic()
-            if not (refused and is_heard and access.allowed and row is not None and is_for_us):
+            if not (is_told and is_heard and access.allowed and row is not None):
                 return None
             if not self._explained.try_add(_sender_key(command), now_s, _MAX_REFUSALS_PER_MINUTE):
                 return None

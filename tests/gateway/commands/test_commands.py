@@ -349,11 +349,14 @@ async def test_where_nothing_is_listened_to_no_text_is_a_command(tmp_path: Path)
     assert len(await gateway.facts("command")) == 1
 
 
-async def test_too_many_commands_of_one_person_are_only_noted(tmp_path: Path) -> None:
+async def test_who_sends_too_many_commands_is_told_so_once(tmp_path: Path) -> None:
     async with running(tmp_path, Script(), access=ROLES, commands={"per_minute": 2}) as gateway:
         await emit(gateway.console, *(text("!version", number) for number in range(5)))
         await gateway.console.receive_message("!version", sender="bob", room="lobby")
-        await gateway.screen.until(3)
+        await gateway.screen.until(4)
+    told = [one.body for one in gateway.screen.parts if "too much at once" in one.body]
+    assert len(gateway.screen.parts) == 4
+    assert len(told) == 1
     rules = [rule for _, rule in await fates(gateway)]
     assert rules == ["command version"] * 2 + ["commands.per_minute"] * 3 + ["command version"]
 
