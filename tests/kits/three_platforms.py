@@ -247,7 +247,7 @@ def configured(it: Town, irc_port: int, **more: Any) -> Json:
         },
         "agents": [{"id": "reverie"}],
         "llm": {
-            "providers": {"fake": {"kind": "openai", "base_url": it.model.url, "api_key": "none"}},
+            "providers": {"fake": {"kind": "openai", "base_url": it.model.url, "api_key": "k"}},
             "models": {
                 "main": {"provider": "fake", "name": "fake-main", "context_tokens": 100_000},
                 "second": {"provider": "fake", "name": "fake-second", "context_tokens": 100_000},
