@@ -556,6 +556,10 @@ class Approvals(Plugin):
         try:
             if not waiting.asked.approval:
                 waiting.asked = await self._post_request(waiting)
+            elif ended := await self._store.entry_by_key(
+                f"approval:{waiting.asked.approval}:ended"
+            ):
+                waiting.on_appended([ended])  # by another process, since that was read
             left_s = (waiting.asked.until - self._clock.now()).total_seconds()
             with contextlib.suppress(TimeoutError):
                 await with_timeout(self._clock, max(0.0, left_s), asyncio.shield(waiting.over))

@@ -6,18 +6,25 @@ from collections.abc import AsyncGenerator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from agent.models.base import Model, ModelBusy, ModelRequest, StreamChunk
 from agent.models.scripted import ScriptedModel
 from gateway.core.clock import Clock, ManualClock, SystemClock
 from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnId, TurnRecord
-from gateway.plugins.approvals import PATIENCE_S, ApprovalEnded, ApprovalRequested
-from gateway.store import NewEntry
+from gateway.plugins.approvals import (
+    PATIENCE_S,
+    UNDECIDED,
+    ApprovalEnded,
+    ApprovalRequested,
+)
+from gateway.store import LogEntry, NewEntry, Store
 from reverie.testing.gateway import UNHURRIED, Gateway, Script, ScriptRule, settings
-from tests.kits.approvals import GUS, LOBBY, ROOT, given_by, house
+from tests.kits.approvals import GUS, LOBBY, ROOT, House, given_by, house
 from tests.kits.store import turn
 
 LAMP = "the lamp is on"
@@ -219,3 +226,43 @@ async def test_a_turn_waits_for_two_minutes_and_goes_on(tmp_path: Path) -> None:
             await asyncio.sleep(0)
         assert await it.verdicts() == [("bash", "expired", "")]
         assert not it.ran
+
+
+class DecidedMeanwhile(Store):
+    """Another process decides once the open requests are read."""
+
+    async def rows(self, sql: str, *params: str | int | None) -> list[Any]:
+        found = await super().rows(sql, *params)
+        for one in map(LogEntry.from_row, found if sql == UNDECIDED else ()):
+            assert isinstance(one.fact, ApprovalRequested)
+            name = one.fact.approval
+            fact = ApprovalEnded(
+                approval=name, agent="reverie", tool="bash", verdict="denied", by="here:root"
+            )
+            key = f"approval:{name}:ended"
+            await self.append(
+                [NewEntry(fact=fact, at=one.at, conversation=one.conversation, key=key)]
+            )
+        return found
+
+
+async def test_a_verdict_of_another_process_while_this_one_takes_over_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    async with house(tmp_path, approvals={"timeout": 3_600}) as it:
+        call, _asked = await it.asking(ROOT, GUS)
+        await it.sleeping()
+        it.clock.advance(PATIENCE_S)
+        await call
+        ended = turn(LOBBY.conversation)
+        assert isinstance(ended.fact, TurnRecord)
+        fact = replace(ended.fact, turn=TurnId("t1"))
+        await it.store.append([replace(ended, fact=fact, key="turn:t1")])
+    async with (
+        await DecidedMeanwhile.open(tmp_path / "reverie.db", it.clock) as store,
+        House(store, it.clock, tmp_path) as it,
+    ):
+        metrics = it.approvals.metrics
+        assert isinstance(metrics, CollectorRegistry)
+        while metrics.get_sample_value("reverie_tool_approvals_waiting"):
+            await asyncio.sleep(0)
