@@ -126,6 +126,9 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
         context.gateway.clock.now(),
         f" {call.arguments.get('until', '')}".partition(" on "),
     )
+    what = call.sub
+    if what == "quiet" and until_text.strip() == "off":
+        what, until_text = "wake", ""
     try:
         until = parse_until(until_text, now, ZoneInfo(context.gateway.live.settings.dmn.timezone))
     except InvalidTime as error:
@@ -134,7 +137,7 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
     everyone = call.is_operator and not call.names_agent and call.command.at == OPERATOR_PLACE
     wanted = list(loops.values()) if everyone else [loops[call.agent]]
     lines, statuses, todo = direct_agents(
-        call.sub, wanted, now, by=call.author, until=until, on=tuple(types.split())
+        what, wanted, now, by=call.author, until=until, on=tuple(types.split())
     )
     words, ok = "\n".join(f"{line}." for line in lines), len(todo) == len(lines)
     facts = [

@@ -20,6 +20,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
+from agent.signals import DmnMode
 from channels.aio import with_timeout
 from channels.base import CommandCompletion
 from channels.text import clean_name, fold_words, single_line
@@ -83,6 +84,7 @@ from gateway.plugins.reminders.schedule import (
     parse_spoken_time,
     split_reminder,
 )
+from gateway.runtime.dmn_admin import MODE_TEXTS, load_dmn_states
 from gateway.store import LogEntry, NewEntry, StoreError, StoreReader
 from gateway.store.effects import CommandEffect, Decision, EffectFact, done, refuse
 from gateway.store.projections import Params, Table
@@ -604,6 +606,11 @@ class Reminders(Plugin):
                 )
             )
         words = _("I will remind you:") + self._format_reminder(fact).removeprefix("-")
+        mode = (await load_dmn_states(self._store, [call.agent], now))[call.agent].mode
+        if mode in (DmnMode.PAUSED, DmnMode.OFF):
+            text = _("But I am {mode}: it comes once an admin has written {command}.")
+            wake = f"`{call.prefix}dmn wake`"
+            words += f"\n{text.format(mode=_(MODE_TEXTS[mode]), command=wake)}"
         return done(words, EffectFact(fact, fact.home, key))
 
     @command("intentions drop", "Have me drop one: yours, or any for an admin.", private=False)

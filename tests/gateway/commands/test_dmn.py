@@ -235,6 +235,11 @@ async def test_an_order_takes_names_of_any_length(it: Kit) -> None:
     )
 
 
+async def test_quiet_off_ends_it(it: Kit) -> None:
+    assert "quiet" in await it.at(HERE).says("dmn quiet", until="1h")
+    assert "quiet" not in await it.at(HERE).says("dmn quiet", until="off")
+
+
 # `/stop`: the running turn ends, nothing more of it is posted, and it is not resumed by itself
 
 BASH = {"bash": {"sandbox": "off"}}

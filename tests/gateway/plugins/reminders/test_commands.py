@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from agent.dmn import dump_state
+from agent.signals import DmnMode, DmnState
 from gateway.access.policy import ConversationBinding
 from gateway.commands.context import CommandContext
 from gateway.commands.dispatcher import rank_suggestions
 from gateway.commands.parser import ParsedArguments, parse_arguments
 from gateway.core.events import Address
-from gateway.core.facts import inner_conversation
+from gateway.core.facts import DmnStateSaved, inner_conversation
 from gateway.core.identity import Role
 from gateway.plugins.reminders import ReminderEnded, Reminders, find_pending
+from gateway.store import NewEntry
 from gateway.stream.routing import BindingPattern, Bindings
 from tests.gateway.commands.commands_kit import Counter, typing
 from tests.gateway.plugins.reminders.test_reminders import Town, town
@@ -99,6 +102,16 @@ async def test_one_that_is_set_is_listed_and_told(reminders: Town) -> None:
     await reminders.clock.asleep()
     await reminders.clock.passes(seconds=5)
     assert await reminders.until(1) == ["drink tea"]
+
+
+@pytest.mark.parametrize("mode", [DmnMode.PAUSED, DmnMode.OFF, DmnMode.RESTING])
+async def test_who_sets_one_is_told_that_none_comes_before_the_agent_is_woken(
+    reminders: Town, mode: DmnMode
+) -> None:
+    saved = DmnStateSaved(state=dump_state(DmnState(mode=mode)), agent="")
+    await reminders.store.append([NewEntry(fact=saved, at=reminders.clock.now())])
+    answer = await at(reminders)("intentions add", what="10m tea")
+    assert ("dmn wake" in answer.answer) is (mode is not DmnMode.RESTING)
 
 
 @pytest.mark.parametrize(
