@@ -108,9 +108,11 @@ async def test_one_that_is_set_is_listed_and_told(reminders: Town) -> None:
 async def test_who_sets_one_is_told_that_none_comes_before_the_agent_is_woken(
     reminders: Town, mode: DmnMode
 ) -> None:
-    saved = DmnStateSaved(state=dump_state(DmnState(mode=mode)), agent="")
+    asked = at(reminders)
+    agent = asked.context.agent_at(HERE)
+    saved = DmnStateSaved(state=dump_state(DmnState(mode=mode)), agent=agent)
     await reminders.store.append([NewEntry(fact=saved, at=reminders.clock.now())])
-    answer = await at(reminders)("intentions add", what="10m tea")
+    answer = await asked("intentions add", what="10m tea")
     assert ("dmn wake" in answer.answer) is (mode is not DmnMode.RESTING)
 
 
