@@ -241,10 +241,22 @@ def _check_keep(value: float) -> float:
 KeepTime = Annotated[Duration, AfterValidator(_check_keep)]
 
 
+_URL_CHAR = r"(?:[^\s@/?#%\[\]]|%[0-9A-Fa-f]{2})"
+_DATABASE_URL = re.compile(
+    rf"postgres(?:ql)?://(?:{_URL_CHAR}*@)?(?:{_URL_CHAR}|[\[\]])*(?:/{_URL_CHAR}*)?(?:\?(?:{_URL_CHAR}|/)*)?"
+)
+
+
 def _check_database_url(url: SecretStr) -> SecretStr:
-    """Raises ValueError for a URL that names no PostgreSQL database."""
-    if not url.get_secret_value().startswith(("postgresql://", "postgres://")):
-        raise ValueError("a URL like postgresql://user@host:5432/name is needed")
+    """Raises ValueError for a URL that names no PostgreSQL database, and for one in which a part of
+    the password would be read as the host or the name.
+    """
+    if not _DATABASE_URL.fullmatch(url.get_secret_value()):
+        raise ValueError(
+            "a URL like postgresql://user:password@host:5432/name is needed; in the password write "
+            "%40 for @, %2F for /, %23 for #, %3F for ?, %25 for %, %5B for [, %5D for ], %20 for "
+            "a space"
+        )
     return url
 
 

@@ -37,6 +37,7 @@ from gateway.store.types import (
     ServerRefused,
     ServerUnavailable,
     StatementRefused,
+    StoreUnreadable,
     read_entries,
 )
 
@@ -112,9 +113,15 @@ END $$
 
 def read_url(url: str) -> tuple[dict[str, Any], str]:
     """Return the parameters of a connection, and the schema: the first of `options=-c
-    search_path=...`.
+    search_path=...`. Raises StoreUnreadable, without the words of libpq, which repeat a password.
     """
-    found = conninfo.conninfo_to_dict(url)
+    try:
+        found = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        raise StoreUnreadable(
+            "the URL of the database cannot be read: see whether its parameters are spelled as in "
+            "PostgreSQL's manual, and write %40 for @ in its password, %25 for %, %20 for a space"
+        ) from None
     named = re.search(r"search_path=(\w+)", str(found.get("options", "")))
     return {**_PARAMETERS, **found}, named[1] if named is not None else "reverie"
 

@@ -124,6 +124,17 @@ MISTAKES = (
         "add who runs this bot",
         {"channels": {"irc.x": {"host": "irc.example.org", "tls": True}}},
     ),
+    *(
+        Mistake(
+            f"a password with {character} in the URL of the database",
+            CHECK,
+            2,
+            "store.url",
+            "write %40 for @",
+            {"store": {"url": f"postgresql://reverie:${{TOKEN}}{character}@database/reverie"}},
+        )
+        for character in "@/#?[% "
+    ),
     Mistake(
         "a password over plain text",
         CHECK,

@@ -263,6 +263,7 @@ async def test_what_cannot_be_opened_is_said_without_the_password(tmp_path: Path
         "postgresql://ann:secret@127.0.0.1:1/x": StoreUnavailable,
         f"postgresql://ann:secret@127.0.0.1:{port}/x": StoreUnreadable,
         f"postgresql://reverie:secret@127.0.0.1:{port}/x": StoreUnreadable,
+        "postgresql://ann:secret%zz@127.0.0.1/x": StoreUnreadable,
     }
     for url, expected in cases.items():
         with pytest.raises(expected) as caught:
