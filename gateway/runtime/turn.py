@@ -53,7 +53,6 @@ from gateway.core.events import (
     Post,
     PostKey,
     SenderId,
-    TaskFinished,
 )
 from gateway.core.facts import AMBIENT, REPEATED_TURN, Seq, TurnRecord
 from gateway.core.format import format_moment
@@ -387,9 +386,9 @@ class TurnRunner:
         """
         store, is_awaited = turn.context.gateway.store, turn.is_awaited
         facts = [one.fact for one in turn.input.unread.messages]
-        is_promised = any(isinstance(one, TaskFinished) and one.promised for one in facts)
         is_silent = turn.is_only_due or (
-            is_promised and not any(isinstance(one, Message) and is_addressed(one) for one in facts)
+            turn.is_promised
+            and not any(isinstance(one, Message) and is_addressed(one) for one in facts)
         )
         waiting = turn.first_awaited() if is_awaited and not is_silent else []
         is_first = not turn.context.agent.is_put_off(turn.conversation)
@@ -423,7 +422,7 @@ class TurnRunner:
             no_model=outcome.cause,
             reason=outcome.reason,
             retry_after_s=wait_s,
-            awaited=is_awaited or is_promised,
+            awaited=is_awaited or turn.is_promised,
         )
 
     async def give_up(
@@ -801,7 +800,7 @@ def _find_directives(turn: Turn) -> str:
         is_spoken_to = turn.continuing or places.direct.get(turn.conversation, False)
         if not is_spoken_to and places.bindings.find(turn.place).speaks_up != "never":
             texts.append(load_prompt("speak_up"))
-    if turn.autonomous and state.quiet_until is not None and not turn.due:
+    if turn.autonomous and state.quiet_until is not None and not (turn.due or turn.is_promised):
         texts.append(load_prompt("quiet"))
     step = turn.view.next_step if turn.continuing else ""
     if step:

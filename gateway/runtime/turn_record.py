@@ -42,6 +42,7 @@ from gateway.core.events import (
     PostKey,
     Sender,
     SenderId,
+    TaskFinished,
     TurnStep,
 )
 from gateway.core.facts import (
@@ -250,6 +251,12 @@ class Turn:
         """Reminders and intentions that are new to it."""
         facts = [one.fact for one in self.input.unread.messages]
         return [one for one in facts if isinstance(one, Alarm) and not one.attended]
+
+    @property
+    def is_promised(self) -> bool:
+        """The result of a call is new to it, and people were told that they get it."""
+        facts = [one.fact for one in self.input.unread.messages]
+        return any(isinstance(one, TaskFinished) and one.promised for one in facts)
 
     @property
     def is_only_due(self) -> bool:

@@ -111,6 +111,7 @@ class Away(ScriptedModel):
     async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
         if self.away:
             self.away -= 1
+            self.requests.append(request)
             raise ModelBusy("it is down")
         async for chunk in super().stream(request):
             yield chunk
@@ -123,12 +124,14 @@ async def test_a_result_is_told_once_a_model_answers_again_though_nobody_speaks(
     model = Away(script(), clock=SystemClock())
     async with build(tmp_path, model, clock) as it:
         name = await ask_and_speak(it)
+        await it.ask("!quiet 3h", room="lobby", sender="root")
         shown, model.away = len(it.sent("lobby")), 4
         await it.ask(f"!approve {name}", room="lobby", sender="root")
         began = clock.now()
         await it.until(lambda: "The lamp burns." in it.sent("lobby"), step_s=1.0)
         assert clock.now() - began < timedelta(minutes=10)
         assert len(it.sent("lobby")) == shown + 2, "the answer to the command, and the result"
+    assert "do your work without a word" not in str(model.requests)
 
 
 @pytest.mark.parametrize(
