@@ -18,6 +18,7 @@ from gateway.core.events import (
     Command,
     ConnectionChanged,
     ConversationId,
+    DeliveryReport,
     Message,
     MessageId,
     Notification,
@@ -864,6 +865,11 @@ def _kinds_of(fact: type[Any]) -> tuple[str, ...]:
 def has_trouble(turn: Fact) -> bool:
     """Return whether it is a turn that failed, if only in part, or did the same again and again."""
     return isinstance(turn, TurnRecord) and bool(turn.failure or turn.reason == REPEATED_TURN)
+
+
+def has_failed(report: Fact) -> bool:
+    """Return whether it is the report of a post that could not be delivered."""
+    return isinstance(report, DeliveryReport) and report.state == "failed"
 
 
 def dump_fact(fact: Fact) -> str:

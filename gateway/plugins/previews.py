@@ -46,7 +46,7 @@ from gateway.core.events import (
     Post,
     PostKey,
 )
-from gateway.core.facts import PreviewEnded, PreviewShown, TurnId
+from gateway.core.facts import PreviewEnded, PreviewShown, TurnId, has_failed
 from gateway.core.i18n import N_, _
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.plugin import Plugin, PluginContext, hook
@@ -121,7 +121,7 @@ class Previews(Plugin):
 
     name = "previews"
     summary = "shows that the agent writes, and its answer as it grows"
-    watches = (ConnectionChanged, DeliveryReport, PreviewEnded)
+    watches = (ConnectionChanged, PreviewEnded)
     abilities = (CanType, CanPreview)
 
     def __init__(self, context: PluginContext) -> None:
@@ -137,6 +137,7 @@ class Previews(Plugin):
         """Previews of turns that were cut off: the next turn there goes on in it."""
         self._known = set[tuple[Address, MessageId]]()
         """Previews in the log that this process cares for."""
+        self._store.subscribe(self.on_facts, DeliveryReport, where=has_failed)
 
     async def start(self) -> None:
         if self._store.lost_end is not None:  # each of them may have become an answer since
@@ -155,7 +156,7 @@ class Previews(Plugin):
                     self._known.discard((at, message))
                 case ConnectionChanged(up=True, channel=name) if self.channels.holds(name):
                     self._track_task(self._recover(name))
-                case DeliveryReport(state="failed", at=at) if self.channels.holds(at.channel):
+                case DeliveryReport(at=at) if self.channels.holds(at.channel):
                     self._track_task(self._clear_refused(at))
 
     @hook

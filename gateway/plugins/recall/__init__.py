@@ -135,6 +135,11 @@ class Recall(Plugin):
         self._notes = set[int]()
         self._notes_upto = 0
         self._has_failed = False
+        gateway.live.follow(self._use)
+
+    def _use(self, _: object) -> None:
+        own: RecallSettings = self.settings
+        self._tokens, self._prefetch = own.ambient_tokens, own.prefetch.command
 
     @hook
     async def parts(self, turn: TurnView) -> Iterable[Part]:
@@ -147,14 +152,13 @@ class Recall(Plugin):
         out.
         """
         lines = [one.line.text for one in turn.lines if not one.line.event][-10:]
-        own: RecallSettings = self.settings
-        if turn.is_plain or not lines or own.ambient_tokens <= RECALL_HEADER_TOKENS:
+        if turn.is_plain or not lines or self._tokens <= RECALL_HEADER_TOKENS:
             return []
-        name, prefetch = turn.context.agent.lower(), own.prefetch.command
-        if not prefetch and all(is_small_talk(one, name) for one in lines):
+        name = turn.context.agent.lower()
+        if not self._prefetch and all(is_small_talk(one, name) for one in lines):
             return []
         told_names = {name for one in turn.past for name in one.record.recalled}
-        builder = RecallBuilder(own.ambient_tokens, self.context.gateway.redactor, lines)
+        builder = RecallBuilder(self._tokens, self.context.gateway.redactor, lines)
         looking = self._search(turn, lines, told_names, builder)
         try:
             await with_timeout(self._clock, DEADLINE_S, looking)
@@ -162,8 +166,8 @@ class Recall(Plugin):
             level = logging.DEBUG if self._has_failed else logging.INFO
             logger.log(level, "not all is recalled: %r", error)
             self._has_failed = True
-        asked = prefetch and any(one.line.is_addressed for one in turn.lines)
-        for text in await run_prefetch(prefetch, turn.context, lines) if asked else ():
+        asked = self._prefetch and any(one.line.is_addressed for one in turn.lines)
+        for text in await run_prefetch(self._prefetch, turn.context, lines) if asked else ():
             name, line = recall_name("p", text), partial(quote_text, text, ())
             if name not in told_names and not builder.add(name, text, line, sizes=_PREFETCH_SIZES):
                 break
