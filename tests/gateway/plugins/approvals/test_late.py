@@ -16,16 +16,17 @@ from agent.models.scripted import ScriptedModel
 from gateway.core.clock import Clock, ManualClock, SystemClock
 from gateway.core.events import TaskFinished
 from gateway.core.facts import TurnId, TurnRecord
+from gateway.core.labels import OUTSIDE_LABEL
 from gateway.plugins.approvals import (
     PATIENCE_S,
     UNDECIDED,
     ApprovalEnded,
     ApprovalRequested,
 )
-from gateway.store import LogEntry, NewEntry, Store
+from gateway.store import NewEntry, Store
 from reverie.testing.gateway import UNHURRIED, Gateway, Script, ScriptRule, settings
 from tests.kits.approvals import GUS, LOBBY, ROOT, House, given_by, house
-from tests.kits.store import turn
+from tests.kits.store import NOW, turn
 
 LAMP = "the lamp is on"
 
@@ -236,15 +237,13 @@ class DecidedMeanwhile(Store):
 
     async def rows(self, sql: str, *params: str | int | None) -> list[Any]:
         found = await super().rows(sql, *params)
-        for one in map(LogEntry.from_row, found if sql == UNDECIDED else ()):
-            assert isinstance(one.fact, ApprovalRequested)
-            name = one.fact.approval
+        if sql == UNDECIDED and found:
             fact = ApprovalEnded(
-                approval=name, agent="reverie", tool="bash", verdict="denied", by="here:root"
+                approval="k7qd", agent="reverie", tool="bash", verdict="denied", by="here:root"
             )
-            key = f"approval:{name}:ended"
+            key = "approval:k7qd:ended"
             await self.append(
-                [NewEntry(fact=fact, at=one.at, conversation=one.conversation, key=key)]
+                [NewEntry(fact=fact, at=NOW, conversation=LOBBY.conversation, key=key)]
             )
         return found
 
@@ -252,20 +251,23 @@ class DecidedMeanwhile(Store):
 async def test_a_verdict_of_another_process_while_this_one_takes_over_is_not_waited_for(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path, approvals={"timeout": 3_600}) as it:
-        call, _asked = await it.asking(ROOT, GUS)
-        await it.sleeping()
-        it.clock.advance(PATIENCE_S)
-        await call
-        ended = turn(LOBBY.conversation)
-        assert isinstance(ended.fact, TurnRecord)
-        fact = replace(ended.fact, turn=TurnId("t1"))
-        await it.store.append([replace(ended, fact=fact, key="turn:t1")])
-    async with (
-        await DecidedMeanwhile.open(tmp_path / "reverie.db", it.clock) as store,
-        House(store, it.clock, tmp_path) as it,
-    ):
-        metrics = it.approvals.metrics
-        assert isinstance(metrics, CollectorRegistry)
-        while metrics.get_sample_value("reverie_tool_approvals_waiting"):
-            await asyncio.sleep(0)
+    clock, ended = ManualClock(), turn(LOBBY.conversation)
+    asked = ApprovalRequested(
+        approval="k7qd",
+        agent="reverie",
+        tool="bash",
+        arguments="{}",
+        turn=TurnId("t"),
+        room=LOBBY.conversation,
+        until=clock.now() + timedelta(hours=1),
+        label=OUTSIDE_LABEL,
+        rule="",
+    )
+    async with await DecidedMeanwhile.open(tmp_path / "reverie.db", clock) as store:
+        await store.append([replace(ended, fact=asked, key="approval:k7qd")])
+        await store.append([replace(ended, key="turn:t")])
+        async with House(store, clock, tmp_path) as it:
+            metrics = it.approvals.metrics
+            assert isinstance(metrics, CollectorRegistry)
+            while metrics.get_sample_value("reverie_tool_approvals_waiting"):
+                await asyncio.sleep(0)
