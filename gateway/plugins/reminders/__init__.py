@@ -573,7 +573,11 @@ class Reminders(Plugin):
         now, sender = self._clock.now(), call.command.sender
         found = split_reminder(what, now, self.timezone)
         if found is None or call.command.at == OPERATOR_PLACE:
-            examples = ("10m tea", "tomorrow 9:00 call Ann", "every 2 days at 18:00 water")
+            examples = (
+                _("10m tea"),
+                _("tomorrow 9:00 call Ann"),
+                _("every 2 days at 18:00 water"),
+            )
             return refuse(
                 _("I find no time to come in that. Write e.g. {examples}, or just ask me.").format(
                     examples=join_or([f"`{call.prefix}remind {one}`" for one in examples])

@@ -43,10 +43,45 @@ _EACH: Final = re.compile(
 """A weekday, or a time of day, that comes again."""
 _WEEKDAYS: Final = re.compile(rf"(?:every )?({_WEEKDAY}(?:(?:, and|,| and) ?{_WEEKDAY})+)")
 """Several weekdays, e.g. `monday, tuesday and friday`."""
-_AND: Final = re.compile(r"(?:and|or|,)\b.*|.*\b(?:and|or)", re.IGNORECASE)
+_AND: Final = re.compile(
+    r"(?:and|or|und|oder|y|o|,)\b.*|.*\b(?:and|or|und|oder|after|pasado)", re.IGNORECASE
+)
 """What is no text of its own: the rest of a time that is understood in part alone."""
-_OPENING: Final = re.compile(r"^\s*(?:(?:me|us|to|that|about|of)\s+)+|^[\s:,-]+", re.IGNORECASE)
+_OPENING: Final = re.compile(
+    r"^\s*(?:(?:me|us|to|that|about|of|mich|uns|nos|que|dass)\s+)+|^[\s:,-]+", re.IGNORECASE
+)
 """What stands in front of what somebody is to be reminded of."""
+_IN_ENGLISH: Final = tuple(
+    (re.compile(rf"\b(?:{words})\b"), english)
+    for words, english in (
+        ("heute abend|esta noche", "tonight"),
+        ("por la mañana", "in the morning"),
+        ("por la tarde", "in the afternoon"),
+        ("heute|hoy", "today"),
+        ("morgen|mañana", "tomorrow"),
+        ("jede[nrs]?|alle|cada|todos los|todas las", "every"),
+        ("um|a las?", "at"),
+        (r"(?:at )?(\d{1,2}(?:[:.]\d\d)?) uhr", r"at \1"),
+        ("mittags?|mediodía", "noon"),
+        (r"en (?=\d|una? |media )", "in "),
+        ("eine[rn]? halben?|media", "half an"),
+        ("eine[rnm]?|una?", "one"),
+        ("nächste[nr]?|(?:el )?próximo", "next"),
+        ("und|y", "and"),
+        ("minuten?|minutos?", "minutes"),
+        ("stunden?|horas?", "hours"),
+        ("tag|tagen?|días?", "days"),
+        ("wochen?|semanas?", "weeks"),
+        ("(?:am |el )?(?:montags?|lunes)", "monday"),
+        ("(?:am |el )?(?:dienstags?|martes)", "tuesday"),
+        ("(?:am |el )?(?:mittwochs?|miércoles)", "wednesday"),
+        ("(?:am |el )?(?:donnerstags?|jueves)", "thursday"),
+        ("(?:am |el )?(?:freitags?|viernes)", "friday"),
+        ("(?:am |el )?(?:samstags?|sonnabends?|sábados?)", "saturday"),
+        ("(?:am |el )?(?:sonntags?|domingos?)", "sunday"),
+    )
+)
+"""Words of times in the languages of the catalogs, in the order in which they are replaced."""
 MAX_MISSED: Final = 1_000
 """Largest count of missed times; more count as this many."""
 _MAX_CRON_CHARS: Final = 100
@@ -326,14 +361,22 @@ def split_reminder(text: str, now: datetime, timezone: str) -> tuple[SpokenTime,
             (words[:size], words[size:]),
             (words[-size:], words[:-size]),
         ):
-            when = " ".join(time_words).rstrip(":,")
-            is_repeated = time_words[0].lower() == "every"
+            when = _to_english(" ".join(time_words).rstrip(":,"))
+            is_repeated = when.lower().startswith("every ")
             spoken = SpokenTime(every=when) if is_repeated else SpokenTime(at=when)
             with contextlib.suppress(InvalidTime):
                 parse_spoken_time(spoken, now, timezone)
                 rest = _OPENING.sub("", " ".join(others))
                 return None if _AND.fullmatch(rest) else (spoken, rest)
     return None
+
+
+def _to_english(when: str) -> str:
+    """Return a German or Spanish time in English, in lower case; another text as it is."""
+    english = when.lower()
+    for words, replacement in _IN_ENGLISH:
+        english = words.sub(replacement, english)
+    return when if english == when.lower() else english
 
 
 def _parse_weekdays(

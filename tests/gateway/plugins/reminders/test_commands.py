@@ -117,7 +117,15 @@ async def test_who_sets_one_is_told_that_none_comes_before_the_agent_is_woken(
 
 
 @pytest.mark.parametrize(
-    "what", ["tea", "5m", "heute abend Tee", "every minute tea", "5m " + "x" * 600]
+    "what",
+    [
+        "tea",
+        "5m",
+        "Zahnarzt übermorgen",
+        "dentista pasado mañana",
+        "every minute tea",
+        "5m " + "x" * 600,
+    ],
 )
 async def test_what_cannot_be_set_is_refused(reminders: Town, what: str) -> None:
     answer = await at(reminders, role="guest")("intentions add", what=what)

@@ -594,6 +594,16 @@ WORDS = st.text(max_size=20) | st.lists(
         ("every other monday at 9 standup", "2026-11-23 08:00:00", "standup"),
         ("of the plants every 2 days at 18:00", "2026-11-22 17:00:00", "the plants"),
         ("every monday and tuesday standup", "2026-11-23 08:00:00", "standup"),
+        ("Morgen 9 Uhr Zahnarzt", "2026-11-22 08:00:00", "Zahnarzt"),
+        ("mich in 10 Minuten an den Tee", "2026-11-21 19:55:31", "an den Tee"),
+        ("Oma anrufen um 21.30 Uhr", "2026-11-21 20:30:00", "Oma anrufen"),
+        ("jeden Montag und Freitag um 9 Müll", "2026-11-23 08:00:00", "Müll"),
+        ("alle 2 Tage um 18:00 gießen", "2026-11-22 17:00:00", "gießen"),
+        ("mañana a las 9 dentista", "2026-11-22 08:00:00", "dentista"),
+        ("en media hora té", "2026-11-21 20:15:31", "té"),
+        ("llamar a Ana el próximo lunes", "2026-11-23 08:00:00", "llamar a Ana"),
+        ("todos los lunes a las 9 basura", "2026-11-23 08:00:00", "basura"),
+        ("guten Morgen sagen in 1h", "2026-11-21 20:45:31", "guten Morgen sagen"),
     ],
 )
 def test_a_reminder_in_one_line(written: str, first: str, what: str) -> None:
@@ -610,6 +620,9 @@ def test_a_reminder_in_one_line(written: str, first: str, what: str) -> None:
         "every other monday and friday plants",
         "plants every other monday and friday",
         "every day at 9 and 17 water",
+        "jeden Tag um 9 und 17 gießen",
+        "dentista pasado mañana",
+        "Zahnarzt übermorgen",
     ],
 )
 def test_a_time_is_understood_whole_or_not_at_all(written: str) -> None:
