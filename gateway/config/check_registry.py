@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from gateway.config.loader import LoadedConfig
 from gateway.config.models import Settings
-from gateway.core.findings import Finding, run_in_thread
+from gateway.core.findings import Finding, run_in_daemon_thread
 from gateway.core.frozen import frozen
 from gateway.core.metrics import GatewayState
 
@@ -70,7 +70,7 @@ class Check:
         if inspect.iscoroutinefunction(self.function):
             found: Sequence[Finding] = await self.function(*arguments)
             return found
-        return await run_in_thread(lambda: list(self.function(*arguments)))
+        return await run_in_daemon_thread(lambda: list(self.function(*arguments)))
 
 
 def channels_of(platform: str) -> Callable[[Settings], Iterable[str]]:

@@ -21,7 +21,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from gateway.core.control_messages import CommandRequest, ControlResponse
-from gateway.core.findings import run_in_thread
+from gateway.core.findings import run_in_daemon_thread
 from gateway.core.metrics import GatewaySnapshot, GatewayState, snapshot_adapter
 from gateway.core.process_files import (
     ANSWER_S,
@@ -168,7 +168,7 @@ async def ask_state(path: Path, within_s: float) -> GatewaySnapshot:
 
 
 async def _exchange(path: Path, line: bytes, within_s: float) -> ControlResponse:
-    answer = await run_in_thread(partial(exchange, path, line, within_s))
+    answer = await run_in_daemon_thread(partial(exchange, path, line, within_s))
     try:
         return ControlResponse.model_validate_json(answer)
     except ValidationError as error:

@@ -112,7 +112,7 @@ def clean_person_name(name: str) -> str:
     return FindingCollector().clean(name)[:60]
 
 
-async def run_in_thread(function: Callable[[], T]) -> T:
+async def run_in_daemon_thread(function: Callable[[], T]) -> T:
     """Run a blocking function in a daemon thread: neither the caller nor the end of the process has
     to wait for it.
     """

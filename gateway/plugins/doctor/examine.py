@@ -26,7 +26,7 @@ from gateway.config.loader import ConfigError, read_config
 from gateway.config.secrets import collect_secrets
 from gateway.config.settings_check import judge_problems
 from gateway.core.control_socket import find_gateway_state
-from gateway.core.findings import Finding, Severity, bad, run_in_thread, unknown
+from gateway.core.findings import Finding, Severity, bad, run_in_daemon_thread, unknown
 from gateway.core.frozen import frozen
 from gateway.core.redaction import Redactor
 from gateway.core.text_safety import escape_unprintable
@@ -189,7 +189,7 @@ async def examine(where: CheckEnvironment, names: Container[str] | None = None) 
     redactor, subject, has_config = Redactor(), "configuration", True
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_S):
-            found = await run_in_thread(lambda: read_config(where.directory, where.env))
+            found = await run_in_daemon_thread(lambda: read_config(where.directory, where.env))
         subject, path = "store", found.settings.store.path
         async with asyncio.timeout(CHECK_TIMEOUT_S):
             state = await find_gateway_state(path)
@@ -212,7 +212,7 @@ async def examine(where: CheckEnvironment, names: Container[str] | None = None) 
             checks.append(
                 (
                     "modes of files",
-                    lambda: run_in_thread(lambda: list(check_directory(where))),
+                    lambda: run_in_daemon_thread(lambda: list(check_directory(where))),
                     True,
                 )
             )

@@ -7,7 +7,7 @@ from typing import Final
 
 from gateway.config.check_registry import CheckContext, check
 from gateway.core.addresses import is_loopback_host
-from gateway.core.findings import Finding, ok, run_in_thread, warning
+from gateway.core.findings import Finding, ok, run_in_daemon_thread, warning
 from gateway.core.redaction import looks_random
 
 PORT_TAKEN: Final = "another program listens there already"
@@ -24,7 +24,7 @@ async def check_port(context: CheckContext) -> Sequence[Finding]:
     if not ops.port:
         return [*found, ok("ops.port", "any free port is taken (ops.port: 0)")]
     place = f"{ops.host}:{ops.port}"
-    problem = await run_in_thread(lambda: _try_bind(ops.host, ops.port))
+    problem = await run_in_daemon_thread(lambda: _try_bind(ops.host, ops.port))
     if is_running and problem == PORT_TAKEN:
         found.append(ok("ops.port", f"{place} is in use while the gateway runs"))
     elif is_running and not problem and context.settings.store.url is None:

@@ -31,7 +31,7 @@ from gateway.config.reload import LiveSettings
 from gateway.core.clock import SystemClock
 from gateway.core.control_socket import find_gateway_state
 from gateway.core.events import Address, ChannelName, DeliveryReport, EventId, PostKey, RoomId
-from gateway.core.findings import Finding, Severity, run_in_thread
+from gateway.core.findings import Finding, Severity, run_in_daemon_thread
 from gateway.core.metrics import ChannelStats, GatewaySnapshot
 from gateway.core.redaction import Redactor
 from gateway.plugins.doctor.examine import (
@@ -398,7 +398,9 @@ async def test_a_probe_that_is_cut_off_leaves_no_open_session(here: World) -> No
 
 async def test_a_file_system_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
     os.mkfifo(hangs := tmp_path / "hangs")
-    look = partial(run_in_thread, lambda: [Finding(code="x", level="ok", what=hangs.read_text())])
+    look = partial(
+        run_in_daemon_thread, lambda: [Finding(code="x", level="ok", what=hangs.read_text())]
+    )
     found = await run_checks([("disk", look, True)], check_s=0.0)
     assert codes(found) == [("doctor.late", "unknown")]
     with hangs.open("w"):  # the thread that waits is let go
