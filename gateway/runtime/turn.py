@@ -323,7 +323,7 @@ class TurnRunner:
             turn.input.leave(heard=False)
         elif interrupted and turn.input.digest is not None:
             turn.input.leave(heard=True)
-        elif turn.handle.drop_reason == DELETED_REASON and not outcome.steps:
+        elif turn.handle.drop_reason == DELETED_REASON:
             await turn.input.forget_deleted()
         never_asked = outcome.is_over_budget or (
             interrupted and turn.input.rendered.text in ("", NOTHING_NEW)

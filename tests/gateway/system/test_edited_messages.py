@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from agent.models.base import TextPart
+import pytest
+
+from agent.models.base import ModelRequest, StreamChunk, TextPart
+from agent.models.scripted import Script, ScriptRule
 from gateway.core.clock import ManualClock
 from gateway.runtime.turn_handle import DELETED_REASON
 from gateway.store import rebuild
@@ -107,16 +110,30 @@ async def test_an_edit_while_the_answer_is_written_begins_it_anew(tmp_path: Path
     assert await rebuild(gateway.path) == []
 
 
-async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(tmp_path: Path) -> None:
-    model = Held()
+class HeldLater(Held):
+    """One that says nothing to its second and later requests before `go` is set."""
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        (self.go.clear if self.requests else self.go.set)()
+        async for chunk in super().stream(request):
+            yield chunk
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+async def test_what_is_deleted_while_its_answer_is_written_is_not_answered(
+    tmp_path: Path, steps: int
+) -> None:
+    noted = ("journal", '{"title": "sky", "text": "It is blue."}')
+    script = Script(rules=(ScriptRule(match="is it\\?", calls=(noted,)),))
+    model = HeldLater(script) if steps else Held()
     async with running(tmp_path, model) as gateway:
         await gateway.say("nice weather", sender="bob", room="lobby")
         question = await gateway.say("reverie, is it?", sender="ann", room="lobby")
-        await gateway.asked(1)
+        await gateway.asked(1 + steps)
         await gateway.console.receive_delete(question)
         await gateway.took(1)
         await gateway.say("reverie, hello", sender="ann", room="lobby")
-        await gateway.asked(2)
+        await gateway.asked(2 + steps)
         model.go.set()
         await gateway.screen.until(1)
         await gateway.took(2)
