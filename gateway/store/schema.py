@@ -8,6 +8,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import sqlite3
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from gateway.config.models import StoreConfig
     from gateway.store.log import Role
     from gateway.store.postgres_log import PostgresLog
+
+logger = logging.getLogger("reverie.store")
 
 APPLICATION_ID = 0x52565245
 """`RVRE`, in the header of each of our files
@@ -126,6 +129,7 @@ def migrate_server(
         try:
             with connection.alone() if is_shared else contextlib.nullcontext():
                 version = connection.schema_version()
+                _tell_of_wait(store, version)
                 connection.migrate([step for step in steps if step[0] > version])
         except ServerInUse as error:
             if (
@@ -299,6 +303,7 @@ def migrate_schema(path: Path) -> None:
             version = check_schema(connection, path, fresh=True)
             for pragma in WRITER_PRAGMAS:
                 connection.execute(pragma).fetchall()
+            _tell_of_wait(path, version)
             for number, sql in steps[version:]:
                 connection.executescript(
                     f"BEGIN IMMEDIATE; {sql}; PRAGMA application_id = {APPLICATION_ID}; "
@@ -308,6 +313,13 @@ def migrate_schema(path: Path) -> None:
             connection.close()
     except sqlite3.Error as error:
         raise unreadable_error(path, error) from error
+
+
+def _tell_of_wait(store: StoreLocation, version: int) -> None:
+    if 0 < version < newest_schema(store):
+        logger.info(
+            "%s is brought from schema %s to the newest: this can take minutes", store, version
+        )
 
 
 def check_schema(connection: sqlite3.Connection, path: Path, *, fresh: bool = False) -> int:

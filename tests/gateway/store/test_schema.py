@@ -317,11 +317,13 @@ def version_of(path: Path) -> int:
         return found
 
 
-async def test_a_migration_is_whole_or_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_migration_is_whole_or_not_there_and_its_wait_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "reverie.store")
     path, made = tmp_path / "s.db", "ALTER TABLE view ADD COLUMN colour TEXT"
     await _touch(path)
+    assert not caplog.messages, "a new store makes nobody wait"
     before = log_of(path)
     done = subprocess.run(
         [sys.executable, "-c", KILLED, path, str(NEWEST + 1), made], check=False, timeout=60
@@ -334,6 +336,7 @@ async def test_a_migration_is_whole_or_not_there(
         with pytest.raises(StoreOpenError, match=rf"older schema {NEWEST}: start the gateway once"):
             await Store.open_readonly(path)
         async with await opened(path) as store:
+            assert f"from schema {NEWEST}" in caplog.text
             assert (await store.append(heard(2)))[0].is_new
             assert not (await store.append(heard(1)))[0].is_new, "what was known then is known now"
         assert await rebuild(path) == [], "every table matches the log"
