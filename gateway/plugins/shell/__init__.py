@@ -256,6 +256,11 @@ class BackgroundJob:
     task: asyncio.Task[None] = field(init=False)
     """Runs it, and reports its end."""
 
+    def end(self, state: str = "killed") -> None:
+        """Record how it ended, unless that is known."""
+        if self.state == RUNNING:
+            self.state = state
+
     def render(self) -> str:
         return (
             f"{self.name}: {self.state}: "
@@ -447,19 +452,18 @@ class Shell(Plugin):
         )
         self._jobs.append(job)
         job.task = asyncio.create_task(self._run_job(job, command))
+        job.task.add_done_callback(lambda _: job.end())  # also where it has not begun
         return job
 
     async def _run_job(self, job: BackgroundJob, command: ShellCommand) -> None:
-        state, well = "killed", False
+        state, well = "broke (internal error)", False
         try:
             state, well = await run_command(command, job.output)
         except ProgramNotStarted as reason:
             state = str(reason)
         except Exception:
             logger.exception("job %s of %s broke", job.name, job.agent)
-            state = "broke (internal error)"
-        finally:
-            job.state = state
+        job.end(state)
         now, text = self._clock.now(), f"Background job {job.render()}"
         event = TaskFinished(
             id=EventId(new_id(now)),

@@ -241,6 +241,9 @@ async def test_a_job_ends_when_it_is_killed_and_nobody_is_told(it: Desk) -> None
     await it.empty()
     assert (await it.says("jobs")).startswith("j1: killed: ")
     assert await it.says("job_output", job="j1") == "[killed, no output]"
+    await it.shell.bash(ROOM, command="sleep 600", background=True)
+    await it.shell.job_kill(ROOM, job="j2")
+    assert "j2: killed" in await it.says("jobs"), "it had not begun"
     assert not it.reports
 
 
