@@ -77,6 +77,11 @@ class Rest(Plugin):
         time: Annotated[str, Field(description="As for rest_until, at most a day.")],
     ) -> str:
         _require_trusted(context)
+        if is_inner(context.at.conversation) and context.least_role not in ADMIN_ROLES:
+            raise ToolCallRefused(
+                "Words of others are in view, and while you are quiet no owner is told anything: "
+                "rest_until only rests."
+            )
         until = self._parse_time(time)
         if until - self.context.gateway.clock.now() > MAX_QUIET:
             raise ToolCallRefused("At most a day: for longer, an operator has to say so.")

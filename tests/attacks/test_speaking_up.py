@@ -155,3 +155,18 @@ async def test_a_reason_cannot_look_like_a_line_of_a_person(
         assert any(lines[1] in one.text for one in told if isinstance(one, TextPart))
         records = [one for one in await again.facts("turn_ended") if isinstance(one, TurnRecord)]
     assert turn in records
+
+
+@pytest.mark.parametrize("asker", ["gus", "olga"])
+@simulated
+async def test_a_guest_does_not_make_it_quiet_by_itself_for_owners_would_not_be_told(
+    clock: JumpingClock, tmp_path: Path, asker: str
+) -> None:
+    hush = Say(calls=(("go_quiet", json.dumps({"time": "in 20h"})), *REST.calls))
+    model = PlayedModel(clock, lambda ask: hush if "hush" in ask.heard else REST)
+    async with gateway(tmp_path, clock, model) as it:
+        await it.say("who says hush?", sender=asker, room="#one", on=TELEGRAM)
+        await clock.sleep(HOUR_S)
+        directives = await it.facts("directed")
+    assert any("hush" in one.heard for one in model.asked if is_inner(one.place))
+    assert len(directives) == (asker == "olga")

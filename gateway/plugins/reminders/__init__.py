@@ -433,11 +433,12 @@ class Reminders(Plugin):
         itself.
         """
         asking = context.requesters
-        if one.intended and (not asking or not (one.schedule or one.on)):
-            return True
-        if one.at is None or await self._places.is_direct(one.home):
-            return True
-        return bool(asking) and all(_may_person_end(one, asker, asker.role) for asker in asking)
+        return (
+            (one.intended and (not asking or not (one.schedule or one.on)))
+            or one.at is None
+            or await self._places.is_direct(one.home) is True
+            or (bool(asking) and all(_may_person_end(one, who, who.role) for who in asking))
+        )
 
     async def _add_for(
         self,
@@ -916,8 +917,9 @@ def _may_person_end(one: ReminderSet, who: Sender, role: str) -> bool:
     """Return whether somebody with this role may have it ended: an admin, or whoever asked for it.
     A mask is all that guests of IRC have.
     """
-    is_theirs = who.id == one.by and (who.verified or who.id.startswith(MASK_PREFIX))
-    return is_theirs or proven_role(role, verified=who.verified) in ADMIN_ROLES
+    return proven_role(role, verified=who.verified) in ADMIN_ROLES or (
+        who.id == one.by and (who.verified or who.id.startswith(MASK_PREFIX))
+    )
 
 
 def _place_of(context: ToolContext) -> Address | None:
