@@ -294,7 +294,9 @@ class TelegramOutgoing:
                         "a topic is closed or gone, so its answer stands in the main chat: %s",
                         error,
                     )
-                    part = replace(part, to=replace(part.to, thread=None))
+                    # A reply would stand in the topic of what it replies to
+                    # (https://github.com/tdlib/telegram-bot-api/issues/447).
+                    part = replace(part, to=replace(part.to, thread=None), reply_to=None)
                 else:
                     raise
         raise Rejected("Telegram refuses this message in every form")

@@ -324,8 +324,8 @@ ALLOWED_UPDATES = (
     "chat_member",
 )
 """Kinds of updates to request. Reactions and changed members must be requested by name, and are
-sent to administrators only. Posts of channels, and messages to business accounts and in guest mode,
-are not read."""
+sent to administrators only. Posts of channels, and messages to channels, to business accounts and
+in guest mode, are not read."""
 
 
 def parse_update(
@@ -334,6 +334,9 @@ def parse_update(
     """Return the events of an update; empty for irrelevant ones. `now` is the time of those without
     one.
     """
+    chat = update.effective_chat
+    if chat is not None and chat.is_direct_messages:
+        return ()  # private chats of a channel with many people, whom nothing else keeps apart
     if message := update.message:
         return _parse_message(message, context)
     if edited := update.edited_message:

@@ -268,10 +268,12 @@ class Acts:
     def _say(self, chat: Chat, thread: int | None, asked: Asked, content: Json) -> Json:
         if chat.muted or (chat.members_muted and not chat.admin):
             raise ApiError(400, "Bad Request: not enough rights to send text messages to the chat")
-        if thread in chat.closed_topics:
-            raise ApiError(400, "Bad Request: TOPIC_CLOSED")
         reply = asked.get("reply_parameters") or {}
         replied = chat.shown.get(reply.get("message_id", 0))
+        if thread is None and replied is not None and chat.forum:
+            thread = replied.thread  # https://github.com/tdlib/telegram-bot-api/issues/447
+        if thread in chat.closed_topics:
+            raise ApiError(400, "Bad Request: TOPIC_CLOSED")
         if reply and replied is None and not reply.get("allow_sending_without_reply"):
             raise ApiError(400, "Bad Request: message to be replied not found")
         buttons = keyboard(asked.get("reply_markup"))

@@ -709,7 +709,7 @@ def test_what_cannot_be_read_is_said_to_be_so_where_somebody_waits(more: dict[st
     assert parse_update(unread, VIEW, NOW) == ()
 
 
-def test_channels_and_business_accounts_are_not_read() -> None:
+def test_channels_what_is_written_to_them_and_business_accounts_are_not_read() -> None:
     sides = {
         f"{side}_chat_member": {"status": status, "user": ME}
         for side, status in (("old", "left"), ("new", "member"))
@@ -718,6 +718,7 @@ def test_channels_and_business_accounts_are_not_read() -> None:
     told = [
         update(added, "my_chat_member", 1),
         update(message(chat=CHANNEL, text="@ReverieBot hi"), "channel_post", 2),
+        update(message(chat=GROUP | {"is_direct_messages": True}, text="@ReverieBot hi")),
     ]
     assert inbound().read_batch(parsed(*told), NOW).notifications == ()
     assert {"channel_post", "business_message", "guest_message"}.isdisjoint(wire.ALLOWED_UPDATES)
