@@ -79,7 +79,8 @@ def explain_connection_error(
         if error.errno in {socket.EAI_AGAIN, getattr(socket, "EAI_SYSTEM", None)}:
             fix = "check this machine's network and its name server (/etc/resolv.conf)"
             return bad("net.name", f"the name {host} could not be looked up", fix)
-        return bad("net.name", f"there is no host called {host}", "check the spelling of the name")
+        fix = "check the spelling of the name, and whether this machine has a network"
+        return bad("net.name", f"there is no host called {host}", fix)
     if isinstance(error, ConnectionRefusedError):
         return bad(
             "net.refused", f"nothing listens at {address}", "start the server, or correct the port"
