@@ -79,8 +79,11 @@ def explain_connection_error(
         if error.errno in {socket.EAI_AGAIN, getattr(socket, "EAI_SYSTEM", None)}:
             fix = "check this machine's network and its name server (/etc/resolv.conf)"
             return bad("net.name", f"the name {host} could not be looked up", fix)
-        fix = "check the spelling of the name, and whether this machine has a network"
-        return bad("net.name", f"there is no host called {host}", fix)
+        return bad(
+            "net.name",
+            f"there is no host called {host}",
+            "check the spelling of the name, and whether this machine has a network",
+        )
     if isinstance(error, ConnectionRefusedError):
         return bad(
             "net.refused", f"nothing listens at {address}", "start the server, or correct the port"
