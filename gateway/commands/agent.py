@@ -101,7 +101,8 @@ async def show_dmn(call: CommandCall, context: CommandContext) -> CommandEffect:
     await context.gateway.places.titles.load(places)
     label = context.gateway.places.titles.label
     shown = [_hide_private_places(one, private, label) for one in found]
-    lines = [line for one in shown for line in format_dmn_status(one, now=now)]
+    local = context.gateway.live.to_local(now)
+    lines = [line for one in shown for line in format_dmn_status(one, now=local)]
     return done("\n".join(["```", *map(escape_code, lines), "```"]), data=found)
 
 
@@ -129,15 +130,16 @@ async def direct_dmn(call: CommandCall, context: CommandContext) -> CommandEffec
     what = call.sub
     if what == "quiet" and until_text.strip() == "off":
         what, until_text = "wake", ""
+    zone = ZoneInfo(context.gateway.live.settings.dmn.timezone)
     try:
-        until = parse_until(until_text, now, ZoneInfo(context.gateway.live.settings.dmn.timezone))
+        until = parse_until(until_text, now, zone)
     except InvalidTime as error:
         return refuse(str(error))
     loops = {loop.id: loop for loop in context.agents.agents}
     everyone = call.is_operator and not call.names_agent and call.command.at == OPERATOR_PLACE
     wanted = list(loops.values()) if everyone else [loops[call.agent]]
     lines, statuses, todo = direct_agents(
-        what, wanted, now, by=call.author, until=until, on=tuple(types.split())
+        what, wanted, now, by=call.author, until=until, on=tuple(types.split()), zone=zone
     )
     words, ok = "\n".join(f"{line}." for line in lines), len(todo) == len(lines)
     facts = [

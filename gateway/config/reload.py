@@ -15,9 +15,11 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, get_args
+from zoneinfo import ZoneInfo
 
 from agent.cache.prices import PriceTable
 from channels.aio import with_timeout
@@ -171,6 +173,10 @@ class LiveSettings:
         one."""
         for use in self._followers:
             use(settings)
+
+    def to_local(self, at: datetime) -> datetime:
+        """Return this time in the time zone of people (`dmn.timezone`)."""
+        return at.astimezone(ZoneInfo(self.settings.dmn.timezone))
 
     @property
     def prices(self) -> PriceTable:

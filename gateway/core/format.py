@@ -44,8 +44,11 @@ def format_time(at: datetime) -> str:
 
 
 def format_moment(at: datetime, now: datetime) -> str:
-    """Format a time to the minute, in UTC, with its date unless that is today's."""
-    return at.strftime("%H:%M UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M UTC")
+    """Format a time to the minute, in the time zone of `now`, with its date unless that is
+    today's.
+    """
+    at = at.astimezone(now.tzinfo)
+    return at.strftime("%H:%M %Z" if at.date() == now.date() else "%Y-%m-%d %H:%M %Z")
 
 
 def age_s(at: datetime, now: datetime) -> float:

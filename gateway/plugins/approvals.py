@@ -1205,7 +1205,7 @@ def _describe_author(gateway: GatewayHandle, written: Message | MembershipChange
     return _("{name} ({role}) at {time}").format(
         name=inline_code(sender.name or sender.id),
         role=proven_role(role, verified=sender.verified),
-        time=format_moment(written.sent, gateway.clock.now()),
+        time=format_moment(written.sent, gateway.live.to_local(gateway.clock.now())),
     )
 
 

@@ -37,7 +37,7 @@ from gateway.core.facts import (
     inner_conversation,
     is_inner,
 )
-from gateway.core.format import format_time
+from gateway.core.format import format_moment, format_time
 from gateway.core.i18n import _, ngettext
 from gateway.core.labels import MEMORY_LABEL, TRUSTED_LABEL, Label, join, label_of_role, readers_of
 from gateway.core.moments import InvalidTime, parse_past_moment
@@ -353,10 +353,11 @@ class Recap(Plugin):
             return refuse(_("Write since when: 2h, 3d, 08:00, yesterday, or 2026-03-04T07:00."))
         sight = await find_visibility(call, self._places)
         told, _label = await self.build(call.agent, here, sight, begin)
+        now = self._live.to_local(self._clock.now())
         if not told:
             text = _("Nothing has happened since {time} that I may tell here.")
-            return done(text.format(time=format_time(begin)))
-        head = _("Since {time}:").format(time=format_time(begin))
+            return done(text.format(time=format_moment(begin, now)))
+        head = _("Since {time}:").format(time=format_moment(begin, now))
         lines = [f"- {escape_markdown(line, len(line))}" for line in told.splitlines()]
         return done("\n".join([head, *lines]))
 

@@ -4,13 +4,13 @@ An explanation names other entries by their numbers only, and never quotes them.
 """
 
 from collections import Counter
+from datetime import datetime
 from typing import Annotated, Final, NamedTuple
 
 from gateway.commands.context import CommandCall, find_hidden, sees_everything
 from gateway.commands.definition import command
 from gateway.commands.info import SAVED_STATE_KINDS, find_entry_places
 from gateway.commands.parser import escape_code
-from gateway.core.clock import Clock
 from gateway.core.events import (
     Alarm,
     DeliveryReport,
@@ -480,9 +480,11 @@ class Trace(Plugin):
 
         Without a number: the last answer in this conversation, in one sentence.
         """
-        store = self.context.gateway.store
+        gateway = self.context.gateway
+        store = gateway.store
         if "entry" not in call.arguments:
-            return done(await _explain_last_answer(call, store, self.context.gateway.clock))
+            now = gateway.live.to_local(gateway.clock.now())
+            return done(await _explain_last_answer(call, store, now))
         asked = await store.entry(entry)
         if asked is not None and asked.conversation != call.command.at.conversation:
             if not call.command.direct:
@@ -507,7 +509,7 @@ class Trace(Plugin):
         return refuse(text.format(number=entry))
 
 
-async def _explain_last_answer(call: CommandCall, reader: StoreReader, clock: Clock) -> str:
+async def _explain_last_answer(call: CommandCall, reader: StoreReader, now: datetime) -> str:
     turns = await reader.newest_entries(
         _MAX_LISTED, kinds=["turn_ended"], conversation=call.command.at.conversation
     )
@@ -523,7 +525,7 @@ async def _explain_last_answer(call: CommandCall, reader: StoreReader, clock: Cl
             "At {time} I answered {name}, with {requests} to {model}. `{prefix}why {entry}` says "
             "more."
         ).format(
-            time=format_moment(ended.at, clock.now()),
+            time=format_moment(ended.at, now),
             name=inline_code(asked.fact.sender.name),
             requests=ngettext("{count} request", "{count} requests", turn.requests).format(
                 count=turn.requests

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Final, get_args
 from zoneinfo import ZoneInfo
 
@@ -123,12 +123,14 @@ def direct_agents(
     by: str,
     until: datetime | None = None,
     on: tuple[str, ...] = (),
+    zone: tzinfo = UTC,
 ) -> tuple[list[str], list[DmnStatus], list[tuple[DmnDirective, DmnStateSaved]]]:
     """Return the answer to an order, a line for each network; their state afterwards; and for each
     that obeys the entries that make it true: the order, and the state by which it survives a crash.
 
     `what`: pause, wake, sleep, quiet, rest or off. `until`: end of `sleep` or `quiet`. None: until
     it is woken; for an hour. `on`: with `sleep`, types of notifications that wake it, too.
+    `zone`: of the times in the answer.
     """
     until = until if what in ("sleep", "quiet") else None
     if what == "quiet" and until is None:
@@ -151,7 +153,7 @@ def direct_agents(
             facts.append((directed, saved))
             lines.append(
                 _("{agent} is {mode}").format(agent=agent.id, mode=_(MODE_TEXTS[one.mode]))
-                + _format_rest(one, now)
+                + _format_rest(one, now.astimezone(zone))
             )
         statuses.append(one)
     return lines, statuses, facts
@@ -269,8 +271,8 @@ def _format_rest(status: DmnStatus, now: datetime) -> str:
 
 def _format_until(until: datetime, now: datetime) -> str:
     left_s = 60 * math.ceil((until - now).total_seconds() / 60)
-    return _("until {time} UTC (in {span})").format(
-        time=f"{until:%Y-%m-%d %H:%M}", span=format_duration(left_s)
+    return _("until {time} (in {span})").format(
+        time=f"{until.astimezone(now.tzinfo):%Y-%m-%d %H:%M %Z}", span=format_duration(left_s)
     )
 
 

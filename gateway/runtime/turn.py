@@ -409,7 +409,8 @@ class TurnRunner:
             text = _(PUT_OFF_TEXTS[outcome.cause])
             if wait_s >= MIN_TOLD_WAIT_S:
                 until = record.at + timedelta(seconds=min(wait_s, MAX_TOLD_WAIT_S))
-                text += " " + _(WAIT_TEXT).format(time=format_moment(until, record.at))
+                now = turn.context.gateway.live.to_local(record.at)
+                text += " " + _(WAIT_TEXT).format(time=format_moment(until, now))
             post = Post(key=key, to=turn.place, text=text, reply_to=awaited.message, style="notice")
             entries += await build_post_entries(
                 turn, post, record.at, awaited.seq, self.services.plugins

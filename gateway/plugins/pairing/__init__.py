@@ -270,12 +270,13 @@ class Pairing(Plugin):
         ):
             return None
         text = _("I'm a bot, and I can answer you only after my operator has approved you.")
+        now = self._gateway.live.to_local(self._clock.now())
         if request is None:
             text += " " + _("Ask them for that.")
         else:
             text += " " + _(
                 "Send them the code that I showed you; it is valid until {time}."
-            ).format(time=format_moment(request.until, self._clock.now()))
+            ).format(time=format_moment(request.until, now))
         return _build_notice_post(event, place, _identify_asker(event) + text), None
 
     def _may_help(self, who: str) -> bool:

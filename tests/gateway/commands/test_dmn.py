@@ -152,14 +152,14 @@ async def it(tmp_path: Path) -> AsyncIterator[Kit]:
     ("said", "until", "words"),
     [
         ("dmn sleep", "", "ana is asleep until `dmn wake`."),
-        ("dmn sleep", "8h", "ana is asleep until 2026-03-04 13:06 UTC (in 8 h)."),
+        ("dmn sleep", "8h", "ana is asleep until 2026-03-04 14:06 CET (in 8 h)."),
         (
             "dmn sleep",
             "until 07:30",
-            "ana is asleep until 2026-03-04 06:30 UTC (in 1 h).",
+            "ana is asleep until 2026-03-04 07:30 CET (in 1 h).",
         ),  # it is 06:06 there
-        ("dmn quiet", "", "ana is resting, quiet until 2026-03-04 06:06 UTC (in 1 h)."),
-        ("dmn quiet", "30m", "ana is resting, quiet until 2026-03-04 05:36 UTC (in 30 min)."),
+        ("dmn quiet", "", "ana is resting, quiet until 2026-03-04 07:06 CET (in 1 h)."),
+        ("dmn quiet", "30m", "ana is resting, quiet until 2026-03-04 06:36 CET (in 30 min)."),
     ],
 )
 async def test_until_when_is_read_as_the_command_line_reads_it(
@@ -231,7 +231,7 @@ async def test_of_a_long_list_the_status_tells_the_first(tmp_path: Path) -> None
 async def test_an_order_takes_names_of_any_length(it: Kit) -> None:
     at = replace(it.at(HERE), sender="x" * 5_000)
     assert await at.says("dmn quiet", until="1h") == (
-        f"ana is resting, quiet until {NOW + timedelta(hours=1):%Y-%m-%d %H:%M} UTC (in 1 h)."
+        f"ana is resting, quiet until {NOW + timedelta(hours=2):%Y-%m-%d %H:%M} CET (in 1 h)."
     )
 
 
