@@ -100,7 +100,7 @@ async def test_attachments_stickers_and_polls_are_told(api: DiscordApi, run: Run
         "image/png",
         3,
     )
-    assert other.text == "[sticker: wave]\n[poll: Tea? - yes / no]"
+    assert other.text == "[sticker]\n[poll: Tea? - yes / no]"
     data = await run.channel.download(shown.at, file, limit_bytes=10)
     assert data == b"png"
 

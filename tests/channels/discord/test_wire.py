@@ -189,7 +189,7 @@ def test_what_stands_beside_the_text_is_told() -> None:
     }
     lines = message("", **forward).carried.split("\n")
     assert (lines[:2], lines[2][:11], lines[3]) == (
-        ["[forwarded]", "[sticker: wave]"],
+        ["[forwarded]", "[sticker]"],
         "Title - xxx",
         "hm",
     )
