@@ -53,6 +53,10 @@ class Log(ABC):
     """The high-water mark (`gateway.store.files`). None: it stays as it is."""
     _uncertain: tuple[Sequence[Sequence[EntryDraft]], AppendPlan] | None = None
     """The transaction of which it is not known whether it was committed."""
+    _found = Seq(0)
+    """Last position of such a transaction that was committed, as a call with another batch found
+    out.
+    """
 
     @abstractmethod
     async def start(self) -> None:
@@ -208,8 +212,10 @@ class Log(ABC):
         """
         if self._uncertain is not None:
             tried, plan = self._uncertain
-            if self._was_committed(tried, plan) and [*map(id, tried)] == [*map(id, batch)]:
-                return plan
+            if self._was_committed(tried, plan):
+                if [*map(id, tried)] == [*map(id, batch)]:
+                    return plan
+                self._found = plan.rows[-1].seq
         self.rollback()  # of one that failed before
         try:
             before = self.begin_append(last)

@@ -115,9 +115,11 @@ class SqliteLog(Log):
 
     def begin_append(self, last: Seq) -> News:
         self.begin()
-        # Nobody else appends: these are of a commit that seemed to fail.
-        rows = self.fetch(f"SELECT {queries.COLUMNS} FROM log WHERE seq > $1 ORDER BY seq", (last,))  # noqa: S608 - constants only
-        return [(Seq(rows[-1][0]), read_entries(rows))] if rows else ()
+        if self._found <= last:
+            return ()
+        # Of a commit that seemed to fail. Nobody else may append.
+        sql = f"SELECT {queries.COLUMNS} FROM log WHERE seq > $1 AND seq <= $2 ORDER BY seq"  # noqa: S608 - constants only
+        return [(self._found, read_entries(self.fetch(sql, (last, self._found))))]
 
     def commit_append(self) -> None:
         self._check_or_save_files()

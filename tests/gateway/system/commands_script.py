@@ -62,7 +62,7 @@ CONVERSATION: Final[Sequence[Line]] = (
     Use(
         command="seen", given={"who": "nobody"}, says="I have not seen `?nobody`? write here lately"
     ),
-    Use(command="recap", given={"since": "1h"}, says=r"Since 20.*lines?.*answers?"),
+    Use(command="recap", given={"since": "1h"}, says=r"Since .*lines?.*answers?"),
     Use(command="cache", says=r"Here today: \d+ requests?"),
     Use(command="tools", says="anybody.*remember: ", on={IRC: "anybody: .*remember"}),
     Use(command="why", where="alone", given={"entry": "1"}, says="1 .*(link|dmn|cursor)"),
