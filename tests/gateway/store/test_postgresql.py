@@ -54,7 +54,6 @@ class Proxy:
         """Whether nobody gets in from the cut on."""
         self.refused = 0
         """Connections that did not get in."""
-        self._tasks = set[asyncio.Task[None]]()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert ENGINE.server is not None
@@ -62,31 +61,31 @@ class Proxy:
             self.refused += 1
             writer.close()
             return
-        from_server, to_server = await asyncio.open_connection("127.0.0.1", ENGINE.server.port)
-        cut = asyncio.Event()
+        with contextlib.closing(writer):
+            from_server, to_server = await asyncio.open_connection("127.0.0.1", ENGINE.server.port)
+            with contextlib.closing(to_server):
+                cut = asyncio.Event()
 
-        async def pump(
-            source: asyncio.StreamReader, target: asyncio.StreamWriter, when: str
-        ) -> None:
-            try:
-                while data := await source.read(1 << 20):
-                    if self.cut_at == when and b"COMMIT" in data:
-                        self.cut_at, self.is_open = "", not self.closes_at_cut
-                        break
-                    target.write(data)
-            finally:
-                cut.set()
+                async def pump(
+                    source: asyncio.StreamReader, target: asyncio.StreamWriter, when: str
+                ) -> None:
+                    try:
+                        while data := await source.read(1 << 20):
+                            if self.cut_at == when and b"COMMIT" in data:
+                                self.cut_at, self.is_open = "", not self.closes_at_cut
+                                break
+                            target.write(data)
+                    finally:
+                        cut.set()
 
-        pumps = [
-            asyncio.create_task(pump(reader, to_server, "before")),
-            asyncio.create_task(pump(from_server, writer, "after")),
-        ]
-        await cut.wait()
-        for one in pumps:
-            one.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
-        writer.close()
-        to_server.close()
+                pumps = [
+                    asyncio.create_task(pump(reader, to_server, "before")),
+                    asyncio.create_task(pump(from_server, writer, "after")),
+                ]
+                await cut.wait()
+                for one in pumps:
+                    one.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
 
     async def refuse_two(self) -> None:
         """Wait until something was tried once more, and failed."""
