@@ -253,9 +253,9 @@ def _check_database_url(url: SecretStr) -> SecretStr:
     """
     if not _DATABASE_URL.fullmatch(url.get_secret_value()):
         raise ValueError(
-            "a URL like postgresql://user:password@host:5432/name is needed; in the password write "
-            "%40 for @, %2F for /, %23 for #, %3F for ?, %25 for %, %5B for [, %5D for ], %20 for "
-            "a space"
+            "a URL like postgresql://user@host:5432/name is needed, with a colon and the password "
+            "behind the user; in the password write %40 for @, %2F for /, %23 for #, %3F for ?, "
+            "%25 for %, %5B for [, %5D for ], %20 for a space"
         )
     return url
 

@@ -204,7 +204,7 @@ def test_what_is_told_to_agents_is_saved_for_the_next_start(folder: Path, ctl: C
         "--in",
         "console/lobby",
     )
-    assert ctl("dmn", "status")[0].startswith(f"reverie is asleep until {summer}-07-01 05:00 UTC")
+    assert ctl("dmn", "status")[0].startswith(f"reverie is asleep until {summer}-07-01 07:00 CEST")
     assert "bob is resting" in "\n".join(ctl("dmn", "status"))
     assert ctl("dmn", "off", "--agent", "eve", code=1) == [
         "there is no agent eve; the agents are reverie, bob"
