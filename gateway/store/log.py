@@ -53,7 +53,7 @@ class Log(ABC):
     """The high-water mark (`gateway.store.files`). None: it stays as it is."""
     _uncertain: tuple[Sequence[Sequence[EntryDraft]], AppendPlan] | None = None
     """The transaction of which it is not known whether it was committed."""
-    _found = Seq(0)
+    _committed_up_to = Seq(0)
     """Last position of such a transaction that was committed, as a call with another batch found
     out.
     """
@@ -215,7 +215,7 @@ class Log(ABC):
             if self._was_committed(tried, plan):
                 if [*map(id, tried)] == [*map(id, batch)]:
                     return plan
-                self._found = plan.rows[-1].seq
+                self._committed_up_to = plan.rows[-1].seq
         self.rollback()  # of one that failed before
         try:
             before = self.begin_append(last)

@@ -115,11 +115,12 @@ class SqliteLog(Log):
 
     def begin_append(self, last: Seq) -> News:
         self.begin()
-        if self._found <= last:
+        end = self._committed_up_to
+        if end <= last:
             return ()
         # Of a commit that seemed to fail. Nobody else may append.
         sql = f"SELECT {queries.COLUMNS} FROM log WHERE seq > $1 AND seq <= $2 ORDER BY seq"  # noqa: S608 - constants only
-        return [(self._found, read_entries(self.fetch(sql, (last, self._found))))]
+        return [(end, read_entries(self.fetch(sql, (last, end))))]
 
     def commit_append(self) -> None:
         self._check_or_save_files()

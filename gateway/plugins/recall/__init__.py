@@ -68,8 +68,10 @@ NOTHING_FOUND: Final = (
 FOUND_HEADER: Final = "Found, the newest first:"
 SEARCHED_KINDS: Final = ("direct", "mention", "reply", "room", "edited", "turn_ended", "noted")
 """Kinds of log entries in the search index."""
-_MAX_SEARCHED: Final = 2_000
-"""Matching entries that are looked at: those that may not be shown here must not hide others."""
+_SEARCH_PAGE: Final = 200
+"""Entries whose rooms are asked about together."""
+_SEARCH_PAGES: Final = 10
+"""Pages that are searched: entries that may not be shown here must not hide others."""
 _MAX_UNREAD: Final = 50
 
 PREFETCH_S: Final = 2.0
@@ -245,16 +247,23 @@ class Recall(Plugin):
         unread_seqs = {
             one.seq for one in unread.messages
         }  # the messages being answered are not results
-        found, here = list[SearchHit](), context.visibility
-        async for one in self._store.iter_newest(_MAX_SEARCHED, kinds=SEARCHED_KINDS, match=match):
-            scope = await self._hits.scope_of(one)
-            here = await self._places.with_memberships(here, [scope])
-            if one.seq in unread_seqs or not here.can_see(scope, one.seq):
-                continue
-            hit = await self._hits.build(one, context)
-            found += [hit] if hit is not None and here.can_see(hit.scope, hit.seq) else []
-            if len(found) == MAX_HITS:
+        found, before, here = list[SearchHit](), None, context.visibility
+        for _ in range(_SEARCH_PAGES):
+            page = await self._store.newest_entries(
+                _SEARCH_PAGE, before=before, kinds=SEARCHED_KINDS, match=match
+            )
+            scoped = [(one, await self._hits.scope_of(one)) for one in reversed(page)]
+            here = await self._places.with_memberships(here, [scope for _, scope in scoped])
+            for one, scope in scoped:
+                if one.seq in unread_seqs or not here.can_see(scope, one.seq):
+                    continue
+                hit = await self._hits.build(one, context)
+                found += [hit] if hit is not None and here.can_see(hit.scope, hit.seq) else []
+                if len(found) == MAX_HITS:
+                    return found
+            if len(page) < _SEARCH_PAGE:
                 break
+            before = page[0].seq
         return found
 
     async def _search(
