@@ -557,10 +557,11 @@ async def test_an_answer_that_stalls_in_the_middle_is_told_of_as_soon_as_one_tha
             clock.advance(0.5)
             await asyncio.sleep(0.005)
         began_s = clock.monotonic()
-        while not told():
+        while not told() and clock.monotonic() - began_s < 23.5:
             clock.advance(0.5)
             await asyncio.sleep(0.005)
-        assert 19 <= clock.monotonic() - began_s < 24
+        await until(told)  # on a busy machine the clock is ahead of who waits for it
+        assert clock.monotonic() - began_s >= 19
         assert not previews or "Once upon a time" in told()[0]
         model.go.set()
         if previews:
