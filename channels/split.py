@@ -11,36 +11,22 @@ _LONGEST_CODE_POINT_BYTES = 4
 def split_text(text: str, limit_bytes: int) -> tuple[str, ...]:
     """Return pieces of at most `limit_bytes` UTF-8 bytes each; none is blank; none for blank text.
 
-    Cuts at the last white space that fits, else between two code points (never inside one). Joined
-    again, only white space at the cuts is missing; white space at the very start stays, because it
-    is the indentation of code. Lone surrogates become `?`. Raises ValueError if `limit_bytes` < 4.
+    Cuts at the last white space in the second half, or before a URL or inline code, else between
+    two characters (UAX 29), and inside one only if that is longer than a piece. Joined again, only
+    white space at the cuts is missing; white space at the very start stays, because it is the
+    indentation of code. Lone surrogates become `?`. Raises ValueError if `limit_bytes` < 4.
     """
     if limit_bytes < _LONGEST_CODE_POINT_BYTES:
         raise ValueError(f"a code point may need 4 bytes; the limit is {limit_bytes}")
-    rest = text.encode("utf-8", "replace")
+    rest = text.encode("utf-8", "replace").decode()
     pieces: list[str] = []
     while rest.strip():
-        piece, rest = _split_first(rest, limit_bytes)
-        if piece.strip():
+        end = len(rest[:limit_bytes].encode()[:limit_bytes].decode("utf-8", "ignore"))
+        cut = _find_cut(rest[: 2 * limit_bytes], end, code=False) if end < len(rest) else end
+        if piece := rest[:cut].rstrip():
             pieces.append(piece)
+        rest = rest[cut:].lstrip()
     return tuple(pieces)
-
-
-def _split_first(data: bytes, limit_bytes: int) -> tuple[str, bytes]:
-    """Return the longest piece that fits, and the text after it without the white space between."""
-    if len(data) <= limit_bytes:
-        return data.decode().rstrip(), b""
-    end = limit_bytes
-    while data[end] & 0xC0 == 0x80:  # noqa: PLR2004 - a continuation byte, RFC 3629 section 3
-        end -= 1
-    window = data[:end].decode()
-    following = data[end : end + _LONGEST_CODE_POINT_BYTES].decode("utf-8", "ignore")[:1]
-    if not following.isspace():
-        space = next((i for i in range(len(window) - 1, 0, -1) if window[i].isspace()), 0)
-        if window[:space].strip():
-            window = window[:space]
-    taken = len(window.encode())
-    return window.rstrip(), data[taken:].decode().lstrip().encode()
 
 
 _FENCE = re.compile(r" {0,3}(?P<marks>`{3,})(?P<lang>[^`\n]*)")
@@ -106,7 +92,7 @@ class _MarkdownPieces:
             if self._lines and (utf16_length(line) <= self._limit or self._is_half_full()):
                 self.end(heading_moves=True)
                 continue
-            at = _find_cut(line, self._room(), code=False)
+            at = _find_cut(line, fitting_length(line, self._room()), code=False)
             self._lines.append(line[:at].rstrip())
             self.end()
             line = line[at:].lstrip()
@@ -129,7 +115,8 @@ class _MarkdownPieces:
             while not self._fits(line, marks):
                 moves = utf16_length(line) + frame <= self._limit or self._is_half_full()
                 if not (is_begun and moves):
-                    at = _find_cut(line, self._room() - len(marks) - 1, code=True)
+                    end = fitting_length(line, self._room() - len(marks) - 1)
+                    at = _find_cut(line, end, code=True)
                     self._lines.append(line[:at])
                     line = line[at:]  # noqa: PLW2901 - what is left of it
                 if any(map(str.strip, self._lines[1:])):
@@ -164,9 +151,8 @@ class _MarkdownPieces:
         return self._room() < self._limit // 2
 
 
-def _find_cut(line: str, room: int, *, code: bool) -> int:
-    """Return the index to cut a line at so that the part before fits `room`; at least 1."""
-    end = fitting_length(line, room)
+def _find_cut(line: str, end: int, *, code: bool) -> int:
+    """Return the index to cut a line at, at most `end`, which is at least 1; at least 1."""
     spans = [] if code else [found.span() for found in _UNBREAKABLE.finditer(line)]
     cut = next((a for a, b in spans if a < end < b and line[:a].strip()), end)
     for at in range(cut, max(cut // 2, 1) - 1, -1):

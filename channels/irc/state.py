@@ -466,10 +466,10 @@ def direct_chat_of(room: str) -> RoomId | None:
 
 
 def message_target(room: str) -> str:
-    """Return the target of messages to a room or direct chat: `nick` for `nick!user@host` or
-    `nick!account:name`.
+    """Return the target of messages to a room (`#wow!`) or direct chat: `nick` for
+    `nick!user@host` or `nick!account:name`.
     """
-    return room.partition("!")[0] or room
+    return room if is_room_name(room) else room.partition("!")[0]
 
 
 def current_nick(state: IrcState, chat: str) -> str:

@@ -29,9 +29,12 @@ def test_pieces_fit_and_only_white_space_is_lost(text: str, limit: int) -> None:
         ("𝄞𝄞", 4, ("𝄞", "𝄞")),
         ("яя", 5, ("яя",)),
         ("lone \ud800", 20, ("lone ?",)),
+        ("\u0e04\u0e23\u0e31\u0e1a", 8, ("\u0e04", "\u0e23\u0e31", "\u0e1a")),
+        ("a 你好你好你好你好", 15, ("a 你好你好", "你好你好")),
+        ("so https://x.org", 15, ("so", "https://x.org")),
     ],
 )
-def test_cuts_at_spaces_else_between_code_points(
+def test_cuts_at_spaces_and_before_urls_else_between_characters(
     text: str, limit: int, pieces: tuple[str, ...]
 ) -> None:
     assert split_text(text, limit) == pieces

@@ -51,6 +51,13 @@ def test_every_relayed_line_fits_and_nothing_is_lost(text: str) -> None:
     assert "".join("".join(bare).split()) == "".join(text.split())
 
 
+async def test_a_room_whose_name_has_an_exclamation_mark_gets_its_answers_itself() -> None:
+    async with Ircd() as ircd, running(ircd, rooms=["#wow!"]) as run:
+        await run.up()
+        await run.channel.send(part("hi", room="#wow!"))
+        assert "PRIVMSG #wow! :hi" in ircd.lines
+
+
 async def test_pace_is_burst_then_rate() -> None:
     clock = ManualClock()
     async with Ircd() as ircd, running(ircd, clock, flood={"burst": 4, "per_s": 1}) as run:
