@@ -12,10 +12,10 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
+from aiohappyeyeballs import start_connection
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol
-from irc.connection import AioFactory
 from jaraco.stream.buffer import LenientDecodingLineBuffer
 
 from channels.irc.config import IrcConfig, check_fingerprint
@@ -29,6 +29,8 @@ _MAX_UNSENT_BYTES = 1_000_000
 reads nothing."""
 _QUIT_TIMEOUT_S = 0.6
 """Real seconds that the server has to close after QUIT. The channel promises to end within one."""
+_NEXT_ADDRESS_S: Final = 0.25
+"""Time after which the next address of a host is tried as well: RFC 8305, section 5."""
 _LINE_ENDS = re.compile(r"[\r\n]+")
 
 
@@ -58,6 +60,14 @@ class _ConnectionProtocol(IrcProtocol):  # type: ignore[misc]  # irc ships no ty
         if exc is not None:
             self.connection.read_rest()
         self.connection.disconnect(str(exc) if exc else "the server closed the connection")
+
+
+async def _connect(host: str, port: int) -> socket.socket:
+    """Return a connection to this server. An address that is dead (IPv6 that leads nowhere) does
+    not keep the others waiting. Raises OSError.
+    """
+    addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_S)
 
 
 async def _connect_through(proxy: str, host: str, port: int) -> socket.socket:
@@ -103,8 +113,8 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
         """
         username = "".join(c for c in config.nick if c.isascii() and c.isalnum()) or "reverie"
         # Without a limit, closing TLS waits 30 s for a server that does not answer.
-        options: dict[str, Any] = {"ssl": tls} | (
-            {"ssl_shutdown_timeout": _QUIT_TIMEOUT_S} if tls else {}
+        options: dict[str, Any] = (
+            {"ssl_shutdown_timeout": _QUIT_TIMEOUT_S, "ssl": tls} if tls else {}
         )
 
         async def connect(
@@ -114,14 +124,13 @@ class IrcConnection(AioConnection):  # type: ignore[misc]  # irc ships no types
                 proxy = find_proxy(config.proxy, f"irc://{config.host}")
             except ValueError as error:
                 raise ProxyFailed(str(error)) from None
-            if proxy:
-                connected = await _connect_through(proxy, *address)
-                name = config.host if tls is not None else None
-                transport, _ = await asyncio.get_running_loop().create_connection(
-                    lambda: protocol, sock=connected, server_hostname=name, **options
-                )
-            else:
-                transport, _ = await AioFactory(**options)(protocol, address)
+            connected = await (_connect_through(proxy, *address) if proxy else _connect(*address))
+            transport, _ = await asyncio.get_running_loop().create_connection(
+                lambda: protocol,
+                sock=connected,
+                server_hostname=config.host if tls else None,
+                **options,
+            )
             try:
                 if tls is not None:
                     check_fingerprint(

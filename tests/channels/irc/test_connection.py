@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -64,6 +65,25 @@ async def test_the_channel_backs_off_and_begins_anew_after_a_connection_that_wor
             await run.until(lambda n=number: len(_waits(caplog.text)) == n)  # type: ignore[misc]
             await run.until_advancing(clock, lambda: run.links[-1])
         assert _waits(caplog.text) == [5.0] * 7
+
+
+async def test_a_dead_address_of_the_host_keeps_nobody_from_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Ircd() as ircd:
+        with socket.socket() as dead, socket.socket() as first:
+            dead.bind(("127.0.0.2", ircd.port))
+            dead.listen(0)
+            first.connect(dead.getsockname())  # who comes next gets no answer
+            addresses = [
+                (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
+                for address in (dead.getsockname(), ("127.0.0.1", ircd.port))
+            ]
+            found = asyncio.get_running_loop().create_future()
+            found.set_result(addresses)
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", lambda *_, **__: found)
+            async with running(ircd, host="localhost") as run:
+                await run.up()
 
 
 async def test_a_room_with_a_key_is_joined_with_it() -> None:
