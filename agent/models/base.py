@@ -190,6 +190,10 @@ class PartialText:
     text: str
 
 
+PARTIAL_GROWTH = 1 + 1 / 64
+"""How much longer than the last one a `PartialText` is: all of them together cost little."""
+
+
 @frozen
 class ThinkingDelta:
     """New piece of the thinking before the answer.

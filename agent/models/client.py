@@ -24,6 +24,7 @@ from agent.cache.plan import PlannedRequest
 from agent.cache.prompt_cache import PromptCache
 from agent.models.adapt import adapt_request
 from agent.models.base import (
+    PARTIAL_GROWTH,
     AnswerSpoiled,
     Model,
     ModelBusy,
@@ -57,8 +58,6 @@ MAX_WAIT_WITH_FALLBACK_S = 2.0
 """Longest wait for a model while there is another one to ask."""
 ANSWER_S, SLOWEST_TOKEN_S = 600.0, 1.0
 """Longest time for an answer that has begun, and in addition for each token that it may have."""
-_GROWTH = 1 + 1 / 64
-"""How much longer than the last one a `PartialText` is."""
 
 
 def retry_delay_s(attempt: int, hint_s: float | None, random: float) -> float:
@@ -465,7 +464,7 @@ class _Attempt:
         if isinstance(chunk, TextPart | PartialText):
             self.text += chunk.text if isinstance(chunk, TextPart) else ""
             whole = self.text or chunk.text
-            if len(whole) <= len(self._shown) * _GROWTH:
+            if len(whole) <= len(self._shown) * PARTIAL_GROWTH:
                 return None  # so that all of them together cost little
             self._shown = whole
             return PartialText(text=whole)

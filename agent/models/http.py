@@ -436,6 +436,8 @@ _KEPT_S = 90.0
 """Seconds for which a connection is kept for the next request, in place of httpx's 5: a new one
 takes three round trips. Shorter than what firewalls allow; one that a server ends earlier is made
 anew."""
+_UNTYPED = {"text/plain", "application/octet-stream"}
+"""Types that frameworks give a stream if nobody has said its type (Cloudflare, aiohttp)."""
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
 
@@ -596,7 +598,8 @@ class ModelHttpClient:
         try:
             async with aclosing(await transport.handle_async_request(request)) as response:
                 kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
-                if response.status_code == 200 and kind == media_type:  # noqa: PLR2004 - HTTP's own number
+                taken = {media_type} | (_UNTYPED if media_type == "text/event-stream" else set())
+                if response.status_code == 200 and kind.lower() in taken:  # noqa: PLR2004 - HTTP's own number
                     yield response
                     return
                 body = await _read_limited(response, 16 * 1024)
@@ -615,10 +618,11 @@ class ModelHttpClient:
 
     def read_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError | None:
         """Return the error in a response of another status than 200, or of another type than was
-        asked for. None: there is none in it.
+        asked for, as OpenRouter has it (openrouter.ai/docs, errors). None: there is none in it.
         """
         if status == 200:  # noqa: PLR2004 - HTTP's own number
-            return None
+            is_error = re.match(rb'\s*\{\s*"error"\s*:\s*[{"]', body)
+            return self.read_stream_error(body.decode("utf-8", "replace")) if is_error else None
         return error_from_response(status, headers, body, where=self.host, secret=self._secret)
 
     def read_stream_error(self, data: str) -> ModelError:

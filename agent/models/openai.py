@@ -36,6 +36,7 @@ from agent.models.adapt import (
 )
 from agent.models.base import (
     EMPTY_USER_TEXT,
+    PARTIAL_GROWTH,
     ModelBusy,
     ModelMessage,
     ModelRequest,
@@ -435,7 +436,8 @@ class _ToolCallDelta(BaseModel):
     index: int | None = None
     id: StreamText | None = None
     name: StreamText | None = Field(None, validation_alias=AliasPath("function", "name"))
-    arguments: StreamText | None = Field(None, validation_alias=AliasPath("function", "arguments"))
+    arguments: object = Field(None, validation_alias=AliasPath("function", "arguments"))
+    """Text, or at Mistral also an object (docs.mistral.ai/api, FunctionCall)."""
     extra_content: object | None = None
     """Gemini's signature of its thinking, which comes back with the call (ai.google.dev,
     thought-signatures)."""
@@ -591,7 +593,8 @@ class ChatCompletionResponse:
         call.id = call.id or piece.id or ""
         call.extra = piece.extra_content or call.extra
         call.name = call.name or piece.name or ""
-        call.arguments.append(piece.arguments or "")
+        written = piece.arguments or ""
+        call.arguments.append(written if isinstance(written, str) else json.dumps(written))
 
     def tool_calls(self, conversation: Sequence[ModelMessage]) -> list[ToolCall]:
         """Return the calls in their order. A call without an id gets one that the conversation does
@@ -658,13 +661,21 @@ def _usage_from_chat(usage: _ChatUsage) -> Usage:
 
 
 _THINKING_MARKS = {"<think>": "</think>", "[THINK]": "[/THINK]"}
-_CLOSING_MARK = re.compile(r"(?<![`'\"])(?:</think>|\[/THINK\])(?![`'\"])")
-"""Not in quotes, as in an answer about such marks."""
+_CLOSING_MARK = re.compile(
+    r"(?<![`'\"])(?:</think>|\[/THINK\]|<\|channel\|>final<\|message\|>)(?![`'\"])"
+)
+"""Not in quotes, as in an answer about such marks. The last one: gpt-oss'."""
+_TURN_MARKS = re.compile(
+    r"\A(?:<\|im_start\|>|<\|start_header_id\|>)assistant(?:<\|end_header_id\|>)?\s*"
+    r"|\s*(?:<\|(?:im_end|eot_id|end|end_of_text|endoftext|return)\|>|<end_of_turn>|</s>)\s*\Z"
+)
+"""Matches the tokens around an answer where a server was started with the template of another
+model."""
 
 
 def strip_thinking(text: str) -> str:
     """Return the answer in a text that may have thinking in front, also without its opening mark or
-    without an end.
+    without an end, and without the marks of a turn around it.
     """
     text = text.lstrip()
     while opened := re.match(r"</?think>|\[/?THINK\]", text):
@@ -672,8 +683,8 @@ def strip_thinking(text: str) -> str:
             break
         text = text.partition(closing)[2].lstrip()
     if closed := _CLOSING_MARK.search(text):
-        return text[closed.end() :].lstrip()
-    return text
+        text = text[closed.end() :].lstrip()
+    return _TURN_MARKS.sub("", text) or text
 
 
 _CUT_ENDING = (SseEvent(name="", data='{"choices": [{"finish_reason": "length"}]}'),)
@@ -761,7 +772,7 @@ class OpenAIModel(RemoteModel):
         while True:
             body = build(request)
             answer = self.response_type(model=self._model)
-            read, done, unread, said = False, False, 0, ""
+            read, done, unread, said, shown_chars = False, False, 0, "", 0
             limit = body.get("max_tokens") or body.get("max_completion_tokens")
             asked = limit if isinstance(limit, int) else 0
             try:
@@ -789,7 +800,8 @@ class OpenAIModel(RemoteModel):
                         begun = begun or bool(text)
                         if text and self._dialect.is_openai:
                             yield TextPart(text=text)
-                        elif text:
+                        elif len(said) > shown_chars * PARTIAL_GROWTH:
+                            shown_chars = len(said)
                             shown = said if answer.has_thinking else strip_thinking(said)
                             yield PartialText(text=shown)
             except RequestRefused as error:

@@ -78,7 +78,8 @@ class Answer:
     done: bool = True
     """OpenAI: ends with [DONE]."""
     status: int = 200
-    """Anything else: `body` and `headers` are the answer."""
+    """Anything else, or chat completions of type `application/json`: `body` and `headers` are the
+    answer."""
     headers: Json = field(default_factory=dict)
     body: bytes = b'{"error": {"type": "api_error", "message": "scripted"}}'
     delay_s: float = 0.0
@@ -554,6 +555,8 @@ class ModelApi(LoopbackServer):
             answer = self.take(body)
         if native:
             return self._messages.reply(answer, seen.headers, body)
+        if answer.headers.get("content-type") == "application/json":
+            return Reply(answer=answer, events=[answer.body])
         return Reply(answer=answer, events=completions(answer, body))
 
     def _door(self, seen: Seen) -> Reply | None:

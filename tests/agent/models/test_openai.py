@@ -475,6 +475,14 @@ def test_there_is_always_a_user_and_he_is_last(identity_in: Any) -> None:
         ("hm, hm\n</think>\n\nHello.", "Hello."),
         ("hm</think>", ""),
         ("hm[/THINK]Hello.", "Hello."),
+        (
+            "<|channel|>analysis<|message|>hm<|end|><|channel|>final<|message|>Hello.<|return|>",
+            "Hello.",
+        ),
+        ("<|im_start|>assistant\nHello.<|im_end|>\n", "Hello."),
+        ("Hello.</s>", "Hello."),
+        ("It ends with `</s>`", "It ends with `</s>`"),
+        ("</s>", "</s>"),
     ],
 )
 async def test_thinking_in_the_text_is_no_answer(told: str, words: str) -> None:
@@ -484,6 +492,16 @@ async def test_thinking_in_the_text_is_no_answer(told: str, words: str) -> None:
         assert text(chunks) == words
         assert not isinstance(chunks[0], TextPart)
         assert len(api.seen) == 1
+
+
+async def test_arguments_may_come_as_an_object() -> None:
+    called = {"index": 0, "id": "a", "function": {"name": "look_up", "arguments": {"q": "tea"}}}
+    async with against(client) as (api, model):
+        api.then(Answer(deltas=({"tool_calls": [called]},), text="", stop="tool_calls"))
+        calls = [
+            one for one in await ask(model, request(tools=(TOOL,))) if isinstance(one, ToolCall)
+        ]
+        assert [json.loads(one.arguments) for one in calls] == [{"q": "tea"}]
 
 
 def chunk(**delta: object) -> str:
