@@ -74,7 +74,7 @@ TAIL = """\
 - `stop` ends what is under way in this conversation. Lines sent until then are kept as context and are not answered.
 - `pause`, `quiet`, `wake` and `reminders` stand for `dmn pause`, `dmn quiet`, `dmn wake` and `intentions list`; `start` is a
   welcome.
-- `remind 10m tea`, or `remind me to call Ann every monday at 9:00`, is `intentions add`. Its times are
+- `remind 10m tea`, or `remind me to call Ann every second friday at 9:00`, is `intentions add`. Its times are
   English, German or Spanish; in other languages ask the agent.
 - `why` without a number explains the last answer here in one sentence.
 - `new` begins afresh: the model sees nothing of what was said here before. The log keeps everything.

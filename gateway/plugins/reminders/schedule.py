@@ -16,7 +16,7 @@ hours follows the time that has really passed. Days with a local time keep it, a
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, time, timedelta
 from typing import Final, NamedTuple
 
@@ -26,62 +26,42 @@ from gateway.core.frozen import frozen
 from gateway.core.moments import (
     MAX_AHEAD,
     TIME_EXAMPLES,
+    WEEKDAY,
+    WEEKDAYS,
     InvalidTime,
     ceil_to_second,
     parse_duration,
     parse_moment,
     parse_timezone,
+    to_english,
 )
 
 MIN_INTERVAL_S: Final = 60
 """Shortest interval; cron fields cannot express a shorter one."""
 DAY_S: Final = 86_400
-_WEEKDAY: Final = r"(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?\b"
 _EACH: Final = re.compile(
-    rf"({_WEEKDAY})|(?:noon|midnight|morning|afternoon|evening)\b|\d{{1,2}}(?::\d\d| ?[ap]m)\b"
+    rf"({WEEKDAY})|(?:noon|midnight|morning|afternoon|evening)\b|\d{{1,2}}(?::\d\d| ?[ap]m)\b"
 )
 """A weekday, or a time of day, that comes again."""
-_WEEKDAYS: Final = re.compile(rf"(?:every )?({_WEEKDAY}(?:(?:, and|,| and) ?{_WEEKDAY})+)")
+_WEEKDAYS: Final = re.compile(rf"(?:every )?({WEEKDAY}(?:(?:, and|,| and) ?{WEEKDAY})+)")
 """Several weekdays, e.g. `monday, tuesday and friday`."""
-_AND: Final = re.compile(
-    r"(?:and|or|und|oder|y|o|,)\b.*|.*\b(?:and|or|und|oder|after|pasado)", re.IGNORECASE
+_MONTHLY: Final = re.compile(
+    r"(?:(?:every|on|the|am|el) )*(?:(\d{1,2}|first|second|third|fourth|last)(?:st|nd|rd|th|\.)?"
+    rf" (?:({WEEKDAY}|days?) )?of |1 )?(month|year)\b"
+)
+"""A day of each month, or the day on which something began, each month or year."""
+_ORDINALS: Final = {"first": "1", "second": "2", "third": "3", "fourth": "4", "last": "L"}
+_REST_OF_TIME: Final = re.compile(
+    r"(?:and|or|oder|o|,|at \d|in the (?:morning|afternoon|evening|night))(?!\w).*"
+    r"|.*\b(?:and|or|oder|o|after|pasado|every|other|second|next|last|at|on|in)"
 )
 """What is no text of its own: the rest of a time that is understood in part alone."""
+_MAX_SPOKEN_WORDS: Final = 10
+"""Length of the time in a line of `split_reminder`."""
 _OPENING: Final = re.compile(
     r"^\s*(?:(?:me|us|to|that|about|of|mich|uns|nos|que|dass)\s+)+|^[\s:,-]+", re.IGNORECASE
 )
 """What stands in front of what somebody is to be reminded of."""
-_IN_ENGLISH: Final = tuple(
-    (re.compile(rf"\b(?:{words})\b"), english)
-    for words, english in (
-        ("heute abend|esta noche", "tonight"),
-        ("por la mañana", "in the morning"),
-        ("por la tarde", "in the afternoon"),
-        ("heute|hoy", "today"),
-        ("morgen|mañana", "tomorrow"),
-        ("jede[nrs]?|alle|cada|todos los|todas las", "every"),
-        ("um|a las?", "at"),
-        (r"(?:at )?(\d{1,2}(?:[:.]\d\d)?) uhr", r"at \1"),
-        ("mittags?|mediodía", "noon"),
-        (r"en (?=\d|una? |media )", "in "),
-        ("eine[rn]? halben?|media", "half an"),
-        ("eine[rnm]?|una?", "one"),
-        ("nächste[nr]?|(?:el )?próximo", "next"),
-        ("und|y", "and"),
-        ("minuten?|minutos?", "minutes"),
-        ("stunden?|horas?", "hours"),
-        ("tag|tagen?|días?", "days"),
-        ("wochen?|semanas?", "weeks"),
-        ("(?:am |el )?(?:montags?|lunes)", "monday"),
-        ("(?:am |el )?(?:dienstags?|martes)", "tuesday"),
-        ("(?:am |el )?(?:mittwochs?|miércoles)", "wednesday"),
-        ("(?:am |el )?(?:donnerstags?|jueves)", "thursday"),
-        ("(?:am |el )?(?:freitags?|viernes)", "friday"),
-        ("(?:am |el )?(?:samstags?|sonnabends?|sábados?)", "saturday"),
-        ("(?:am |el )?(?:sonntags?|domingos?)", "sunday"),
-    )
-)
-"""Words of times in the languages of the catalogs, in the order in which they are replaced."""
 MAX_MISSED: Final = 1_000
 """Largest count of missed times; more count as this many."""
 _MAX_CRON_CHARS: Final = 100
@@ -249,10 +229,14 @@ def describe_schedule_text(text: str) -> str:
         return text
     if isinstance(schedule, IntervalSchedule):
         return f"every {format_duration(schedule.seconds)}"
-    if found := re.fullmatch(r"cron \d+ \d+ \* \* (\*|\d) \S+", text):
-        return "every 1d" if found[1] == "*" else "every 7d"
-    if found := re.fullmatch(r"cron \d+ \d+ \* \* ([A-Z]{3}(?:,[A-Z]{3})*) \S+", text):
-        return f"every {found[1].title().replace(',', ', ')}"
+    if found := re.fullmatch(r"cron \d+ \d+ (\d+|[*L]) (\d+|\*) ([\dA-Z,#-]+|\*) \S+", text):
+        day, month, weekdays = found.groups()
+        if month != "*" or day != "*" or weekdays[-2:-1] == "#" or weekdays.endswith("L"):
+            return "every month" if month == "*" else "every year"
+        if len(weekdays) == 1:
+            return "every 1d" if weekdays == "*" else "every 7d"
+        names = re.sub(r"\d", lambda one: WEEKDAYS[int(one[0]) - 1], weekdays)
+        return f"every {names.title().replace(',', ', ')}"
     return "once" if isinstance(schedule, OnceSchedule) else format_schedule(schedule)
 
 
@@ -337,7 +321,10 @@ def parse_spoken_time(
         return schedule, first
     if not at and not repeats:
         raise InvalidTime(f"Say when: `at`, `every` or `cron`; {TIME_EXAMPLES}.")
-    if days := _WEEKDAYS.match(repeats.lower()):
+    repeats = to_english(repeats)
+    if monthly := _MONTHLY.match(repeats):
+        return _parse_monthly(monthly, repeats[monthly.end() :], at, now, place)
+    if days := _WEEKDAYS.match(repeats):
         return _parse_weekdays(days[1], f"{repeats[days.end() :]} {at}".strip(), now, place)
     every_s, at = _parse_interval(repeats, at) if repeats else (0, at)
     first = parse_moment(at, now, zone) if at else None
@@ -356,27 +343,22 @@ def split_reminder(text: str, now: datetime, timezone: str) -> tuple[SpokenTime,
     drink tea every day at noon`. None: no time to come is at the start or the end of it.
     """
     words = _OPENING.sub("", text).split()
-    for size in range(min(len(words) - 1, 8), 0, -1):
-        for time_words, others in (
-            (words[:size], words[size:]),
-            (words[-size:], words[:-size]),
-        ):
-            when = _to_english(" ".join(time_words).rstrip(":,"))
-            is_repeated = when.lower().startswith("every ")
-            spoken = SpokenTime(every=when) if is_repeated else SpokenTime(at=when)
-            with contextlib.suppress(InvalidTime):
-                parse_spoken_time(spoken, now, timezone)
-                rest = _OPENING.sub("", " ".join(others))
-                return None if _AND.fullmatch(rest) else (spoken, rest)
+    most = min(len(words) - 1, _MAX_SPOKEN_WORDS)
+    for front, back in [(front, n - front) for n in range(most, 0, -1) for front in range(n + 1)]:
+        parts = words[:front], words[(end := len(words) - back) :]
+        spoken = [_to_spoken(part) for part in ([*parts[0], *parts[1]], *parts) if part]
+        with contextlib.suppress(InvalidTime):
+            for one in spoken:  # the whole, and each end of it
+                parse_spoken_time(one, now, timezone)
+            rest = _OPENING.sub("", " ".join(words[front:end]))
+            return None if _REST_OF_TIME.fullmatch(to_english(rest)) else (spoken[0], rest)
     return None
 
 
-def _to_english(when: str) -> str:
-    """Return a German or Spanish time in English, in lower case; another text as it is."""
-    english = when.lower()
-    for words, replacement in _IN_ENGLISH:
-        english = words.sub(replacement, english)
-    return when if english == when.lower() else english
+def _to_spoken(words: Sequence[str]) -> SpokenTime:
+    when = to_english(" ".join(words).rstrip(":,"))
+    is_repeated = when.startswith("every ") or "of month" in when
+    return SpokenTime(every=when) if is_repeated else SpokenTime(at=when)
 
 
 def _parse_weekdays(
@@ -385,7 +367,7 @@ def _parse_weekdays(
     """Return the schedule of several weekdays at one time of day, and its first time, UTC. `clock`
     empty: at nine in the morning. Raises InvalidTime.
     """
-    names = [found[:3] for found in re.findall(_WEEKDAY, days)]
+    names = [found[:3] for found in re.findall(WEEKDAY, days)]
     one = parse_moment(f"next {names[0]} {clock}".strip(), now, parse_timezone(timezone))
     schedule = parse_cron(f"{one.minute} {one.hour} * * {','.join(names)}", timezone)
     first = next_time(schedule, now)
@@ -393,12 +375,33 @@ def _parse_weekdays(
     return schedule, first
 
 
+def _parse_monthly(
+    found: re.Match[str], clock: str, at: str, now: datetime, timezone: str
+) -> tuple[CronSchedule, datetime]:
+    """Return the schedule of what `_MONTHLY` has found, and its first time, UTC. Without a time of
+    day: at nine in the morning. Raises InvalidTime.
+    """
+    which, weekday, unit = found.groups()
+    words = f"{at} {clock}".strip() or ("9:00" if which else f"in 1 {unit}")
+    one = parse_moment(words, now, parse_timezone(timezone))
+    day = _ORDINALS.get(which, which or str(one.day))
+    day, month, weekdays = "L" if day == "31" else day, one.month if unit == "year" else "*", "*"
+    if weekday and not weekday.startswith("day"):
+        number = WEEKDAYS.index(weekday[:3]) + 1
+        day, weekdays = "*", f"{number}L" if day == "L" else f"{number}#{day}"
+    schedule = parse_cron(f"{one.minute} {one.hour} {day} {month} {weekdays}", timezone)
+    first = next_time(schedule, max(now, one.replace(second=0) - timedelta(seconds=1)))
+    if first is None:
+        raise InvalidTime("There is no such day in a month.")
+    return schedule, first
+
+
 def _parse_interval(text: str, at: str) -> tuple[int, str]:
     """Return the seconds between two times, and the first time as it is written. Raises
     InvalidTime.
     """
-    plain = text.lower().removeprefix("every ")
-    once = plain.removeprefix("other ")
+    plain = text.removeprefix("every ")
+    once = re.sub(rf"^(?:other|second|2(?= {WEEKDAY})) ", "", plain)
     length, __, clock = once.partition(" at ")
     spoken = (f"{length}s" if length.isascii() and length.isdigit() else length, f"1 {length}")
     seconds = next((s for one in spoken if (s := parse_duration(one)) is not None), None)

@@ -121,8 +121,6 @@ async def test_who_sets_one_is_told_that_none_comes_before_the_agent_is_woken(
     [
         "tea",
         "5m",
-        "Zahnarzt übermorgen",
-        "dentista pasado mañana",
         "every minute tea",
         "5m " + "x" * 600,
     ],
