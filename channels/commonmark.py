@@ -30,7 +30,7 @@ _MAX_DEPTH = 20
 people."""
 _MAX_DELIMITER_RUN = 3
 """Longer runs of `*` or `_` are ornaments or blanks to fill in, not emphasis."""
-_IDENTIFIER = re.compile(r"_[A-Za-z0-9_]*[A-Za-z0-9][A-Za-z0-9_]*_(?![A-Za-z0-9_])")
+_IDENTIFIER = re.compile(r"_++[A-Za-z0-9][A-Za-z0-9_]*+(?<=_)")
 _URL_REST = re.compile(r"://(?:[^\s*<>\[\]`|~\\]|~(?!~))*[^\s*<>\[\]`|~\\_]")
 _SCHEME = re.compile(r"(?<![A-Za-z0-9])https?", re.IGNORECASE)
 TABLE_RULE = re.compile(r" {0,3}\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?")

@@ -188,6 +188,7 @@ def test_never_raises_on_blocks(pieces: list[str]) -> None:
         "`",
         "**a",
         "_a ",
+        "_a",
         "a_",
         "~~a",
         "||a ",
