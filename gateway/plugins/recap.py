@@ -381,8 +381,9 @@ class Recap(Plugin):
         ):
             if isinstance(one.fact, Message) and one.fact.sender.id == person:
                 is_away = (later - one.at).total_seconds() >= settings.attention.presence.idle
-                outcomes = {outcome for at, outcome in ended if one.at <= at < later}
-                if is_away and (not outcomes or outcomes - {"failed", "interrupted"}):
+                outcomes = [outcome for at, outcome in ended if one.at <= at < later]
+                settled = [outcome for outcome in outcomes if outcome != "interrupted"]
+                if is_away and (not outcomes or settled[:1] not in ([], ["failed"])):
                     return one.at
                 later = one.at
         return now - timedelta(days=1)

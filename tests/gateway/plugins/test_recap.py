@@ -319,4 +319,7 @@ async def test_without_a_time_it_is_that_of_their_last_word_before_this_talk(
         )
         await store.append([failed])
         assert await since() == timedelta(minutes=120), "they could learn nothing then"
+        promised = replace(failed, fact=turn(6, autonomous=False), at=NOW - timedelta(minutes=30))
+        await store.append([promised])
+        assert await since() == timedelta(minutes=120), "another turn there told them nothing"
         assert await since("2h") == timedelta(hours=2)
