@@ -12,7 +12,7 @@ What of MEMORY.md stands in the prompt is part of the persona (`agent.workspace.
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -29,8 +29,8 @@ from gateway.commands.context import (
     send_follow_up,
 )
 from gateway.commands.definition import command
-from gateway.core.events import ConversationId
-from gateway.core.facts import NoteForgotten, NoteWritten, Seq
+from gateway.core.events import ConversationId, Message
+from gateway.core.facts import NoteForgotten, NoteWritten, Seq, TurnRecord
 from gateway.core.i18n import N_, _
 from gateway.core.identity import ADMIN_ROLES
 from gateway.core.labels import join
@@ -79,9 +79,8 @@ NO_MATCH: Final = (
     "its handle from recall, e.g. n12."
 )
 NOT_ALLOWED: Final = (
-    "Only an owner or admin may have you forget that. In a direct chat, anybody may have you "
-    "forget what you wrote "
-    "down in that chat."
+    "Only an owner or admin may have you forget that, or whoever alone had you write it down. In a "
+    "direct chat, anybody may have you forget what you wrote down in that chat."
 )
 DEFAULT_ENTRIES: Final = 5
 MAX_NOTES: Final = 20
@@ -203,14 +202,15 @@ class Memory(Plugin):
 
         On return it is durable. On cancellation it is forgotten all the same, or not at all.
         """
-        is_allowed = await self._allowed_scopes(context)
         seq = parse_note_handle(what)
         found = await (
             self._find_note(seq, context) if seq is not None else self._find_by_words(what, context)
         )
         if not found:
             raise ToolCallRefused(NO_MATCH)
-        deletable = [(one, hit) for one, hit in found if is_allowed(hit.scope)]
+        deletable = [
+            (one, hit) for one, hit in found if await self._may_delete(one, hit.scope, context)
+        ]
         if not deletable:
             raise ToolCallRefused(NOT_ALLOWED)
         if len(deletable) > 1:
@@ -227,16 +227,24 @@ class Memory(Plugin):
             )
         return await run_to_completion(self._forget_note(deletable[0][0], context))
 
-    async def _allowed_scopes(self, context: ToolContext) -> Callable[[str], bool]:
-        """Return a predicate for the scopes whose notes the requesters may delete.
-
-        Raises ToolCallRefused if there are none.
-        """
+    async def _may_delete(self, note: LogEntry, scope: str, context: ToolContext) -> bool:
+        """Return whether the requesters may have a note deleted that they can see."""
         if _is_asked_by_admins(context):
-            return lambda _: True
+            return True
         if await self._places.is_direct(context.at.conversation):
-            return lambda scope: scope == context.visibility.scope
-        raise ToolCallRefused(NOT_ALLOWED)
+            return scope == context.visibility.scope
+        asking = {one.id for one in context.requesters if one.verified}
+        turn = note.fact.turn if isinstance(note.fact, NoteWritten) else None
+        written = await self._store.entry_by_key(f"turn:{turn}")
+        if written is None or not isinstance(written.fact, TurnRecord) or len(asking) != 1:
+            return False
+        heard = [await self._store.entry(seq) for seq in written.fact.covers]
+        asked = {
+            one.fact.sender.id
+            for one in heard
+            if one is not None and isinstance(one.fact, Message) and one.fact.kind != "room"
+        }
+        return note.conversation == context.at.conversation and asked == asking
 
     async def _find_note(self, seq: Seq, context: ToolContext) -> list[tuple[LogEntry, SearchHit]]:
         """Return the note at a log position, unless it is forgotten or not visible in this

@@ -28,7 +28,7 @@ from gateway.plugins.recall import NOTHING_FOUND
 from reverie.testing.channels import story
 from tests.gateway.plugins.memory.test_dreams import dream, dreamed, model, told
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, Papers, at, papers
-from tests.kits.store import NOW
+from tests.kits.store import NOW, turn
 
 
 def entries(kit: Papers) -> list[JournalEntry]:
@@ -347,6 +347,33 @@ async def test_elsewhere_only_admins_can(where: ToolContext, *, allowed: bool, k
     else:
         with pytest.raises(ToolCallRefused) as refused:
             await forget(kit, "harbour", where)
+        assert str(refused.value) == NOT_ALLOWED
+    assert len(await forgotten(kit)) == allowed
+
+
+@pytest.mark.parametrize(
+    ("asked", "asks", "allowed"),
+    [
+        (["guest"], "guest", True),
+        (["guest"], "member", False),
+        (["guest", "member"], "guest", False),
+        ([], "guest", False),
+    ],
+)
+async def test_in_a_room_whoever_alone_had_it_written_down_has_it_forgotten(
+    asked: list[str], asks: str, *, allowed: bool, kit: Papers
+) -> None:
+    for number, who in enumerate(asked, 1):
+        await kit.say(number, "harbour: write that down", who=who)
+    said = await kit.store.entries(kinds=["mention"])
+    await kit.remember(at(ROOM), "harbour")
+    record = turn(ROOM.conversation, *[one.seq for one in said])
+    await kit.store.append([replace(record, key="turn:t")])
+    if allowed:
+        await forget(kit, "harbour", by(ROOM, asks))
+    else:
+        with pytest.raises(ToolCallRefused) as refused:
+            await forget(kit, "harbour", by(ROOM, asks))
         assert str(refused.value) == NOT_ALLOWED
     assert len(await forgotten(kit)) == allowed
 
