@@ -137,9 +137,16 @@ class IrcChannel:
             # Clients show a notice where the person is, not in a chat with us.
             more = f"/msg {self._nick} more" if post.style == "notice" else "more"
         elif post.reply_to is None:  # e.g. a reminder: clients highlight lines with their nick
-            text = name_in_front(text, [*map(name_to_address, post.notify)])
+            text = name_in_front(text, [*map(self._current_name, post.notify)])
         with use_language(post.language):
             return paginate(text, self._limit(post.to), page_lines, more)
+
+    def _current_name(self, person: Sender) -> str:
+        """Return the name by which to address somebody, whose nick may have changed since."""
+        if self._session is None or person.id.startswith(BRIDGE_PREFIX):
+            return name_to_address(person)
+        owner, now_s = person.id.rpartition("!")[2], self._clock.monotonic()
+        return resolve_target(self._session.state, RoomId(f"{person.name}!{owner}"), now_s)[0]
 
     def _room_modes(self, at: Address) -> set[str] | None:
         state = self._session and self._session.state

@@ -13,7 +13,7 @@ from channels.irc.channel import IrcChannel
 from channels.irc.outgoing import SendItem, SendWindow
 from channels.text import clean_outgoing
 from gateway.core.clock import ManualClock, SystemClock
-from gateway.core.events import Address, Post, PostKey, Receipt, RoomId
+from gateway.core.events import Address, Post, PostKey, Receipt, RoomId, Sender, SenderId
 from reverie.testing.servers.ircd import CAPS, Ircd, Options
 from tests.channels.irc.channel_kit import (
     NAME,
@@ -56,6 +56,23 @@ async def test_a_room_whose_name_has_an_exclamation_mark_gets_its_answers_itself
         await run.up()
         await run.channel.send(part("hi", room="#wow!"))
         assert "PRIVMSG #wow! :hi" in ircd.lines
+
+
+@pytest.mark.parametrize("who", ["account:olga", "mask:olga!o@h"])
+async def test_a_reminder_names_whom_it_is_for_by_the_nick_that_they_have_now(who: str) -> None:
+    async with Ircd() as ircd, running(ircd) as run:
+        bot = await ircd.joined("reverie", "#room")
+        await run.up()
+        bot.send(":olga!o@h JOIN #room olga :x")
+        bot.send(":olga!o@h NICK olga_afk")
+        await settled(bot, "read")
+        reminder = Post(
+            key=PostKey("k"),
+            to=Address(channel=NAME, room=RoomId("#room")),
+            text="tea",
+            notify=(Sender(id=SenderId(who), name="olga"),),
+        )
+        assert run.channel.split(reminder) == ("olga_afk: tea",)
 
 
 async def test_pace_is_burst_then_rate() -> None:
