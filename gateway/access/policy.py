@@ -241,8 +241,14 @@ class Routed(NamedTuple):
 _NOBODY: Final = frozenset[str]()
 
 
-def route(policy: AccessPolicy, binding: ConversationBinding, event: Notification) -> Routed:
-    """Resolve an event. `binding`: of its place."""
+def route(
+    policy: AccessPolicy,
+    binding: ConversationBinding,
+    event: Notification,
+    *,
+    for_one: bool = False,
+) -> Routed:
+    """Resolve an event. `binding`: of its place; `for_one`: nobody else sees the answer to it."""
     at, person, linked = event.at, "", _NOBODY
     sender: Sender | None = getattr(event, "sender", None)
     who = None
@@ -267,5 +273,5 @@ def route(policy: AccessPolicy, binding: ConversationBinding, event: Notificatio
         role=access.role,
         access=access,
         visibility="direct" if direct else "private" if binding.private else "shared",
-        language=language_for(binding.language, spoken, direct=direct),
+        language=language_for(binding.language, spoken, direct=direct or for_one),
     )

@@ -141,9 +141,13 @@ class Intake:
         binding = self._bindings.find(event.at) if event.at is not None else UNBOUND
         if isinstance(event, Message):
             event, binding = await self._read_message(event, binding)
+        for_one = False
         if isinstance(event, Command):
+            channel = self._places.channels.get(event.at.channel)
+            deferred = channel is not None and channel.capabilities.defers_commands
+            for_one = event.origin == "button" or (event.origin == "native" and deferred)
             event = expand_command(event)
-        return route(self._access_policy, binding, event)
+        return route(self._access_policy, binding, event, for_one=for_one)
 
     async def _read_message(
         self, message: Message, binding: ConversationBinding

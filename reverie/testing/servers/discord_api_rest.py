@@ -876,6 +876,8 @@ class Commands:
         """`global` or a guild -> commands."""
         self.given: dict[str, Interaction] = {}
         """Token -> interaction."""
+        self.locales: dict[str, str] = {}
+        """Person -> language of their client. The others' is English."""
         commands, hook = r"/applications/\d+/(?:guilds/(\d+)/)?commands", r"/webhooks/\d+/([^/]+)"
         rest.route(f"PUT {commands}", self._overwrite)
         rest.route(r"POST /interactions/(\d+)/([^/]+)/callback", self._callback)
@@ -1003,7 +1005,7 @@ class Commands:
             "version": 1,
             "channel_id": channel,
             "channel": place | {"permissions": PERMISSIONS},
-            "locale": "en-US",
+            "locale": self.locales.get(user, "en-US"),
             "entitlements": [],
             "authorizing_integration_owners": {"0": guild or "0"},
             "context": 0 if guild else 1,

@@ -92,3 +92,19 @@ async def test_a_server_that_forgets_nonces_is_found_out(tmp_path: Path) -> None
         await it.answered(it.say())
         await it.calm()
         assert (await it.verdict()).duplicated > 0
+
+
+@story
+async def test_an_answer_that_one_person_sees_is_in_the_language_of_their_client(
+    tmp_path: Path,
+) -> None:
+    async with town(tmp_path) as it:
+        it.api.commands.locales[it.api.ann] = "de"
+        async with it.inside():
+            await it.api.connected()
+            helped = {
+                who: it.api.slash(it.api.room, who, "help") for who in (it.api.ann, it.api.ben)
+            }
+            await it.api.until(lambda: all(map(it.api.told, helped.values())))
+            in_german = {who: "Zeigt " in it.api.told(one)[0] for who, one in helped.items()}
+            assert in_german == {it.api.ann: True, it.api.ben: False}
