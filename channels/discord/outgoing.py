@@ -186,6 +186,7 @@ RESEND_WINDOW_S: Final = 120.0
 """https://discord.com/developers/docs/resources/message#create-message: an enforced nonce is unique
 `in the past few minutes`; that is at least two."""
 _HAS_THREAD, _WRONG_CHANNEL_TYPE, _ARCHIVED = 160004, 50024, 50083
+_REPLY_REFUSED: Final = 50035, 160002
 """https://discord.com/developers/docs/topics/opcodes-and-status-codes#json"""
 _NO_POSTING: Final = {
     50001: "",  # missing access
@@ -481,9 +482,9 @@ class DiscordOutgoing:
             try:
                 return build_receipt(await post(json=content | {"message_reference": reply}))
             except DiscordRefused as error:
-                if error.status != HTTPStatus.BAD_REQUEST:
-                    raise
-                # E.g. 160002: a reply needs the right to read the history. The text matters more.
+                if error.code not in _REPLY_REFUSED:
+                    raise  # e.g. AutoMod, which tells moderators of each attempt
+                # 160002: a reply needs the right to read the history. The text matters more.
                 logger.info("said without the reply: %s", error.reason)
         return build_receipt(await post(json=content))
 

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from channels.base import MayNotPost, RateLimited, SendError, Uncertain, Unreachable
+from channels.base import MayNotPost, RateLimited, Rejected, SendError, Uncertain, Unreachable
 from channels.discord.channel import DiscordPreviewChannel
 from gateway.core.events import Receipt
 from reverie.testing.servers.discord_api import DiscordApi
@@ -134,6 +134,14 @@ async def test_a_reply_that_is_not_allowed_becomes_a_plain_message(
         False,
     )
     assert gone == [1]
+
+
+async def test_what_automod_refuses_is_tried_once(api: DiscordApi, run: Running) -> None:
+    said = hello(api, "well?")
+    api.world.banned_words.add("darn")
+    with pytest.raises(Rejected, match="moderation"):
+        await run.channel.send(part("darn it", api.room, reply_to=said))
+    assert len(api.made("POST /channels/.*/messages")) == 1
 
 
 async def test_what_is_missing_to_post_in_a_channel_is_named(api: DiscordApi, run: Running) -> None:
