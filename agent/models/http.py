@@ -621,7 +621,9 @@ class ModelHttpClient:
         asked for, as OpenRouter has it (openrouter.ai/docs, errors). None: there is none in it.
         """
         if status == 200:  # noqa: PLR2004 - HTTP's own number
-            is_error = re.match(rb'\s*\{\s*"error"\s*:\s*[{"]', body)
+            is_error = re.match(
+                rb'\s*\{\s*(?:"type"\s*:\s*"error"\s*,\s*)?"error"\s*:\s*[{"]', body
+            )
             return self.read_stream_error(body.decode("utf-8", "replace")) if is_error else None
         return error_from_response(status, headers, body, where=self.host, secret=self._secret)
 

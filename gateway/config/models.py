@@ -167,8 +167,8 @@ class RatesConfig(ConfigSection):
     sender_turns: RateConfig = RateConfig(burst=6, per_minute=6)
     """Turns of the agent for one person: an answer of a hundred words takes half a minute to read.
     Beyond it, what a person writes waits for its turn, together."""
-    agent_turns: RateConfig = RateConfig(burst=30, per_minute=60)
-    """Turns of one agent for all people together: thirty may ask at the same moment, and one more
+    agent_turns: RateConfig = RateConfig(burst=100, per_minute=60)
+    """Turns of one agent for all people together: a hundred may ask at the same moment, one more
     each second."""
 
 

@@ -134,6 +134,8 @@ MAX_NAMED_ASKERS: Final = 5
 """Most people whose names an answer begins with. More are a crowd, which no list of names helps."""
 SLOW_S: Final = 20.0
 """Seconds that people wait for a model without a word."""
+UNSEEN_S: Final = 40.0
+"""Seconds for which an answer that grows unseen does not count as slow."""
 SLOW_TEXT: Final = N_("My model is slow right now. I am still waiting for its answer.")
 QUEUED_TEXT: Final = N_(
     "I have a lot of questions to answer right now. I will answer as soon as it is your turn."
@@ -212,6 +214,8 @@ class Turn:
         self.waits_since_s = math.inf
         """Time (monotonic) of the last piece of the answer, or since when people wait for it. inf:
         they do not, or it is not the model that they wait for."""
+        self.asked_s = math.inf
+        """Time (monotonic) of the first request."""
         self.slow_task: asyncio.Task[None] | None = None
         """Tells people who wait that the model is slow."""
         self.is_put_off = False
@@ -271,7 +275,7 @@ class Turn:
 
     def expect_answer(self, tracker: TurnTracker) -> None:
         """Say once that the model is slow if somebody waits, and nothing more of the answer comes
-        for `SLOW_S`.
+        for `SLOW_S`, or they see nothing of it for that and `UNSEEN_S`.
 
         It is said where the answer is shown as it grows; where it is not, in a post of its own.
         """
@@ -282,9 +286,16 @@ class Turn:
             or self.context.agent.is_put_off(self.conversation)  # they were told of it
         ):
             return
-        self.waits_since_s = self.context.gateway.clock.monotonic()
+        self.asked_s = min(self.asked_s, self.context.gateway.clock.monotonic())
+        self.note_growth()
         if self.slow_task is None:
             self.slow_task = self.context.gateway.tasks.create_task(self._tell_slow(tracker))
+
+    def note_growth(self) -> None:
+        """Wait for the next piece of the answer from now on."""
+        now_s = self.context.gateway.clock.monotonic()
+        is_shown = self.running is not None and self.running.is_shown
+        self.waits_since_s = now_s if is_shown else min(now_s, self.asked_s + UNSEEN_S)
 
     async def _tell_slow(self, tracker: TurnTracker) -> None:
         gateway = self.context.gateway

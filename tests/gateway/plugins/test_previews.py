@@ -537,6 +537,40 @@ class Stalled(Played):
         yield StreamEnd(stop_reason="end", usage=Usage(), model="stalled")
 
 
+class Dripping(Played):
+    """It says a word whenever `more` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.more = asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncGenerator[StreamChunk]:
+        self.requests.append(request)
+        for number in range(12):
+            yield TextPart(text=f"word{number} ")
+            await self.more.wait()
+            self.more.clear()
+        yield StreamEnd(stop_reason="end", usage=Usage(), model="dripping")
+
+
+async def test_an_answer_that_grows_slowly_is_told_of_where_nobody_sees_it_grow(
+    tmp_path: Path,
+) -> None:
+    clock, model = ManualClock(), Dripping()
+    async with running(tmp_path, model, clock=clock) as gateway:
+        await gateway.console.receive_message("hello", sender="ann")
+        for _ in range(12):
+            await until(lambda: not model.more.is_set())
+            if clock.monotonic() < 50:
+                assert not gateway.screen.parts
+            for _ in range(10):
+                clock.advance(1)
+                await asyncio.sleep(0.005)
+            model.more.set()
+        await gateway.screen.until(2)
+        assert [SLOW_TEXT in one.body for one in gateway.screen.parts] == [True, False]
+
+
 @pytest.mark.parametrize("previews", [True, False])
 async def test_an_answer_that_stalls_in_the_middle_is_told_of_as_soon_as_one_that_does_not_begin(
     tmp_path: Path, *, previews: bool
