@@ -239,7 +239,9 @@ class Agent:
         self.look_at_presence()
         at = self._clock.now()
         wanted = dmn.due_conversations(self.state, self.policy, at)
-        arriving = tuple([place for place in wanted if self._is_arriving(place)])
+        arriving = tuple(
+            [one for one in wanted if self._is_arriving(one, talk=one not in self._reminded)]
+        )
         dreams = self._dreams if self.leads else None
         tokens = dreams.material_tokens(self.id) if dreams is not None else 0
         promised = tuple([place for place, is_promised in self._reminded.items() if is_promised])
@@ -720,9 +722,12 @@ class Agent:
         unread = await self._store.unread_entries(conversation, most=1)
         return any(wants_answer(one.fact) for one in unread.messages)
 
-    def _is_arriving(self, conversation: ConversationId) -> bool:
-        """Return whether more entries there are announced soon."""
-        return self._inbox.is_waiting(conversation) or self._inbox.is_talking(conversation)
+    def _is_arriving(self, conversation: ConversationId, *, talk: bool = True) -> bool:
+        """Return whether more entries there are announced soon. `talk`: also what people say to
+        each other, once they are quiet.
+        """
+        is_talking = talk and self._inbox.is_talking(conversation)
+        return is_talking or self._inbox.is_waiting(conversation)
 
     def may_take_arriving(self, conversation: ConversationId) -> bool:
         """Return whether a turn there may take in now what is announced soon."""

@@ -156,7 +156,8 @@ class ReminderSet(PluginFact):
     """Address of the room whose talk it waits for, its threads included. Empty: it waits for its
     time; without one it is work that is open now."""
     word: str = ""
-    """With `on`: text that a line must contain, in any case. Empty: every line is meant."""
+    """With `on`: text that a line or the name of its author must contain, in any case. Empty: every
+    line is meant."""
     kind: Literal["reminded"] = "reminded"
 
     def describe(self) -> str:
@@ -386,7 +387,10 @@ class Reminders(Plugin):
             str, Field(description="E.g. 18:30 or in 2h. With `on`: until when to watch.")
         ] = "",
         on: Annotated[
-            str, Field(description="Room to watch, and a word if one matters: `#build: failed`.")
+            str,
+            Field(
+                description="Room to watch, and a word or name if one matters: `#build: failed`."
+            ),
         ] = "",
     ) -> str:
         room, word = await self._find_room(on, context) if on.strip() else ("", "")
@@ -655,7 +659,8 @@ class Reminders(Plugin):
         if one.schedule:
             when = f"{due}, {describe_schedule_text(one.schedule)}".removesuffix(", once")
         elif one.on:
-            room = format_place(ConversationId(one.on))
+            word = f": {inline_code(one.word)}" if one.word else ""
+            room = f"{format_place(ConversationId(one.on))}{word}"
             when = _("if somebody writes in {room}, until {time}").format(room=room, time=due)
         else:
             when = _("open until {time}").format(time=due)
@@ -910,7 +915,7 @@ class Reminders(Plugin):
 def awaits(one: ReminderSet, line: Message) -> bool:
     """Return whether an intention waits for this line of a room."""
     is_meant = bool(one.on) and one.on in (line.at.conversation, room_of(line.at.conversation))
-    return is_meant and one.word.casefold() in line.text.casefold()
+    return is_meant and one.word.casefold() in f"{line.sender.name}: {line.text}".casefold()
 
 
 def _may_person_end(one: ReminderSet, who: Sender, role: str) -> bool:

@@ -273,6 +273,7 @@ async def test_a_room_is_watched_as_long_as_everybody_in_the_place_may_read_it(
     [
         ("irc.libera/#one", "", True),
         ("irc.libera/#one", "FAIL", True),
+        ("irc.libera/#one", "Bob", True),
         ("irc.libera/#one", "passed", False),
         ("irc.libera/#on", "", False),
         ("irc.libera/#one/thread", "", False),

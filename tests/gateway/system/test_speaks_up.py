@@ -81,6 +81,20 @@ async def test_while_people_talk_nothing_is_asked_and_an_answer_of_theirs_is_eno
 
 
 @simulated
+async def test_a_reminder_comes_at_its_time_while_people_talk(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    reminds = ScriptRule(match=r"\(reminder that ewa asked for", reply="dinner is ready")
+    script = Script(rules=(reminds, *LOOKS[1:]))
+    async with Gateway(configured(tmp_path, "when_useful"), script, clock=clock) as gateway:
+        await overhear(gateway, "!remind 30m dinner")
+        for number in range(20):
+            await overhear(gateway, f"chatter {number}", who="tom")
+            await clock.sleep(100)
+        assert "dinner is ready" in gateway.sent()[-1]
+
+
+@simulated
 async def test_never_is_the_default_and_looks_at_nothing(
     clock: JumpingClock, tmp_path: Path
 ) -> None:
