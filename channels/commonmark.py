@@ -4,7 +4,7 @@ Differences from https://spec.commonmark.org/0.31.2/, and the reasons:
 
 - Emphasis needs clear edges: never inside a word (`a*b*c`, `2**3`), never around one identifier
   (`__init__`, `_private_`), never at a slash (`src/**/*.py`); but also where CJK text has no
-  spaces.
+  spaces, and letters of a word may be bold (`**H**yper**T**ext`, `walk**ed**`).
 - `~~strike~~` and `||spoiler||` are supported; HTML, link definitions and underlined headings are
   text.
 - A line continues a quote or a list item only if it is marked or indented itself.
@@ -44,6 +44,12 @@ MATHS = re.compile(
 """Mathematics in LaTeX. Between single dollars it is some only with a backslash: else they may be
 prices."""
 _PAIRS = {"~": "s", "|": "spoiler"}
+_LETTER = r"[^\W\d_]"
+_BOLD_LETTERS = re.compile(
+    rf"(?:(?<![\w*/])(?=\*\*{_LETTER}+\*\*{_LETTER})|(?<={_LETTER}{{2}})"
+    rf"|(?<={_LETTER})(?=\*\*{_LETTER}+\*\*{_LETTER}{{2}}))\*\*({_LETTER}+)\*\*(?![\d*_/])"
+)
+"""Letters of a word; `x**y**z` may be a power."""
 
 
 @functools.cache
@@ -63,6 +69,7 @@ def commonmark_parser() -> MarkdownIt:
     inline.after("text", "url", _parse_url)
     inline.at("newline", _parse_newline)
     inline.before("escape", "maths", _parse_maths)
+    inline.before("emphasis", "bold_letters", _parse_bold_letters)
     inline.at("emphasis", _scan_delimiters)
     inline.at("link", _parse_link)
     inline.at("image", _parse_image)
@@ -216,6 +223,18 @@ def _may_link(state: StateInline) -> bool:
         last = state.src.rfind("](")
         state.env["last_link"] = (state.src, last)
     return bool(state.pos < last)
+
+
+def _parse_bold_letters(state: StateInline, silent: bool) -> bool:
+    found = _BOLD_LETTERS.match(state.src, state.pos, state.posMax)
+    if found is None:
+        return False
+    if not silent:
+        state.push("strong_open", "strong", 1)
+        state.push("text", "", 0).content = found[1]
+        state.push("strong_close", "strong", -1)
+    state.pos = found.end()
+    return True
 
 
 def _scan_delimiters(state: StateInline, silent: bool) -> bool:
