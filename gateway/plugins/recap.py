@@ -460,14 +460,14 @@ class Recap(Plugin):
         self, news: PlaceNews, told: Sequence[LogEntry], agent: str, here: ConversationId
     ) -> set[TurnId]:
         """Add when the owner was told something here; return the turns that told it."""
-        zone, turns = ZoneInfo(self._live.settings.dmn.timezone), set[TurnId]()
+        now, turns = self._live.to_local(self._clock.now()), set[TurnId]()
         for one in told:
             fact = one.fact
             if not isinstance(fact, OwnerTold) or fact.state != "posted" or fact.agent != agent:
                 continue
             if fact.to.conversation == here:
                 turns.add(fact.turn)
-                text = _("told you at {time}").format(time=f"{one.at.astimezone(zone):%H:%M}")
+                text = _("told you at {time}").format(time=format_moment(one.at, now))
                 news.deeds.append(Deed(one.seq, text, TRUSTED_LABEL))
         return turns
 

@@ -224,7 +224,7 @@ async def test_what_is_told_unasked_holds_no_words_of_strangers(tmp_path: Path) 
         people = f"{'x' * 24}, somebody, Ignore"
         assert lines == [
             f"{group.conversation}: 3 lines ({people}); attended; posted a message (2 times)",
-            'By itself: left a note; told you at 05:06; "Looked at the files."',
+            'By itself: left a note; told you at 05:06 UTC; "Looked at the files."',
             "Waits: 1 code, of Ignore",
         ]
         assert label == Label("owner", (STAFF.conversation,))

@@ -95,6 +95,20 @@ async def test_a_reminder_comes_at_its_time_while_people_talk(
 
 
 @simulated
+async def test_what_it_has_looked_at_for_days_does_not_make_a_look_dearer(
+    clock: JumpingClock, tmp_path: Path
+) -> None:
+    script = Script(rules=(ScriptRule(match=r"## ", calls=(YIELD,)),))
+    async with Gateway(configured(tmp_path, "when_useful"), script, clock=clock) as gateway:
+        for number in range(60):
+            await overhear(gateway, f"{number}: {'what a long word ' * 40} is it?")
+            await clock.sleep(3_600)
+        asked = [len(str(one.conversation)) for one in gateway.scripted.requests]
+    assert len(asked) > 20
+    assert max(asked) < 30_000
+
+
+@simulated
 async def test_never_is_the_default_and_looks_at_nothing(
     clock: JumpingClock, tmp_path: Path
 ) -> None:
