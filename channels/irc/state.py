@@ -5,7 +5,8 @@ who they are, and what is collected of an answer. Pure: time comes in with a lin
 that and the state. Rooms and nicks are folded, each name of a line once.
 
 The functions behind it say who somebody is. A private answer goes to a person, never to a nick. A
-direct chat is named after its person: `nick!account:name`, or `nick!user@host` without an account.
+direct chat is named after its person: `name!account:name`, whatever their nick is, or
+`nick!user@host` without an account.
 An answer may take minutes, and by then the nick may be somebody else's. So a nick counts as that
 person only
 
@@ -214,7 +215,7 @@ class IrcState:
                 # The sender is the person that the name of their chat means.
                 self.chat_nicks.pop(line.source, None)
                 if proven := line.tags.get("account") or account:
-                    self.chat_nicks.pop(f"{line.source.nick}!{ACCOUNT_PREFIX}{proven}", None)
+                    self.chat_nicks.pop(account_chat(proven), None)
                     self.account_nicks.put(fold_account(proven), line.source.nick)
             case "JOIN":
                 mask, gone_s = self._gone.get(nick, (None, 0.0))
@@ -346,7 +347,7 @@ class IrcState:
             for userhost in (*past, line.source.partition("!")[2]):
                 self.chat_nicks.put(f"{line.source.nick}!{userhost}", spelled)
             if account := line.tags.get("account") or account:
-                self.chat_nicks.put(f"{line.source.nick}!{ACCOUNT_PREFIX}{account}", spelled)
+                self.chat_nicks.put(account_chat(account), spelled)
         if old == self.me:
             self.set_nick(spelled)
 
@@ -441,12 +442,16 @@ def direct_chat(sender: Sender, mask: str | None = None) -> RoomId:
     id is not the mask.
 
     The owner of the nick is part of the name, so a stranger who takes the nick later gets another
-    conversation.
+    conversation. Who is logged in goes on in the same one under each of their nicks.
     """
-    mask = sender.id.removeprefix("mask:") if mask is None else mask
-    return RoomId(
-        f"{sender.name}!{ACCOUNT_PREFIX}{sender.account}" if sender.account else str(mask)
-    )
+    if sender.account:
+        return account_chat(sender.account)
+    return RoomId(sender.id.removeprefix("mask:") if mask is None else str(mask))
+
+
+def account_chat(account: str) -> RoomId:
+    """Return the direct chat with whoever is logged in to this account."""
+    return RoomId(f"{account}!{ACCOUNT_PREFIX}{account}")
 
 
 def is_room_name(room: str) -> bool:
@@ -462,7 +467,7 @@ def direct_chat_of(room: str) -> RoomId | None:
     """
     if is_room_name(room):
         return None
-    return RoomId(room if "!" in room else f"{room}!{ACCOUNT_PREFIX}{room}")
+    return RoomId(room) if "!" in room else account_chat(room)
 
 
 def message_target(room: str) -> str:
@@ -474,7 +479,9 @@ def message_target(room: str) -> str:
 
 def current_nick(state: IrcState, chat: str) -> str:
     """Return the last known nick of the person; a room's name is itself."""
-    return state.chat_nicks.get(chat) or message_target(chat)
+    account = "" if is_room_name(chat) else _read_owner(chat)[1]
+    known = state.chat_nicks.get(chat) or state.account_nicks.get(account)
+    return known or message_target(chat)
 
 
 def resolve_target(state: IrcState, chat: RoomId, now_s: float) -> tuple[str, IdentityState]:

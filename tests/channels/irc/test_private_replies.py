@@ -160,7 +160,7 @@ def test_a_chat_follows_whoever_it_is_with() -> None:
     assert (
         told.nick("al!a@h"),
         told.nick("AL_away!a@h"),
-        told.nick("AL_away!account:alice"),
+        told.nick("alice!account:alice"),
     ) == ("al2",) * 3
     told.hear(":al2!a@h NICK al")
     assert told.nick("al!a@h") == told.nick("AL_away!a@h") == "al"

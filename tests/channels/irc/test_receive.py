@@ -22,11 +22,8 @@ async def test_people_and_rooms_are_told_apart() -> None:
         await run.up()
         bot = ircd.clients[0]
         lines = [
-            (
-                "@account=al :alice!a@h PRIVMSG reverie :direct, verified",
-                "direct",
-                "alice!account:al",
-            ),
+            ("@account=al :alice!a@h PRIVMSG reverie :direct, verified", "direct", "al!account:al"),
+            ("@account=al :al_away!a@h PRIVMSG reverie :still me", "direct", "al!account:al"),
             (":alice!a@h PRIVMSG REVERIE :direct", "direct", "alice!a@h"),
             (":alice!a@h PRIVMSG #ROOM :hi reverie", "mention", "#Room"),
             (":alice!a@h PRIVMSG @#room :to the ops", "room", "#Room"),
@@ -48,10 +45,10 @@ async def test_people_and_rooms_are_told_apart() -> None:
         assert [(m.kind, m.at.room) for m in run.messages] == [
             (kind, room) for _, kind, room in lines
         ]
-        assert [m.at.thread for m in run.messages] == [None] * 3 + ["@"] + [None] * 7
-        assert [m.sender.id for m in run.messages[:2]] == ["account:al", "mask:alice!a@h"]
-        assert [m.sender.is_bot for m in run.messages] == [False] * 6 + [True] + [False] * 4
-        assert [m.text for m in run.messages[7:9]] == ["/me pokes reverie", "/me waves"]
+        assert [m.at.thread for m in run.messages] == [None] * 4 + ["@"] + [None] * 7
+        assert [m.sender.id for m in run.messages[1:3]] == ["account:al", "mask:alice!a@h"]
+        assert [m.sender.is_bot for m in run.messages] == [False] * 7 + [True] + [False] * 4
+        assert [m.text for m in run.messages[8:10]] == ["/me pokes reverie", "/me waves"]
         assert len({m.id for m in run.messages}) == len(lines)
 
 
