@@ -349,9 +349,8 @@ class IrcChannel:
         if (config.host, config.port) == (old_config.host, old_config.port):
             self._lasting = before._lasting  # noqa: SLF001 - same class
             # A room that is configured anew may be joined again.
-            self._lasting.barred_rooms -= {
-                room.lower() for room in config.rooms if room not in old_config.rooms
-            }
+            for room in set(config.rooms) - set(old_config.rooms):
+                self._lasting.barred_rooms.pop(room.lower(), None)
             for item in before._inbox.filter_pending(lambda _: True):  # noqa: SLF001 - same class
                 self._inbox.put(item)
 

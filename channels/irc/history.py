@@ -43,9 +43,9 @@ class LastingState:
         self.own_message_ids = LruDict[str, None](2_048)
         self.emitted_ids = LruDict[str, None](8_192)
         """Emitted events, by place and id."""
-        self.barred_rooms: set[str] = set()
-        """Folded rooms that we were kicked from, or told to leave, and must not join by
-        ourselves."""
+        self.barred_rooms: dict[str, str] = {}
+        """Folded rooms that we must not join by ourselves: because of what, if we were thrown out;
+        empty if we were told to leave."""
         self.pace = 1.0
         """Share of the configured pace that is used: each kill for flooding halves it."""
         self.rights = RoomSignals()

@@ -92,13 +92,13 @@ class IrcMembership:
         return self._fold(room) in self._state.rooms
 
     def join_refusal(self, room: str) -> str:
-        """Return why we are not in a room; empty: we are, or nothing is known."""
+        """Return why we are not in a room; empty: we are, or left it on command, or nothing is
+        known.
+        """
         folded = self._fold(room)
         if self.is_in_room(room):
             return ""
-        if folded in self._lasting.barred_rooms:
-            return "it was thrown out or left, and goes back when an admin has it join"
-        return self._refusals.get(folded, "")
+        return self._lasting.barred_rooms.get(folded, self._refusals.get(folded, ""))
 
     async def join_configured(self) -> None:
         """Request the configured rooms; return once each is entered or refused."""
@@ -117,7 +117,7 @@ class IrcMembership:
         request at a time: people may invite us as often as they like.
         """
         folded = self._fold(room)
-        if folded not in self._requested | self._lasting.barred_rooms:
+        if folded not in self._requested | self._lasting.barred_rooms.keys():
             self._send_joins([one for one in self.config.rooms if self._fold(one) == folded])
 
     def apply_config(self, config: IrcConfig) -> None:
@@ -134,9 +134,10 @@ class IrcMembership:
                 self._leaving.add(folded)
                 self._outgoing.queue_lines([format_line("PART", before[folded])])
         new = rooms.keys() - before.keys()
-        barred -= new
+        for room in new:
+            barred.pop(room, None)
         self.unconfigured_rooms -= new
-        wanted = new | (rekeyed - barred)
+        wanted = new | (rekeyed - barred.keys())
         self._send_joins(room for folded, room in rooms.items() if folded in wanted)
 
     def _send_joins(self, rooms: Iterable[str]) -> None:
@@ -159,7 +160,7 @@ class IrcMembership:
     async def join(self, room: str) -> None:
         """Request a room on command; return once we are in. Raises SendError."""
         folded = self._fold(room)
-        self._lasting.barred_rooms.discard(folded)
+        self._lasting.barred_rooms.pop(folded, None)
         self.unconfigured_rooms.discard(folded)
         if self.is_in_room(room):
             return
@@ -176,7 +177,7 @@ class IrcMembership:
         Call `end_leave` afterwards.
         """
         folded = self._fold(room)
-        self._lasting.barred_rooms.add(folded)
+        self._lasting.barred_rooms[folded] = ""
         self._leaving.add(folded)
 
     def end_leave(self, room: str) -> None:
@@ -199,7 +200,8 @@ class IrcMembership:
                 # We never leave a room by ourselves: it was a kick, or a forced part.
                 who, where = line.source.nick[:100], line.param(0)[:100]
                 logger.warning("%s: thrown out of %s by %s", self._name, where, who)
-                self._lasting.barred_rooms.add(left)
+                why = "it was thrown out, and goes back when an admin has it join"
+                self._lasting.barred_rooms[left] = why
             self._leaving.discard(left)
         elif line.command in {"NICK", "QUIT"}:
             self._follow_nick(told)

@@ -129,7 +129,7 @@ async def test_a_room_that_was_left_is_entered_again_once_the_operator_names_it_
             IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old"]), SystemClock()),
             Deaf(),
         )
-        before._lasting.barred_rooms |= {"#old", "#new"}
+        before._lasting.barred_rooms |= {"#old": "", "#new": ""}
         after = IrcChannel(NAME, config(ircd.port, rooms=["#room", "#old", "#new"]), SystemClock())
         after.take_over(before)
         assert isinstance(after, CanJoin)

@@ -102,6 +102,7 @@ async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_a
         for _ in range(2):
             await run.channel.leave(at)
             assert run.channel.is_joined(at.room) is False
+        assert not run.channel.join_refusal(at.room), "nothing is wrong"
         for room in ("nobody", "#a,#b", "#a b"):
             with pytest.raises(Rejected):
                 await run.channel.leave(Address(channel=NAME, room=RoomId(room)))
@@ -119,6 +120,9 @@ async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_a
         ircd.clients[1].drop()
         await run.until_advancing(clock, lambda: run.links.count(True) == 3)
         assert _asked(ircd.clients[2], "JOIN") == ["JOIN #room"]
+        ircd.clients[2].send(":op!o@h KICK #room reverie :shh")
+        await settled(ircd.clients[2], "out")
+        assert run.channel.join_refusal(at.room)
 
 
 async def test_rooms_that_are_configured_anew_are_entered_and_left_and_the_others_hear_all_of_it() -> (
