@@ -9,7 +9,7 @@ from gateway.access.policy import decide
 from gateway.context.conversation import MAX_MESSAGES, find_alarm_role, is_addressed
 from gateway.context.history import HistoryTurn
 from gateway.core.events import Address, Alarm, ConversationId, MembershipChanged, Message, Sender
-from gateway.core.facts import MESSAGE_KINDS, TurnRecord
+from gateway.core.facts import MESSAGE_KINDS, Seq, TurnRecord
 from gateway.core.identity import AccessPolicy, author_role, identify, lowest_role
 from gateway.core.labels import TRUSTED_LABEL, Label, label_of_role, rank_integrity
 from gateway.core.tool import Requester
@@ -120,6 +120,22 @@ async def was_written_by_member(
     )
 
 
+async def find_newest_lines(
+    reader: StoreReader, place: ConversationId, requesters: Sequence[Requester]
+) -> list[tuple[Seq, Message]]:
+    """Return the newest message there of each of those who ask, the newest of all last. Raises
+    StoreError.
+    """
+    newest = await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)
+    asking = {one.id for one in requesters}
+    found = {
+        one.fact.sender.id: (one.seq, one.fact)
+        for one in newest
+        if isinstance(one.fact, Message) and one.fact.sender.id in asking
+    }
+    return sorted(found.values(), key=lambda one: one[0])
+
+
 async def was_asked_for(
     reader: StoreReader,
     access_policy: AccessPolicy,
@@ -132,14 +148,11 @@ async def was_asked_for(
 
     Quoted and forwarded text does not count. Raises StoreError.
     """
-    wanted, asking = {*fold_words(words).split()}, {one.id for one in requesters}
-    newest = await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)
-    messages = [one.fact for one in newest if isinstance(one.fact, Message)]
-    last = {one.sender.id: one for one in messages if one.sender.id in asking}
+    wanted = {*fold_words(words).split()}
     return bool(wanted) and any(
         wanted <= {*fold_words(one.text.replace(one.carried or "\0", " ")).split()}
         and _is_by_member(access_policy, one)
-        for one in last.values()
+        for _seq, one in await find_newest_lines(reader, place, requesters)
     )
 
 

@@ -37,7 +37,7 @@ from channels.text import fold_words
 from gateway.access.policy import decide, is_room_allowed, list_open_rooms
 from gateway.context.conversation import LOCK_TIMEOUT_S
 from gateway.context.history import find_write_of_cut_off_turn
-from gateway.context.requesters import was_asked_for
+from gateway.context.requesters import find_newest_lines, was_asked_for
 from gateway.core.clock import new_id
 from gateway.core.events import (
     Address,
@@ -52,7 +52,6 @@ from gateway.core.events import (
     Usage,
 )
 from gateway.core.facts import (
-    MESSAGE_KINDS,
     OwnerTold,
     PlatformAction,
     PostQueued,
@@ -319,26 +318,27 @@ class Messaging(Plugin):
         """Return the newest line there of those who ask, without what they pass on; and what they
         were told and answer with it: by a reply, or right behind it. Raises StoreError.
         """
-        chat, asking = context.at.conversation, {one.id for one in context.requesters}
-        lines = await self._store.newest_entries(20, kinds=MESSAGE_KINDS, conversation=chat)
-        for line in reversed(lines):
-            message = line.fact
-            if not isinstance(message, Message) or message.sender.id not in asking:
-                continue
-            if message.reply_to is not None:
-                post = await self._store.find_own_post(chat, message.reply_to)
-                key = post.key if post is not None else None
-            else:
-                ended = await self._store.newest_entries(
-                    1, before=line.seq, kinds=["turn_ended"], conversation=chat
-                )
-                record = ended[0].fact if ended else None
-                key = PostKey(record.turn) if isinstance(record, TurnRecord) else None
-            told = await self._store.newest_entries(_RECENT, kinds=["told"])
-            facts = [one.fact for one in told if isinstance(one.fact, OwnerTold)]
-            text = message.text.replace(message.carried, " ") if message.carried else message.text
-            return text, [one for one in facts if key is not None and one.post == key]
-        return "", []
+        chat = context.at.conversation
+        lines = await find_newest_lines(self._store, chat, context.requesters)
+        if not lines:
+            return "", []
+        seq, message = lines[-1]
+        if message.reply_to is not None:
+            post = await self._store.find_own_post(chat, message.reply_to)
+            key = post.key if post is not None else None
+        else:
+            ended = await self._store.newest_entries(
+                1, before=seq, kinds=["turn_ended"], conversation=chat
+            )
+            record = ended[0].fact if ended else None
+            key = PostKey(record.turn) if isinstance(record, TurnRecord) else None
+        told = [one.fact for one in await self._store.newest_entries(_RECENT, kinds=["told"])]
+        text = message.text.replace(message.carried, " ") if message.carried else message.text
+        return text, [
+            one
+            for one in told
+            if isinstance(one, OwnerTold) and key is not None and one.post == key
+        ]
 
     async def _find_audience(self, at: Address, context: ToolContext) -> Visibility:
         """Return what those may read who read there, of what the request holds."""

@@ -26,7 +26,7 @@ HOUR_S = 3_700.0
 TABLE: Final = """
 same turn   | guest          | bash, write a file, send a file, leak by a URL
 same turn   | page           | act, escape by bash, escape by a file, leak by a URL, leak to a server, speak in public
-same turn   | page           | leak a sentence by a search, leak by links
+same turn   | page           | leak a sentence by a search, leak by links, leak by slashes
 same turn   | error page     | act
 same turn   | search         | act, leak by a URL
 same turn   | server         | leak by a search

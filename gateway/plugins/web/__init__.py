@@ -32,6 +32,7 @@ from collections.abc import (
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import field
+from datetime import date
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -42,11 +43,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from channels.aio import with_timeout
 from gateway.config.reload import LiveSettings
 from gateway.config.tools import SearchConfig, WebConfig
-from gateway.context.requesters import was_asked_for, was_written_by_member
+from gateway.context.requesters import (
+    find_newest_lines,
+    was_asked_for,
+    was_written_by_member,
+)
 from gateway.core import addresses
 from gateway.core.addresses import AllowedHosts, FetchTarget, display_host
 from gateway.core.events import ConversationId, ToolImage
-from gateway.core.facts import TurnId
 from gateway.core.frozen import frozen
 from gateway.core.labels import OUTSIDE_LABEL
 from gateway.core.media_types import (
@@ -496,8 +500,9 @@ ones."""
 MAX_LINK_SITES: Final = 1_000
 """Sites whose links are known, for all conversations together."""
 MAX_FREE_LINKS: Final = 2
-"""Links of one site that a turn follows unasked with private text and text from outside in view. By
-its choice of two out of a hundred a page tells its site about 13 bits: a number of four digits."""
+"""Links of one site that are followed unasked with private text in view, for each line of those who
+ask and each day. By its choice of two out of a hundred a page tells its site about 13 bits: a
+number of four digits."""
 MAX_CONCURRENT_EXTRACTIONS: Final = 2
 """Pages at once. Each takes a processor, and up to a gigabyte of memory if it is hostile."""
 WebResultT = TypeVar("WebResultT")
@@ -525,8 +530,10 @@ class Web(Plugin):
         self._links = LruDict[tuple[ConversationId, _Site], tuple[str, ...]](MAX_LINK_SITES)
         """Links to their own site in the pages that were read in a conversation, normalised.
         Forgotten at a restart."""
-        self._followed = LruDict[tuple[TurnId, _Site], set[str]](MAX_LINK_SITES)
-        """Those that a turn has followed unasked, as the model wrote them."""
+        self._followed = LruDict[tuple[ConversationId, int, date, _Site], list[str]](MAX_LINK_SITES)
+        """What was read unasked since the newest line of those who ask, on that day: a turn and an
+        address that a member wrote, once, and an empty text for each link or repetition. Turns that
+        go on by themselves, and reminders, share the links."""
         self._extraction_slots = asyncio.Semaphore(MAX_CONCURRENT_EXTRACTIONS)
         self._next_search_s = 0.0
         """Time of the clock's `monotonic` before which duckduckgo is not asked again."""
@@ -546,8 +553,9 @@ class Web(Plugin):
     ) -> Effect:
         """Return `out` for what the model composed while private text is in view.
 
-        It did not compose an address that a member wrote here; a few links to its own site in a
-        page that was read here; and a search in words of the newest message of somebody who asks.
+        It did not compose an address that a member wrote here, once a turn; a few links to its own
+        site in a page that was read here; and a search in words of the newest message of somebody
+        who asks.
         """
         place, target = context.at.conversation, addresses.parse_url(url) if url else None
         store, people = self.context.gateway.store, self.context.gateway.people
@@ -556,19 +564,24 @@ class Web(Plugin):
         if target is None:
             is_asked = await was_asked_for(store, people, place, context.requesters, query)
             return OWN if is_asked else OUT._replace(what="words of a search that nobody asked for")
-        written = _SCHEME.sub("", url.strip()).rstrip("/")
-        if await was_written_by_member(store, people, place, written):
-            return OWN
+        written = _SCHEME.sub("", url.strip()).removesuffix("/")
+        is_written = await was_written_by_member(store, people, place, written)
         what = f"an address at {display_host(target)}"
-        if target.url not in self._links.get((place, _site(target)), ()):
+        if not is_written and target.url not in self._links.get((place, _site(target)), ()):
             return OUT._replace(what=f"{what} that no member wrote here")
-        followed = self._followed.setdefault((context.turn, _site(target)), set())
-        if len(followed | {url}) > MAX_FREE_LINKS:
+        said = await find_newest_lines(store, place, context.requesters)
+        today, line = self._clock.now().date(), said[-1][0] if said else 0
+        key = (place, line, today, _site(target))
+        followed = self._followed.setdefault(key, [])
+        first = f"{context.turn} {written}" if is_written else ""
+        if first in followed:
+            first = ""
+        if not first and followed.count("") >= MAX_FREE_LINKS:
             return OUT._replace(
                 what=f"{what}, of which {MAX_FREE_LINKS} links were followed already,"
             )
-        followed.add(url)
-        self._followed.put((context.turn, _site(target)), followed)
+        followed.append(first)
+        self._followed.put(key, followed)
         return OWN
 
     @tool(

@@ -118,8 +118,11 @@ async def test_private_words_leave_in_no_address_but_a_link_that_stood_in_a_page
         other.pages["/away"] = Page(f"<a href='{other.url('/more')}'>x</a>".encode(), HTML)
         tools.site.pages["/moved"] = Page(headers={"location": away}, status=302)
         await tools.fetch(page)
-        for turn, path in enumerate(("/next", "/next#d=hunter2", "/next?id=1", "/a%20b", "/moved")):
-            tools.where = replace(tools.where, turn=TurnId(f"t{turn // 2}"))
+        for number, path in enumerate(
+            ("/next", "/next#d=hunter2", "/next?id=1", "/a%20b", "/moved")
+        ):
+            if number % 2 == 0:
+                await tools.says(replace(MEMBER, id=ANN.id), "and then")
             await tools.fetch(tools.site.url(path))
         site = f"127.0.0.1:{tools.site.port}"
         for url in (
@@ -166,18 +169,38 @@ async def test_a_site_learns_by_which_of_its_links_are_followed_no_more_than_two
     tools.site.pages |= {f"/{one}": Page(b"arrived", TEXT) for one in range(120)}
     await tools.fetch(tools.site.url("/"))
     tools.where = in_private(tools.where)
-    for turn in ("t1", "t2"):
+    for turn in ("t1", "t2"):  # each is asked for
+        await tools.says(replace(MEMBER, id=ANN.id), "go on")
         tools.where = replace(tools.where, turn=TurnId(turn))
         calls = [tools.call("web_fetch", url=tools.site.url(f"/{one}")) for one in range(7)]
         told = await asyncio.gather(*calls)
         assert sum(not one.is_error for one in told) == 2
         again = await tools.refused(tools.site.url("/0#again"))
         assert "of which 2 links were followed already" in again
-    tools.where = replace(tools.where, turn=TurnId("t3"))
+    tools.where = replace(tools.where, turn=TurnId("t3"))  # it goes on by itself
+    assert "of which 2 links were followed already" in await tools.refused(tools.site.url("/8"))
+    await tools.says(replace(MEMBER, id=ANN.id), "go on")
     assert "that no member wrote here" in await tools.refused(tools.site.url("/119"))
     tools.where = replace(tools.where, request=RequestLabel())
     for number in range(7, 12):
         await tools.fetch(tools.site.url(f"/{number}"))
+
+
+async def test_an_address_that_a_member_wrote_is_read_as_it_was_written_and_once_a_turn(
+    tools: Desk,
+) -> None:
+    page = tools.site.url("/page")
+    tools.site.pages |= {"/page": Page(b"x", TEXT), "/page/": Page(b"x", TEXT)}
+    asking = (replace(ANN, id=MEMBER.id),)
+    tools.where = in_private(replace(tools.where, at=alone(TG, MEMBER), requesters=asking))
+    await tools.says(MEMBER, f"read {page}")
+    await tools.fetch(page)
+    assert "that no member wrote here" in await tools.refused(f"{page}//")
+    for again in (f"{page}/", f"{page} "):
+        await tools.fetch(again)
+    assert "of which 2 links were followed already" in await tools.refused(page)
+    tools.where = replace(tools.where, turn=TurnId("t2"))
+    await tools.fetch(page)
 
 
 async def test_a_search_is_sent_for_the_newest_words_of_who_asks_and_not_for_earlier_ones(
