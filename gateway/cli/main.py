@@ -13,7 +13,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Collection
+import threading
+from collections.abc import Awaitable, Callable, Collection
 from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import resolve_name
@@ -45,6 +46,8 @@ DONE, FAILED, TRY_AGAIN = 0, 1, os.EX_TEMPFAIL
 again. See `BAD_USAGE`."""
 
 MAX_PORT: Final = 65_535
+_END_S: Final = 3.0
+"""Seconds after which threads that are still busy are given up."""
 STARTUP_S = 3.0
 """Seconds after the start when everything permanent is in memory: libraries, settings,
 connections."""
@@ -214,7 +217,18 @@ def _run(args: argparse.Namespace) -> int:
     redactor = Redactor(collect_secrets(loaded.settings, loaded.resolved_values))
     name = (args.name or default_process_name()) if loaded.settings.store.url is not None else ""
     start_logging(logging.DEBUG if args.verbose else logging.INFO, redactor, form=args.log)
-    return asyncio.run(_serve(loaded, args, redactor, name))
+    return asyncio.run(_end_soon(_serve(loaded, args, redactor, name)))
+
+
+async def _end_soon(serving: Awaitable[int]) -> int:
+    """Await the exit code, and return it. The process ends with it soon, also while a thread looks
+    up a name that no server answers.
+    """
+    code = await serving
+    end = threading.Timer(_END_S, os._exit, [code])  # nothing is open any more
+    end.daemon = True
+    end.start()
+    return code
 
 
 async def _serve(

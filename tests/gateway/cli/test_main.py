@@ -56,6 +56,39 @@ sys.exit(main())
 """
 
 
+NO_NAMES = """
+import socket, sys, threading
+def look_up(*args, **more):
+    print("asked", flush=True)
+    threading.Event().wait()
+socket.getaddrinfo = look_up
+from gateway.cli.main import main
+sys.exit(main())
+"""
+
+
+def test_a_gateway_ends_while_no_server_of_names_answers(tmp_path: Path) -> None:
+    irc = {
+        "platform": "irc",
+        "host": "irc.example.org",
+        "nick": "reverie",
+        "contact": "me@example.org",
+    }
+    config = {
+        "channels": {"irc.a": irc},
+        "agents": [{"id": "reverie"}],
+        "llm": {"providers": {"p": {"kind": "scripted"}}, "models": {"main": {"provider": "p"}}},
+        "ops": {"port": 0},
+    }
+    (tmp_path / "reverie.yaml").write_text(yaml.safe_dump(config))
+    program = [sys.executable, "-c", NO_NAMES, "run", "--config", str(tmp_path)]
+    with subprocess.Popen(program, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"asked\n"
+        process.terminate()
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize(
     "module", ["gateway.cli.main", "gateway.plugins.setup", "gateway.plugins.setup.program"]
 )
