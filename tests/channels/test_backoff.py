@@ -1,10 +1,14 @@
 """How long to wait between attempts."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channels.aio import Backoff
+from channels.aio import Backoff, with_timeout
+from gateway.core.clock import Clock, ManualClock, SystemClock
 
 
 def test_the_wait_doubles_up_to_a_minute() -> None:
@@ -50,3 +54,52 @@ def test_a_connection_that_worked_begins_anew_within_five_seconds(
 
 def test_those_who_are_cut_at_once_do_not_come_back_at_once() -> None:
     assert [Backoff().reconnect_delay_s(8, chance) for chance in (0.0, 0.25, 1.0)] == [1, 2, 5]
+
+
+class Work:
+    """Work that waits until it may end, and tells how it ended."""
+
+    def __init__(self) -> None:
+        self.go, self.ended = asyncio.Event(), ""
+
+    async def run(self) -> str:
+        try:
+            await self.go.wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)  # what it does to end takes a moment
+            self.ended = "cancelled"
+            raise
+        self.ended = "done"
+        return "result"
+
+
+def as_coroutine(work: Work) -> Awaitable[str]:
+    return work.run()
+
+
+def as_task(work: Work) -> Awaitable[str]:
+    return asyncio.create_task(work.run())
+
+
+@pytest.mark.parametrize("clock", [ManualClock(), SystemClock()], ids=["manual", "system"])
+@pytest.mark.parametrize("given", [as_coroutine, as_task])
+async def test_a_wait_ends_with_its_work_or_its_time_and_leaves_no_work_behind(
+    clock: Clock, given: Callable[[Work], Awaitable[str]]
+) -> None:
+    work = Work()
+    work.go.set()
+    assert await with_timeout(clock, 3_600.0, given(work)) == "result"
+
+    late = Work()
+    with pytest.raises(TimeoutError):
+        await with_timeout(clock, 0.0, given(late))
+    assert late.ended == "cancelled"
+
+    cut = Work()
+    waiting = asyncio.create_task(with_timeout(clock, 3_600.0, given(cut)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert cut.ended == "cancelled"

@@ -6,10 +6,11 @@ import contextlib
 import json
 import re
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +29,7 @@ from agent.models.base import (
     ToolResult,
 )
 from agent.tokens.counter import count_heuristically
+from agent.tools import CALL_CAPABILITY
 from gateway.config.loader import parse_config
 from gateway.context.digest import Digest
 from gateway.core.clock import ManualClock
@@ -44,6 +46,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
     ToolCallRecord,
+    TurnStep,
     Usage,
 )
 from gateway.core.facts import (
@@ -63,9 +66,11 @@ from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import ToolContext
 from gateway.core.tool_spec import ToolCall
 from gateway.plugins.evidence import EvidenceReader
-from gateway.runtime.turn_record import FAILURE_TEXTS
+from gateway.runtime.turn_handle import TurnHandle, TurnInterrupted
+from gateway.runtime.turn_record import FAILURE_TEXTS, MAX_NOTE_CHARS, compose_note
 from gateway.store import NewEntry, Store
 from gateway.stream.routing import Bindings
+from reverie.testing.channels import story
 from reverie.testing.gateway import UNHURRIED, Gateway
 from reverie.testing.servers.model_api import Answer, ModelApi, failure
 from tests.kits.examples import examples
@@ -747,3 +752,102 @@ async def test_what_arrives_in_the_middle_is_told_as_far_as_there_is_room(tmp_pa
         }
         covered = {seq for turn in await desk.ended() for seq in turn.covers}
         assert spoken <= covered  # what was said to it is told, now or later
+
+
+# A turn can be told of news and be ended from outside, whenever that comes.
+
+T = TypeVar("T")
+
+
+async def run(lane: TurnHandle, work: Coroutine[Any, Any, T]) -> T:
+    """What a turn does, so that it can be interrupted."""
+    try:
+        with lane.interruptible():
+            return await work
+    finally:
+        work.close()
+
+
+async def _answer() -> str:
+    await asyncio.sleep(0)
+    return "answer"
+
+
+@story
+async def test_an_interrupted_turn_has_ended_when_that_is_told() -> None:
+    lane, ended, begun = TurnHandle(), asyncio.Event(), asyncio.Event()
+
+    async def long() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)  # closing takes a moment
+            ended.set()
+
+    running = asyncio.create_task(run(lane, long()))
+    await begun.wait()
+    lane.interrupt()
+    with pytest.raises(TurnInterrupted):
+        await running
+    assert ended.is_set()
+
+
+@story
+async def test_interrupted_and_cancelled_from_above_it_is_cancelled() -> None:
+    lane, begun = TurnHandle(), asyncio.Event()
+
+    async def long() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(run(lane, long()))
+    await begun.wait()
+    lane.interrupt()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+def test_news_are_told_once() -> None:
+    lane = TurnHandle()
+    assert not lane.take_news()
+    lane.steer()
+    lane.steer()
+    assert lane.take_news()
+    assert not lane.take_news()
+
+
+# The one line of an autonomous turn.
+
+
+def tools_called(name: str, arguments: str = "{}", *, error: bool = False) -> TurnStep:
+    call = ToolCallRecord(id="c", name=name, arguments=arguments, result="", error=error)
+    return TurnStep(text="", calls=(call,))
+
+
+ATTEND = tools_called("attend", '{"room": "#dev", "reason": "nobody\\nanswers Tom"}')
+
+
+@pytest.mark.parametrize(
+    ("steps", "text", "note"),
+    [
+        ((), "", ""),
+        ((tools_called("read_room"),), "", ""),
+        ((tools_called("yield_to_user", '{"note": "  I looked at\\n#dev. "}'),), "", "I looked at #dev."),
+        ((ATTEND, tools_called("yield_to_user", '{"note": "Tom waits."}')), "", "Tom waits."),
+        ((ATTEND, tools_called("yield_to_user")), "", "attended #dev: nobody answers Tom"),
+        ((ATTEND, tools_called("remind", '{"text": "look again"}')), "I see.",
+            "attended #dev: nobody answers Tom; set a reminder: look again"),
+        ((tools_called("attend", '{"room": "#dev"}', error=True),), "Nothing to do.", "Nothing to do."),
+        ((tools_called("tell", '["no object"]'), tools_called("tell", "no JSON")), "", "told; told"),
+        ((tools_called("stay_silent", '{"note": 7}'),), "", "7"),
+        ((tools_called(CALL_CAPABILITY.name, '{"capability": "stay_silent", "args": {"note": "no"}}'),),
+            "", "no"),
+        ((tools_called("yield_to_user", '{"note": "' + "x" * 900 + '"}'),), "", "x" * MAX_NOTE_CHARS),
+    ],
+)  # fmt: skip
+def test_the_line_of_a_turn_is_its_own_or_made_of_what_it_did(
+    steps: tuple[TurnStep, ...], text: str, note: str
+) -> None:
+    assert compose_note(steps, text) == note

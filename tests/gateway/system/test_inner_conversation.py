@@ -8,19 +8,23 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agent.models.base import ModelRequest, StreamChunk, TextPart
 from agent.models.scripted import Script, ScriptedModel, ScriptRule
+from agent.prompts import load_prompt
 from agent.tools import read_call
-from gateway.core.clock import SystemClock
+from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import send_control_request
-from gateway.core.facts import Judgement, NoteWritten, RoomAttended, TurnRecord
+from gateway.core.facts import REPEATED_TURN, Judgement, NoteWritten, RoomAttended, TurnRecord
 from gateway.core.process_files import (
     GatewayNotRunning,
     socket_path,
 )
+from gateway.runtime.turn import NEXT_STEP
 from gateway.store import Store
-from reverie.testing.gateway import Gateway, running
+from reverie.testing.gateway import UNHURRIED, Gateway, running
 
 QUICK: dict[str, Any] = {
     "dmn": {"resting": 0.05, "foraging": 0.05, "working": 0.05, "engaged": 0.05, "dream_every": 0},
@@ -221,3 +225,104 @@ async def test_one_look_covers_many_rooms_and_lines(tmp_path: Path) -> None:
     assert len(first.covers) + len(second.covers) == 60
     judged = [fact for fact in await gateway.facts("judged") if isinstance(fact, Judgement)]
     assert {fact.fate for fact in judged if ".room." in fact.type} == {"due"}
+
+
+# A task is gone on with, without being asked, until the agent rests or the guards say that it is
+# enough.
+
+POST = ("send_message", f'{{"address":"{LOBBY}","text":"step"}}')
+
+
+GO_ON = ("continue_task", '{"next":"post \\"it\\" again"}')
+
+
+async def test_a_turn_that_says_so_goes_on_by_itself_until_it_yields(tmp_path: Path) -> None:
+    rules = (
+        ScriptRule(match="do it", calls=(POST, GO_ON)),
+        ScriptRule(match=r"It is posted\.", reply="one step is done"),
+        ScriptRule(match="next step of your task", calls=(POST, ("yield_to_user", "{}"))),
+    )
+    async with running(tmp_path, Script(rules=rules), **QUICK) as gateway:
+        await gateway.say("do it", sender="olga")
+        asked, went_on = await ended(gateway, 2, place="console/olga")
+        await gateway.screen.until(3)
+    assert (asked.cause, asked.autonomous, asked.text) == (
+        "addressed",
+        False,
+        "one step is done",
+    )
+    assert (went_on.cause, went_on.autonomous, went_on.outcome) == (
+        "continued",
+        True,
+        "yielded",
+    )
+    meant = NEXT_STEP.format(step="post 'it' again")
+    assert gateway.scripted.requests[-1].now == f"{load_prompt('working')}\n{meant}"
+    assert len(gateway.scripted.requests) == 3
+    assert gateway.sent("lobby") == ["step", "step"]
+    assert gateway.sent("olga") == ["one step is done"]
+
+
+async def test_a_task_that_only_repeats_itself_ends_after_the_third_time(tmp_path: Path) -> None:
+    clock = ManualClock()
+    repeats = ScriptRule(match="do it|next step of your task", calls=(POST, GO_ON))
+    rules = (repeats, ScriptRule(match="posted", reply="more to come"))
+    async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
+        for number in (1, 2):  # a person's word begins it again
+            await gateway.say("do it", sender="olga")
+            count = 4 * number + 1  # and the owner is told, once a day
+            await gateway.until(lambda: len(gateway.sent("olga")) == count, step_s=0.1)  # noqa: B023 - awaited here
+            await gateway.advance(60)
+            assert len(gateway.sent("olga")) == count
+        turns = await ended(gateway, 8, place="console/olga")
+        assert [turn.autonomous for turn in turns] == [False, True, True, True] * 2
+        assert [turn.reason for turn in turns] == ["", "", "", REPEATED_TURN] * 2
+        (told,) = [text for text in gateway.sent("olga") if text != "more to come"]
+        assert told.startswith("reverie did the same three times in a row in ")
+
+
+RESTS = ScriptRule(match="next step of your task", calls=(("yield_to_user", "{}"),))
+"""Whatever is said: it does what the guidance says."""
+CHAT_COMMANDS = ScriptRule(match="two plus two", reply="four")
+
+
+def job(name: str, **arguments: object) -> tuple[ScriptRule, ...]:
+    return (
+        ScriptRule(match="the job", calls=((name, json.dumps(arguments)),)),
+        ScriptRule(match=".", reply="one"),
+    )
+
+
+WROTE = job("write_file", path="a.txt", text="x")
+PACED: dict[str, Any] = {
+    "access": {"dm": "open", "rates": UNHURRIED, "roles": {"owner": ["console:olga"]}},
+    "attention": {},
+}
+"""As the DMN and the coalescing window are by default."""
+
+
+async def first_job(gateway: Gateway, room: str | None) -> None:
+    await gateway.say("reverie: the job", sender="olga", room=room)
+    await gateway.until(lambda: len(gateway.screen.parts) == 1, step_s=0.1)
+
+
+@pytest.mark.parametrize("delay_s", [0, 0.6, 1.3, 1.6, 2.0, 2.4, 2.8, 3.0, 3.4, 4.0])
+@pytest.mark.parametrize(("sender", "room"), [("olga", None), ("bob", "lobby")])
+async def test_what_is_asked_right_after_a_task_is_answered(
+    tmp_path: Path, delay_s: float, sender: str, room: str | None
+) -> None:
+    clock, rules = ManualClock(), (RESTS, CHAT_COMMANDS, *WROTE)
+    async with running(tmp_path, Script(rules=rules), clock=clock, **PACED) as gateway:
+        await first_job(gateway, room)
+        await gateway.advance(delay_s)
+        await gateway.say("reverie: what is two plus two?", sender=sender, room=room)
+        await gateway.until(lambda: len(gateway.screen.parts) == 2, step_s=0.1)
+        await gateway.advance(8)
+        assert gateway.sent(room or sender)[1:] == ["four"]
+        turns = await gateway.turns()
+        (answering,) = [one for one in turns if "two plus two" in one.heard]
+        assert (answering.cause, answering.autonomous, answering.outcome) == (
+            "addressed",
+            False,
+            "replied",
+        )
