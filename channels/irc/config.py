@@ -84,7 +84,9 @@ def check_fingerprint(config: bool | TlsConfig, certificate: bytes | None) -> No
     shown = hashlib.sha256(certificate or b"").hexdigest()
     if accepted and shown not in accepted:
         message = f"it has the fingerprint {shown}, which is not in tls.fingerprints"
-        error = ssl.SSLCertVerificationError(f"certificate verify failed: {message}")
+        error = ssl.SSLCertVerificationError(
+            ssl.SSLErrorNumber.SSL_ERROR_SSL, f"certificate verify failed: {message}"
+        )
         error.verify_code, error.verify_message = 0, message
         raise error
 
