@@ -51,6 +51,7 @@ HELP: Final = (
     "run a command of the chat, also without `ctl`: `pair list`, `why 17`, `audit`; `ctl help` "
     "lists them"
 )
+HELP_FLAGS: Final = {"-h", "--help"}
 CHAT_COMMANDS: Final = {
     "about", "again", "approve", "audit", "block", "cache", "channels", "commands", "compact",
     "deny", "dmn", "files", "intentions", "join", "journal", "kill", "link", "memory", "model",
@@ -96,7 +97,12 @@ def ask_gateway(argv: Sequence[str]) -> int | None:
     """
     is_ctl = argv[:1] == ["ctl"]
     line = argv[1:] if is_ctl else argv
-    if not line or not (is_ctl or line[0] in CHAT_COMMANDS) or find_removed(line):
+    if (
+        not line
+        or not (is_ctl or line[0] in CHAT_COMMANDS)
+        or HELP_FLAGS & {*line}
+        or find_removed(line)
+    ):
         return None
     secure_standard_streams()
     args, unknown = build_parser().parse_known_intermixed_args(line)

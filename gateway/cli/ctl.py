@@ -17,9 +17,10 @@ from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
-from gateway.cli.client import build_parser, print_answer
+from gateway.cli.client import HELP_FLAGS, build_parser, print_answer
 from gateway.command_line import current_user, find_config, load_settings, report_failure
 from gateway.commands.definition import CommandDefinition
+from gateway.commands.help import render_command
 from gateway.config.models import Settings
 from gateway.core.control_messages import CommandRequest, ControlResponse
 from gateway.core.control_socket import send_control_request
@@ -45,6 +46,9 @@ def operator_commands() -> Mapping[str, CommandDefinition]:
 
 def run_ctl(argv: Sequence[str]) -> int:
     """Run the command line after `reverie ctl`. argparse exits by itself with 2 on bad usage."""
+    if HELP_FLAGS & {*argv} and (row := operator_commands().get(argv[0])):
+        print(render_command(row, "reverie "))
+        return 0
     args = _parse_options(argv)
     settings = load_settings(find_config(args.config))
     try:

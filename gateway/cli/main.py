@@ -14,7 +14,7 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pkgutil import resolve_name
@@ -76,18 +76,25 @@ def main(argv: list[str] | None = None) -> int:
             return run_ctl(argv)
         _add_commands(commands, called, modules)
     if called and called not in commands.choices:
-        parser.error(_describe_unknown(called, [*commands.choices, *operator_commands()]))
-    args = parser.parse_args(argv)
+        parser.error(
+            _describe_unknown(
+                "command", called, [*commands.choices, *operator_commands()], "reverie"
+            )
+        )
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        own = commands.choices[called]
+        own.error(_describe_unknown("argument", unknown[0], own.format_help().split(), own.prog))
     if called == "completion":
         return _print_completion(parser, commands, args.shell)
     code: int = args.handler(args)
     return code
 
 
-def _describe_unknown(called: str, names: list[str]) -> str:
-    near = get_close_matches(called, names, n=1)
+def _describe_unknown(what: str, written: str, names: Sequence[str], command: str) -> str:
+    near = get_close_matches(written, names, n=1)
     meant = f"did you mean {near[0]}? " if near else ""
-    return f"there is no command {called}: {meant}`reverie help` lists all"
+    return f"there is no {what} {written}: {meant}`{command} --help` lists all"
 
 
 def _build_parser() -> tuple[argparse.ArgumentParser, Any]:

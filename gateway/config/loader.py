@@ -319,27 +319,25 @@ def _find_warnings(
 ) -> Iterator[ConfigProblem]:
     yield from _readable_secrets(settings, source)
     yield from _exposed_paths(settings, source, directory)
-    for keys, message in (*find_warnings(settings), *_find_missing_parts(settings, env)):
+    for keys, message in (*find_warnings(settings), *_find_missing_parts(settings, source, env)):
         yield _problem_at(source, keys, message)
 
 
-def _find_missing_parts(settings: Settings, env: Mapping[str, str]) -> Iterator[tuple[Keys, str]]:
+def _find_missing_parts(
+    settings: Settings, source: ConfigSource, env: Mapping[str, str]
+) -> Iterator[tuple[Keys, str]]:
     """Yield programs and TLS files that are not on this machine: the gateway runs, and what needs
     them does not.
     """
-    commands: list[tuple[Keys, tuple[str, ...]]] = [
-        (("media", "transcribe"), settings.media.transcribe)
-    ]
-    commands += [
-        (("tools", "mcp", name, "command"), server.command)
-        for name, server in settings.tools.mcp.items()
-    ]
-    for keys, command in commands:
-        if command and shutil.which(command[0], path=env.get("PATH")) is None:
-            fix = (
-                "install it, or write its full path (the gateway's PATH may be shorter than yours)"
-            )
-            yield keys, f"there is no program {command[0]}; {fix}"
+    fix = "install it, or write its full path (the gateway's PATH may be shorter than yours)"
+    for keys in (
+        ("media", "transcribe"),
+        ("recall", "prefetch", "command"),
+        *(("tools", "mcp", name, "command") for name in settings.tools.mcp),
+    ):
+        program = value_at(source.data, *keys, 0)
+        if program and shutil.which(str(program), path=env.get("PATH")) is None:
+            yield keys, f"there is no program {program}; {fix}"
     for name, channel in settings.channels.items():
         if why := channel.explain_unconnectable():
             yield ("channels", name, "tls"), f"{why}; correct the names of the files"

@@ -13,10 +13,6 @@ from gateway.config.validation import find_unrunnable
 from gateway.core.findings import Finding, bad, ok, warning
 
 _EXAMPLE_PEOPLE: Final = ("telegram.main:1001", "irc.libera:account:someone")
-_REMEDIES: Final = {
-    "access.masks": "set access.masks: false, and let people log in to the network's services"
-}
-"""Remedies of warnings that state only a reason."""
 _IDENTITY_KEYS: Final = ("access.masks", "access.roles", "access.grants", "access.platform_roles")
 _OPEN_FIX: Final = "make it readable for the user that runs this command: chown, chmod 600"
 
@@ -29,10 +25,9 @@ def judge_problems(problems: Iterable[ConfigProblem]) -> list[Finding]:
     found = []
     for one in problems:
         what, _, fix = one.message.partition("; ")
-        closed = what.startswith("cannot be read")
         fix = fix or (
             _OPEN_FIX
-            if closed
+            if what.startswith("cannot be read")
             else "correct it there; `reverie check-config` checks only the configuration"
         )
         found.append(bad("config.invalid", what, fix, _format_location(one)))
@@ -58,14 +53,13 @@ def _judge_warnings(warnings: Iterable[ConfigProblem]) -> Iterator[Finding]:
         else:
             lets_in = one.key.startswith(_IDENTITY_KEYS) and not what.startswith("nobody")
             code = "open.identity" if lets_in else "config.unwise"
-            fix = _REMEDIES.get(one.key) or fix or "give the role to an account instead"
+            fix = fix or "give the role to an account instead"
         yield warning(code, what, fix, _format_location(one))
 
 
 def _find_example_values(settings: Settings) -> Iterator[Finding]:
     for role, people_of in settings.access.roles:
-        copied = [one for one in people_of if one in _EXAMPLE_PEOPLE]
-        if copied:
+        if copied := [one for one in people_of if one in _EXAMPLE_PEOPLE]:
             what = f"{', '.join(copied)} comes from the example: whoever has that id is {role} here"
             fix = "write your own ids instead: the bot shows yours when you write !whoami to it"
             yield warning("config.example", what, fix, f"access.roles.{role}")

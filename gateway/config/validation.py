@@ -136,7 +136,7 @@ def _access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
     if access.masks:
         yield (
             ("access", "masks"),
-            "a mask that was approved may belong to somebody else tomorrow; accounts are safe",
+            "a mask that was approved may belong to somebody else tomorrow; write masks: false",
         )
     for index, person in enumerate(access.roles.member):
         if f":{MASK_PREFIX}" in person:

@@ -831,13 +831,17 @@ class Approvals(Plugin):
         """
         name, written = name.strip("`").lower(), call.command
         found = await self._find_request(name)
-        if found is None and approved and self._mcp is not None:
-            change = self._mcp.approve(name, call)
-            return change or CommandEffect(answer=_render_unknown(name))
+        if (
+            found is None
+            and approved
+            and self._mcp is not None
+            and (change := self._mcp.approve(name, call))
+        ):
+            return change
         if found is None or not can_decide(
             written, call.role, call.global_role, Address.parse(found[0].room), self.room
         ):
-            return CommandEffect(answer=_render_unknown(name))
+            return refuse(_render_unknown(name))
         asked, place = found[0], found[1].conversation or ConversationId("")
         fact = ApprovalEnded(
             approval=name,
@@ -851,8 +855,7 @@ class Approvals(Plugin):
         ended = await self._store.entry_by_key(key)
         if ended is not None and isinstance(over := ended.fact, ApprovalEnded):
             person = inline_code(over.name or over.by, PLACE_CHARS)
-            text = _(_OVER_TEXTS[over.verdict]).format(id=name, person=person)
-            return CommandEffect(answer=text)
+            return refuse(_(_OVER_TEXTS[over.verdict]).format(id=name, person=person))
         waiting = next((one for one in self._waiting if one.asked.approval == name), None)
         is_over = (
             self._channels.cluster.takes_turns_of(place)
@@ -860,10 +863,13 @@ class Approvals(Plugin):
             else waiting.over.done() or waiting.deciding.locked()
         )
         if is_over or self._clock.now() >= asked.until:
-            text = _("Too late: `{id}` has ended, or somebody is deciding about it now.")
-            return CommandEffect(answer=text.format(id=name))
+            return refuse(
+                _("Too late: `{id}` has ended, or somebody is deciding about it now.").format(
+                    id=name
+                )
+            )
         if approved and (refusal := _explain_may_not(call, asked, Address.parse(place))):
-            return CommandEffect(answer=refusal)
+            return refuse(refusal)
         text = (
             _("Approved: I run this call of {tool}.")
             if approved

@@ -465,6 +465,9 @@ def test_version_and_help_are_commands_too(capsys: pytest.CaptureFixture[str]) -
     assert said(capsys, "version") == said(capsys, "--version")
     assert said(capsys, "help") == said(capsys, "--help") == said(capsys)
     assert said(capsys, "help", "backup") == said(capsys, "backup", "--help")
+    code, out, _ = said(capsys, "help", "pair")
+    assert code == 0
+    assert "reverie pair approve" in out
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("doctr", "doctor"), ("statsu", "status")])
@@ -474,6 +477,15 @@ def test_a_command_that_is_not_there_is_told_with_the_nearest_one(
     code, out, error = said(capsys, typed)
     assert (code, out) == (2, "")
     assert f"did you mean {meant}?" in error
+
+
+def test_an_option_that_is_not_there_is_told_with_the_nearest_one_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, error = said(capsys, "run", "--confg", "x")
+    assert (code, out) == (2, "")
+    assert "usage: reverie run " in error
+    assert "did you mean --config?" in error
 
 
 def test_the_configuration_is_found_where_none_is_named(

@@ -352,6 +352,14 @@ MISTAKES = (
         {"media": {"transcribe": ["whisper-nope", "{file}"]}},
     ),
     Mistake(
+        "a program that calls to mind that is not there",
+        CHECK,
+        0,
+        "recall.prefetch.command",
+        "install it",
+        {"recall": {"prefetch": {"command": ["notes-nope", "search"]}}},
+    ),
+    Mistake(
         "an MCP server that is not there",
         CHECK,
         0,

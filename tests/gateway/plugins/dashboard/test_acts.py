@@ -243,6 +243,7 @@ async def test_a_refused_order_is_audited(tmp_path: Path) -> None:
             assert not (await gateway.post("/api/orders", order))["ok"]
             (act,) = (await gateway.get("/api/audit"))["items"]
             assert (act["command"], act["ok"]) == ("keys", False)
+            assert not (await gateway.post("/api/orders", {"words": ["approve", "zzzz"]}))["ok"]
             gateway.client.headers["Authorization"] = f"Bearer {TOKEN}"
             assert (await gateway.post("/api/orders", order))["lines"] == ["the keys"]
 
