@@ -128,12 +128,12 @@ async def find_newest_lines(
     """
     newest = await reader.newest_entries(MAX_MESSAGES, kinds=MESSAGE_KINDS, conversation=place)
     asking = {one.id for one in requesters}
-    found = {
+    last = {
         one.fact.sender.id: (one.seq, one.fact)
         for one in newest
         if isinstance(one.fact, Message) and one.fact.sender.id in asking
     }
-    return sorted(found.values(), key=lambda one: one[0])
+    return sorted(last.values(), key=lambda one: one[0])
 
 
 async def was_asked_for(

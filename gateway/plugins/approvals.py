@@ -769,48 +769,46 @@ class Approvals(Plugin):
         """
         from gateway.core.api_models import WaitingAction, WaitingItem  # noqa: PLC0415 - pages alone ask
 
-        items = list[WaitingItem]()
-        for asked, entry in await self._find_undecided():
-            name = asked.approval
-            items.append(
-                WaitingItem(
-                    id=name,
-                    kind="approval",
-                    who=", ".join(one.name or one.id for one in asked.askers) or asked.agent,
-                    place=asked.room,
-                    what=f"{asked.agent} wants to use {asked.tool}: {asked.rule}",
-                    words=asked.arguments,
-                    since=entry.at,
-                    until=asked.until,
-                    actions=(
-                        WaitingAction(
-                            label="Approve",
-                            words=("approve", name),
-                            place=asked.room,
-                            style="yes",
-                            role="own" if asked.needs == "owner" else "operate",
-                        ),
-                        WaitingAction(
-                            label="Deny", words=("deny", name), place=asked.room, style="no"
-                        ),
+        calls = [
+            WaitingItem(
+                id=asked.approval,
+                kind="approval",
+                who=", ".join(one.name or one.id for one in asked.askers) or asked.agent,
+                place=asked.room,
+                what=f"{asked.agent} wants to use {asked.tool}: {asked.rule}",
+                words=asked.arguments,
+                since=entry.at,
+                until=asked.until,
+                actions=(
+                    WaitingAction(
+                        label="Approve",
+                        words=("approve", asked.approval),
+                        place=asked.room,
+                        style="yes",
+                        role="own" if asked.needs == "owner" else "operate",
                     ),
-                )
-            )
-        for one in self._mcp.list_pending() if self._mcp is not None else ():
-            items.append(
-                WaitingItem(
-                    id=one.code,
-                    kind="tool",
-                    who=one.server,
-                    place="",
-                    what=f"the MCP server {one.server} describes its tool {one.tool} anew",
-                    words=one.definition,
-                    actions=(
-                        WaitingAction(label="Turn it on", words=("approve", one.code), style="yes"),
+                    WaitingAction(
+                        label="Deny", words=("deny", asked.approval), place=asked.room, style="no"
                     ),
-                )
+                ),
             )
-        return items
+            for asked, entry in await self._find_undecided()
+        ]
+        definitions = [
+            WaitingItem(
+                id=one.code,
+                kind="tool",
+                who=one.server,
+                place="",
+                what=f"the MCP server {one.server} describes its tool {one.tool} anew",
+                words=one.definition,
+                actions=(
+                    WaitingAction(label="Turn it on", words=("approve", one.code), style="yes"),
+                ),
+            )
+            for one in (self._mcp.list_pending() if self._mcp is not None else ())
+        ]
+        return calls + definitions
 
     async def _find_undecided(self) -> list[tuple[ApprovalRequested, LogEntry]]:
         """Return the open requests, oldest first, each with its entry."""
@@ -961,9 +959,8 @@ def _split_into_code_lines(shown: str) -> str:
 
     No line begins or ends with a space, which might be lost.
     """
-    lines = []
+    lines, places = [], range(LINE_CHARS, LINE_CHARS // 2, -1)
     while len(shown) > LINE_CHARS:
-        places = range(LINE_CHARS, LINE_CHARS // 2, -1)
         at = next((one for one in places if " " not in shown[one - 1 : one + 1]), LINE_CHARS)
         lines.append(shown[:at])
         shown = shown[at:]
@@ -1056,11 +1053,10 @@ def describe_requesters(askers: Sequence[Requester]) -> str:
     """Return the people who asked for a call, as text."""
     if not askers:
         return _("Nobody asked for it")
-    names = [
+    people = ", ".join(
         f"{inline_code(asker.name or asker.id)} ({asker.role})"
         for asker in askers[:MAX_REQUESTER_NAMES]
-    ]
-    people = ", ".join(names)
+    )
     if len(askers) > MAX_REQUESTER_NAMES:
         return _("Asked by {people} and {count} more").format(
             people=people, count=len(askers) - MAX_REQUESTER_NAMES

@@ -180,10 +180,12 @@ class McpServerClient:
             self._connection = None
             self._up.clear()
 
-    def update_offered(self, offered: "Sequence[types.Tool]") -> None:
-        """Take up a list of tools that the server has sent."""
-        self._offered_tools, omitted = select_tools(
-            self.name, offered, self.config.tools, self._servers
+    async def update_offered(self, offered: "Sequence[types.Tool]") -> None:
+        """Take up a list of tools that the server has sent. A hostile one takes many seconds, on a
+        thread.
+        """
+        self._offered_tools, omitted = await asyncio.to_thread(
+            select_tools, self.name, offered, self.config.tools, self._servers
         )
         if omitted and omitted != self._omitted:
             logger.warning(

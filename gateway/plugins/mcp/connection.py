@@ -156,7 +156,7 @@ class McpConnection:
             while True:
                 self._relist_wanted.clear()
                 async with asyncio.timeout(self._config.timeout):
-                    self._server.update_offered(await self._list_tools(client))
+                    await self._server.update_offered(await self._list_tools(client))
                 self.up.set()
                 with contextlib.suppress(TimeoutError):
                     await with_timeout(

@@ -31,6 +31,9 @@ McpToolMap = dict[str, tuple[str, ToolSpec]]
 """By our name: the server's own name, and the spec for the model."""
 MAX_SERVER_TOOLS: Final = 64
 """Tools of one server: each costs tokens in every prompt."""
+MAX_READ_TOOLS: Final = 256
+"""Tools of one server that are looked at, in the order of their names: each may cost a tenth of a
+second."""
 MAX_DESCRIPTION_CHARS: Final = 1_000
 MAX_OWN_NAME_CHARS: Final = 128
 """Characters of a tool's own name, as in the specification (2025-11-25, server/tools, tool
@@ -48,12 +51,10 @@ def select_tools(
     wanted = [one for one in offered if any(fnmatchcase(one.name, glob) for glob in globs)]
     tools: McpToolMap = {}
     reasons: list[str] = []
-    for one in sorted(
-        wanted, key=lambda one: one.name
-    ):  # so that the same ones are left out each time
-        name = build_tool_name(server, one.name, servers)
-        reason = ""
-        if len(tools) == MAX_SERVER_TOOLS:
+    wanted.sort(key=lambda one: one.name)  # so that the same ones are left out each time
+    for number, one in enumerate(wanted):
+        name, reason = build_tool_name(server, one.name, servers), ""
+        if len(tools) == MAX_SERVER_TOOLS or number >= MAX_READ_TOOLS:
             reason = f"at most {MAX_SERVER_TOOLS} are taken"
         elif name in tools or not 0 < len(one.name) <= MAX_OWN_NAME_CHARS:
             reason = "its name is taken, empty or too long"
@@ -141,8 +142,10 @@ def convert_schema(schema: Mapping[str, object]) -> str:
             {key: value for key, value in schema.items() if key in _ROOT_KEYWORDS}
             | {"type": "object"}
         )
-        Draft202012Validator.check_schema(kept)
         converted = canonical_json(kept)
+        if len(converted.encode()) > MAX_SCHEMA_BYTES:
+            raise ValueError(f"its schema is larger than {MAX_SCHEMA_BYTES:,} bytes")
+        Draft202012Validator.check_schema(kept)
     except (SchemaError, RecursionError):
         raise ValueError("its schema is not valid JSON Schema") from None
     if schema.get("type", "object") != "object" or schema.keys() & {
@@ -152,8 +155,6 @@ def convert_schema(schema: Mapping[str, object]) -> str:
         "$ref",
     }:
         raise ValueError("its schema is not a plain object")
-    if len(converted.encode()) > MAX_SCHEMA_BYTES:
-        raise ValueError(f"its schema is larger than {MAX_SCHEMA_BYTES:,} bytes")
     return converted
 
 

@@ -570,18 +570,15 @@ class Web(Plugin):
         if not is_written and target.url not in self._links.get((place, _site(target)), ()):
             return OUT._replace(what=f"{what} that no member wrote here")
         said = await find_newest_lines(store, place, context.requesters)
-        today, line = self._clock.now().date(), said[-1][0] if said else 0
-        key = (place, line, today, _site(target))
-        followed = self._followed.setdefault(key, [])
-        first = f"{context.turn} {written}" if is_written else ""
-        if first in followed:
-            first = ""
-        if not first and followed.count("") >= MAX_FREE_LINKS:
+        line = said[-1][0] if said else 0
+        key = (place, line, self._clock.now().date(), _site(target))
+        followed, once = self._followed.get(key, []), f"{context.turn} {written}"
+        counted = once if is_written and once not in followed else ""
+        if not counted and followed.count("") >= MAX_FREE_LINKS:
             return OUT._replace(
                 what=f"{what}, of which {MAX_FREE_LINKS} links were followed already,"
             )
-        followed.append(first)
-        self._followed.put(key, followed)
+        self._followed.put(key, [*followed, counted])
         return OWN
 
     @tool(

@@ -29,6 +29,7 @@ from gateway.core.tool_spec import ToolCall
 from gateway.plugins.mcp.connection import MAX_MESSAGE_BYTES
 from gateway.plugins.mcp.convert import (
     MAX_DESCRIPTION_CHARS,
+    MAX_READ_TOOLS,
     MAX_RESULT_BLOCKS,
     MAX_SERVER_TOOLS,
     McpBinary,
@@ -830,6 +831,16 @@ def test_of_thousands_of_tools_the_same_few_are_taken() -> None:
     tools, left = select_tools("s", reversed(offered), ("*",), ("s",))
     assert (len(tools), len(left)) == (MAX_SERVER_TOOLS, 3000 - MAX_SERVER_TOOLS)
     assert [*tools] == [*select_tools("s", offered, ("*",), ("s",))[0]]
+
+
+def test_of_tools_that_do_not_fit_so_many_are_looked_at() -> None:
+    large: dict[str, object] = {"type": "object", "properties": {"a": {"enum": [*range(3_000)]}}}
+    offered = [offer(f"tool{number:04}", schema=large) for number in range(MAX_READ_TOOLS)]
+    tools, left = select_tools("s", [*offered[1:], offer("tools")], ("*",), ("s",))
+    assert (list(tools), len(left)) == (["mcp_s_tools"], MAX_READ_TOOLS - 1)
+    tools, left = select_tools("s", [*offered, offer("tools")], ("*",), ("s",))
+    assert not tools
+    assert left[-1].startswith("tools: at most")
 
 
 def test_descriptions_are_made_harmless() -> None:
