@@ -39,6 +39,7 @@ from agent.cache.plan import (
     segments_before_messages,
 )
 from agent.cache.state import CachedPrefix, CacheState, Cadence, Digest, Gaps, Lifetimes
+from agent.models.adapt import find_tool_loop_start
 from agent.models.base import (
     Model,
     ModelBusy,
@@ -160,6 +161,8 @@ class PromptCache:
         """Tokens that the server has read of a prompt that it cut, and of the whole, about. None:
         it reads all."""
         self._is_billed = self._doubts_usage = self._was_used = False
+        # The messages of the last tool loop were not to be sent again as they were.
+        self._drops_loops = False
         # No bill has ever named the cache, and one should have: nothing is expected until one does.
         self._is_absent = False
         self._cache_state = CacheState()
@@ -272,6 +275,9 @@ class PromptCache:
                 minimum_tokens=self.dialect.minimum_tokens(estimate),
                 cached=cached,
                 ratio=estimate.ratio,
+                passing_from=find_tool_loop_start(request.conversation)
+                if self._drops_loops
+                else None,
             )
         plan = replace(plan, writes=()) if self._is_absent else plan
         return PlannedRequest(
@@ -312,6 +318,9 @@ class PromptCache:
         is_cut = self._is_cut(planned.estimate.tokens, planned.billed_tokens)
         if planned.billed_tokens and not is_cut:
             planned.meter.record_count(planned.estimate, planned.billed_tokens)
+        conversation = planned.request.conversation
+        if find_tool_loop_start(conversation) < len(conversation):
+            self._drops_loops = end.ephemeral_from is not None
         before = self.last_requests.put(planned)
         planned.account = self._build_account(planned, before, usage, end.model)
         if end.ephemeral_from is not None and end.stop_reason not in {"tools", "length"}:
@@ -401,7 +410,11 @@ class PromptCache:
     def _record_miss(self, planned: PlannedRequest, usage: Usage) -> None:
         """Correct the state by the bill: less was cached than expected."""
         read = planned.count_segments_read(usage.cache_read_tokens)
-        self._cache_state.forget(planned.segments[read:])
+        # Others were written behind the same blocks, and may be there still.
+        own = {"channel", "history"} if self.dialect.caching == "marks" else None
+        self._cache_state.forget(
+            [one for one in planned.segments[read:] if own is None or one.name in own]
+        )
         if self.dialect.caching == "marks" and not self._is_absent:
             breakpoints = {
                 (mark.behind, mark.index): mark.lifetime for mark in planned.plan.breakpoints

@@ -13,7 +13,7 @@ from agent.cache.idle import UNKNOWN_FORECAST
 from agent.cache.plan import CachePolicy, CacheProfile
 from agent.cache.prompt_cache import PromptCache
 from agent.models.anthropic import AnthropicModel
-from agent.models.base import ModelBusy
+from agent.models.base import ModelBusy, ModelRequest, SystemBlock
 from agent.models.openai import OpenAIModel
 from agent.prompt import PromptTurn
 from agent.turn_context import TurnOutcome
@@ -127,6 +127,23 @@ async def test_what_the_provider_lost_is_said_and_believed(bench: Bench) -> None
     assert "no byte differs, last sent 30 s before" in account.missed
     again = await bench.ask(request("irc/#a", long, "Yes.", "more", "Yes.", "again"))
     assert (again.missed, again.usage.cache_read_tokens > 1_000) == ("", True)
+
+
+async def test_what_is_lost_of_one_conversation_is_still_there_of_another(bench: Bench) -> None:
+    def asked(place: str, *lines: str) -> ModelRequest:
+        plain, binding = (
+            request(place, *lines, card=place),
+            SystemBlock(name="binding", text="Be short. " * 200),
+        )
+        return replace(plain, blocks=(plain.blocks[0], binding, plain.blocks[1]))
+
+    first, *more = ["hello " * 500, *[f"line {number}" for number in range(24)]]
+    for place in ("irc/#a", "irc/#b"):
+        await bench.ask(asked(place, first))
+    lost = {"cache_read_input_tokens": 2_000, "cache_creation_input_tokens": 1_500}
+    bench.api.then(Answer(text="Yes.", usage=lost | {"input_tokens": 0, "output_tokens": 2}))
+    assert (await bench.ask(asked("irc/#a", first, *more))).missed
+    assert bench.cache.forecast("ana", "irc/#b").is_cold is False
 
 
 @pytest.mark.parametrize(
@@ -280,3 +297,13 @@ async def test_a_server_that_reads_less_than_it_was_sent_is_told_of_once(
         one.getMessage() for one in caplog.records if "OLLAMA_CONTEXT_LENGTH" in one.getMessage()
     ]
     assert f"has read 4096 of about {sent} tokens" in told
+
+
+async def test_what_only_a_tool_loop_repeats_is_not_written_for_an_hour(bench: Bench) -> None:
+    bench.policy = CachePolicy(kind="fixed", short_lifetime="1h")
+    accounts = await turns(bench, [2, 2, 0])
+    assert [account.missed for account in accounts] == [""] * len(accounts)
+    hours = [bool(account.usage.cache_write_1h_tokens) for account in accounts]
+    assert all(account.usage.cache_write_tokens for account in accounts)
+    # The first loop shows that its messages are not sent again as they were.
+    assert hours[3:] == [True, False, False, True]
