@@ -318,10 +318,10 @@ class IrcChannel:
         if folded not in state.rooms:
             raise Rejected(f"we are not in {target}")
         nicks = state.rooms[folded].keys()
-        found = []
-        for nick in sorted(nicks - {state.me})[: max(0, most)]:
-            mask = state.mask(nick)
-            found.append(_member_sender(mask, mask.partition("!")[0], state.account_of(nick)))
+        people = map(state.people.__getitem__, sorted(nicks - {state.me})[: max(0, most)])
+        found = [
+            _member_sender(one.mask, one.mask.partition("!")[0], one.account) for one in people
+        ]
         note = (
             ""
             if all(member.account for member in found)

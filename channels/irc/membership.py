@@ -96,9 +96,8 @@ class IrcMembership:
         known.
         """
         folded = self._fold(room)
-        if self.is_in_room(room):
-            return ""
-        return self._lasting.barred_rooms.get(folded, self._refusals.get(folded, ""))
+        known = self._lasting.barred_rooms.get(folded, self._refusals.get(folded, ""))
+        return "" if self.is_in_room(room) else known
 
     async def join_configured(self) -> None:
         """Request the configured rooms; return once each is entered or refused."""
@@ -265,12 +264,11 @@ class IrcMembership:
         """Return why we have another nick than the configured one, if it was forced on us; else an
         empty text.
         """
-        if not self._is_nick_forced:
-            return ""
-        return (
+        forced = (
             f"the network or its services changed our nick from {self.config.nick} to "
             f"{self._state.nick}"
         )
+        return forced if self._is_nick_forced else ""
 
     def _follow_nick(self, told: Changes) -> None:
         """Process a line that may be about our nick.

@@ -493,7 +493,6 @@ def resolve_target(state: IrcState, chat: RoomId, now_s: float) -> tuple[str, Id
     names = [current_nick(state, chat), message_target(chat)]
     if account:  # many people may share a `user@host`, but not an account
         names += [state.mask(nick).partition("!")[0] for nick in state.nicks_of(account)]
-        names += filter(None, [state.account_nicks.get(account)])
     found = [(name, _identity_state(state, name, account, userhost, now_s)) for name in names]
     best = (one for wanted in ("known", "unknown") for one in found if one[1] == wanted)
     return next(best, (names[0], "other"))
