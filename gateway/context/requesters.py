@@ -144,15 +144,19 @@ async def was_asked_for(
     words: str,
 ) -> bool:
     """Return whether all these words stand in the newest message there of one of those who ask, a
-    member or above.
+    member or above. A room's name as `#it` has to stand there with its sign.
 
     Quoted and forwarded text does not count. Raises StoreError.
     """
-    wanted = {*fold_words(words).split()}
-    return bool(wanted) and any(
-        wanted <= {*fold_words(one.text.replace(one.carried or "\0", " ")).split()}
-        and _is_by_member(access_policy, one)
+    wanted, rooms = {*fold_words(words).split()}, re.findall(r"[#&]\S+", words.casefold())
+    said = [
+        one.text.replace(one.carried or "\0", " ").casefold()
         for _seq, one in await find_newest_lines(reader, place, requesters)
+        if _is_by_member(access_policy, one)
+    ]
+    return bool(wanted) and any(
+        wanted <= {*fold_words(text).split()} and all(room in text for room in rooms)
+        for text in said
     )
 
 

@@ -3,6 +3,7 @@ after."""
 
 import asyncio
 import hashlib
+import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -120,6 +121,18 @@ async def test_another_room_is_out_of_reach_but_for_an_owner_alone(kit: Stagehan
         await kit.hand("react", at(OWNER, "olga"), message=f"m{theirs}", reaction="x")
     await kit.hand("react", at(OWNER, "olga"), message=f"m{said}", reaction="y")
     assert done(kit) == [("react", "#other", "1", "y")]
+
+
+async def test_a_closed_room_is_named_with_its_sign_and_not_by_a_word_in_passing(
+    kit: Stagehands,
+) -> None:
+    (post,) = [one for one in kit.tools if one.spec.name == "send_message"]
+    given = json.dumps({"address": STAFF.conversation, "text": "x"})
+    call, found = ToolCall(id="1", name="send_message", arguments=given), list[bool]()
+    for number, text in enumerate(("is this page about staff?", "tell #Staff, please"), 1):
+        await kit.say(number, text, OWNER, who="olga")
+        found.append((await post.find_effect(call, at(OWNER, "olga"))).is_named)
+    assert found == [False, True]
 
 
 @pytest.mark.parametrize(
