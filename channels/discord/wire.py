@@ -43,6 +43,7 @@ from channels.text import (
     single_line,
 )
 from gateway.core.events import (
+    EDITED,
     MAX_QUOTED_CHARS,
     Address,
     Attachment,
@@ -162,7 +163,7 @@ def parse_message_id(message: MessageId) -> str:
     """Return the message's id. Raises `Rejected`: answers to commands have ids, too, but cannot be
     used.
     """
-    return _require_id(message, "message")
+    return _require_id(message.removesuffix(EDITED), "message")
 
 
 def parse_reply_id(message: MessageId | None) -> str:
@@ -170,7 +171,9 @@ def parse_reply_id(message: MessageId | None) -> str:
     Empty: none.
     """
     return parse_id(
-        message.rpartition(":")[2] if message and message.startswith(ASK_PREFIX) else message
+        message.rpartition(":")[2]
+        if message and message.startswith(ASK_PREFIX)
+        else (message or "").removesuffix(EDITED)
     )
 
 
@@ -338,6 +341,7 @@ def parse_edit(data: Json, directory: DiscordDirectory, now: datetime) -> Messag
         text=text,
         sent=when,
         direct=_is_direct(data, directory),
+        mention=_message_kind(data, directory) == "mention",
         carried=carried,
     )
 

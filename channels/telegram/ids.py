@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.core.events import MessageId
+from gateway.core.events import EDITED, MessageId
 from gateway.core.frozen import frozen
 from gateway.core.ratelimit import LruDict
 
@@ -95,7 +95,7 @@ def parse_message_number(message: MessageId, chat: str, room: str) -> int | None
 
     None: it is not in that chat, or not a message (a button press, or an id of another platform).
     """
-    message_chat, _, number = message.rpartition(":")
+    message_chat, _, number = message.removesuffix(EDITED).rpartition(":")
     is_valid = (
         (message_chat or room) == chat
         and number.isascii()

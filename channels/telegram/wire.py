@@ -491,6 +491,7 @@ def _parse_edit(
             text=text,
             sent=message.edit_date or message.date,
             direct=direct,
+            mention=message_kind(message, context, None) == "mention",
             carried=carried,
         ),
     )

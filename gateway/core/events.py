@@ -196,6 +196,9 @@ class Message:
         )
 
 
+EDITED: Final = ".edited"
+
+
 @frozen
 class MessageEdited:
     """New text of a message."""
@@ -208,6 +211,9 @@ class MessageEdited:
     sent: Time
     direct: bool = False
     """True in a direct chat. The platform's own information, like `Message.kind`."""
+    mention: bool = False
+    """The new text mentions us. If the message was not to us before, the edit is a new message to
+    us, whose id is that of the message with `.edited` behind it."""
     carried: str = ""
     """Like `Message.carried`."""
     kind: Literal["edited"] = "edited"

@@ -20,12 +20,15 @@ from gateway.commands.parser import expand_command, narrow_mention, parse_comman
 from gateway.config.models import Settings
 from gateway.core.context_var import log_context
 from gateway.core.events import (
+    EDITED,
     ChannelName,
     Command,
     ConnectionChanged,
     ConversationId,
     MembershipChanged,
     Message,
+    MessageEdited,
+    MessageId,
     Notification,
     PlaceRenamed,
     ThreadId,
@@ -139,15 +142,36 @@ class Intake:
             binding = ConversationBinding(listen="all", agent=agent)
             return route(self._access_policy, binding, event)
         binding = self._bindings.find(event.at) if event.at is not None else UNBOUND
+        for_one = False
+        if isinstance(event, MessageEdited) and event.mention:
+            event = await self._read_mention(event)
         if isinstance(event, Message):
             event, binding = await self._read_message(event, binding)
-        for_one = False
         if isinstance(event, Command):
             channel = self._places.channels.get(event.at.channel)
             deferred = channel is not None and channel.capabilities.defers_commands
             for_one = event.origin == "button" or (event.origin == "native" and deferred)
             event = expand_command(event)
         return route(self._access_policy, binding, event, for_one=for_one)
+
+    async def _read_mention(self, edit: MessageEdited) -> MessageEdited | Message:
+        """Return an edit that mentions us as a message to us, if what was edited was not."""
+        key, as_new = f"message:{edit.at.conversation}:", MessageId(f"{edit.message}{EDITED}")
+        if await self._store.entry_by_key(f"{key}{as_new}"):
+            return replace(edit, message=as_new)
+        first = await self._store.entry_by_key(f"{key}{edit.message}")
+        said = None if first is None else first.fact
+        if not isinstance(said, Message) or (said.kind, said.sender.id) != ("room", edit.sender.id):
+            return edit
+        return replace(
+            said,
+            id=as_new,
+            sender=edit.sender,
+            text=edit.text,
+            sent=edit.sent,
+            kind="mention",
+            carried=edit.carried,
+        )
 
     async def _read_message(
         self, message: Message, binding: ConversationBinding

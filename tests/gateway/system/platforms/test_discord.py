@@ -194,3 +194,20 @@ async def test_killed_between_thread_and_answer_it_says_it_once(
         )
         assert it.api.texts(it.api.room) == []
         assert (await it.fair()).uncertain == 0
+
+
+@story
+async def test_who_adds_a_mention_by_an_edit_is_answered_once(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        it.model.default = lambda _: Answer(text="Noon.")
+        async with it.inside():
+            await it.api.connected()
+            said = it.api.says(it.api.room, it.api.ann, "what time is it?")
+            for text in ("what time?", f"<@{it.api.bot}> what tim?", f"<@{it.api.bot}> what time?"):
+                it.api.edits(it.api.room, said, text)
+                await it.calm()
+            (answer,) = it.api.visible(it.api.room)
+            assert answer["message_reference"]["message_id"] == said
+            it.api.says(it.api.room, it.api.ann, f"<@{it.api.bot}> thanks")
+            await it.api.shown(it.api.room, 2)
+        assert 'and now says: "@' in str(it.model.seen[-1].body["messages"][-1])

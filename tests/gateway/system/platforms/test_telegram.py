@@ -80,6 +80,22 @@ async def test_a_link_to_the_bot_hands_in_a_code_or_a_word(tmp_path: Path) -> No
 
 
 @story
+async def test_who_adds_a_mention_by_an_edit_is_answered_once(tmp_path: Path) -> None:
+    async with town(tmp_path) as it:
+        (ann,), lounge = people(it, 1), it.api.group()
+        it.config["channels"][NAME]["rooms"] = [str(lounge.id)]
+        it.model.default = lambda _: Answer(text="Noon.")
+        async with it.inside():
+            said, at = it.api.group_says(lounge, ann, "what time is it?"), it.api.world.bot.username
+            to_us = [{"type": "mention", "offset": 0, "length": len(at) + 1}]
+            for text in (f"@{at} what tim?", f"@{at} what time?"):
+                it.api.edits(lounge, said, text, entities=to_us)
+                await it.calm()
+            (answer,) = [one.body for one in lounge.shown.values() if one.text == "Noon."]
+            assert answer["reply_to_message"]["message_id"] == said
+
+
+@story
 async def test_what_was_granted_in_a_group_holds_where_it_moves_to(tmp_path: Path) -> None:
     """The opened room, a role there, the binding's prompt and language, and what was said."""
     async with town(tmp_path, rooms=[]) as it:
