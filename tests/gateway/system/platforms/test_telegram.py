@@ -87,7 +87,7 @@ async def test_who_adds_a_mention_by_an_edit_is_answered_once(tmp_path: Path) ->
         it.model.default = lambda _: Answer(text="Noon.")
         async with it.inside():
             said, at = it.api.group_says(lounge, ann, "what time is it?"), it.api.world.bot.username
-            to_us = [{"type": "mention", "offset": 0, "length": len(at) + 1}]
+            to_us = [{"type": "mention", "offset": 0, "length": len(f"@{at}")}]
             for text in (f"@{at} what tim?", f"@{at} what time?"):
                 it.api.edits(lounge, said, text, entities=to_us)
                 await it.calm()
