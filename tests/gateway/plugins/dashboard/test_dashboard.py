@@ -405,6 +405,18 @@ def test_a_narrow_screen_has_all_of_it(gateway: House, browser: Browser) -> None
         expect(places).to_be_visible()
 
 
+@pytest.mark.parametrize("pixels", [1024, 1280])
+def test_no_view_is_wider_than_a_small_computers_screen(
+    pixels: int, gateway: House, browser: Browser
+) -> None:
+    with tab(browser, viewport={"width": pixels, "height": 768}) as it:
+        page = it.open(gateway.address)
+        for view in VIEWS:
+            it.show(view)
+            wide, screen = width(page)
+            assert wide <= screen, view
+
+
 def test_a_conversation_shows_its_words_and_the_exact_blocks_of_its_last_prompt(
     gateway: House, browser: Browser
 ) -> None:
