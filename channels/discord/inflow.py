@@ -206,12 +206,6 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 2.0, 60.0
 _MAX_SEEN = 4096
 
 
-def _is_direct(event: Notification) -> bool:
-    """Return whether somebody speaks to us in a direct chat, be it by a command."""
-    is_message = isinstance(event, Message) and event.kind == "direct"
-    return is_message or (isinstance(event, Command) and event.direct)
-
-
 class DiscordEventPipeline:
     """Processor of the inbox: learns places, reads missed messages, emits."""
 
@@ -286,7 +280,10 @@ class DiscordEventPipeline:
             logger.exception("an event %.40r is dropped", item.event)
             return []
         channel = get_snowflake(data, "channel_id")
-        if channel and any(map(_is_direct, notifications)):
+        if channel and any(
+            event.kind == "direct" or (isinstance(event, Command) and event.direct)
+            for event in notifications
+        ):
             since, place = self._progress.unseen_after(channel), self._direct_place(channel)
             if since is None or not place or await self._fetch_history(place, since, emit):
                 self._progress.record_direct(channel)  # else it is read with the next message

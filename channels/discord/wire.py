@@ -244,7 +244,14 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
     )
     if not text and not files:
         return None
-    opens = not is_thread_starter and _opens_thread(data, text, directory)
+    # Whoever calls us, and goes on with nothing that we said, is answered in a thread.
+    opens = (
+        not is_thread_starter
+        and directory.opens_threads(get_snowflake(data, "channel_id"))
+        and _message_kind(data, directory) == "mention"
+        and not _is_reply_to(data, directory.own_id)
+        and not _COMMAND_TEXT.match(text)
+    )
     room = directory.address(channel)
     return Message(
         id=MessageId(number_),
@@ -265,18 +272,6 @@ def parse_message(data: Json, directory: DiscordDirectory) -> Message | None:
 
 _COMMAND_TEXT = re.compile(r"(?:@\S+\s+)?[!/]\w")
 """A command in words, as far as the usual prefix tells."""
-
-
-def _opens_thread(data: Json, text: str, directory: DiscordDirectory) -> bool:
-    """Return whether the answer to a message opens a thread: it calls us, and goes on with nothing
-    that we said.
-    """
-    return (
-        directory.opens_threads(get_snowflake(data, "channel_id"))
-        and _message_kind(data, directory) == "mention"
-        and not _is_reply_to(data, directory.own_id)
-        and not _COMMAND_TEXT.match(text)
-    )
 
 
 _MAX_TITLE_CHARS = 100

@@ -22,7 +22,7 @@ from gateway.core.frozen import frozen
 from gateway.core.net_probe import PROXY_FIX, probe_url
 
 if TYPE_CHECKING:
-    from telegram import ChatFullInfo, ChatMember, Update, User
+    from telegram import ChatFullInfo, ChatMember, Update
 
     from channels.telegram.api import TelegramApi
     from channels.telegram.config import TelegramConfig
@@ -315,14 +315,11 @@ def parse_contacts(updates: "Sequence[Update]", found: FindingCollector) -> Tele
             continue
         if chat.type == "private":
             if sender and not sender.is_bot:
-                people.setdefault(str(sender.id), found.clean(_format_sender(sender))[:60])
+                name = clean_text(sender.full_name).strip() or "somebody"
+                name += f" (@{clean_text(sender.username)})" if sender.username else ""
+                people.setdefault(str(sender.id), found.clean(name)[:60])
         else:
             groups.setdefault(str(chat.id), found.clean(chat.title or "")[:60])
     return TelegramContacts(
         findings=found.findings, people=tuple(people.items()), groups=tuple(groups.items())
     )
-
-
-def _format_sender(sender: "User") -> str:
-    name = clean_text(sender.full_name).strip()
-    return f"{name} (@{clean_text(sender.username)})" if sender.username else name or "somebody"

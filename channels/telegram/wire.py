@@ -504,7 +504,10 @@ def _parse_reactions(
     if sender is None or sender.id == str(context.own_id):
         return ()
     old, new = (
-        [_reaction_name(one) for one in reactions]
+        [
+            clean_name(getattr(one, "emoji", getattr(one, "custom_emoji_id", one.type)))
+            for one in reactions
+        ]
         for reactions in (event.old_reaction, event.new_reaction)
     )
     changes = [(name, False) for name in old if name not in new] + [
@@ -523,12 +526,6 @@ def _parse_reactions(
         )
         for index, (reaction, added) in enumerate(dict.fromkeys(changes))
         if reaction
-    )
-
-
-def _reaction_name(reaction: telegram.ReactionType) -> str:
-    return clean_name(
-        getattr(reaction, "emoji", getattr(reaction, "custom_emoji_id", reaction.type))
     )
 
 

@@ -149,8 +149,11 @@ class Intake:
             event, binding = await self._read_message(event, binding)
         if isinstance(event, Command):
             channel = self._places.channels.get(event.at.channel)
-            deferred = channel is not None and channel.capabilities.defers_commands
-            for_one = event.origin == "button" or (event.origin == "native" and deferred)
+            for_one = event.origin == "button" or (
+                event.origin == "native"
+                and channel is not None
+                and channel.capabilities.defers_commands
+            )
             event = expand_command(event)
         return route(self._access_policy, binding, event, for_one=for_one)
 
