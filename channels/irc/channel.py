@@ -167,8 +167,15 @@ class IrcChannel:
         command, chat = "NOTICE" if is_notice else "PRIVMSG", direct_chat_of(part.to.room)
         raw = format_line(command, target, trailing=part.body)
         folded = session.state.isupport.fold(target)
+
+        async def before_line() -> None:
+            # Some rooms could be written to from outside: whoever threw us out wants silence.
+            if why := self.join_refusal(part.to.room):
+                raise MayNotPost(why)
+            await before_send()
+
         try:
-            return await session.outgoing.send(raw, folded, before_send, chat=chat)
+            return await session.outgoing.send(raw, folded, before_line, chat=chat)
         except Rejected as refused:
             if not is_posting_refused(refused.reason):
                 raise

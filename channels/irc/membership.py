@@ -199,7 +199,7 @@ class IrcMembership:
                 # We never leave a room by ourselves: it was a kick, or a forced part.
                 who, where = line.source.nick[:100], line.param(0)[:100]
                 logger.warning("%s: thrown out of %s by %s", self._name, where, who)
-                why = "it was thrown out, and goes back when an admin has it join"
+                why = "the bot was thrown out, and goes back when an admin has it join"
                 self._lasting.barred_rooms[left] = why
             self._leaving.discard(left)
         elif line.command in {"NICK", "QUIT"}:

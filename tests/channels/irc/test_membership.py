@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from channels.base import Rejected, Unreachable
+from channels.base import MayNotPost, Rejected, Unreachable
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, MembershipChanged, RoomId, SenderId, ThreadId
 from reverie.testing.servers.ircd import CAPS, MODERN, Client, Ircd, Options
@@ -122,7 +122,10 @@ async def test_a_room_that_we_were_told_to_leave_is_entered_again_only_when_we_a
         assert _asked(ircd.clients[2], "JOIN") == ["JOIN #room"]
         ircd.clients[2].send(":op!o@h KICK #room reverie :shh")
         await settled(ircd.clients[2], "out")
-        assert run.channel.join_refusal(at.room)
+        why = run.channel.join_refusal(at.room)
+        assert why
+        with pytest.raises(MayNotPost, match=why):
+            await run.channel.send(part("and another thing"))
 
 
 async def test_rooms_that_are_configured_anew_are_entered_and_left_and_the_others_hear_all_of_it() -> (
