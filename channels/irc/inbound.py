@@ -352,10 +352,12 @@ def _read_relayed(text: str, bridge: Sender) -> tuple[str, Sender]:
     return words, person
 
 
+_CENTURY: Final = timedelta(days=36_525)
+
+
 def sent_at(line: IrcLine, now: datetime) -> datetime:
     """Return the server's time of the line (https://ircv3.net/specs/extensions/server-time), else
-    `now`.
+    `now`; also for a time that is a century away.
     """
-    if "time" not in line.tags:
-        return now
-    return get_datetime(line.tags, "time", needs_zone=True) or now
+    sent = get_datetime(line.tags, "time", needs_zone=True) or now
+    return sent if abs(sent - now) < _CENTURY else now

@@ -9,8 +9,9 @@ import pytest
 
 from channels.base import Rejected
 from channels.irc.history import MAX_HELD
-from channels.irc.inbound import IrcLineContext, to_notifications
+from channels.irc.inbound import IrcLineContext, sent_at, to_notifications
 from channels.irc.state import IrcState
+from channels.irc.wire import parse_line
 from gateway.core.clock import ManualClock, SystemClock
 from gateway.core.events import ChannelName, MembershipChanged, Message, Sender
 from reverie.testing.servers.ircd import CAPS, Ircd, Options
@@ -529,3 +530,15 @@ def test_who_has_the_nick_now_did_not_say_what_was_played_back() -> None:
     assert tagged.who(
         f"@time={old};account=ann :ann!a@h PRIVMSG #room :!status", past="#room"
     ).verified
+
+
+def test_a_time_of_another_century_is_not_believed() -> None:
+    now, sent = datetime(2026, 12, 1, tzinfo=UTC), datetime(2026, 11, 1, tzinfo=UTC)
+    for told, taken in (
+        ("2026-11-01T00:00:00Z", sent),
+        ("0001-01-01T00:00:00Z", now),
+        ("9999-12-31T23:59:59Z", now),
+    ):
+        line = parse_line(f"@time={told} :al!a@h PRIVMSG #room :x")
+        assert line is not None
+        assert sent_at(line, now) == taken
