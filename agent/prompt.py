@@ -608,7 +608,7 @@ def make_call_ids_unique(
     `agent.models.anthropic_wire`) are the same there.
     """
     taken = {
-        _sanitize_id(part.id)
+        sanitize_id(part.id)
         for message in conversation
         for part in message.parts
         if isinstance(part, ToolCall)
@@ -616,16 +616,19 @@ def make_call_ids_unique(
     unique = []
     for call in calls:
         name, count = call.id or "call", 1
-        while _sanitize_id(name) in taken:
+        while sanitize_id(name) in taken:
             count += 1
             name = f"{call.id or 'call'}_{count}"
-        taken.add(_sanitize_id(name))
+        taken.add(sanitize_id(name))
         unique.append(call if name == call.id else replace(call, id=name))
     return tuple(unique)
 
 
-def _sanitize_id(name: str) -> str:
-    return _INVALID_ID_CHARS.sub("_", name)
+def sanitize_id(name: str) -> str:
+    """Replace characters in another provider's id or name (`functions.look_up:0`) that Anthropic
+    refuses.
+    """
+    return _INVALID_ID_CHARS.sub("_", name) or "_"
 
 
 def join_surrogates(text: str) -> str:

@@ -211,10 +211,10 @@ def forecast_cache(
     lifetime: CacheTtl = "5m"
     cold: bool | None = None
     if planned is not None:
-        lifetime = planned.plan.breakpoints[-1].lifetime if planned.plan.breakpoints else lifetime
         # A refresh may have kept it warm.
         cold = not cached or planned.segments[cached[-1].segment].behind != "said"
-        lifetime = lifetime if cold else cached[-1].lifetime  # that of a tool loop may be shorter
+        if planned.plan.breakpoints:  # that of a tool loop may be shorter
+            lifetime = planned.plan.breakpoints[-1].lifetime if cold else cached[-1].lifetime
     return CacheForecast(
         is_cold=cold,
         read_share=price.read,

@@ -308,8 +308,11 @@ class PromptCache:
         """
         self.is_failing = False
         if end.usage == Usage():
-            is_cut = end.stop_reason == "length"
-            output = planned.request.max_output_tokens if is_cut else count_heuristically(text)
+            output = (
+                planned.request.max_output_tokens
+                if end.stop_reason == "length"
+                else count_heuristically(text)
+            )
             end = replace(
                 end, usage=Usage(input_tokens=planned.estimate.tokens, output_tokens=output)
             )
@@ -318,8 +321,7 @@ class PromptCache:
         is_cut = self._is_cut(planned.estimate.tokens, planned.billed_tokens)
         if planned.billed_tokens and not is_cut:
             planned.meter.record_count(planned.estimate, planned.billed_tokens)
-        conversation = planned.request.conversation
-        if find_tool_loop_start(conversation) < len(conversation):
+        if find_tool_loop_start(planned.request.conversation) < len(planned.request.conversation):
             self._drops_loops = end.ephemeral_from is not None
         before = self.last_requests.put(planned)
         planned.account = self._build_account(planned, before, usage, end.model)
@@ -379,8 +381,7 @@ class PromptCache:
 
     def account_partial(self, planned: PlannedRequest, usage: Usage) -> RequestUsage:
         """Return the account of an answer that broke off, and is billed all the same."""
-        planned = replace(planned, billed_tokens=usage.prompt_tokens)
-        return self._build_account(planned, None, usage)
+        return self._build_account(replace(planned, billed_tokens=usage.prompt_tokens), None, usage)
 
     def _build_account(
         self, planned: PlannedRequest, before: PlannedRequest | None, usage: Usage, model: str = ""
@@ -411,9 +412,12 @@ class PromptCache:
         """Correct the state by the bill: less was cached than expected."""
         read = planned.count_segments_read(usage.cache_read_tokens)
         # Others were written behind the same blocks, and may be there still.
-        own = {"channel", "history"} if self.dialect.caching == "marks" else None
         self._cache_state.forget(
-            [one for one in planned.segments[read:] if own is None or one.name in own]
+            [
+                one
+                for one in planned.segments[read:]
+                if self.dialect.caching != "marks" or one.name in {"channel", "history"}
+            ]
         )
         if self.dialect.caching == "marks" and not self._is_absent:
             breakpoints = {

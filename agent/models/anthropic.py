@@ -224,12 +224,11 @@ class AnthropicResponse:
         )
 
     def text(self) -> str:
-        texts = (
-            block.get("text")
+        return "".join(
+            str(block.get("text") or "")
             for _, block in sorted(self._blocks.items())
             if block.get("type") == "text"
         )
-        return "".join(str(text or "") for text in texts)
 
     def raw_content(self) -> list[Json]:
         """Return the content for sending back verbatim, without blank texts: the API refuses

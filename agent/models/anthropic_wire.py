@@ -36,6 +36,7 @@ from agent.models.base import (
     ThinkingMode,
     ToolResult,
 )
+from agent.prompt import sanitize_id
 from gateway.core.frozen import frozen
 from gateway.core.tool_spec import Image, ToolCall
 
@@ -152,8 +153,6 @@ def _mark_message(messages: list[Json], places: Sequence[tuple[int, int]], contr
             messages[message] = messages[message] | {"content": marked}
             return
 
-
-_INVALID_ID_CHARS = re.compile(r"[^A-Za-z0-9_-]", re.ASCII)
 
 _IndexedParts = list[tuple[int, MessagePart]]
 """Parts, each with the index of its `ModelMessage`."""
@@ -336,27 +335,19 @@ def _render_block(part: MessagePart) -> Json:
                 "source": {"type": "base64", "media_type": part.media_type, "data": data},
             }
         case ToolCall():
-            written = parse_tool_input(part.arguments)
             return {
                 "type": "tool_use",
-                "id": _sanitize_id(part.id),
-                "name": _sanitize_id(part.name),
-                "input": written,
+                "id": sanitize_id(part.id),
+                "name": sanitize_id(part.name),
+                "input": parse_tool_input(part.arguments),
             }
         case ToolResult():
             result: Json = {
                 "type": "tool_result",
-                "tool_use_id": _sanitize_id(part.id),
+                "tool_use_id": sanitize_id(part.id),
                 "content": part.text,
             }
             return result | {"is_error": True} if part.is_error else result
-
-
-def _sanitize_id(name: str) -> str:
-    """Replace characters in another provider's id or name (`functions.look_up:0`) that this API
-    refuses.
-    """
-    return _INVALID_ID_CHARS.sub("_", name) or "_"
 
 
 def _with_suffix(

@@ -459,7 +459,7 @@ class _Attempt:
             cache, planned = self._sent
             told = chunk.usage or Usage(input_tokens=planned.estimate.tokens)
             self._billed = cache.bound_usage(planned, told)
-            return StreamStart(billed_accounts=self.all_accounts)
+            return StreamStart(billed_accounts=lambda: (*self._lost, *self.accounts()))
         self._has_begun = True
         if isinstance(chunk, TextPart | PartialText):
             self.text += chunk.text if isinstance(chunk, TextPart) else ""
@@ -484,8 +484,9 @@ class _Attempt:
         if self._sent is None:
             return self._end
         cache, planned = self._sent
-        arguments = [call.arguments for call in self.calls]
-        return cache.finish(planned, self._end, "".join([self.text, *arguments]))
+        return cache.finish(
+            planned, self._end, "".join([self.text, *(call.arguments for call in self.calls)])
+        )
 
     def accounts(self) -> tuple[RequestUsage, ...]:
         """Return the account of what is billed although it broke off. Empty: nothing is."""
@@ -493,7 +494,3 @@ class _Attempt:
             return ()
         cache, planned = self._sent
         return (cache.account_partial(planned, self._billed),)
-
-    def all_accounts(self) -> tuple[RequestUsage, ...]:
-        """Return the accounts of this and earlier attempts, if it breaks off now."""
-        return (*self._lost, *self.accounts())

@@ -436,8 +436,6 @@ _KEPT_S = 90.0
 """Seconds for which a connection is kept for the next request, in place of httpx's 5: a new one
 takes three round trips. Shorter than what firewalls allow; one that a server ends earlier is made
 anew."""
-_UNTYPED = {"text/plain", "application/octet-stream"}
-"""Types that frameworks give a stream if nobody has said its type (Cloudflare, aiohttp)."""
 _JSON_BYTES = 1024 * 1024
 """Bytes of an answer that is not streamed: a number, or a list of models."""
 
@@ -598,8 +596,12 @@ class ModelHttpClient:
         try:
             async with aclosing(await transport.handle_async_request(request)) as response:
                 kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
-                taken = {media_type} | (_UNTYPED if media_type == "text/event-stream" else set())
-                if response.status_code == 200 and kind.lower() in taken:  # noqa: PLR2004 - HTTP's own number
+                # Cloudflare and aiohttp give a stream the other two if nobody has said its type.
+                is_stream = media_type == "text/event-stream" and kind.lower() in {
+                    "text/plain",
+                    "application/octet-stream",
+                }
+                if response.status_code == 200 and (kind == media_type or is_stream):  # noqa: PLR2004 - HTTP's own number
                     yield response
                     return
                 body = await _read_limited(response, 16 * 1024)

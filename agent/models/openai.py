@@ -436,8 +436,8 @@ class _ToolCallDelta(BaseModel):
     index: int | None = None
     id: StreamText | None = None
     name: StreamText | None = Field(None, validation_alias=AliasPath("function", "name"))
+    # Mistral's may also be an object (docs.mistral.ai/api, FunctionCall).
     arguments: object = Field(None, validation_alias=AliasPath("function", "arguments"))
-    """Text, or at Mistral also an object (docs.mistral.ai/api, FunctionCall)."""
     extra_content: object | None = None
     """Gemini's signature of its thinking, which comes back with the call (ai.google.dev,
     thought-signatures)."""
@@ -593,15 +593,18 @@ class ChatCompletionResponse:
         call.id = call.id or piece.id or ""
         call.extra = piece.extra_content or call.extra
         call.name = call.name or piece.name or ""
-        written = piece.arguments or ""
-        call.arguments.append(written if isinstance(written, str) else json.dumps(written))
+        call.arguments.append(
+            piece.arguments
+            if isinstance(piece.arguments, str)
+            else json.dumps(piece.arguments)
+            if piece.arguments
+            else ""
+        )
 
     def tool_calls(self, conversation: Sequence[ModelMessage]) -> list[ToolCall]:
         """Return the calls in their order. A call without an id gets one that the conversation does
         not have: the number of the calls so far is in it.
         """
-        if not self.calls:
-            return []
         earlier = sum(
             isinstance(part, ToolCall) for message in conversation for part in message.parts
         )
@@ -665,12 +668,11 @@ _CLOSING_MARK = re.compile(
     r"(?<![`'\"])(?:</think>|\[/THINK\]|<\|channel\|>final<\|message\|>)(?![`'\"])"
 )
 """Not in quotes, as in an answer about such marks. The last one: gpt-oss'."""
+# The tokens around an answer where a server was started with the template of another model.
 _TURN_MARKS = re.compile(
     r"\A(?:<\|im_start\|>|<\|start_header_id\|>)assistant(?:<\|end_header_id\|>)?\s*"
     r"|\s*(?:<\|(?:im_end|eot_id|end|end_of_text|endoftext|return)\|>|<end_of_turn>|</s>)\s*\Z"
 )
-"""Matches the tokens around an answer where a server was started with the template of another
-model."""
 
 
 def strip_thinking(text: str) -> str:

@@ -707,7 +707,7 @@ class TurnRun(TurnHost):
             return
         text = strip_line_prefix(text, turn.own_names)
         if text and not text.isspace():
-            turn.note_growth()
+            turn.waits_since_s = self._context.gateway.clock.monotonic()
         self._tracker.tell(turn.id, AnswerGrew(text))
 
     def thinking_grew(self, text: str) -> None:

@@ -214,8 +214,6 @@ class Turn:
         self.waits_since_s = math.inf
         """Time (monotonic) of the last piece of the answer, or since when people wait for it. inf:
         they do not, or it is not the model that they wait for."""
-        self.asked_s = math.inf
-        """Time (monotonic) of the first request."""
         self.slow_task: asyncio.Task[None] | None = None
         """Tells people who wait that the model is slow."""
         self.is_put_off = False
@@ -286,20 +284,23 @@ class Turn:
             or self.context.agent.is_put_off(self.conversation)  # they were told of it
         ):
             return
-        self.asked_s = min(self.asked_s, self.context.gateway.clock.monotonic())
-        self.note_growth()
+        self.waits_since_s = self.context.gateway.clock.monotonic()
         if self.slow_task is None:
             self.slow_task = self.context.gateway.tasks.create_task(self._tell_slow(tracker))
 
-    def note_growth(self) -> None:
-        """Wait for the next piece of the answer from now on."""
-        now_s = self.context.gateway.clock.monotonic()
-        is_shown = self.running is not None and self.running.is_shown
-        self.waits_since_s = now_s if is_shown else min(now_s, self.asked_s + UNSEEN_S)
-
     async def _tell_slow(self, tracker: TurnTracker) -> None:
-        gateway = self.context.gateway
-        while (left_s := self.waits_since_s + SLOW_S - gateway.clock.monotonic()) > 0:
+        gateway, seen_until_s = self.context.gateway, self.waits_since_s + UNSEEN_S
+        while (
+            left_s := min(
+                self.waits_since_s,
+                math.inf
+                if math.isinf(self.waits_since_s)  # tools run, not the model
+                or (self.running is not None and self.running.is_shown)
+                else seen_until_s,
+            )
+            + SLOW_S
+            - gateway.clock.monotonic()
+        ) > 0:
             await gateway.clock.sleep(min(left_s, SLOW_S))
         if self.running is not None and self.running.is_shown:
             tracker.tell(self.id, "slow")
