@@ -81,8 +81,11 @@ async def list_models(provider: ProviderSettings, *, where: str = "") -> ModelLi
 
 def _report_no_answer(provider: ProviderSettings, found: FindingCollector) -> None:
     if isinstance(provider, RemoteSettings):
-        fix = "check base_url and the firewalls on the way, then try again"
-        found.bad("net.timeout", f"{provider.host} does not answer", fix)
+        found.bad(
+            "net.timeout",
+            f"{provider.host} does not answer",
+            "check base_url and the firewalls on the way, then try again",
+        )
 
 
 async def _fetch_model_list(

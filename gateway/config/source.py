@@ -247,7 +247,8 @@ class _YamlFileReader:
             node = compose_yaml(text, _CoreSchemaLoader)
         except OSError as error:
             source.add_problem((), f"cannot be read: {error.strerror}")
-        except UnicodeDecodeError:
+        except UnicodeDecodeError as error:
+            source.positions[()] = (self._file, error.object.count(b"\n", 0, error.start) + 1)
             source.add_problem((), "is not UTF-8 text; save it as UTF-8")
         except yaml.YAMLError as error:
             line, why = _explain_yaml_error(error, text)

@@ -791,8 +791,8 @@ def test_empty_files_lack_what_is_required(tmp_path: Path) -> None:
 
 
 def test_not_text(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_bytes(b"a: \xff")
-    assert problems(tmp_path) == [("a.yaml", 1, "", "is not UTF-8 text; save it as UTF-8")]
+    (tmp_path / "a.yaml").write_bytes(b"a: 1\nb: \xff")
+    assert problems(tmp_path) == [("a.yaml", 2, "", "is not UTF-8 text; save it as UTF-8")]
 
 
 def test_a_value_in_two_files_names_both(tmp_path: Path) -> None:
