@@ -12,7 +12,7 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from aiohappyeyeballs import start_connection
 from irc.client_aio import AioConnection, AioReactor, IrcProtocol
@@ -29,8 +29,6 @@ _MAX_UNSENT_BYTES = 1_000_000
 reads nothing."""
 _QUIT_TIMEOUT_S = 0.6
 """Real seconds that the server has to close after QUIT. The channel promises to end within one."""
-_NEXT_ADDRESS_S: Final = 0.25
-"""Time after which the next address of a host is tried as well: RFC 8305, section 5."""
 _LINE_ENDS = re.compile(r"[\r\n]+")
 
 
@@ -67,7 +65,7 @@ async def _connect(host: str, port: int) -> socket.socket:
     not keep the others waiting. Raises OSError.
     """
     addresses = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return await start_connection(addresses, happy_eyeballs_delay=_NEXT_ADDRESS_S)
+    return await start_connection(addresses, happy_eyeballs_delay=0.25)  # RFC 8305, section 5
 
 
 async def _connect_through(proxy: str, host: str, port: int) -> socket.socket:

@@ -75,9 +75,8 @@ class LastingState:
 
     def missing_since(self, now: datetime, age_s: float) -> datetime | None:
         """Return the time from which messages may be missing; None: unknown."""
-        if self.complete_until is None:
-            return None
-        return max(self.complete_until - _OVERLAP, now - timedelta(seconds=age_s))
+        until = self.complete_until
+        return until and max(until - _OVERLAP, now - timedelta(seconds=age_s))
 
 
 _PAGE_LINES: Final = 100

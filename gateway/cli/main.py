@@ -46,8 +46,6 @@ DONE, FAILED, TRY_AGAIN = 0, 1, os.EX_TEMPFAIL
 again. See `BAD_USAGE`."""
 
 MAX_PORT: Final = 65_535
-_END_S: Final = 3.0
-"""Seconds after which threads that are still busy are given up."""
 STARTUP_S = 3.0
 """Seconds after the start when everything permanent is in memory: libraries, settings,
 connections."""
@@ -228,11 +226,11 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def _end_soon(serving: Awaitable[int]) -> int:
-    """Await the exit code, and return it. The process ends with it soon, also while a thread looks
+    """Await the exit code, and return it. The process ends with it in 3 s, also while a thread looks
     up a name that no server answers.
     """
     code = await serving
-    end = threading.Timer(_END_S, os._exit, [code])  # nothing is open any more
+    end = threading.Timer(3.0, os._exit, [code])  # nothing is open any more
     end.daemon = True
     end.start()
     return code
