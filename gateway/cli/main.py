@@ -226,8 +226,8 @@ def _run(args: argparse.Namespace) -> int:
 
 
 async def _end_soon(serving: Awaitable[int]) -> int:
-    """Await the exit code, and return it. The process ends with it in 3 s, also while a thread looks
-    up a name that no server answers.
+    """Await the exit code, and return it. The process ends with it in 3 s, also while a thread
+    looks up a name that no server answers.
     """
     code = await serving
     end = threading.Timer(3.0, os._exit, [code])  # nothing is open any more
