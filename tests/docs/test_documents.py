@@ -2,6 +2,7 @@
 configurations."""
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def test_commands_of_the_shell_exist(page: Path, capsys: pytest.CaptureFixture[s
         for command in re.findall(r"(?:^|&& |; )reverie ([a-z][a-z-]*(?: [a-z|]+)?)", line):
             name, _, subs = command.partition(" ")
             with pytest.raises(SystemExit) as help_of:
-                main([name, "--help"])
+                sys.exit(main([name, "--help"]))
             told = capsys.readouterr().out
             listed = re.search(r"positional arguments:\n(?:  COMMAND\n)?(.*?)\n\n", told, re.DOTALL)
             known = (
