@@ -69,7 +69,7 @@ async def _read_batches(response: httpx.Response) -> AsyncGenerator[list[ApiEven
             found = parser.feed(data)
             yield [event for one in found if (event := parse_event(one.name, one.data)) is not None]
     except (httpx.HTTPError, SseEventTooLarge) as error:
-        raise ApiUnavailable(f"the connection broke: {_describe_http_error(error)}") from error
+        raise ApiUnavailable(_describe_http_error(error)) from error
     raise ApiUnavailable("the gateway closed the connection")
 
 
