@@ -93,11 +93,8 @@ async def probe_irc(
         found.bad("net.proxy", f"{config.host}:{config.port} cannot be reached: {error}", PROXY_FIX)
     except (OSError, UnicodeError) as error:
         ca_key = f"channels.{where}.tls.ca_file" if where else _CA_KEY
-        if (
-            isinstance(error, OSError)
-            and error.errno is not None
-            and not str(error).startswith("[SSL")
-        ):
+        is_tls = isinstance(error, ssl.SSLError)
+        if isinstance(error, OSError) and error.errno is not None and not is_tls:
             # asyncio merges the errors of several addresses into one: probe again for the exact
             # one.
             found.add(await probe_net(config.host, config.port, tls=tls or False, ca_key=ca_key))

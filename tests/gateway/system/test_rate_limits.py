@@ -60,7 +60,8 @@ async def test_thirty_guests_have_a_model_asked_once_a_second_and_each_is_answer
     tmp_path: Path,
 ) -> None:
     brain = PlayedModel(clock)
-    async with Gateway(on_platforms(tmp_path, access=FREE), brain, clock=clock) as gateway:
+    access = FREE | {"rates": {"agent_turns": {"burst": 30, "per_minute": 60}}}
+    async with Gateway(on_platforms(tmp_path, access=access), brain, clock=clock) as gateway:
         begun_s = clock.monotonic()
         for number in range(40):
             for guest in range(30):
