@@ -197,6 +197,7 @@ class Message:
 
 
 EDITED: Final = ".edited"
+"""Behind the id of a message that became one to us by an edit."""
 
 
 @frozen
