@@ -47,7 +47,8 @@ def operator_commands() -> Mapping[str, CommandDefinition]:
 def run_ctl(argv: Sequence[str]) -> int:
     """Run the command line after `reverie ctl`. argparse exits by itself with 2 on bad usage."""
     if HELP_FLAGS & {*argv} and (row := operator_commands().get(argv[0])):
-        print(render_command(row, "reverie "))
+        options = build_parser().format_help().rpartition("\n\n")[2]
+        print(f"{render_command(row, 'reverie ')}\n\n{options}", end="")
         return 0
     args = _parse_options(argv)
     settings = load_settings(find_config(args.config))

@@ -58,7 +58,7 @@ def unit() -> dict[str, list[str]]:
 def parses(arguments: list[str]) -> bool:
     """Whether the command line has this command, and its help names these options."""
     with contextlib.redirect_stdout(io.StringIO()) as shown, pytest.raises(SystemExit) as told:
-        main([*arguments, "--help"])
+        sys.exit(main([*arguments, "--help"]))
     options = {one.partition("=")[0] for one in arguments if one.startswith("--")}
     return told.value.code == 0 and options <= set(re.findall(r"--[\w-]+", shown.getvalue()))
 
