@@ -371,8 +371,13 @@ class Plugins:
     @contextlib.asynccontextmanager
     async def _limited(self, hook: Hook) -> AsyncIterator[None]:
         with self.guard(hook.plugin.name, hook.name):
-            async with asyncio.timeout(HOOK_LIMIT_S):
-                yield
+            try:
+                async with asyncio.timeout(HOOK_LIMIT_S):
+                    yield
+            except TimeoutError:
+                if hook.plugin.context.gateway.store.outage is None:
+                    raise
+                logger.warning("left out %s: the log is away", hook.name)  # not the plugin's fault
 
     @contextlib.contextmanager
     def guard(self, plugin: str, hook: str) -> Iterator[None]:

@@ -329,12 +329,12 @@ def plan_cache(
     minimum_tokens: int,
     cached: Sequence[CachedPrefix] = (),
     ratio: float = 1.0,
-    passing_from: int | None = None,
+    loop_start: int | None = None,
 ) -> CachePlan:
     """Choose the breakpoints of one request. `lifetimes` None: there are none.
 
     `minimum_tokens`: of the shortest prefix that is cached. `cached`: as `CacheState.find` returns
-    it. `ratio`: billed tokens per estimated token. `passing_from`: index of the first
+    it. `ratio`: billed tokens per estimated token. `loop_start`: index of the first
     `ModelMessage` that only its tool loop repeats, so that more than 5 minutes are wasted on it.
     None: there is none.
     """
@@ -345,9 +345,9 @@ def plan_cache(
         breakpoints |= {
             at: "5m"
             for at in breakpoints
-            if passing_from is not None
+            if loop_start is not None
             and segments[at].behind == "said"
-            and segments[at].number >= passing_from
+            and segments[at].number >= loop_start
         }
     read = _count_hit_segments(segments, breakpoints, cached)
     writes = tuple([mark for mark in breakpoints.items() if mark[0] >= read])

@@ -275,7 +275,7 @@ class PromptCache:
                 minimum_tokens=self.dialect.minimum_tokens(estimate),
                 cached=cached,
                 ratio=estimate.ratio,
-                passing_from=find_tool_loop_start(request.conversation)
+                loop_start=find_tool_loop_start(request.conversation)
                 if self._drops_loops
                 else None,
             )

@@ -93,7 +93,7 @@ TTL_SHARE: Final = 0.8
 TURNS_BETWEEN_SUMMARIES: Final = 5
 """Turns from one summary of a conversation to the next: in a small window each turn would be
 summarised otherwise."""
-MAX_OWN_TOKENS: Final = 6_000
+MAX_INNER_TOKENS: Final = 6_000
 """Most of the inner conversation that a request holds. Its looks lie so far apart that each pays
 for all of it anew; what it did stands in the log."""
 OVER_BUDGET: Final = "the day's budget does not reach for a summary"
@@ -270,9 +270,9 @@ class Compactor:
         if is_requested:  # as if the present size were just too large
             budget = above = min(budget, int(billed) - 1)
             least = 0
-        is_own = is_inner(place.conversation)
-        budget = min(budget, MAX_OWN_TOKENS) if is_own else budget
-        is_summarising = "compaction" in self._live.enabled[self._agent] and not is_own
+        inner = is_inner(place.conversation)
+        budget = min(budget, MAX_INNER_TOKENS) if inner else budget
+        is_summarising = "compaction" in self._live.enabled[self._agent] and not inner
         budget, compact_above = max(least, budget), above if is_summarising else None
         is_full = not nudges and self._is_full(history, FOLD_AT)
         too_large = billed > budget or (compact_above is not None and billed > compact_above)

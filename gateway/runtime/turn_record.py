@@ -289,18 +289,15 @@ class Turn:
             self.slow_task = self.context.gateway.tasks.create_task(self._tell_slow(tracker))
 
     async def _tell_slow(self, tracker: TurnTracker) -> None:
-        gateway, seen_until_s = self.context.gateway, self.waits_since_s + UNSEEN_S
-        while (
-            left_s := min(
-                self.waits_since_s,
-                math.inf
-                if math.isinf(self.waits_since_s)  # tools run, not the model
-                or (self.running is not None and self.running.is_shown)
-                else seen_until_s,
-            )
-            + SLOW_S
-            - gateway.clock.monotonic()
-        ) > 0:
+        gateway, unseen_until_s = self.context.gateway, self.waits_since_s + UNSEEN_S
+        while True:
+            since_s = self.waits_since_s
+            is_shown = self.running is not None and self.running.is_shown
+            if not is_shown and since_s < math.inf:  # it is the model that they wait for
+                since_s = min(since_s, unseen_until_s)
+            left_s = since_s + SLOW_S - gateway.clock.monotonic()
+            if left_s <= 0:
+                break
             await gateway.clock.sleep(min(left_s, SLOW_S))
         if self.running is not None and self.running.is_shown:
             tracker.tell(self.id, "slow")

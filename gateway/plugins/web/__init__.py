@@ -573,12 +573,12 @@ class Web(Plugin):
         line = said[-1][0] if said else 0
         key = (place, line, self._clock.now().date(), _site(target))
         followed, once = self._followed.get(key, []), f"{context.turn} {written}"
-        counted = once if is_written and once not in followed else ""
-        if not counted and followed.count("") >= MAX_FREE_LINKS:
+        is_free = is_written and once not in followed
+        if not is_free and followed.count("") >= MAX_FREE_LINKS:
             return OUT._replace(
                 what=f"{what}, of which {MAX_FREE_LINKS} links were followed already,"
             )
-        self._followed.put(key, [*followed, counted])
+        self._followed.put(key, [*followed, once if is_free else ""])
         return OWN
 
     @tool(

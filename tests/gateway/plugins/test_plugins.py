@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import pluggy
 import pytest
@@ -42,10 +42,12 @@ from gateway.hooks import SKILLS_SHOWN_S
 from gateway.plugin import Ask, Part, PlatformFactory, Plugin, Refuse, hook
 from gateway.plugins import UnusablePlugin, find_platforms, find_plugins, use_plugins
 from gateway.plugins.doctor.examine import examine
-from gateway.store import LogEntry
+from gateway.store import LogEntry, StoreOutage
+from gateway.store import Store as LogStore
 from gateway.store.effects import Decision, queue_post
 from gateway.stream.notices import Notice
 from reverie.testing.gateway import CONSOLE, UNHURRIED, Gateway, settings
+from reverie.testing.simulated_time import BEGIN
 from tests.kits.commands import parts_of
 from tests.kits.dashboard import House, chromium, tab
 from tests.kits.ops import operated
@@ -460,6 +462,17 @@ async def test_parts_that_cannot_be_used_are_left_out_and_told(
     assert "The dice are hot." in texts
     assert "not used either" not in texts
     assert f"plugin {plugin.name} has failed in parts" in caplog.messages
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+async def test_what_waits_for_a_log_that_is_away_is_no_failure_of_the_plugin(
+    monkeypatch: pytest.MonkeyPatch, store: LogStore, is_away: bool
+) -> None:
+    monkeypatch.setattr("gateway.hooks.HOOK_LIMIT_S", 0.01)
+    store.outage = StoreOutage(BEGIN, "the disk is full") if is_away else None
+    plugins = plugins_of(NeverEnds, gateway=parts_of(store=store))
+    assert await plugins.parts(cast("Any", None)) == []
+    assert ("never_ends" in plugins.problems) != is_away
 
 
 class Asks(Plugin):
