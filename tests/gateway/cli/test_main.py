@@ -86,7 +86,10 @@ def test_a_gateway_ends_while_no_server_of_names_answers(tmp_path: Path) -> None
         assert process.stdout is not None
         assert process.stdout.readline() == b"asked\n"
         process.terminate()
-    assert process.returncode == 0
+        try:
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(
