@@ -14,6 +14,7 @@ from gateway.commands.context import (
     CommandCall,
     CommandContext,
     find_hidden,
+    follow_up_key,
     send_follow_up,
 )
 from gateway.commands.definition import command, make_arg
@@ -354,7 +355,8 @@ async def compact_view(call: CommandCall, context: CommandContext) -> CommandEff
     private=False,
 )
 async def stop_turn(call: CommandCall, context: CommandContext) -> CommandEffect:
-    return await plan_stop(context.agents, call.command.at, call.author)
+    said = follow_up_key(call.command, "stopped") if call.is_operator else None
+    return await plan_stop(context.agents, call.command.at, call.author, said)
 
 
 @command(

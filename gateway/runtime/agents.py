@@ -28,6 +28,8 @@ from gateway.core.events import (
     ConversationId,
     MessageDeleted,
     MessageEdited,
+    Post,
+    PostKey,
     TaskFinished,
 )
 from gateway.core.facts import (
@@ -54,7 +56,7 @@ from gateway.runtime.dmn_admin import (
     snapshot_dmn,
 )
 from gateway.store import AppendResult, LogEntry, StoreError, StoreReader
-from gateway.store.effects import CommandEffect, EffectFact, done, refuse
+from gateway.store.effects import CommandEffect, EffectFact, done, queue_post, refuse
 from gateway.stream.attention import is_talk_alone
 from gateway.stream.handle import GatewayHandle
 from gateway.stream.inbox import ConversationInbox, ReadyConversation
@@ -323,8 +325,11 @@ ALREADY_STOPPING: Final = N_("I am already stopping.")
 NOTHING_RUNNING: Final = N_("I am not doing anything here.")
 
 
-async def plan_stop(agents: Agents, at: Address, by: str) -> CommandEffect:
-    """Plan a stop. `by`: who requests it, for people.
+async def plan_stop(
+    agents: Agents, at: Address, by: str, said: PostKey | None = None
+) -> CommandEffect:
+    """Plan a stop. `by`: who requests it, for people. `said`: key of a post that tells the place,
+    where nobody there has seen the request. None: none.
 
     Everything unread in the place becomes durable as consumed in the transaction that holds the
     command, so it is not answered later, even if the process dies before the turn has ended. Until
@@ -361,8 +366,10 @@ async def plan_stop(agents: Agents, at: Address, by: str) -> CommandEffect:
             agent.leave_off(place)
         release()
 
-    fact = EffectFact(record, key=f"turn:{record.turn}")
-    return CommandEffect(answer=_(STOPPED), facts=(fact,), settle=settle)
+    facts = [EffectFact(record, key=f"turn:{record.turn}")]
+    if said and record.covers:
+        facts.append(queue_post(Post(key=said, to=at, text=_(STOPPED))))
+    return CommandEffect(answer=_(STOPPED), facts=tuple(facts), settle=settle)
 
 
 SCANNED_ENTRIES: Final = 50

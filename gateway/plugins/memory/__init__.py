@@ -443,7 +443,8 @@ class Memory(Plugin):
             entries = list(filter(str.strip, split_entries(text)))
             for entry in entries[:MAX_ENTRIES]:
                 change = {"label": "Edit", "path": EDIT_PATH, "edit": {"after": entry}}
-                forget = {"label": "Forget", "path": EDIT_PATH, "confirm": "Forget this entry?"}
+                question = f"Forget “{to_single_line(entry, 80)}”?"
+                forget = {"label": "Forget", "path": EDIT_PATH, "confirm": question}
                 needs = {"role": "own", "body": {"agent": agent, "before": entry, "after": ""}}
                 actions = [{**one, **needs} for one in (change, forget)]
                 rows.append({"agent": agent, "entry": entry, "_actions": actions})

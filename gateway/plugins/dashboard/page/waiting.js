@@ -3,7 +3,7 @@
 import { acts } from "./acts.js";
 import { get } from "./api.js";
 import { chip, empty, h, panel, put, quiet, said } from "./dom.js";
-import { bytes, dollars, input, share, since, time, tokens } from "./format.js";
+import { bytes, dollars, input, share, time, tokens } from "./format.js";
 import { markdown } from "./markdown.js";
 
 const NOTHING = "Nothing waits for you. Strangers who write for the first time, new rooms, tool calls and notes that need your yes appear here.";
@@ -52,7 +52,7 @@ function card(one, done) {
       said(one.who, { class: "who" }),
       where.textContent && where.textContent !== one.who ? quiet("in ", where) : null,
       h("span.spring"),
-      one.since ? quiet(time(one.since, `${since(one.since)} ago`)) : null,
+      one.since ? quiet("since ", time(one.since)) : null,
     ),
     h("p", said(one.what)),
     one.words ? h("blockquote", words) : null,

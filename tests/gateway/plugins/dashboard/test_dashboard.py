@@ -16,7 +16,9 @@ from playwright.sync_api import Browser, Locator, Page, Route, expect
 from channels.base import PostPart, Uncertain
 from gateway.config.models import Settings
 from gateway.core.permissions import ToolRule
+from gateway.runtime.agents import STOPPED
 from reverie.testing.servers.model_api import Answer
+from reverie.testing.waiting import until
 from tests.kits.dashboard import DISCORD, IRC, READER, TELEGRAM, TOKEN, House, chromium, house, tab
 
 HOSTILE = (
@@ -525,7 +527,7 @@ COMMAND = "echo *all* **is** _kept_ # shown"
 def test_a_call_waits_as_it_is_written_and_memory_is_changed(
     tmp_path: Path, browser: Browser
 ) -> None:
-    """And both are accessible."""
+    """Of a room, by keys; both are accessible, and no token gives more than its role."""
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     file = workspace / "MEMORY.md"
@@ -539,18 +541,35 @@ def test_a_call_waits_as_it_is_written_and_memory_is_changed(
         access = made.access.model_copy(update={"roles": roles})
         return made.model_copy(update={"tools": tools, "agents": (agent,), "access": access})
 
+    def prompt(word: str) -> str:
+        made.say(word, sender="olga")
+        made.run(until(lambda: word in str(made.api.seen[-1].body)))
+        return str(made.api.seen[-1].body)
+
     with house(tmp_path, ask_always) as made, tab(browser, bypass_csp=True) as it:
-        call = ("one", "remember", json.dumps({"text": COMMAND}))
-        made.api.then(Answer(calls=(call,)))
         made.api.default = lambda _: Answer(text="well, well")
         page = it.open(made.address)
-        made.say("keep this", sender="olga")
-        card = page.locator("#waiting .card")
-        expect(card.locator("blockquote pre")).to_have_text(json.dumps({"text": COMMAND}))
-        check_accessible(page)
-        card.get_by_role("button", name="Approve").click()
-        expect(page.locator("#told .good")).to_be_visible()
-        expect(page.locator("#nav .count")).to_be_hidden()
+        card = page.locator("#waiting .card", has_text="tool call")
+        for name, times in (("Deny", 2), ("Approve", 1)):
+            call = (name, "remember", json.dumps({"text": COMMAND}))
+            made.api.then(Answer(calls=(call,)))
+            made.say(f"reverie, {name} this", sender="gus", room="#one")
+            expect(card.locator("blockquote pre")).to_have_text(json.dumps({"text": COMMAND}))
+            expect(card).to_contain_text("#one")
+            check_accessible(page)
+            with tab(browser) as other:
+                reading = other.open(f"{made.url}#token={READER}").locator("#waiting")
+                expect(reading.locator(".card")).to_have_count(1)
+                expect(reading.get_by_role("button")).to_have_count(0)
+            page.locator("#waiting-h").focus()
+            for _ in range(times):
+                page.keyboard.press("Tab")
+            expect(card.get_by_role("button", name=name)).to_be_focused()
+            page.keyboard.press("Enter")
+            expect(page.locator("#told .good")).to_contain_text(name.rstrip("ye"))
+            expect(card).to_have_count(0)
+            expect(page.locator("#waiting .spin")).to_have_count(0)
+        assert "Ben likes coffee" in prompt("good morning, zebra")
         it.show("agent")
         rows = page.locator(
             "section.panel", has=page.get_by_role("heading", name="Memory")
@@ -568,9 +587,13 @@ def test_a_call_waits_as_it_is_written_and_memory_is_changed(
         page.get_by_role("button", name="Save").click()
         expect(rows.first).to_contain_text("Ann likes mate")
         rows.nth(1).get_by_role("button", name="Forget").click()
+        expect(page.locator("dialog.ask h2")).to_contain_text("Ben likes coffee")
         page.locator("dialog .strong").click()
         expect(rows).to_have_count(1)
         assert file.read_text(encoding="utf-8") == "- Ann likes mate\n"
+        told = prompt("good evening, okapi")
+        assert "Ann likes mate" in told
+        assert "coffee" not in told
 
 
 def test_a_long_line_of_a_table_is_read_in_time_that_grows_with_it(
@@ -703,6 +726,8 @@ def test_models_are_chosen_and_a_turn_is_stopped_by_buttons(
         now.get_by_role("button", name="Stop").click()
         expect(now.locator(".spin")).to_have_count(0)
         expect(page.locator(f"{OPENED} .ours")).to_have_count(1)
+        told = [one.body for one in made.shown if one.to.room == "#one"]
+        assert [STOPPED in one for one in told] == [False, True]
         acts = [(one["command"], one["arguments"]) for one in made.ask("/api/audit")["items"]]
         assert acts == [("stop", ""), ("model", "here main"), ("model", "switch small")]
         asked = next(one for one in made.api.seen if "million" in str(one.body))
