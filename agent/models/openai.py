@@ -605,9 +605,8 @@ class ChatCompletionResponse:
         """Return the calls in their order. A call without an id gets one that the conversation does
         not have: the number of the calls so far is in it.
         """
-        earlier = sum(
-            isinstance(part, ToolCall) for message in conversation for part in message.parts
-        )
+        said = conversation if self.calls else ()
+        earlier = sum(isinstance(part, ToolCall) for message in said for part in message.parts)
         return [
             ToolCall(
                 id=call.id or f"call_{earlier + index}",

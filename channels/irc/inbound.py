@@ -116,11 +116,11 @@ class IrcLineContext:
         somebody else has it there. A dead connection of ours may still have it.
         """
         state, nick = self.state, self.state.isupport.fold(self._configured_nick)
-        is_there = nick in state.rooms.get(state.isupport.fold(room), {})
-        is_others = is_there and set(state.hosts(nick)).isdisjoint(state.hosts(state.me))
-        return (
-            (state.nick,) if nick == state.me or is_others else (state.nick, self._configured_nick)
+        is_known = nick == state.me or (
+            nick in state.rooms.get(state.isupport.fold(room), {})
+            and set(state.hosts(nick)).isdisjoint(state.hosts(state.me))
         )
+        return (state.nick,) if is_known else (state.nick, self._configured_nick)
 
 
 def to_notifications(
@@ -359,5 +359,7 @@ def sent_at(line: IrcLine, now: datetime) -> datetime:
     """Return the server's time of the line (https://ircv3.net/specs/extensions/server-time), else
     `now`; also for a time that is a century away.
     """
+    if "time" not in line.tags:
+        return now
     sent = get_datetime(line.tags, "time", needs_zone=True) or now
     return sent if abs(sent - now) < _CENTURY else now

@@ -106,6 +106,11 @@ class HistoryTurn:
             return self
         return replace(self, exchange=exchange, form=form)
 
+    @property
+    def is_plain(self) -> bool:
+        """There is nothing but text in it."""
+        return not (self.raw.steps or self.record.media)
+
     @cached_property
     def tool_images(self) -> tuple[ToolImage, ...]:
         """Images that its tools returned, as far as the form shows them."""
@@ -214,7 +219,7 @@ class HistoryView:
     @cached_property
     def is_plain(self) -> bool:
         """There is nothing but text in it: only whole turns can leave it."""
-        return not any(turn.raw.steps or turn.record.media for turn in self.turns)
+        return all(turn.is_plain for turn in self.turns)
 
     def turns_since_fold(self) -> Iterator[HistoryTurn]:
         """Yield the turns after the newest fold, newest first."""
@@ -243,7 +248,14 @@ class HistoryView:
                 newest = HistoryTurn.from_record(
                     entry.seq, entry.fact, entry.at, simple=simple, inner=inner
                 )
-                return replace(self, turns=(*self.turns, newest))
+                newer = replace(self, turns=(*self.turns, newest))
+                # So that the next turn need not read the whole view for them.
+                vars(newer).update(
+                    label=self.label | newest.record.label,
+                    tokens=self.tokens + newest.tokens,
+                    is_plain=self.is_plain and newest.is_plain,
+                )
+                return newer
             case ViewFolded() if self.fold is None or self.fold.start <= entry.fact.start:
                 return self.with_fold(entry.fact, entry.seq)
             case _:

@@ -5,6 +5,7 @@ What cannot be applied exactly drops the conversation, and the tables answer ins
 tests/gateway/store/test_rebuild.py proves that both give the same answers.
 """
 
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -89,8 +90,9 @@ class ActiveConversation:
         """Return the senders of the newest messages before this position, oldest first. None: not
         all are kept.
         """
-        found = [sender for seq, sender in self.senders if seq < before]
-        return found[-most:] if len(found) >= most or self.has_all_senders else None
+        older = (sender for seq, sender in reversed(self.senders) if seq < before)
+        found = [*itertools.islice(older, most)]
+        return found[::-1] if len(found) == most or self.has_all_senders else None
 
     def apply(self, conversation: ConversationId, entries: Sequence[LogEntry]) -> bool:
         """Apply the new entries of one append, unless they were read. False: there is too much."""
