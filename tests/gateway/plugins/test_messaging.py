@@ -27,7 +27,7 @@ from gateway.core.events import (
 )
 from gateway.core.facts import AttentionThresholdSet, PlatformAction, PostQueued, RoomAttended
 from gateway.core.labels import Label
-from gateway.core.tool import ToolContext, ToolOutput
+from gateway.core.tool import ToolOutput
 from gateway.core.tool_spec import ToolCall, ToolCallRefused
 from gateway.plugins.messaging import MAX_ATTENDS_PER_HOUR
 from gateway.store import NewEntry
@@ -387,7 +387,9 @@ async def test_cut_off_in_between_the_log_says_that_it_may_have_been_done(tmp_pa
     stage.hold = asyncio.Event()
     async with stagehands(tmp_path, stage) as kit:
         await kit.say(1, "hello")
-        doing = asyncio.create_task(_react(kit, at(ROOM, "ann")))
+        doing = asyncio.create_task(
+            kit.hand("react", at(ROOM, "ann"), message="last", reaction="x")
+        )
         while not stage.done:
             await asyncio.sleep(0)
         doing.cancel()
@@ -395,10 +397,6 @@ async def test_cut_off_in_between_the_log_says_that_it_may_have_been_done(tmp_pa
             await doing
         assert await kit.acted() == [("react", "begun")]
         assert stage.done == [("begun", "react", "#room", "1", "x")]
-
-
-async def _react(kit: Stagehands, where: ToolContext) -> None:
-    await kit.hand("react", where, message="last", reaction="x")
 
 
 @pytest.mark.parametrize("stage", [Stage, Deaf])
@@ -589,7 +587,7 @@ async def test_cut_off_while_it_is_written_down_it_is_posted_all_the_same(
     tmp_path: Path, kit: Stagehands
 ) -> None:
     kit.put("a.png", DATA)
-    sending = asyncio.create_task(_send(kit))
+    sending = asyncio.create_task(kit.hand("send_file", at(ROOM, "mia"), path="a.png"))
     while not (tmp_path / "outfiles").exists():  # from here on it is being made durable
         await asyncio.sleep(0)
     sending.cancel()
@@ -597,7 +595,3 @@ async def test_cut_off_while_it_is_written_down_it_is_posted_all_the_same(
         await sending
     await kit.delivered()
     assert [body for body, *_ in sent(kit)] == ["a.png"]
-
-
-async def _send(kit: Stagehands) -> None:
-    await kit.hand("send_file", at(ROOM, "mia"), path="a.png")

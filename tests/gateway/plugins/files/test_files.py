@@ -417,14 +417,6 @@ async def test_work_that_is_cancelled_has_ended_before_that_is_told() -> None:
     assert ended == [True]
 
 
-def test_what_the_work_raises_is_raised() -> None:
-    def work() -> None:
-        raise ValueError("no")
-
-    with pytest.raises(ValueError, match="no"):
-        asyncio.run(run_in_thread(lambda _: work()))
-
-
 MOST = 1_000_000
 
 
@@ -591,11 +583,6 @@ def test_what_is_replaced_keeps_the_files_ways(
 )
 def test_what_is_refused_says_what_to_do(data: bytes, old: str, why: str) -> None:
     assert why in refusal(data, old)
-
-
-def test_all_of_them_are_replaced_if_it_is_asked_for() -> None:
-    assert edit(b"a b a b a", "a", "xx", everywhere=True) == b"xx b xx b xx"
-    assert edit(b"aaaaa", "aa", "b", everywhere=True) == b"bba"
 
 
 def test_a_change_that_would_fill_the_memory_is_refused_before() -> None:

@@ -120,38 +120,6 @@ async def test_what_was_said_in_public_is_told_everywhere(asked: Address, kit: P
     assert (await gather(kit, asked)).count(SECRET) >= 5
 
 
-@pytest.mark.parametrize("place", [OWNER, ANN])
-async def test_sight_is_what_counts_and_not_the_place(place: Address, kit: Papers) -> None:
-    """An owner who is not verified, or not alone, sees what any other would."""
-
-    await confide(kit, BOB)
-    assert SECRET not in await kit.recall(at(place, everything=False), SECRET)
-    assert SECRET in await kit.recall(at(place, everything=True), SECRET)
-
-
-@pytest.mark.parametrize("asked", PLACES)
-@pytest.mark.parametrize("said", PRIVATE)
-async def test_a_private_note_comes_up_nowhere_else_by_itself(
-    said: Address, asked: Address, kit: Papers
-) -> None:
-    """The notes alone, and what people wrote into the journal there: of ambient recall nothing else
-    can be at fault."""
-
-    await kit.write_entry(at(said), SECRET, f"about {SECRET}")
-    await kit.remember(at(said), f"to remember: {SECRET}")
-    with kit.journal.open("a") as journal:
-        journal.write(f"\n## 2026-03-04 07:00\nscope: {said.conversation}\nby hand: {SECRET}\n")
-    told = await ambient(kit, at(asked), SECRET)
-    if asked in (said, OWNER):
-        assert told.count(SECRET) >= 3, "it is not lost either"
-    else:
-        assert told == ""
-    with without_the_filter():
-        assert (await ambient(kit, at(asked), SECRET)).count(SECRET) >= 3, (
-            "it is the filter that kept it"
-        )
-
-
 async def test_a_place_that_nobody_knows_is_private(kit: Papers) -> None:
     await kit.store.append(
         [turn(ANN.conversation, upto=1, text=SECRET)]

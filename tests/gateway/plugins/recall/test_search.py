@@ -146,15 +146,7 @@ async def test_what_is_being_answered_is_not_found(kit: Papers) -> None:
 async def test_what_the_model_was_never_to_hear_is_not_found(kit: Papers) -> None:
     await kit.say(1, "harbour, says somebody who is blocked", fate="refused")
     await kit.say(2, "harbour, where nothing is listened to", fate="noted")
-    edit = MessageEdited(
-        id=EventId("e"),
-        at=ROOM,
-        sender=Sender(id=SenderId("u"), name="U"),
-        message=MessageId("1"),
-        text="harbour, after an edit",
-        sent=NOW,
-    )
-    await kit.append(ROOM, edit)
+    await kit.append(ROOM, _edit(1, "1", "harbour, after an edit", by="Ulla"))
     failed = turn(ROOM.conversation, upto=1, text="no answer about the harbour").fact
     assert isinstance(failed, TurnRecord)
     await kit.append(ROOM, replace(failed, outcome="failed"))
@@ -162,29 +154,18 @@ async def test_what_the_model_was_never_to_hear_is_not_found(kit: Papers) -> Non
 
 
 async def test_what_was_edited_or_deleted_does_not_hold_any_more(kit: Papers) -> None:
-    sender = Sender(id=SenderId("Ulla"), name="Ulla")
     for number in range(3):
         await kit.say(number, f"the harbour, number {number}")
-    for round_number in range(2):
-        edit = MessageEdited(
-            id=EventId(f"e{round_number}"),
-            at=ROOM,
-            sender=sender,
-            message=MessageId("1"),
-            text=f"the harbour, edited {round_number}",
-            sent=NOW,
-        )
-        entry = NewEntry(fact=edit, at=NOW + timedelta(minutes=1), conversation=ROOM.conversation)
-        judged = Judgement(type="x", urgency=0, fate="noted", rule="r", role="guest")
-        await kit.store.append(
-            [entry, NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)]
+    for number in range(2):
+        await _judged_edit(
+            kit, _edit(number, "1", f"the harbour, edited {number}", by="Ulla"), "noted"
         )
     await kit.append(
         ROOM, MessageDeleted(id=EventId("d"), at=ROOM, message=MessageId("2"), sent=NOW)
     )
     await kit.store.append([turn(ROOM.conversation, 1, upto=99)])
     assert await found(kit, "harbour") == [
-        ('[2026-03-04 05:07] Ulla (guest, edited), in irc.test/#room: "the harbour, edited 1"'),
+        '[2026-03-04 05:07] Ulla (guest, edited), in irc.test/#room: "the harbour, edited 1"',
         '[2026-03-04 05:06] Ulla (guest), in irc.test/#room: "the harbour, number 0"',
     ]
 
@@ -243,7 +224,7 @@ def _edit(number: int, message: str, text: str, *, by: str) -> MessageEdited:
 
 
 async def _judged_edit(kit: Papers, edit: MessageEdited, fate: Fate, role: str = "guest") -> None:
-    entry = NewEntry(fact=edit, at=NOW, conversation=ROOM.conversation)
+    entry = NewEntry(fact=edit, at=NOW + timedelta(minutes=1), conversation=ROOM.conversation)
     judged = Judgement(type="x", urgency=0, fate=fate, rule="r", role=role)
     await kit.store.append(
         [entry, NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)]

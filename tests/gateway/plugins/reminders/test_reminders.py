@@ -455,22 +455,10 @@ ALONE = replace(ROOM, autonomous=True, requesters=())
 INNER = replace(ALONE, at=Address.parse(inner_conversation("reverie")))
 
 
-async def nobody(_: Alarm) -> None:
-    raise AssertionError("nothing is due")
-
-
 class Desk:
-    def __init__(self, store: Store) -> None:
-        clock = ManualClock(START)
-        self.store = store
-        reminders = subscribed_plugin(
-            Reminders,
-            gateway=handle_of(
-                store, clock, live=live_settings(dmn=DmnConfig(timezone="Europe/Zurich"))
-            ),
-            internal=PlayedInternal(nobody),
-        )
-        self.hands = dispatcher(tools_of(reminders))
+    def __init__(self, town: Town) -> None:
+        self.store = town.store
+        self.hands = dispatcher(tools_of(town.reminders))
 
     async def call(self, where: ToolContext, name: str, **arguments: str) -> ToolResult:
         return await self.hands.call(
@@ -494,8 +482,8 @@ class Desk:
 
 @asynccontextmanager
 async def desk(tmp: Path) -> AsyncIterator[Desk]:
-    async with await Store.open(tmp / "s.db", ManualClock(START)) as store:
-        yield Desk(store)
+    async with town(tmp, running=False) as made:
+        yield Desk(made)
 
 
 async def test_a_reminder_belongs_to_its_place_and_to_whoever_spoke_last(tmp_path: Path) -> None:
