@@ -1,13 +1,10 @@
 """Taking back what a view shows: what is decided, that it is durable with its command, and what the
 model sees then."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,19 +33,6 @@ from reverie.testing.gateway import CONSOLE, Gateway, Held, running
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 AT = Address(channel=CONSOLE, room=RoomId("lobby"))
 PLACE = AT.conversation
-P = ParamSpec("P")
-
-
-def story(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        async def bounded() -> None:
-            async with asyncio.timeout(60):
-                await test(*args, **kwargs)
-
-        asyncio.run(bounded())
-
-    return run
 
 
 def facts_of(planned: CommandEffect) -> list[Fact]:
@@ -222,7 +206,6 @@ def _command(number: int = 1) -> Command:
     )
 
 
-@story
 async def test_while_a_turn_is_under_way_nothing_changes(tmp_path: Path) -> None:
     model = Held()
     async with running(tmp_path, model) as gateway:
@@ -250,7 +233,6 @@ RULES = (
 TALK = Script(rules=RULES)
 
 
-@story
 async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
     async with running(tmp_path, TALK) as gateway:
         for words in ("say one", "say two"):
@@ -275,7 +257,6 @@ async def test_the_model_sees_what_is_left(tmp_path: Path) -> None:
     assert await rebuild(gateway.path) == []
 
 
-@story
 async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
     async with running(tmp_path, TALK) as gateway:
         await gateway.ask("say one")
@@ -301,7 +282,6 @@ async def test_what_was_answered_is_answered_anew(tmp_path: Path) -> None:
     assert await rebuild(gateway.path) == []
 
 
-@story
 async def test_a_command_that_comes_twice_changes_something_once(tmp_path: Path) -> None:
     async with running(
         tmp_path, TALK, access={"dm": "open", "roles": {"admin": ["console:root"]}}

@@ -173,37 +173,85 @@ async def test_who_said_it(tmp_path: Path, role: Any, words: str) -> None:
     )
 
 
-async def test_what_a_digest_showed_is_context_until_something_comes_of_it(tmp_path: Path) -> None:
-    assert (await story_of(tmp_path, *line(), LOOK))[2:] == [
-        "looked at in turn i1 of the inner conversation (entry 3)",
-        "context for the next turn there",
-        "outcome: looked at",
-    ]
+def replied(name: str, *covers: int, **fields: object) -> list[NewEntry]:
+    """A turn with its reply."""
+    record = ended(name, A, *covers, **fields)
+    return [record, queued(record)]
 
 
-async def test_a_later_turn_folds_it_in(tmp_path: Path) -> None:
-    record = ended("k", A, 1)
-    assert (await story_of(tmp_path, *line(), LOOK, record, queued(record), delivered("p")))[
-        2:
-    ] == [
-        "looked at in turn i1 of the inner conversation (entry 3)",
-        "told as context in turn k (entry 4), which replied",
-        "the reply (entry 5) is sent (entry 6)",
-        "outcome: context",
-    ]
+PUT_AWAY = NewEntry(fact=UnreadDismissed(upto=Seq(1)), at=NOW, conversation=A)
+CUT = ended("c", A, 1, outcome="interrupted")
+STORIES: dict[str, tuple[list[NewEntry], list[str]]] = {
+    "what a digest showed is context until something comes of it": (
+        [*line(), LOOK],
+        [
+            "looked at in turn i1 of the inner conversation (entry 3)",
+            "context for the next turn there",
+            "outcome: looked at",
+        ],
+    ),
+    "a later turn folds it in": (
+        [*line(), LOOK, *replied("k", 1), delivered("p")],
+        [
+            "looked at in turn i1 of the inner conversation (entry 3)",
+            "told as context in turn k (entry 4), which replied",
+            "the reply (entry 5) is sent (entry 6)",
+            "outcome: context",
+        ],
+    ),
+    "the inner turn answered it": (
+        [*line(), *replied("w", 1, within=TurnId("i1")), delivered("p", "uncertain"), LOOK],
+        [
+            (
+                "in turn i1 of the inner conversation (entry 6) the agent spoke here (entry 3), and "
+                "replied"
+            ),
+            "the reply (entry 4) is uncertain (entry 5)",
+            "outcome: answered elsewhere",
+        ],
+    ),
+    "what was put away needs no turn": (
+        [*line(), PUT_AWAY],
+        [
+            "it needs no turn: it was deleted, or the view was begun afresh (entry 3)",
+            "outcome: handled",
+        ],
+    ),
+    "an interrupted turn leaves it to the next one": (
+        [*line(3), CUT],
+        [
+            "heard in turn c (entry 3), which was interrupted; no turn has ended there since",
+            "outcome: interrupted",
+        ],
+    ),
+    "the next turn answers what an interrupted one heard": (
+        [*line(3), CUT, *replied("n")],
+        [
+            (
+                "heard in turn c (entry 3), which was interrupted; the next turn there, turn n (entry "
+                "4), replied"
+            ),
+            "the reply (entry 5) is still to be delivered",
+            "outcome: answered",
+        ],
+    ),
+    "what was only counted": (
+        [*line(), ended("t", A, upto=Seq(1), outcome="failed", reason="no credit")],
+        [
+            (
+                "only counted, for newer lines filled the prompt, in turn t (entry 3), which failed: no "
+                "credit"
+            ),
+            "outcome: counted",
+        ],
+    ),
+}
 
 
-async def test_the_inner_turn_answered_it(tmp_path: Path) -> None:
-    record = ended("w", A, 1, within=TurnId("i1"))
-    told = [*line(), record, queued(record), delivered("p", "uncertain"), LOOK]
-    assert (await story_of(tmp_path, *told))[2:] == [
-        (
-            "in turn i1 of the inner conversation (entry 6) the agent spoke here (entry 3), and "
-            "replied"
-        ),
-        "the reply (entry 4) is uncertain (entry 5)",
-        "outcome: answered elsewhere",
-    ]
+@pytest.mark.parametrize("what", STORIES)
+async def test_what_became_of_a_message_is_told_with_its_outcome(what: str, tmp_path: Path) -> None:
+    entries, lines = STORIES[what]
+    assert (await story_of(tmp_path, *entries))[2:] == lines
 
 
 def attempt(state: Any, reason: str = "") -> list[NewEntry]:
@@ -347,45 +395,6 @@ async def test_why_a_channel_was_down_stands_in_its_own_line(tmp_path: Path) -> 
         story = await explain_event(store, 1) or []
     assert story[0].endswith("irc.test down: its adapter raised KeyError; again in 2 s")
     assert story[2:] == ["noted; it needs no turn: a rule", "outcome: noted"]
-
-
-async def test_what_was_put_away_needs_no_turn(tmp_path: Path) -> None:
-    put_away = NewEntry(fact=UnreadDismissed(upto=Seq(1)), at=NOW, conversation=A)
-    assert (await story_of(tmp_path, *line(), put_away))[2:] == [
-        "it needs no turn: it was deleted, or the view was begun afresh (entry 3)",
-        "outcome: handled",
-    ]
-
-
-async def test_an_interrupted_turn_leaves_it_to_the_next_one(tmp_path: Path) -> None:
-    cut = ended("c", A, 1, outcome="interrupted")
-    assert (await story_of(tmp_path / "1", *line(3), cut))[2:] == [
-        "heard in turn c (entry 3), which was interrupted; no turn has ended there since",
-        "outcome: interrupted",
-    ]
-    record = ended("n", A)
-    assert (await story_of(tmp_path / "2", *line(3), cut, record, queued(record)))[2:] == [
-        (
-            "heard in turn c (entry 3), which was interrupted; the next turn there, turn n (entry 4), "
-            "replied"
-        ),
-        "the reply (entry 5) is still to be delivered",
-        "outcome: answered",
-    ]
-
-
-async def test_what_was_only_counted(tmp_path: Path) -> None:
-    assert (
-        await story_of(
-            tmp_path, *line(), ended("t", A, upto=Seq(1), outcome="failed", reason="no credit")
-        )
-    )[2:] == [
-        (
-            "only counted, for newer lines filled the prompt, in turn t (entry 3), which failed: no "
-            "credit"
-        ),
-        "outcome: counted",
-    ]
 
 
 async def test_an_alarm_names_its_reminder(tmp_path: Path) -> None:

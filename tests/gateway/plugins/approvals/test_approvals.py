@@ -100,29 +100,25 @@ async def test_silence_is_no(it: House) -> None:
     assert not it.ran
 
 
-async def test_a_call_that_is_cancelled_waits_for_nobody(it: House) -> None:
-    call, asked = await it.asking(ROOT, GUS)
-    call.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await call
-    await it.approvals.stop()
-    assert await it.verdicts() == [("bash", "dropped", "")]
-    late = await it.say(f"!approve {asked.approval}")
-    assert late == f"Too late: nobody needs `{asked.approval}` any more."
-    assert not it.ran
-
-
-async def test_a_call_that_is_cancelled_while_it_is_asked_for_is_over_too(it: House) -> None:
+@pytest.mark.parametrize("is_asked", [True, False])
+async def test_a_call_that_is_cancelled_waits_for_nobody(it: House, is_asked: bool) -> None:
+    """Also while it is being asked for."""
     call = it.call(ROOT, GUS)
+    if is_asked:
+        await it.asked()
     while not it.approvals._waiting:
         await asyncio.sleep(0)
     call.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await call
     await it.approvals.stop()
-    assert len(await it.log("approval_asked")) == 1
+    (asked,) = await it.log("approval_asked")
+    assert isinstance(asked, ApprovalRequested)
     assert await it.verdicts() == [("bash", "dropped", "")]
     assert await it.store.rows(UNDECIDED) == []
+    late = await it.say(f"!approve {asked.approval}")
+    assert late == f"Too late: nobody needs `{asked.approval}` any more."
+    assert not it.ran
 
 
 async def test_the_same_call_twice_in_a_turn_is_asked_for_once(it: House) -> None:

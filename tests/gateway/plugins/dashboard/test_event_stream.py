@@ -33,6 +33,17 @@ async def chatter(gateway: Operated, count: int, text: str = "word {}") -> None:
         await gateway.console.receive_message(text.format(number), sender="ann", room="lobby")
 
 
+async def connected(gateway: Operated, buffer_bytes: int) -> socket.socket:
+    """Return a listener that reads only when the test does."""
+    loop, made = asyncio.get_running_loop(), socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+    made.setblocking(False)
+    await loop.sock_connect(made, ("127.0.0.1", gateway.port))
+    head = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    await loop.sock_sendall(made, head.encode())
+    return made
+
+
 @pytest.fixture
 async def gateway(tmp_path: Path) -> AsyncIterator[Operated]:
     async with operated(tmp_path, agents=SILENT) as made:
@@ -44,15 +55,7 @@ async def test_a_slow_listener_is_told_how_much_it_missed_and_slows_nobody(
 ) -> None:
     monkeypatch.setattr(live_events, "MAX_BUFFER_BYTES", 20_000)
     async with operated(tmp_path, agents=SILENT) as gateway, gateway.listening() as quick:
-        slow = socket.socket()
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
-        slow.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(slow, ("127.0.0.1", gateway.port))
-        head = (
-            f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-        )
-        await loop.sock_sendall(slow, head.encode())
+        loop, slow = asyncio.get_running_loop(), await connected(gateway, 2_048)
         heard = await loop.sock_recv(slow, 1_000)  # and then it does not read for long
         assert heard.startswith(b"HTTP/1.1 200")
         for _ in range(40):
@@ -75,16 +78,8 @@ async def test_a_listener_that_takes_nothing_is_dropped(
 ) -> None:
     monkeypatch.setattr(live_events, "STALLED_READER_S", 0.2)
     async with operated(tmp_path, agents=SILENT) as gateway:
-        stuck = socket.socket()
-        stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
-        stuck.setblocking(False)
-        loop = asyncio.get_running_loop()
-        await loop.sock_connect(stuck, ("127.0.0.1", gateway.port))
-        head = (
-            f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-        )
-        await loop.sock_sendall(stuck, head.encode())
-        await loop.sock_recv(stuck, 1_000)
+        stuck = await connected(gateway, 2_048)
+        await asyncio.get_running_loop().sock_recv(stuck, 1_000)
         logging.getLogger("reverie.test").warning("x" * 3_000)
         gone = False
         async with asyncio.timeout(120):
@@ -127,11 +122,7 @@ async def test_listeners_do_not_count_as_requests_and_live_longer(
 
 
 async def test_what_happens_at_once_is_written_at_once_in_few_pieces(gateway: Operated) -> None:
-    loop, listening = asyncio.get_running_loop(), socket.socket()
-    listening.setblocking(False)
-    await loop.sock_connect(listening, ("127.0.0.1", gateway.port))
-    head = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
-    await loop.sock_sendall(listening, head.encode())
+    loop, listening = asyncio.get_running_loop(), await connected(gateway, 1_000_000)
     pieces, heard = list[float](), b""
     saying = asyncio.create_task(chatter(gateway, 200))
     async with asyncio.timeout(120):

@@ -11,8 +11,6 @@ import json
 import os
 import socket
 import sqlite3
-import ssl
-import stat
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -220,6 +218,8 @@ class Fault:
     """The channel that is left, so that the fault costs the time of one."""
     config: dict[str, Any] = field(default_factory=dict)
     """What the configuration has instead."""
+    ircd: dict[str, Any] = field(default_factory=dict)
+    """What the IRC server is like instead."""
     plant: Plant | None = None
     """What is done besides."""
 
@@ -271,6 +271,14 @@ fault = FAULTS = Table(
             "access.roles.owner",
             "pair seed",
             config={"access": {"roles": {"owner": None}}},
+        ),
+        Fault(
+            "an owner of the example",
+            "config.example",
+            "warning",
+            "access.roles.owner",
+            "whoami",
+            config={"access": {"roles": {"owner": {1: "telegram.main:1001"}}}},
         ),
         Fault(
             "a console as a channel",
@@ -384,11 +392,6 @@ def a_variable_that_is_not_set(here: World, _: Any) -> None:
 @fault("config.prices", "bad", "prices.yaml", "remove it")
 def a_price_table_that_cannot_be_read(here: World, _: Any) -> None:
     (here.directory / "prices.yaml").write_text("models: 3\n")
-
-
-@fault("config.example", "warning", "access.roles.owner", "whoami")
-def an_owner_of_the_example(here: World, _: Any) -> None:
-    here.config["access"]["roles"]["owner"].append("telegram.main:1001")
 
 
 @fault("files.secret_readable", "warning", "reverie.yaml", "chmod 600")
@@ -549,7 +552,10 @@ def no_library_for_servers_of_tools(here: World, stack: contextlib.AsyncExitStac
 
 @fault("sandbox.missing", "warning", "tools.bash.sandbox", "apt-get install bubblewrap")
 def no_bubblewrap_on_the_path(here: World, _: Any) -> None:
-    here.env["PATH"] = str(programs(here, "true"))
+    folder = here.directory.parent / "programs"
+    folder.mkdir()
+    (folder / "true").symlink_to("/usr/bin/true")
+    here.env["PATH"] = str(folder)
 
 
 @fault("sandbox.namespaces", "warning", "tools.bash.sandbox", "user namespaces")
@@ -615,16 +621,6 @@ def without(here: World, stack: contextlib.AsyncExitStack, *packages: str) -> No
     for name in loaded:  # by another test of this process
         del sys.modules[name]
     stack.callback(sys.modules.update, loaded)
-
-
-def programs(here: World, *names: str) -> Path:
-    """A directory with these programs of the system, and no others."""
-    folder = here.directory.parent / "programs"
-    folder.mkdir()
-    for name in names:
-        (folder / name).symlink_to(f"/usr/bin/{name}")
-    assert stat.S_ISDIR(folder.stat().st_mode)
-    return folder
 
 
 # Faults of servers, each planted for real, and what the doctor must say of it. See `test_doctor`
@@ -708,6 +704,131 @@ fault_of_server = SERVERS = Table(
             only="irc.test",
             config={"llm": {"models": {"main": {"context_tokens": 2000000}}}},
         ),
+        Fault(
+            "a server that is not started",
+            "net.refused",
+            "bad",
+            "irc.test",
+            "start the server",
+            only="irc.test",
+            config={"channels": {"irc.test": {"port": 1}}},
+        ),
+        Fault(
+            "a gateway of discord that is gone",
+            "net.refused",
+            "bad",
+            "channels.discord.main.gateway_url",
+            "start the server",
+            only="discord.main",
+            config={"channels": {"discord.main": {"gateway_url": "ws://127.0.0.1:1"}}},
+        ),
+        Fault(
+            "a provider that is not started",
+            "net.refused",
+            "bad",
+            "llm.models.main",
+            "start the server",
+            only="irc.test",
+            config={"llm": {"providers": {"claude": {"base_url": "http://127.0.0.1:1"}}}},
+        ),
+        Fault(
+            "a search that is not started",
+            "net.refused",
+            "bad",
+            "tools.web.search.base_url",
+            "start the server",
+            only="irc.test",
+            config={
+                "tools": {
+                    "web": {"search": {"provider": "searxng", "base_url": "http://127.0.0.1:1"}}
+                }
+            },
+        ),
+        Fault(
+            "a wrong token of telegram",
+            "telegram.token",
+            "bad",
+            "telegram.main",
+            "@BotFather",
+            only="telegram.main",
+            config={
+                "channels": {
+                    "telegram.main": {"token": "7000000001:AAwrong-token_of-somebody_else"}
+                }
+            },
+        ),
+        Fault(
+            "a wrong token of discord",
+            "discord.token",
+            "bad",
+            "discord.main",
+            "Reset Token",
+            only="discord.main",
+            config={"channels": {"discord.main": {"token": "MTk4.wrong.token-of-somebody"}}},
+        ),
+        Fault(
+            "a nick that somebody has",
+            "irc.nick",
+            "warning",
+            "irc.test",
+            "another nick",
+            only="irc.test",
+            ircd={"taken": {"reverie"}},
+        ),
+        Fault(
+            "a room for who is invited",
+            "irc.rooms",
+            "warning",
+            "irc.test",
+            "invite the bot",
+            only="irc.test",
+            ircd={"modes": {"#lounge": "+int"}},
+        ),
+        Fault(
+            "a room with a key",
+            "irc.rooms",
+            "warning",
+            "irc.test",
+            "key",
+            only="irc.test",
+            ircd={"modes": {"#lounge": "+knt"}},
+        ),
+        Fault(
+            "a room in which only some may write",
+            "irc.rooms",
+            "warning",
+            "irc.test",
+            "voice",
+            only="irc.test",
+            ircd={"modes": {"#lounge": "+mnt"}},
+        ),
+        Fault(
+            "a room that bans the bot",
+            "irc.rooms",
+            "bad",
+            "irc.test",
+            "remove the ban",
+            only="irc.test",
+            ircd={"bans": {"#lounge": ["somebody!*@*", "rev?rie!*@*"]}},
+        ),
+        Fault(
+            "a server that says nothing of rooms",
+            "irc.rooms",
+            "unknown",
+            "irc.test",
+            "joins",
+            only="irc.test",
+            ircd={"modes": None},
+        ),
+        Fault(
+            "a ban",
+            "irc.banned",
+            "bad",
+            "irc.test",
+            "staff",
+            only="irc.test",
+            ircd={"banned": True},
+        ),
     ]
 )
 SERVERS.has_servers = True
@@ -758,14 +879,7 @@ async def any_certificate_is_accepted(here: World, stack: contextlib.AsyncExitSt
 async def secured(here: World, stack: contextlib.AsyncExitStack, pem: Path, tls: Any) -> None:
     """The same IRC server, with TLS."""
     channel = here.channel
-    context = (
-        server_context(pem)
-        if pem in (LOCALHOST, WRONG)
-        else ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    )
-    if pem not in (LOCALHOST, WRONG):
-        context.load_cert_chain(pem)
-    ircd = await stack.enter_async_context(Ircd(here.ircd.options, context))
+    ircd = await stack.enter_async_context(Ircd(here.ircd.options, server_context(pem)))
     channel |= {"port": ircd.port, "tls": tls, "host": "localhost"}
 
 
@@ -793,46 +907,6 @@ def certificate(here: World, host: str, start: str, end: str) -> Path:
     return whole
 
 
-@fault_of_server("net.refused", "bad", "irc.test", "start the server")
-def a_server_that_is_not_started(here: World, _: Any) -> None:
-    here.channel["port"] = free_port()
-
-
-@fault_of_server("net.refused", "bad", "channels.discord.main.gateway_url", "start the server")
-def a_gateway_of_discord_that_is_gone(here: World, _: Any) -> None:
-    here.channel["gateway_url"] = f"ws://127.0.0.1:{free_port()}"
-
-
-@fault_of_server("irc.nick", "warning", "irc.test", "another nick")
-def a_nick_that_somebody_has(here: World, _: Any) -> None:
-    here.ircd.options.taken.add("reverie")
-
-
-@fault_of_server("irc.rooms", "warning", "irc.test", "invite the bot")
-def a_room_for_who_is_invited(here: World, _: Any) -> None:
-    here.ircd.options.modes = {"#lounge": "+int"}
-
-
-@fault_of_server("irc.rooms", "warning", "irc.test", "key")
-def a_room_with_a_key(here: World, _: Any) -> None:
-    here.ircd.options.modes = {"#lounge": "+knt"}
-
-
-@fault_of_server("irc.rooms", "warning", "irc.test", "voice")
-def a_room_in_which_only_some_may_write(here: World, _: Any) -> None:
-    here.ircd.options.modes = {"#lounge": "+mnt"}
-
-
-@fault_of_server("irc.rooms", "bad", "irc.test", "remove the ban")
-def a_room_that_bans_the_bot(here: World, _: Any) -> None:
-    here.ircd.options.bans = {"#lounge": ["somebody!*@*", "rev?rie!*@*"]}
-
-
-@fault_of_server("irc.rooms", "unknown", "irc.test", "joins")
-def a_server_that_says_nothing_of_rooms(here: World, _: Any) -> None:
-    here.ircd.options.modes = None
-
-
 @fault_of_server("irc.password", "bad", "irc.test", "server's password")
 async def a_wrong_password_of_the_server(here: World, stack: contextlib.AsyncExitStack) -> None:
     channel = here.channel
@@ -846,11 +920,6 @@ async def a_server_that_hangs_up(here: World, stack: contextlib.AsyncExitStack) 
     channel = here.channel
     channel["port"] = free_port()
     await listening(stack, channel["port"], b"")
-
-
-@fault_of_server("irc.banned", "bad", "irc.test", "staff")
-def a_ban(here: World, _: Any) -> None:
-    here.ircd.options.banned = True
 
 
 @fault_of_server("telegram.rooms", "bad", "telegram.main", "take its restriction away")
@@ -868,11 +937,6 @@ def a_group_that_threw_the_bot_out(here: World, _: Any) -> None:
     here.group.closed = True
 
 
-@fault_of_server("telegram.token", "bad", "telegram.main", "@BotFather")
-def a_wrong_token_of_telegram(here: World, _: Any) -> None:
-    here.env["TELEGRAM_TOKEN"] = "7000000001:AAwrong-token_of-somebody_else"
-
-
 @fault_of_server("telegram.privacy", "warning", "telegram.main", "/setprivacy")
 def privacy_mode(here: World, _: Any) -> None:
     here.telegram.world.sees_all = False
@@ -881,11 +945,6 @@ def privacy_mode(here: World, _: Any) -> None:
 @fault_of_server("telegram.webhook", "warning", "telegram.main", "stop the program")
 def a_webhook(here: World, _: Any) -> None:
     here.telegram.updates.set_hook({"url": "https://elsewhere.example/secret"}, drop_pending=False)
-
-
-@fault_of_server("discord.token", "bad", "discord.main", "Reset Token")
-def a_wrong_token_of_discord(here: World, _: Any) -> None:
-    here.env["DISCORD_TOKEN"] = "MTk4.wrong.token-of-somebody"
 
 
 @fault_of_server("discord.intents", "bad", "discord.main", "MESSAGE CONTENT INTENT")
@@ -974,14 +1033,3 @@ def an_empty_account(here: World, _: Any) -> None:
 @fault_of_server("model.busy", "warning", "llm.models.main", "later")
 def an_overloaded_model(here: World, _: Any) -> None:
     here.model.then(failure(529, "overloaded_error"), *[Answer(status=529)] * 3)
-
-
-@fault_of_server("net.refused", "bad", "llm.models.main", "start the server")
-def a_provider_that_is_not_started(here: World, _: Any) -> None:
-    here.config["llm"]["providers"]["claude"]["base_url"] = f"http://127.0.0.1:{free_port()}"
-
-
-@fault_of_server("net.refused", "bad", "tools.web.search.base_url", "start the server")
-def a_search_that_is_not_started(here: World, _: Any) -> None:
-    search = {"provider": "searxng", "base_url": f"http://127.0.0.1:{free_port()}"}
-    here.config["tools"] = {"web": {"search": search}}

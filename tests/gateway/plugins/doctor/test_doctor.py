@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -593,6 +594,7 @@ async def diagnosed(fault: Fault, here: World, *, offline: bool) -> None:
         if fault.only:
             only(here, fault.only)
         here.config = changed(here.config, fault.config)
+        here.ircd.options = replace(here.ircd.options, **fault.ircd)
         planted = fault.plant(here, stack) if fault.plant is not None else None
         if inspect.isawaitable(planted):
             await planted

@@ -209,12 +209,14 @@ async def test_a_gateway_that_is_not_connected_is_not_ready() -> None:
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-async def raw(port: int, *pieces: bytes) -> bytes:
+async def raw(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(every_s)
         async with asyncio.timeout(120):
             return await reader.read()
     except ConnectionError:
@@ -588,22 +590,6 @@ async def test_what_the_page_may_do_is_said_with_it(tmp_path: Path) -> None:
         )
 
 
-async def send_raw(port: int, *pieces: bytes, every_s: float = 0.0) -> bytes:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    with contextlib.suppress(ConnectionError):
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(every_s)
-    try:
-        async with asyncio.timeout(120):
-            return await reader.read()
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
-
-
 async def test_whoever_sends_a_body_letter_by_letter_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -613,7 +599,7 @@ async def test_whoever_sends_a_body_letter_by_letter_is_let_go(
             f"POST /api/say HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
         ).encode()
         body = head + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
-        answer = await send_raw(gateway.port, body, *[b" "] * 20, every_s=0.05)
+        answer = await raw(gateway.port, body, *[b" "] * 20, every_s=0.05)
         assert not answer or b" 408 " in answer, "a reset may overtake the answer"
         assert (await gateway.client.get("/api/status")).status_code == 200
 
@@ -627,7 +613,7 @@ async def test_a_body_that_says_that_it_is_huge_is_answered_without_being_read(
                 f"POST /api/say HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n"
             )
-            assert b" 413 " in await send_raw(gateway.port, head.encode())
+            assert b" 413 " in await raw(gateway.port, head.encode())
 
 
 async def open_server() -> OpsServer:
