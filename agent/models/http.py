@@ -490,6 +490,8 @@ class ModelHttpClient:
         self._transport: httpx.AsyncHTTPTransport | None = None
         self._target: httpx.URL | None = None
         self._closed = False
+        self.date = ""
+        """Time of the newest response, as the server has it (RFC 9110, 6.6.1). Empty: not known."""
         self.host = format_host(url)
         """Host and port, for people."""
 
@@ -595,6 +597,7 @@ class ModelHttpClient:
         )
         try:
             async with aclosing(await transport.handle_async_request(request)) as response:
+                self.date = response.headers.get("date", "")
                 kind = response.headers.get("content-type", media_type).partition(";")[0].strip()
                 # Cloudflare and aiohttp give a stream the other two if nobody has said its type.
                 is_stream = media_type == "text/event-stream" and kind.lower() in {

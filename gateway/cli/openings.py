@@ -185,14 +185,17 @@ def _find_open_server(where: str, server: McpServerConfig) -> Iterator[Opening]:
 def _find_open_ports(settings: Settings) -> Iterator[Opening]:
     if not is_loopback_host(settings.ops.host):
         what = (
-            f"the operator's server can be reached from other machines ({settings.ops.host}; "
-            "use 127.0.0.1)"
+            f"the operator's server can be reached from other machines ({settings.ops.host}), and "
+            "its token is sent there unencrypted: use 127.0.0.1, and a proxy with https"
         )
         yield "open.ops", what, "ops.host"
     for name, channel in settings.channels.items():
         for key, host in channel.listens():
             if not is_loopback_host(host):
-                what = f"the webhook can be reached from other machines ({host}; use 127.0.0.1)"
+                what = (
+                    f"the webhook can be reached from other machines ({host}), unencrypted: use "
+                    "127.0.0.1, and a proxy with https"
+                )
                 yield "open.webhook", what, f"channels.{name}.{key}"
 
 

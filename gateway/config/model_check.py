@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from agent.cache.prices import Price, PriceTable
@@ -41,6 +42,7 @@ from gateway.core.net_probe import probe_url
 from gateway.core.tool_spec import ToolSpec
 
 _MAX_NAMED: Final = 8
+_CLOCK_S: Final = 3600.0
 _WINDOW_KEYS: Final = (
     "max_input_tokens",
     "max_model_len",
@@ -117,8 +119,24 @@ async def _fetch_model_list(
     except (ValueError, RecursionError):
         return ModelListing()
     finally:
+        _judge_clock(api, found)
         await api.aclose()
     return _read_model_list(provider.listed_models(answer))
+
+
+def _judge_clock(api: ModelHttpClient, found: FindingCollector) -> None:
+    """Warn if the clock of this machine is wrong by more than an hour, by the server's."""
+    off_s = 0.0
+    with contextlib.suppress(ValueError, OverflowError):
+        told = parsedate_to_datetime(api.date).timestamp()
+        off_s = SystemClock().now().timestamp() - told
+    if abs(off_s) > _CLOCK_S:
+        side = "ahead of" if off_s > 0 else "behind"
+        found.warn(
+            "net.clock",
+            f"this machine's clock is {abs(off_s) / 3600:,.1f} h {side} that of {api.host}",
+            "set it (timedatectl set-ntp true): reminders, budgets and logins go by it",
+        )
 
 
 def _read_model_list(rows: Sequence[object]) -> ModelListing:

@@ -13,7 +13,7 @@ container is followed: a skill's folder stays in `skills`, a file in its skill.
 import asyncio
 import logging
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +24,8 @@ from pydantic import Field
 
 from agent.workspace.character_card import decode_text
 from agent.workspace.persona import DEFAULT_WORKSPACE, read_regular
+from gateway.config.check_registry import CheckContext, check
+from gateway.core.findings import Finding, ok, warning
 from gateway.core.frozen import frozen
 from gateway.core.permissions import OWN
 from gateway.core.route import route
@@ -35,6 +37,7 @@ from gateway.plugin import Plugin, PluginContext, hook
 logger = logging.getLogger("reverie.skills")
 
 SKILL_FILE: Final = "SKILL.md"
+SPECIFICATION: Final = "https://agentskills.io/specification"
 MAX_NAME_CHARS: Final = 64
 MAX_DESCRIPTION_CHARS: Final = 1_024
 MAX_SKILL_BYTES: Final = 100_000
@@ -61,6 +64,7 @@ class Skills(Plugin):
     name = "skills"
     summary = "instructions for certain tasks, by the tool load_skill"
     family = "itself"
+    checks = "gateway.plugins.skills"
 
     def __init__(self, context: PluginContext) -> None:
         super().__init__(context)
@@ -173,6 +177,17 @@ class Skills(Plugin):
         scripts = SKILLS_PATH if is_boxed else skills.root
         shell = f" In the shell they are in {scripts}/{name}/."
         return f"{text}\n\n(Beside it, for load_skill: {', '.join(beside)}.{shell})"
+
+
+@check("skills", each=lambda settings: [one.id for one in settings.agents])
+def check_skills(context: CheckContext, agent: str) -> Iterator[Finding]:
+    """Check whether an agent's skills can be used."""
+    (workspace,) = (one.workspace for one in context.settings.agents if one.id == agent)
+    found = SkillLibrary(workspace or DEFAULT_WORKSPACE).refresh()
+    where = f"agents.{agent}.workspace"
+    for note in found.notes:
+        yield warning("files.skill", note, f"correct it, as of {SPECIFICATION}", where)
+    yield ok("files.skill", f"{len(found.skills)} skills can be used", where)
 
 
 class InvalidSkill(ValueError):

@@ -172,7 +172,13 @@ CHECK_MODULES: Final = (
 )
 """Modules that register checks."""
 
-CONFIG_CHECKS: Final = ("price table", "place of the store", "operator's port", "sandbox")
+CONFIG_CHECKS: Final = (
+    "price table",
+    "place of the store",
+    "operator's port",
+    "sandbox",
+    "skills",
+)
 """Checks that `reverie check-config` makes, too: of this machine, quick, and of nothing that the
 gateway has written."""
 

@@ -440,6 +440,8 @@ class ModelApi(LoopbackServer):
         self.default: Callable[[Json], Answer] = echo
         self.seen: list[Seen] = []
         self.models: list[Json] | None = None
+        self.listed_with: Json = {}
+        """Further headers of that list."""
         self.key: str | None = None
         self.rule: Callable[[Json], str | None] = lambda _: None
         self._messages = MessagesSide(cache=cache, clock=clock, window=window)
@@ -574,7 +576,8 @@ class ModelApi(LoopbackServer):
         if seen.path.partition("?")[0].endswith("/models"):
             listed = json.dumps({"object": "list", "data": self.models}).encode()
             return Reply(
-                answer=Answer(headers={"content-type": "application/json"}), events=[listed]
+                answer=Answer(headers={"content-type": "application/json"} | self.listed_with),
+                events=[listed],
             )
         asked = seen.body.get("model")
         if asked not in [model["id"] for model in self.models]:

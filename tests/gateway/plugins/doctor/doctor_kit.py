@@ -469,6 +469,34 @@ def a_persona_that_is_not_text(here: World, _: Any) -> None:
     here.config["agents"][0]["workspace"] = "workspace"
 
 
+def skilled(here: World, text: bytes | None) -> None:
+    """An agent with a good skill, and one like this; None: a folder stands in its place."""
+    folder = here.directory / "workspace"
+    skills = {"good": b"---\nname: good\ndescription: Does good.\n---\n", "bad": text}
+    for name, content in skills.items():
+        (folder / "skills" / name).mkdir(parents=True, mode=0o700)
+        file = folder / "skills" / name / "SKILL.md"
+        file.mkdir() if content is None else file.write_bytes(content)
+    (folder / "IDENTITY.md").write_text("I am Reverie.\n")
+    folder.chmod(0o700)
+    here.config["agents"][0]["workspace"] = "workspace"
+
+
+@fault("files.skill", "warning", "agents.reverie", "agentskills.io")
+def a_skill_without_a_name(here: World, _: Any) -> None:
+    skilled(here, b"---\ndescription: Does bad.\n---\n")
+
+
+@fault("files.skill", "warning", "agents.reverie", "agentskills.io")
+def a_skill_whose_front_matter_is_no_yaml(here: World, _: Any) -> None:
+    skilled(here, b"---\nname: [bad\n---\n")
+
+
+@fault("files.skill", "warning", "agents.reverie", "agentskills.io")
+def a_skill_that_cannot_be_read(here: World, _: Any) -> None:
+    skilled(here, None)
+
+
 @fault("store.directory", "bad", "reverie.db", "writable")
 def a_store_below_a_file(here: World, _: Any) -> None:
     (here.directory / "flat").write_text("")
@@ -1013,6 +1041,11 @@ def another_server_in_place_of_telegram(here: World, _: Any) -> None:
 @fault_of_server("model.key", "bad", "llm.models.main", "key")
 def a_wrong_key(here: World, _: Any) -> None:
     here.model.key = "sk-another"
+
+
+@fault_of_server("net.clock", "warning", "llm.models.main", "set it")
+def a_clock_that_is_hours_ahead(here: World, _: Any) -> None:
+    here.model.listed_with = {"date": "Tue, 01 Sep 2026 10:00:00 GMT"}
 
 
 @fault_of_server("model.answer", "bad", "llm.models.main", "base_url")
