@@ -40,9 +40,9 @@ from gateway.core.facts import (
 from gateway.core.format import (
     describe_channel,
     describe_problem,
+    describe_state,
     format_duration,
     format_table,
-    format_time,
 )
 from gateway.core.i18n import _, ngettext
 from gateway.core.identity import ADMIN_ROLES, ROLE_ORDER, identify, normalize_person_key
@@ -195,11 +195,7 @@ async def handle_status(call: CommandCall, context: CommandContext) -> CommandEf
     lines += [_("I am working on this here: {call}.").format(call=one) for one in under_way]
     if call.global_role in ADMIN_ROLES:
         lines += [f"- {describe_problem(one)}" for one in snapshot.problems]
-    since = _("- {channel}: {state} since {time}")
-    states = [
-        since.format(channel=one.channel, state=one.state, time=format_time(one.since))
-        for one in shown
-    ]
+    states = [f"- {one.channel}: {describe_state(one)}" for one in shown]
     report = (
         context.gateway.channels.cluster.describe() if call.global_role in ADMIN_ROLES else None
     )

@@ -1,8 +1,9 @@
 """Channel states, tables, times, durations and money as text for people. Pure."""
 
 from datetime import datetime
+from typing import Final
 
-from gateway.core.i18n import _, ngettext
+from gateway.core.i18n import N_, _, ngettext
 from gateway.core.metrics import ChannelStats, HealthProblem
 
 _DIGITS = ((1.0, 2), (0.01, 4))
@@ -20,7 +21,7 @@ def format_table(lines: list[tuple[str, ...]]) -> list[str]:
 
 def describe_channel(channel: ChannelStats, now: datetime) -> str:
     """Describe the state of one channel in half a sentence."""
-    text = _("{state} since {time}").format(state=channel.state, time=format_time(channel.since))
+    text = describe_state(channel)
     if channel.last_event is not None:
         span = format_duration(age_s(channel.last_event, now))
         text += f", {_('last event {span} ago').format(span=span)}"
@@ -30,6 +31,20 @@ def describe_channel(channel: ChannelStats, now: datetime) -> str:
             f", {ngettext('{count} reconnect', '{count} reconnects', count).format(count=count)}"
         )
     return f"{text}: {channel.reason}" if channel.reason else text
+
+
+_STATES: Final = {
+    "connecting": N_("connecting"),
+    "up": N_("up"),
+    "down": N_("down"),
+    "refused": N_("refused"),
+}
+
+
+def describe_state(channel: ChannelStats) -> str:
+    """Return the state of a channel, and since when."""
+    state, time = _(_STATES[channel.state]), format_time(channel.since)
+    return _("{state} since {time}").format(state=state, time=time)
 
 
 def describe_problem(problem: HealthProblem) -> str:

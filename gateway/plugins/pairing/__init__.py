@@ -465,7 +465,9 @@ class Pairing(Plugin):
         ],
     ) -> CommandEffect:
         """Approve a person who asked; for the operator also a room that somebody asked for."""
-        request = self._find_request(call, code, "pair", *(("room",) if call.is_operator else ()))
+        request = await self._find_request(
+            call, code, "pair", *(("room",) if call.is_operator else ())
+        )
         return request if isinstance(request, CommandEffect) else await self._approve(call, request)
 
     async def _approve(self, call: CommandCall, request: CodeIssued) -> CommandEffect:
@@ -594,6 +596,8 @@ class Pairing(Plugin):
                 )
                 effect = done(words, codes.build_code_over(request, "revoked", call))
                 return codes.reserve_request(self._held, request, effect)
+        if (decided := await self._find_decided(who)) is not None:
+            return decided
         whom = await find_named_person(self._gateway, call.command.at, who)
         if isinstance(whom, CommandEffect):
             return whom
@@ -648,7 +652,7 @@ class Pairing(Plugin):
         ] = "",
     ) -> CommandEffect:
         if code:
-            request = self._find_request(call, code, "room")
+            request = await self._find_request(call, code, "room")
             if isinstance(request, CommandEffect):
                 return request
             return await self._approve(call, request)
@@ -697,7 +701,7 @@ class Pairing(Plugin):
         ).format(room=format_room(one.room.conversation, one.about))
         return done(text, EffectFact(closed, one.room.conversation))
 
-    def _find_request(
+    async def _find_request(
         self, call: CommandCall, written: str, *kinds: RequestKind
     ) -> CodeIssued | CommandEffect:
         now_s = self._clock.monotonic()
@@ -706,9 +710,22 @@ class Pairing(Plugin):
             return refuse(_(codes.TRY_LATER_TEXT))
         request = codes.find_request(self._roster.pending_requests(*kinds), written)
         if request is None:
+            if (decided := await self._find_decided(written)) is not None:
+                return decided
             self._attempts.add(call.person, now_s)
             return refuse(codes.render_unknown_request(written, call.prefix, kinds[0]))
         return request
+
+    async def _find_decided(self, written: str) -> CommandEffect | None:
+        """Return the answer to whoever names a request that has ended lately, as its buttons do;
+        None: there is none.
+        """
+        ended = await self._gateway.store.newest_entries(RECENT_LINES, kinds=["code_over"])
+        for one in (entry.fact for entry in ended):
+            if isinstance(one, CodeEnded) and one.request == written.strip("` ").lower():
+                outcome = codes.render_request_outcome(one, None)
+                return refuse(_("That is decided already: {outcome}").format(outcome=outcome))
+        return None
 
     LINK = command(
         "link",

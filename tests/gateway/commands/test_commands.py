@@ -99,15 +99,21 @@ async def fates(gateway: Gateway) -> list[tuple[str, str]]:
     return [(one.fate, one.rule) for one in found if isinstance(one, Judgement)]
 
 
-async def test_a_command_is_answered_without_the_model(tmp_path: Path) -> None:
-    async with running(tmp_path, Script(), access=ROLES) as gateway:
+@pytest.mark.parametrize(
+    ("language", "state", "mode"), [("en", "up since", "resting"), ("de", "verbunden seit", "Ruhe")]
+)
+async def test_a_command_is_answered_without_the_model(
+    tmp_path: Path, language: str, state: str, mode: str
+) -> None:
+    agents = [{"id": "reverie", "bindings": [{"language": language}]}]
+    async with running(tmp_path, Script(), access=ROLES, agents=agents) as gateway:
         asked = await gateway.console.receive_message("!status", sender="ann", room="lobby")
         await gateway.screen.until(1)
         (part,) = gateway.screen.parts
         assert (part.to, part.reply_to) == (LOBBY, asked.id)
         assert "scripted" in part.body
-        assert "console: up since" in part.body
-        assert "resting" in part.body
+        assert f"console: {state}" in part.body
+        assert mode in part.body
         await gateway.ask("reverie: !version", sender="ann", room="lobby")
         assert gateway.screen.parts[1].body.startswith("Reverie ")
         assert not gateway.scripted.requests

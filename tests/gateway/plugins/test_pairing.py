@@ -104,6 +104,7 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None
     assert (post.to, post.style, post.private) == (alone(TG, EVE), "notice", False)
     assert f"`/pair approve {code(post)}`" in post.text
     assert await it.hear(it.message(TG, EVE)) is None
+    (waits,) = it.roster.pending_requests("pair")
     answer = await it.ask(DC, ADMIN, "pair approve", code=code(post).lower().replace("-", " "))
     assert answer.answer == ("Approved: `telegram.main:666` (`Eve`). Telegram confirms this id.")
     assert it.role(TG, EVE) == "member"
@@ -113,6 +114,9 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None
     assert not it.roster.pending_requests("pair")
     (again,) = [await it.ask(DC, ADMIN, "pair approve", code=code(post))]
     assert (again.ok, again.answer[:12]) == (False, "I do not kno")
+    for order, name in (("approve", "code"), ("revoke", "who")):  # by the buttons of the notice
+        late = await it.ask(TG, OWNER, f"pair {order}", **{name: waits.request})
+        assert (late.ok, late.answer[:38]) == (False, "That is decided already: **Approved** ")
 
 
 async def test_what_was_let_in_and_what_waits_is_known_to_the_next_process(tmp_path: Path) -> None:
