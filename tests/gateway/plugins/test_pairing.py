@@ -114,8 +114,10 @@ async def test_a_stranger_is_shown_one_code_and_let_in_with_it(it: Town) -> None
     assert not it.roster.pending_requests("pair")
     (again,) = [await it.ask(DC, ADMIN, "pair approve", code=code(post))]
     assert (again.ok, again.answer[:12]) == (False, "I do not kno")
-    for order, name in (("approve", "code"), ("revoke", "who")):  # by the buttons of the notice
-        late = await it.ask(TG, OWNER, f"pair {order}", **{name: waits.request})
+    for late in (  # by the buttons of the notice
+        await it.ask(TG, OWNER, "pair approve", code=waits.request),
+        await it.ask(TG, OWNER, "pair revoke", who=waits.request),
+    ):
         assert (late.ok, late.answer[:38]) == (False, "That is decided already: **Approved** ")
 
 
