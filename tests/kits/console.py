@@ -263,6 +263,10 @@ class Eyes:
             *("space" if char == " " else "slash" if char == "/" else char for char in text)
         )
 
+    async def enters(self, text: str) -> None:
+        await self.types(text)
+        await self.pilot.press("enter")
+
 
 class Seat(Eyes):
     """The same, and the scripted gateway."""

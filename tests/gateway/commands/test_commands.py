@@ -39,8 +39,6 @@ from reverie.testing.gateway import CONSOLE, Gateway, Screen, running
 from reverie.testing.waiting import until
 from tests.gateway.commands.commands_kit import ECHO, IRC, Desk, command, counter, somebody
 from tests.gateway.commands.commands_kit import LOBBY as AUDIT_LOBBY
-from tests.kits.approvals import HERE, house
-from tests.kits.approvals import LOBBY as THEIR_LOBBY
 from tests.kits.commands import TABLE
 from tests.kits.store import account, spent
 
@@ -934,36 +932,6 @@ async def test_long_answers_and_arguments_are_cut(tmp_path: Path) -> None:
         (fact,) = await it.audited(command("say", "#a " + "x" * 500))
         assert (len(fact.args), len(fact.result)) == (200, 200)
         assert fact.result == "y" * 199 + "…"
-
-
-async def test_it_is_durable_with_the_command_and_once(tmp_path: Path) -> None:
-    async with house(tmp_path) as it:
-        console: ConsoleChannel = it.consoles[HERE]
-        await console.receive_message("!cache", sender="root", room="lobby")
-        await it.until(lambda: len(it.shown) == 1)
-        again = replace(
-            command("cache", "", "x"), id=EventId("n1"), at=THEIR_LOBBY, origin="native"
-        )
-        event = replace(again, sender=Sender(id=SenderId("root"), name="root", verified=True))
-        for _ in range(3):
-            await it.intakes[HERE]([event])
-        refused = replace(
-            event, id=EventId("n2"), sender=Sender(id=SenderId("gus"), name="gus", verified=True)
-        )
-        for _ in range(3):
-            await it.intakes[HERE]([refused])
-        facts = [entry.fact for entry in await it.store.entries(kinds=["audited"])]
-        assert [(one.by, one.ok) for one in facts if isinstance(one, AuditRecord)] == [
-            ("here:root", True),
-            ("here:root", True),
-            ("here:gus", False),
-        ]
-        entries = await it.store.entries(kinds=["audited"])
-        assert all(
-            entry.cause is not None and entry.conversation == "here/lobby" for entry in entries
-        )
-    async with await Store.open_readonly(tmp_path / "reverie.db") as reader:
-        assert len(await reader.entries(kinds=["audited"])) == 3
 
 
 async def test_answers_have_the_language_of_a_persons_client_alone_with_them(

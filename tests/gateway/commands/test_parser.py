@@ -223,21 +223,7 @@ def test_the_nearest_names_are_offered() -> None:
 def test_the_table_is_whole() -> None:
     names = [name for row in TABLE.rows for name in (row.name, *row.aliases)]
     assert len(names) == len(set(names)) == len(TABLE.people)
-    for row, spec in zip(TABLE.rows, TABLE.specs(), strict=True):
-        assert (spec.name, spec.summary, spec.args, spec.private) == (
-            row.name,
-            row.summary,
-            row.args,
-            row.private,
-        )
-        assert (spec.role, spec.direct_only, spec.own) == (
-            row.role,
-            row.direct_only,
-            row.allowed_in_own_chat,
-        )
-        assert [(sub.name, sub.summary, sub.args) for sub in spec.subs] == [
-            (sub.name, sub.summary, sub.args) for sub in row.subs
-        ]
+    for row in TABLE.rows:
         assert len(row.summary) <= 100
         assert row.name.isascii()
         assert row.name.islower()

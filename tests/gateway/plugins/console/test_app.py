@@ -90,19 +90,16 @@ async def test_the_four_panes(seat: Seat) -> None:
 
 
 async def test_what_is_typed_is_said(seat: Seat) -> None:
-    await seat.types("hello there")
-    await seat.pilot.press("enter")
+    await seat.enters("hello there")
     await seat.until(lambda: seat.gateway.said == ["hello there"])
-    await seat.types("/status")
-    await seat.pilot.press("enter")
+    await seat.enters("/status")
     await seat.until(lambda: seat.gateway.said[1:] == ["/status"])
     assert seat.app.query_one(Prompt).value == ""
 
 
 async def test_what_is_not_taken_is_told(seat: Seat) -> None:
     seat.gateway.refuses = "the store is full [bold]"
-    await seat.types("hello")
-    await seat.pilot.press("enter")
+    await seat.enters("hello")
     await seat.sees("not said: the store is full [bold]", "conversation")
     seat.app.query_one(Prompt).value = "x" * 17_000
     await seat.pilot.press("enter")
@@ -122,8 +119,7 @@ async def test_a_second_line_and_the_history(seat: Seat) -> None:
     prompt = seat.app.query_one(Prompt)
     await seat.types("one")
     await seat.pilot.press("ctrl+j")
-    await seat.types("two")
-    await seat.pilot.press("enter")
+    await seat.enters("two")
     await seat.until(lambda: seat.gateway.said == ["one\ntwo"])
     await seat.types("draft")
     await seat.pilot.press("up")
@@ -205,8 +201,7 @@ async def test_somebody_elses_turn_is_stopped_where_it_is_followed(seat: Seat) -
     await seat.pilot.press("escape")
     await seat.sees("/follow it", "conversation")
     assert seat.gateway.orders == []
-    await seat.types(f"/follow {ROOM}")
-    await seat.pilot.press("enter")
+    await seat.enters(f"/follow {ROOM}")
     await seat.until(lambda: seat.app.model.followed == ROOM)
     await seat.pilot.press("escape")
     await seat.until(lambda: [one["place"] for one in seat.gateway.orders] == [ROOM])
@@ -258,8 +253,7 @@ async def test_a_pane_is_emptied(seat: Seat) -> None:
     say(seat, "again", 2)
     await seat.sees("again", "conversation")
     await seat.pilot.press("tab", "tab", "tab")
-    await seat.types("/clear")
-    await seat.pilot.press("enter")
+    await seat.enters("/clear")
     await seat.until(lambda: "".join(seat.rows("conversation")) == "")
     assert seat.gateway.said == []
 
@@ -286,20 +280,17 @@ async def test_another_conversation_is_followed(seat: Seat) -> None:
         }
     ]
     say(seat, "elsewhere", 2, ROOM)
-    await seat.types(f"/follow {ROOM}")
-    await seat.pilot.press("enter")
+    await seat.enters(f"/follow {ROOM}")
     await seat.sees("bob  older words", "conversation")
     await seat.sees(f"{ROOM} (what you say is not said here)")
     assert "elsewhere" not in seat.screen()
     say(seat, "newer words", 4, ROOM)
     await seat.sees("newer words", "conversation")
-    await seat.types("/follow all")
-    await seat.pilot.press("enter")
+    await seat.enters("/follow all")
     await seat.sees(f"{ROOM} bob  bye", "conversation")
     await seat.sees("all conversations")
     seat.gateway.messages = []
-    await seat.types("/follow own")
-    await seat.pilot.press("enter")
+    await seat.enters("/follow own")
     await seat.sees("nothing was said here yet", "conversation")
     assert seat.gateway.said == []
 
@@ -402,8 +393,7 @@ async def test_a_restarted_gateway_is_found_again(monkeypatch: pytest.MonkeyPatc
         await gateway.stop()
         await seat.sees("the connection to the gateway is gone", "autonomous")
         await seat.sees("again in")
-        await seat.types("into the void")
-        await seat.pilot.press("enter")
+        await seat.enters("into the void")
         await seat.sees("not said: nobody answers there", "conversation")
         await gateway.start()
         await seat.sees("attached again", "autonomous")
@@ -454,21 +444,17 @@ def url(port: int) -> str:
 async def test_a_person_talks_to_a_real_gateway(tmp_path: Path) -> None:
     async with operated(tmp_path) as gateway, opened(url(gateway.port), TOKEN) as eyes:
         await eyes.sees("attached")
-        await eyes.types("hello there")
-        await eyes.pilot.press("enter")
+        await eyes.enters("hello there")
         await eyes.sees("operator  hello there", "conversation")
         await eyes.sees("reverie  You said:", "conversation")
-        await eyes.types("/version")
-        await eyes.pilot.press("enter")
+        await eyes.enters("/version")
         await eyes.sees("operator  /version", "conversation")
         await eyes.sees("Reverie 0.", "conversation")
-        await eyes.types("/dmn pause")
-        await eyes.pilot.press("enter")
+        await eyes.enters("/dmn pause")
         await eyes.sees("reverie paused")
         await eyes.sees("is paused", "autonomous")
         await gateway.console.receive_message("reverie: and me?", sender="ann", room="lobby")
-        await eyes.types("/follow demo/lobby")
-        await eyes.pilot.press("enter")
+        await eyes.enters("/follow demo/lobby")
         await eyes.sees("ann  reverie: and me?", "conversation")
         await eyes.until(lambda: not eyes.app.model.turns)
         assert "is writing" not in eyes.screen()
@@ -492,8 +478,7 @@ async def test_a_restarted_gateway_tells_what_was_said_meanwhile(
         async with operated(tmp_path, ops={"port": port}):
             eyes = await stack.enter_async_context(opened(url(port), TOKEN))
             await eyes.sees("attached")
-            await eyes.types("before")
-            await eyes.pilot.press("enter")
+            await eyes.enters("before")
             await eyes.sees("You said:", "conversation")
         await eyes.sees("the connection to the gateway is gone", "autonomous")
         async with operated(tmp_path, ops={"port": port}) as again:

@@ -85,49 +85,41 @@ async def healthy(folder: Path) -> tuple[bool, list[str]]:
     return await judge_gateway(folder / "reverie.db", [ChannelName("here")], datetime.now(UTC))
 
 
+def irc(ircd: Ircd, *rooms: str) -> dict[str, Any]:
+    address = {"host": "127.0.0.1", "port": ircd.port, "tls": False}
+    return {"platform": "irc", "nick": "mira", "rooms": [*rooms], **address}
+
+
 async def test_rooms_of_irc_that_refuse_us_are_named_with_the_reason(
     tmp_path: Path,
 ) -> None:
-    async with Ircd(Options(refused={"#closed": "474"})) as ircd:
-        channel = {
-            "platform": "irc",
-            "host": "127.0.0.1",
-            "port": ircd.port,
-            "tls": False,
-            "nick": "mira",
-        }
-        async with gateway(tmp_path, {**channel, "rooms": ["#open", "#closed"]}) as client:
-            told = await reasons(client, "#closed")
-            (reason,) = told["reasons"]
-            assert "cannot enter" in reason
-            assert "474" in reason
-            assert told["ready"], "the other room is served"
-            is_well, findings = await healthy(tmp_path)
-            assert is_well
-            assert any("#closed" in line and "cannot enter" in line for line in findings)
+    async with (
+        Ircd(Options(refused={"#closed": "474"})) as ircd,
+        gateway(tmp_path, irc(ircd, "#open", "#closed")) as client,
+    ):
+        told = await reasons(client, "#closed")
+        (reason,) = told["reasons"]
+        assert "cannot enter" in reason
+        assert "474" in reason
+        assert told["ready"], "the other room is served"
+        is_well, findings = await healthy(tmp_path)
+        assert is_well
+        assert any("#closed" in line and "cannot enter" in line for line in findings)
 
 
 async def test_a_nick_that_was_taken_from_us_is_named_and_owners_are_told_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Ircd() as ircd:
-        channel = {
-            "platform": "irc",
-            "host": "127.0.0.1",
-            "port": ircd.port,
-            "tls": False,
-            "nick": "mira",
-        }
-        async with gateway(tmp_path, {**channel, "rooms": ["#open"]}) as client:
-            bot = await ircd.joined("mira", "#open")
-            for nick in ("Guest1", "Guest2"):
-                bot.send(f":{bot.nick}!mira@test.host NICK :{nick}")
-                bot.nick = nick
-                await reasons(client, nick)
-            told = await reasons(client, "Guest2")
-            assert told["ready"], "it can be talked to"
-            (reason,) = told["reasons"]
-            assert "changed our nick from mira to Guest2 (" in reason
+    async with Ircd() as ircd, gateway(tmp_path, irc(ircd, "#open")) as client:
+        bot = await ircd.joined("mira", "#open")
+        for nick in ("Guest1", "Guest2"):
+            bot.send(f":{bot.nick}!mira@test.host NICK :{nick}")
+            bot.nick = nick
+            await reasons(client, nick)
+        told = await reasons(client, "Guest2")
+        assert told["ready"], "it can be talked to"
+        (reason,) = told["reasons"]
+        assert "changed our nick from mira to Guest2 (" in reason
     assert (
         len(
             [
@@ -144,20 +136,15 @@ async def test_a_persona_whose_directory_is_gone_is_named_and_owners_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "mira").mkdir()
-    async with Ircd() as ircd:
-        channel = {
-            "platform": "irc",
-            "host": "127.0.0.1",
-            "port": ircd.port,
-            "tls": False,
-            "nick": "mira",
-        }
-        async with gateway(tmp_path, {**channel, "rooms": ["#open"]}, workspace="mira") as client:
-            bot = await ircd.joined("mira", "#open")
-            (tmp_path / "mira").rmdir()
-            bot.drop()  # a state that changes is written at once
-            await reasons(client, "reverie has no persona")
-            assert any("no persona" in line for line in (await healthy(tmp_path))[1])
+    async with (
+        Ircd() as ircd,
+        gateway(tmp_path, irc(ircd, "#open"), workspace="mira") as client,
+    ):
+        bot = await ircd.joined("mira", "#open")
+        (tmp_path / "mira").rmdir()
+        bot.drop()  # a state that changes is written at once
+        await reasons(client, "reverie has no persona")
+        assert any("no persona" in line for line in (await healthy(tmp_path))[1])
     assert (
         sum("for owners: reverie answers without its persona" in line for line in caplog.messages)
         == 1

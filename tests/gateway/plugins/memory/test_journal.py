@@ -96,31 +96,6 @@ async def test_a_turn_that_is_interrupted_leaves_a_whole_note_or_none(kit: Paper
     assert len(entries(kit)) == 29, "the first had not begun"
 
 
-def crash(kit: Papers, keep: bytes, mark: bytes | None) -> None:
-    """The files as they were before the last note, or after it."""
-    kit.journal.write_bytes(keep)
-    path = kit.directory / "journal.mark"
-    path.unlink()
-    if mark is not None:
-        path.write_bytes(mark)
-
-
-@pytest.mark.parametrize("with_mark", [True, False])
-@pytest.mark.parametrize("cut", [0, 10_000])
-async def test_a_start_writes_what_a_crash_kept_from_the_file_once(
-    tmp_path: Path, cut: int, with_mark: bool
-) -> None:
-    async with papers(tmp_path) as kit:
-        await kit.write_entry(at(ROOM), "one", "first")
-        before, mark = kit.journal.read_bytes(), (kit.directory / "journal.mark").read_bytes()
-        await kit.write_entry(at(ANN), "two", "second " * 10)
-        whole = kit.journal.read_bytes()
-        crash(kit, whole[: len(before) + cut], mark if with_mark else None)
-    for _ in range(2):
-        async with papers(tmp_path) as kit:
-            assert kit.journal.read_bytes() == whole
-
-
 @story
 async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:

@@ -1,6 +1,5 @@
 """What Prometheus scrapes about agents, models and their caches."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,20 +57,17 @@ MINE = ("llm_", "workspace_", "reverie_dmn", "reverie_turns")
 ME = 'agent="ana",model="m",provider="anthropic"'
 
 
-def scraped(
-    llm: AgentStats | CompactionStats, then: Callable[[], None] = lambda: None
-) -> tuple[str, dict[str, float]]:
-    """What the server shows after `then`, as text and by sample."""
-    then()
+def scraped(llm: AgentStats | CompactionStats) -> dict[str, float]:
+    """What the server shows, by sample."""
     text = rendered_metrics(llm.metrics)
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     assert len({name for name, _ in lines}) == len(lines), "each sample stands once"
-    return text, {name: float(value) for name, value in lines if name.startswith(MINE)}
+    return {name: float(value) for name, value in lines if name.startswith(MINE)}
 
 
 def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> None:
-    assert scraped(AgentStats())[1] == {}
-    _, samples = scraped(CompactionStats(["ana", "bob"]))
+    assert scraped(AgentStats()) == {}
+    samples = scraped(CompactionStats(["ana", "bob"]))
     for agent in ("ana", "bob"):
         for outcome in COMPACTION_OUTCOMES:
             assert (
@@ -94,14 +90,12 @@ def test_before_the_first_request_the_known_outcomes_are_there_at_nought() -> No
 
 def test_requests_are_counted_by_agent_provider_and_model() -> None:
     llm = AgentStats()
+    llm.count_request("ana", account(read=90, plain=10, cost=0.25))
+    llm.count_request("ana", account(written=100, cost=0.5))
+    llm.count_request("ana", account(plain=200, model="other"))
+    llm.count_request("bob", account(plain=100, cost=1.0))
 
-    def asked() -> None:
-        llm.count_request("ana", account(read=90, plain=10, cost=0.25))
-        llm.count_request("ana", account(written=100, cost=0.5))
-        llm.count_request("ana", account(plain=200, model="other"))
-        llm.count_request("bob", account(plain=100, cost=1.0))
-
-    _, samples = scraped(llm, asked)
+    samples = scraped(llm)
     assert samples[f"llm_requests_total{{{ME}}}"] == 2
     assert samples[f"llm_cost_usd_total{{{ME}}}"] == 0.75
     assert samples[f"llm_cache_read_tokens_total{{{ME}}}"] == 90
@@ -117,19 +111,17 @@ def test_requests_are_counted_by_agent_provider_and_model() -> None:
 
 def test_estimates_are_compared_with_the_bill() -> None:
     llm = AgentStats()
+    for billed in (
+        130,
+        125,
+        104,
+        65,
+        0,
+    ):  # estimated at 130: 0 %, 4 %, 25 %, 100 %, and nothing to compare
+        llm.count_request("ana", account(plain=billed))
+    llm.count_request("ana", replace(account(plain=50), blocks=()))  # nothing was estimated
 
-    def asked() -> None:
-        for billed in (
-            130,
-            125,
-            104,
-            65,
-            0,
-        ):  # estimated at 130: 0 %, 4 %, 25 %, 100 %, and nothing to compare
-            llm.count_request("ana", account(plain=billed))
-        llm.count_request("ana", replace(account(plain=50), blocks=()))  # nothing was estimated
-
-    _, samples = scraped(llm, asked)
+    samples = scraped(llm)
     drift = 'llm_prompt_tokens_drift_bucket{agent="ana",le="{}",model="m",provider="anthropic"}'
     cumulative = {
         le: samples[drift.replace("{}", le)]
@@ -147,19 +139,17 @@ def test_the_newest_estimate_is_shown() -> None:
     long = BlockUsage(name="now", tokens=870, read=0, written=0, lifetime=None)
     one = account(plain=1000)
     llm.count_request("ana", replace(one, blocks=(*one.blocks, long)))
-    assert scraped(llm)[1][f"llm_prompt_tokens_estimated{{{ME}}}"] == 1000
+    assert scraped(llm)[f"llm_prompt_tokens_estimated{{{ME}}}"] == 1000
 
 
 def test_compactions_are_counted_and_timed() -> None:
     llm = CompactionStats(["ana"])
+    llm.count("ana", "ok", 0.5)
+    llm.count("ana", "ok", 7.0)
+    llm.count("ana", "failed", 500.0)
+    llm.count("ana", "lock_held")
 
-    def folded() -> None:
-        llm.count("ana", "ok", 0.5)
-        llm.count("ana", "ok", 7.0)
-        llm.count("ana", "failed", 500.0)
-        llm.count("ana", "lock_held")
-
-    _, samples = scraped(llm, folded)
+    samples = scraped(llm)
     counts = [
         samples[f'llm_compaction_triggered_total{{agent="ana",outcome="{outcome}"}}']
         for outcome in COMPACTION_OUTCOMES
@@ -180,7 +170,9 @@ def test_workspaces_are_asked_at_each_scrape() -> None:
     def now() -> WorkspaceCounts:
         return counts
 
-    _, samples = scraped(AgentStats(now), lambda: counts.update({'/a "b"': (7, 2, 1)}))
+    stats = AgentStats(now)
+    counts['/a "b"'] = (7, 2, 1)
+    samples = scraped(stats)
     assert samples == {
         'workspace_cache_hits_total{path="/a \\"b\\""}': 7,
         'workspace_cache_misses_total{path="/a \\"b\\""}': 2,
@@ -192,7 +184,7 @@ def test_a_server_that_makes_up_names_fills_no_memory() -> None:
     llm = AgentStats()
     for number in range(3 * MAX_MODELS):
         llm.count_request("ana", account(plain=1, model=f"m{number}"))
-    _, samples = scraped(llm)
+    samples = scraped(llm)
     requests = {
         name: value for name, value in samples.items() if name.startswith("llm_requests_total")
     }
@@ -222,7 +214,7 @@ def test_networks_are_asked_at_each_scrape() -> None:
         ]
 
     stats = AgentStats(minds=now)
-    _, samples = scraped(stats)
+    samples = scraped(stats)
     assert {name for name, value in samples.items() if value} == {
         'reverie_dmn_state{agent="ana",state="resting"}',
         'reverie_dmn_state{agent="bob",state="off"}',
@@ -239,7 +231,7 @@ def test_networks_are_asked_at_each_scrape() -> None:
         turns_today=12,
         quiet_until=NOW + timedelta(hours=1),
     )
-    _, samples = scraped(stats)
+    samples = scraped(stats)
     assert samples['reverie_dmn_state{agent="ana",state="resting"}'] == 0
     assert samples['reverie_dmn_state{agent="ana",state="working"}'] == 1
     told = {
@@ -278,7 +270,7 @@ async def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
             await store.append([message, judged(message, 3, "due")])
         await store.append([link, verdict(link), done, verdict(done), delivered("p")])
         await store.append([ended, within])
-    assert scraped(agents)[1] == {
+    assert scraped(agents) == {
         'reverie_turns_total{agent="",cause="addressed",outcome="replied"}': 1
     }
     told = rendered_metrics(ChannelMetrics(stats, ManualClock(NOW), "1"))

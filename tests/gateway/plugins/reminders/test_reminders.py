@@ -4,7 +4,6 @@ and their tools."""
 import asyncio
 import contextlib
 import json
-import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -34,7 +33,7 @@ from gateway.plugins.reminders import (
     find_pending,
     new_reminder_id,
 )
-from gateway.plugins.reminders.schedule import SpokenTime, next_time, parse_cron
+from gateway.plugins.reminders.schedule import SpokenTime
 from gateway.store import NewEntry, Store
 from gateway.store.reader import to_log_time
 from gateway.store.schema import APPLICATION_ID, migrations
@@ -298,36 +297,6 @@ async def test_a_process_that_dies_while_telling_tells_neither_twice_nor_never(
         await after.clock.passes(minutes=1)
         assert await after.until(1) == ["next"]
         assert made.reminder not in [row.reminder for row in await find_pending(after.store)]
-
-
-async def test_every_time_is_told_or_counted_over_any_restarts(tmp_path: Path) -> None:
-    schedule = parse_cron("*/20 7-18 * * 1-6", "Europe/Zurich")
-
-    chance, now, told = random.Random(7), START, 0
-    async with town(tmp_path, now, running=False) as first:
-        made = await first.remind("stretch", cron=schedule.fields)
-    expected, end = 1, made.due
-    while now < START + timedelta(days=14):
-        async with town(tmp_path, now) as here:
-            for _ in range(chance.randrange(4)):
-                hours = chance.choice([0.1, 0.5, 3, 9, 20])
-                await here.clock.passes(seconds=max(MAX_SLEEP_S, hours * 3_600))
-            due = (await find_pending(here.store))[0].due
-            if due <= here.clock.now():
-                await here.until(len(here.told) + 1)
-            told += sum(1 + alarm.missed for alarm in here.told)
-            now = here.clock.now() + timedelta(hours=chance.choice([0, 0.2, 5, 30]))
-    [row] = await read(tmp_path)
-    time: datetime | None = end
-    while (time := next_time(schedule, time or end)) is not None and time < row.due:
-        expected += 1
-    assert told == expected
-    assert expected > 100
-
-
-async def read(tmp: Path) -> list[ReminderSet]:
-    async with await Store.open_readonly(tmp / "s.db") as reader:
-        return await find_pending(reader)
 
 
 async def test_a_place_has_room_for_so_many_and_so_has_the_agent_itself(tmp_path: Path) -> None:
