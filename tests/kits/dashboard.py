@@ -270,3 +270,10 @@ def tab(browser: Browser, **options: Any) -> Iterator[Tab]:
         made.fair()
     finally:
         context.close()
+
+
+@contextlib.contextmanager
+def opened(browser: Browser, house: House, view: str = "waiting", **options: Any) -> Iterator[Page]:
+    """The dashboard in a tab of its own."""
+    with tab(browser, **options) as made:
+        yield made.open(house.address, view)

@@ -25,12 +25,10 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     Fact,
-    Judgement,
     NoteWritten,
     Seq,
     TurnId,
     TurnRecord,
-    dedup_key,
     inner_conversation,
 )
 from gateway.core.labels import TRUSTED_LABEL
@@ -49,7 +47,7 @@ from tests.kits.handle import handle_of
 from tests.kits.places import privacy
 from tests.kits.plugins import plugins_of
 from tests.kits.policies import attention_of
-from tests.kits.store import NOW, Fate, turn
+from tests.kits.store import NOW, Fate, taken_in, turn
 
 ROOM = Address(channel=ChannelName("irc.test"), room=RoomId("#room"))
 ANN = Address(channel=ChannelName("irc.test"), room=RoomId("ann"))
@@ -169,14 +167,7 @@ class Papers:
             sent=NOW,
             kind="direct" if direct else "mention",
         )
-        await self.judged(message, fate, role)
-
-    async def judged(self, fact: Message, fate: Fate, role: str = "guest") -> None:
-        entry = NewEntry(fact=fact, at=NOW, conversation=fact.at.conversation, key=dedup_key(fact))
-        said = Judgement(type="x", urgency=3, fate=fate, rule="r", role=role)
-        await self.store.append(
-            [entry, NewEntry(fact=said, at=NOW, conversation=fact.at.conversation, cause=entry)]
-        )
+        await self.store.append(taken_in(message, fate, role=role))
 
     async def noted(self, agent: str = "reverie") -> list[NoteWritten]:
         found = await self.store.newest_entries(100, kinds=["noted"])

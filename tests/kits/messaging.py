@@ -29,8 +29,9 @@ from gateway.core.events import (
     Address,
     ChannelName,
     Message,
+    MessageDeleted,
+    MessageEdited,
     MessageId,
-    Notification,
     Post,
     PostKey,
     Receipt,
@@ -40,13 +41,11 @@ from gateway.core.events import (
 )
 from gateway.core.facts import (
     Fact,
-    Judgement,
     PlatformAction,
     PostQueued,
     Seq,
     TurnId,
     TurnRecord,
-    dedup_key,
     inner_conversation,
 )
 from gateway.core.redaction import Redactor
@@ -68,7 +67,7 @@ from tests.kits.places import PlayedChannels, privacy
 from tests.kits.plugins import plugins_of
 from tests.kits.policies import attention_of
 from tests.kits.settings import live_settings
-from tests.kits.store import NOW, Fate, turn
+from tests.kits.store import NOW, Fate, taken_in, turn
 from tests.kits.tasks import LooseTasks
 from tests.kits.tools import dispatcher
 
@@ -237,13 +236,12 @@ class Stagehands:
         return await self.happen(message, fate, urgency)
 
     async def happen(
-        self, event: Notification, fate: Fate = "noted", urgency: Literal[2, 3] = 3
+        self,
+        event: Message | MessageEdited | MessageDeleted,
+        fate: Fate = "noted",
+        urgency: Literal[2, 3] = 3,
     ) -> Seq:
-        place = getattr(event, "at", ROOM)
-        entry = NewEntry(fact=event, at=NOW, conversation=place.conversation, key=dedup_key(event))
-        said = Judgement(type="x", urgency=urgency, fate=fate, rule="r", role="guest")
-        judged = NewEntry(fact=said, at=NOW, conversation=place.conversation, cause=entry)
-        return (await self.store.append([entry, judged]))[0].seq
+        return (await self.store.append(taken_in(event, fate, urgency=urgency)))[0].seq
 
     async def post(self, text: str, place: Address = ROOM, *, agent: str = "reverie") -> Seq:
         """A turn ends with an answer, which is delivered. Where the post stands."""

@@ -18,6 +18,8 @@ from gateway.core.events import (
     DeliveryReport,
     EventId,
     Message,
+    MessageDeleted,
+    MessageEdited,
     MessageId,
     Post,
     PostKey,
@@ -47,6 +49,21 @@ NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 Result = TypeVar("Result")
 Urgency = Literal[0, 1, 2, 3]
 Fate = Literal["due", "context", "refused", "noted"]
+
+
+def taken_in(
+    fact: Message | MessageEdited | MessageDeleted,
+    fate: Fate = "due",
+    *,
+    urgency: Urgency = 3,
+    role: str = "guest",
+    at: datetime = NOW,
+) -> list[NewEntry]:
+    """An event with its judgement."""
+    place = fact.at.conversation
+    entry = NewEntry(fact=fact, at=at, conversation=place, key=dedup_key(fact))
+    said = Judgement(type="x", urgency=urgency, fate=fate, rule="r", role=role)
+    return [entry, NewEntry(fact=said, at=at, conversation=place, cause=entry)]
 
 
 def run(story: Coroutine[Any, Any, Result]) -> Result:

@@ -255,11 +255,25 @@ async def nothing_more(gate: Gate, api: ModelApi, *, asked: int, posts: int = 0)
     assert not api.violations
 
 
-async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path, api: ModelApi) -> None:
-    api.then(Answer(text="a very long story indeed, which goes on", silent_after=3))
+@asynccontextmanager
+async def asked(
+    tmp_path: Path, api: ModelApi, answer: Answer, words: str = "hello"
+) -> AsyncIterator[Gate]:
+    """Somebody has said that, and a model that will answer so was asked."""
+    api.then(answer)
     async with serving(configured(tmp_path, api)) as gate:
-        await gate.console.receive_message("tell me a story", sender="ann")
+        await gate.console.receive_message(words, sender="ann")
         await gate.until(lambda: bool(api.seen))
+        yield gate
+
+
+async def test_what_streams_ends_and_is_not_answered_again(tmp_path: Path, api: ModelApi) -> None:
+    async with asked(
+        tmp_path,
+        api,
+        Answer(text="a very long story indeed, which goes on", silent_after=3),
+        "tell me a story",
+    ) as gate:
         assert (await gate.command("stop")).answer == STOPPED
         await gate.until(lambda: api.seen[0].hung_up)
         await nothing_more(gate, api, asked=1)
@@ -344,10 +358,7 @@ async def test_where_nothing_runs_it_says_so_and_writes_nothing(
 
 
 async def test_twice_is_once(tmp_path: Path, api: ModelApi) -> None:
-    api.then(Answer(text="x" * 100, silent_after=3))
-    async with serving(configured(tmp_path, api)) as gate:
-        await gate.console.receive_message("hello", sender="ann")
-        await gate.until(lambda: bool(api.seen))
+    async with asked(tmp_path, api, Answer(text="x" * 100, silent_after=3)) as gate:
         first, second = await gate.command("stop"), await gate.command("stop")
         assert (first.answer, second.answer) in (
             (STOPPED, ALREADY_STOPPING),
@@ -360,10 +371,7 @@ async def test_twice_is_once(tmp_path: Path, api: ModelApi) -> None:
 async def test_what_was_said_meanwhile_is_heard_and_not_answered(
     tmp_path: Path, api: ModelApi
 ) -> None:
-    api.then(Answer(text="x" * 100, silent_after=3))
-    async with serving(configured(tmp_path, api)) as gate:
-        await gate.console.receive_message("one", sender="ann")
-        await gate.until(lambda: bool(api.seen))
+    async with asked(tmp_path, api, Answer(text="x" * 100, silent_after=3), "one") as gate:
         await gate.console.receive_message("two", sender="ann")
         assert (await gate.command("stop")).answer == STOPPED
         await nothing_more(gate, api, asked=1)
@@ -373,10 +381,7 @@ async def test_what_was_said_meanwhile_is_heard_and_not_answered(
 
 
 async def test_what_was_said_behind_the_word_is_answered(tmp_path: Path, api: ModelApi) -> None:
-    api.then(Answer(text="x" * 100, silent_after=3))
-    async with serving(configured(tmp_path, api)) as gate:
-        await gate.console.receive_message("one", sender="ann")
-        await gate.until(lambda: bool(api.seen))
+    async with asked(tmp_path, api, Answer(text="x" * 100, silent_after=3), "one") as gate:
         _, go_on = await gate.begin("stop")
         await gate.console.receive_message(
             "two", sender="ann"
@@ -401,10 +406,7 @@ async def test_what_is_not_begun_yet_is_not_begun(tmp_path: Path, api: ModelApi)
 
 
 async def test_a_word_that_is_not_durable_stops_nothing(tmp_path: Path, api: ModelApi) -> None:
-    api.then(Answer(text="an answer", delay_s=0.3))
-    async with serving(configured(tmp_path, api)) as gate:
-        await gate.console.receive_message("hello", sender="ann")
-        await gate.until(lambda: bool(api.seen))
+    async with asked(tmp_path, api, Answer(text="an answer", delay_s=0.3)) as gate:
         await gate.command("stop", cut="before")
         await gate.screen.until(1)
         assert gate.screen.parts[0].body == "an answer"
@@ -414,11 +416,8 @@ async def test_a_word_that_is_not_durable_stops_nothing(tmp_path: Path, api: Mod
 async def test_an_answer_that_comes_while_it_is_decided_waits_for_that(
     tmp_path: Path, durable: bool, api: ModelApi
 ) -> None:
-    api.then(Answer(text="an answer", delay_s=0.1))
-    async with serving(configured(tmp_path, api)) as gate:
+    async with asked(tmp_path, api, Answer(text="an answer", delay_s=0.1)) as gate:
         loop = gate.gateway.agents.agents[0]
-        await gate.console.receive_message("hello", sender="ann")
-        await gate.until(lambda: bool(api.seen))
         answer, go_on = await gate.begin("stop")
         await api.seen[0].finished.wait()
         lane = loop.running.get(ANN.conversation)

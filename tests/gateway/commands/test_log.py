@@ -35,15 +35,14 @@ OPEN = Bindings(
 ROOM, ALONE, OTHER = place("#a"), place("ann"), place("bob")
 
 
-async def counter(
-    store: Store, at: Address, *, role: str = "admin", direct: bool = True
-) -> Counter:
+def asking(store: Store, at: Address = ALONE, **more: Any) -> Counter:
     clock = ManualClock(NOW)
-    context = command_context(
-        store, clock, places=privacy(store, OPEN), redactor=Redactor(["swordfish pie"])
-    )
-    asked = "owner" if role == "owner" else "admin"
-    return Counter(store=store, clock=clock, context=context, at=at, role=asked, direct=direct)  # type: ignore[arg-type]
+    places = privacy(store, OPEN)
+    plugins = plugins_of(Trace, gateway=handle_of(store, clock, places=places))
+    redactor = Redactor(["swordfish pie"])
+    context = command_context(store, clock, places=places, plugins=plugins, redactor=redactor)
+    asked: dict[str, Any] = {"role": "admin", "direct": True} | more
+    return Counter(store=store, clock=clock, context=context, at=at, **asked)
 
 
 async def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(store: Store) -> None:
@@ -72,13 +71,13 @@ async def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(store: Sto
             ),
         ]
     )
-    text = await (await counter(store, ALONE)).says("log tail")
+    text = await asking(store, ALONE).says("log tail")
     assert "the pie is [redacted]\\u001b[2J '" in text
     assert "password=[redacted] '''" in text
     assert "mine alone" in text
     assert "bob" not in text
     assert text.endswith("3 more entries are from private conversations. Only owners can see them.")
-    told = await (await counter(store, ALONE, role="owner")).says("log tail", n="50")
+    told = await asking(store, ALONE, role="owner").says("log tail", n="50")
     assert "bob's own words" in told
     assert "swordfish" not in told
     assert "not shown" not in told
@@ -87,18 +86,18 @@ async def test_an_admin_sees_rooms_and_their_own_chat_without_secrets(store: Sto
 
 async def test_an_owner_who_is_not_alone_sees_what_an_admin_sees(store: Store) -> None:
     await store.append([said(1, "bob's own words", "bob", "direct")])
-    text = await (await counter(store, ROOM, role="owner", direct=False)).says("log tail")
+    text = await asking(store, ROOM, role="owner", direct=False).says("log tail")
     assert text == "1 more entry is from a private conversation. Only owners can see it."
 
 
 async def test_an_empty_log_says_so_and_a_long_entry_is_cut_after_it_was_redacted(
     store: Store,
 ) -> None:
-    assert await (await counter(store, ROOM)).says("log tail") == "Nothing has happened yet."
+    assert await asking(store, ROOM).says("log tail") == "Nothing has happened yet."
     head = "x" * (MAX_LOG_ENTRY_CHARS - 70)
     await store.append([said(1, f"{head} swordfish pie and {'y' * MAX_LOG_ENTRY_CHARS}")])
-    text = await (await counter(store, ROOM)).says("log tail", n="1")
-    assert "sword" not in await (await counter(store, ROOM)).says("log tail", n="2")
+    text = await asking(store, ROOM).says("log tail", n="1")
+    assert "sword" not in await asking(store, ROOM).says("log tail", n="2")
     assert all(len(line) <= MAX_LOG_ENTRY_CHARS + 100 for line in text.split("\n"))
 
 
@@ -107,26 +106,17 @@ async def test_facts_of_plugins_are_told_as_well(store: Store) -> None:
     await store.append([NewEntry(fact=fact, at=NOW)])
     [current] = await store.current_facts("mcp_tool_approved")
     assert current.fact == fact
-    assert "mcp_files_read of the MCP server" in await (await counter(store, ROOM)).says("log tail")
+    assert "mcp_files_read of the MCP server" in await asking(store, ROOM).says("log tail")
     await store.append([NewEntry(fact=fact, at=NOW, conversation=inner_conversation("a"))])
-    told = await (await counter(store, ROOM)).says("log tail")
+    told = await asking(store, ROOM).says("log tail")
     assert (told.count("mcp_files_read"), "1 more entry" in told) == (1, True)
-    told = await (await counter(store, ALONE, role="owner")).says("log tail")
+    told = await asking(store, ALONE, role="owner").says("log tail")
     assert told.count("mcp_files_read") == 2
 
 
 # `why` about other places shows no more than the sender may see
 
 UNSEEN = "You may not see the conversation of entry"
-
-
-def asking(store: Store, at: Address = ALONE, **more: Any) -> Counter:
-    clock = ManualClock(NOW)
-    places = privacy(store, OPEN)
-    plugins = plugins_of(Trace, gateway=handle_of(store, clock, places=places))
-    context = command_context(store, clock, places=places, plugins=plugins)
-    asked: dict[str, Any] = {"role": "admin", "direct": True} | more
-    return Counter(store=store, clock=clock, context=context, at=at, **asked)
 
 
 async def test_an_entry_is_told_to_who_may_see_where_it_is(store: Store) -> None:

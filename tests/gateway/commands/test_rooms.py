@@ -35,7 +35,6 @@ from gateway.core.events import (
 from gateway.core.events import SenderId as Id
 from gateway.core.facts import (
     CodeIssued,
-    Judgement,
     PostQueued,
     RoomAccessChanged,
     TurnRecord,
@@ -54,7 +53,7 @@ from reverie.testing.waiting import until
 from tests.kits.commands import agents_of, answer_of, command_context
 from tests.kits.places import PlayedChannels, privacy
 from tests.kits.policies import PlayedPolicy
-from tests.kits.store import NOW
+from tests.kits.store import NOW, taken_in
 from tests.kits.supervisor import EmitIntake, supervise
 from tests.kits.tasks import LooseTasks
 
@@ -170,11 +169,7 @@ class House:
             sent=NOW,
             kind=kind,  # type: ignore[arg-type] # one of these
         )
-        entry = NewEntry(fact=said, at=NOW, conversation=at.conversation, key=dedup_key(said))
-        judged = Judgement(type="x", urgency=3, fate="due", rule="r", role="guest")
-        await self.store.append(
-            [entry, NewEntry(fact=judged, at=NOW, conversation=at.conversation, cause=entry)]
-        )
+        await self.store.append(taken_in(said))
 
     def seen(self, at: Address) -> list[str]:
         return [part.body for part in self.shown if part.to == at]

@@ -39,7 +39,6 @@ from gateway.core.facts import (
     TurnId,
     TurnRecord,
     ViewFolded,
-    dedup_key,
 )
 from gateway.core.scopes import PUBLIC, Visibility
 from gateway.core.tool import tools_of
@@ -56,7 +55,7 @@ from tests.kits.handle import handle_of
 from tests.kits.journal import ANN, BOB, OWN, OWNER, ROOM, STAFF, at, sight_of
 from tests.kits.places import privacy
 from tests.kits.plugins import plugin_of
-from tests.kits.store import NOW, turn
+from tests.kits.store import NOW, Fate, taken_in, turn
 from tests.kits.tools import dispatcher
 
 HUGE: Final = "0123456789abcdé\n" * 330_000
@@ -95,7 +94,7 @@ class Desk:
         assert isinstance(fact, TurnRecord)
         return await self.write(replace(fact, heard=heard, steps=steps), place)
 
-    async def say(self, text: str, place: Address = ROOM, *, fate: str = "due") -> Seq:
+    async def say(self, text: str, place: Address = ROOM, *, fate: Fate = "due") -> Seq:
         message = Message(
             id=MessageId("m1"),
             at=place,
@@ -104,12 +103,9 @@ class Desk:
             sent=NOW,
             kind="direct" if place in (ANN, BOB, OWNER) else "mention",
         )
-        seq = await self.write(message, place, key=dedup_key(message))
-        judged = Judgement(type="x", urgency=3, fate=fate, rule="r", role="guest")  # type: ignore[arg-type]
-        await self.store.append(
-            [NewEntry(fact=judged, at=NOW, conversation=place.conversation, cause=seq)]
-        )
-        return seq
+        self.clock.advance(60)
+        heard, _ = await self.store.append(taken_in(message, fate))
+        return heard.seq
 
     async def whole(
         self, handle: str, place: Address = ROOM, *, limit: int = MAX_EVIDENCE_CHARS
@@ -355,7 +351,7 @@ async def test_messages_read_as_they_do_now(kit: Desk) -> None:
 
 
 @pytest.mark.parametrize("fate", ["refused", "noted"])
-async def test_what_the_model_was_never_to_hear_is_not_found(fate: str, kit: Desk) -> None:
+async def test_what_the_model_was_never_to_hear_is_not_found(fate: Fate, kit: Desk) -> None:
     await kit.refused(f"m{await kit.say('secret', fate=fate)}")
 
 

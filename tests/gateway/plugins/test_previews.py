@@ -1,13 +1,14 @@
 """Typing and the growing answer: shown while a turn runs, and gone when it has ended."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.models.base import ModelRequest, StreamChunk, StreamEnd, TextPart
+from agent.models.base import Model, ModelRequest, StreamChunk, StreamEnd, TextPart
 from agent.models.scripted import Script, ScriptRule
 from channels.base import (
     Announce,
@@ -42,7 +43,7 @@ from gateway.plugins.previews import _TOOL_STATUSES, Previews, describe_tool_cal
 from gateway.runtime.turn_record import SLOW_TEXT
 from gateway.store import NewEntry, Store, rebuild
 from reverie.testing.console import ConsoleChannel
-from reverie.testing.gateway import CONSOLE, Held, running
+from reverie.testing.gateway import CONSOLE, Gateway, Held, running
 from reverie.testing.waiting import until
 from tests.kits.handle import handle_of
 from tests.kits.places import PlayedChannels
@@ -135,6 +136,16 @@ class Showing(ConsoleChannel):
         return [what for name, what in self.seen if name == kind]
 
 
+@asynccontextmanager
+async def greeted(
+    folder: Path, model: Script | Model, console: Showing, **more: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway to which somebody has said hello."""
+    async with running(folder, model, channels={CONSOLE: console}, **more) as gateway:
+        await console.receive_message("hello", sender="ann")
+        yield gateway
+
+
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.plugins.previews.FIRST_LOOK_S", 0.01)
@@ -177,8 +188,7 @@ async def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
         rules=(ScriptRule(match="", reply=f"one two three {key} four five six. " + "seven " * 20),),
         pace_s=0.01,
     )
-    async with running(tmp_path, script, channels={CONSOLE: console}):
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, script, console):
         await until(lambda: bool(console.of("sent")))
     assert len(console.of("preview")) > 2
     assert not [text for text in console.of("preview") if "sk-" in text]
@@ -187,8 +197,7 @@ async def test_no_beginning_of_a_secret_is_seen_growing(tmp_path: Path) -> None:
 
 async def test_typing_lasts_as_long_as_the_turn(tmp_path: Path) -> None:
     console, model = Showing(), Held()
-    async with running(tmp_path, model, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, model, console) as gateway:
         await until(
             lambda: console.of("typing").count("True") >= 3
         )  # for as long as the model takes
@@ -201,8 +210,7 @@ async def test_typing_lasts_as_long_as_the_turn(tmp_path: Path) -> None:
 
 async def test_an_answer_is_seen_growing_and_then_stands_once(tmp_path: Path) -> None:
     console = Showing()
-    async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, LONG, console) as gateway:
         await until(lambda: bool(console.of("sent")))
         (turn,) = await gateway.turns()
         grown = console.of("preview")
@@ -237,8 +245,7 @@ async def test_an_answer_that_fills_a_message_goes_on_in_the_next_one_at_once(
     tmp_path: Path, drafts: bool
 ) -> None:
     console = Short(drafts=drafts)
-    async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, LONG, console) as gateway:
         await until(lambda: len(console.of("sent")) == 4)
         (turn,) = await gateway.turns()
         parts = split_text(turn.text, 60)
@@ -264,10 +271,7 @@ async def test_an_answer_shorter_than_what_was_shown_leaves_no_message_of_it(
         ScriptRule(match="hello", reply=before, calls=(("glob", '{"pattern": "*"}'),)),
         ScriptRule(match="", reply="There is nothing."),
     )
-    async with running(
-        tmp_path, Script(rules=steps, pace_s=0.05), channels={CONSOLE: console}
-    ) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, Script(rules=steps, pace_s=0.05), console) as gateway:
         await until(lambda: bool(console.of("sent")))
         assert len(set(console.of("preview"))) > 3
         assert console.of("sent") == ["There is nothing."]
@@ -289,8 +293,7 @@ async def test_an_answer_of_which_somebody_deletes_a_message_is_posted_whole(
             return await super().preview(at, body, shown, **more)
 
     console = Deleted()
-    async with running(tmp_path, LONG, channels={CONSOLE: console}):
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, LONG, console):
         await until(lambda: len(console.of("sent")) == 4)
     assert (console.standing, console.of("finished")) == ({}, [])
 
@@ -310,8 +313,7 @@ async def test_nothing_stands_of_an_answer_that_is_refused_but_what_was_sent(
 
     console = Moderated()
     console.stays.extend([Unreachable("no network")] * 100 * ends)
-    async with running(tmp_path, LONG, channels={CONSOLE: console}):
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, LONG, console):
         await until(lambda: "filter" in " ".join(console.of("sent")))  # the notice
         await until(lambda: ends or not console.standing)
     console.stays = []
@@ -341,8 +343,7 @@ async def test_a_reminder_is_posted_as_a_whole_for_an_edit_notifies_nobody(tmp_p
 
 async def test_drafts_need_no_record(tmp_path: Path) -> None:
     console = Showing(drafts=True)
-    async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, LONG, console) as gateway:
         await until(lambda: bool(console.of("sent")))
         assert console.of("preview")
         assert not await gateway.facts("previewed", "preview_ended")
@@ -351,8 +352,7 @@ async def test_drafts_need_no_record(tmp_path: Path) -> None:
 
 async def test_a_turn_that_ends_in_silence_leaves_no_preview(tmp_path: Path) -> None:
     console = Showing()
-    async with running(tmp_path, SILENT, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, SILENT, console) as gateway:
         await gateway.took(1)
         await until(lambda: bool(console.of("unpreview")))
     assert (console.standing, console.of("sent")) == ({}, [])
@@ -364,8 +364,7 @@ async def test_a_preview_that_fails_ends_previews_and_nothing_else(
 ) -> None:
     console = Showing()
     console.fails = error
-    async with running(tmp_path, LONG, channels={CONSOLE: console}) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, LONG, console) as gateway:
         await gateway.took(1)
         await until(lambda: bool(console.of("sent")))
     assert not console.of("preview")
@@ -377,10 +376,7 @@ async def test_the_next_start_goes_on_in_what_a_cut_turn_left(
 ) -> None:
     monkeypatch.setattr(app, "TURN_GRACE_S", 0.05)
     console = kind()
-    async with running(
-        tmp_path, Script(rules=LONG.rules, pace_s=0.5), channels={CONSOLE: console}
-    ) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, Script(rules=LONG.rules, pace_s=0.5), console) as gateway:
         await until(lambda: len(console.standing) == count)
         await until(lambda: gateway.facts("previewed"))
         first, *others = console.standing
@@ -461,8 +457,7 @@ async def test_a_preview_of_an_answer_that_is_interrupted_becomes_the_next_one(
 ) -> None:
     console, ended = Showing(), list[TurnRecord]()
     agents = [{"id": "reverie", "bindings": [{"match": {"channel": "*"}, "arrivals": "interrupt"}]}]
-    async with running(tmp_path, LONG, channels={CONSOLE: console}, agents=agents) as gateway:
-        await console.receive_message("hello", sender="ann")
+    async with greeted(tmp_path, LONG, console, agents=agents) as gateway:
         await until(lambda: bool(console.standing))
         await console.receive_message("no, wait", sender="ann")
         await until(lambda: bool(console.of("sent")))

@@ -8,7 +8,7 @@ import pytest
 from gateway.access.policy import ConversationBinding
 from gateway.core.clock import ManualClock
 from gateway.core.events import Address, BlockUsage, Usage
-from gateway.core.facts import Seq, TurnRecord
+from gateway.core.facts import Seq
 from gateway.core.format import format_usd
 from gateway.plugins import usage
 from gateway.plugins.usage import LedgerRequest, UsageReports
@@ -163,12 +163,6 @@ async def test_a_long_log_is_not_read_to_its_beginning(store: Store) -> None:
     assert await usage.newest_requests(store, 1) == []
 
 
-def test_the_fact_keeps_who_took_it_and_for_whom() -> None:
-    fact = spent(A, account(), senders=["u", "v"]).fact
-    assert isinstance(fact, TurnRecord)
-    assert (fact.agent, fact.senders) == ("reverie", ("u", "v"))
-
-
 def asking(store: Store, at: Address, **more: Any) -> Counter:
     clock = ManualClock(NOW)
     context = command_context(store, clock, places=privacy(store, OPEN))
@@ -191,12 +185,3 @@ async def test_usage_of_rooms_is_told_to_admins_everywhere_without_private_names
     assert OTHER.conversation in await asking(store, ALONE, role="owner").says("usage")
     scoped = await asking(store, ALONE, everywhere="guest").says("usage")
     assert scoped == "- Here today: no requests to a model."
-
-
-async def test_cache_tells_the_last_miss_of_the_conversation(store: Store) -> None:
-    cache = asking(store, place("#a"), direct=False)
-    assert await cache.says("cache") == "- Here today: no requests to a model."
-    await store.append([spent(A, account(plain=1), at=NOW)])
-    assert (await cache.says("cache")).endswith("- No cache miss in the last request.")
-    await store.append([spent(A, account(plain=1, missed="`text` differs"), at=NOW)])
-    assert "`'text' differs`" in await cache.says("cache")

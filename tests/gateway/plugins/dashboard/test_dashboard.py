@@ -19,7 +19,18 @@ from gateway.core.permissions import ToolRule
 from gateway.runtime.agents import STOPPED
 from reverie.testing.servers.model_api import Answer
 from reverie.testing.waiting import until
-from tests.kits.dashboard import DISCORD, IRC, READER, TELEGRAM, TOKEN, House, chromium, house, tab
+from tests.kits.dashboard import (
+    DISCORD,
+    IRC,
+    READER,
+    TELEGRAM,
+    TOKEN,
+    House,
+    chromium,
+    house,
+    opened,
+    tab,
+)
 
 HOSTILE = (
     "<img src=x onerror='window.owned = 1'><script>window.owned = 1</script> {{7*7}} &lt;b&gt;"
@@ -182,8 +193,7 @@ def test_hostile_texts_are_texts(gateway: House, browser: Browser) -> None:
 
 
 def test_the_stream_is_filtered(gateway: House, browser: Browser) -> None:
-    with tab(browser) as it:
-        page = it.open(gateway.address, "live")
+    with opened(browser, gateway, "live") as page:
         gateway.say("a needle in it", channel=IRC, sender="ann", room="#one")
         gateway.say("hay", channel=DISCORD, sender="ben", room="#one")
         expect(row(page, "hay")).to_be_visible()
@@ -205,8 +215,7 @@ def test_the_stream_is_filtered(gateway: House, browser: Browser) -> None:
 
 
 def test_everything_is_reached_by_keys(gateway: House, browser: Browser) -> None:
-    with tab(browser) as it:
-        page = it.open(gateway.address)
+    with opened(browser, gateway) as page:
         page.keyboard.press("Tab")
         expect(page.locator("#skip")).to_be_focused()
         page.keyboard.press("Enter")
@@ -283,8 +292,7 @@ ADDED = """async () => {
 def test_a_long_list_has_only_what_is_in_sight_in_the_document(
     gateway: House, browser: Browser
 ) -> None:
-    with tab(browser) as it:
-        page = it.open(gateway.address, "plugins")
+    with opened(browser, gateway, "plugins") as page:
         expect(page.get_by_role("table", name="Plugins")).to_be_visible()
         page.evaluate(ADDED)
         many = page.locator("#many .rows")
@@ -367,8 +375,7 @@ def test_each_view_is_accessible(gateway: House, browser: Browser, scheme: str) 
 
 
 def test_themes_follow_the_system_or_the_person(gateway: House, browser: Browser) -> None:
-    with tab(browser, color_scheme="dark") as it:
-        page = it.open(gateway.address)
+    with opened(browser, gateway, color_scheme="dark") as page:
         ground = "getComputedStyle(document.body).backgroundColor"
         dark = page.evaluate(ground)
         page.locator("#theme").click()
@@ -599,8 +606,7 @@ def test_a_call_waits_as_it_is_written_and_memory_is_changed(
 def test_a_long_line_of_a_table_is_read_in_time_that_grows_with_it(
     gateway: House, browser: Browser
 ) -> None:
-    with tab(browser) as it:
-        page = it.open(gateway.address)
+    with opened(browser, gateway) as page:
         lines = page.evaluate(
             """async () => {
               const { markdown } = await import("/page/markdown.js");
@@ -684,8 +690,7 @@ def test_the_configuration_is_checked_beside_its_lines_and_saved(
 
 
 def test_an_agent_is_directed_by_buttons(gateway: House, browser: Browser) -> None:
-    with tab(browser) as it:
-        page = it.open(gateway.address, "agent")
+    with opened(browser, gateway, "agent") as page:
         page.get_by_role("button", name="Pause", exact=True).click()
         expect(page.locator("#agent .mode")).to_have_text("paused")
         expect(page.locator("#told .good")).to_contain_text("paused")
@@ -803,8 +808,7 @@ def test_what_nobody_knows_the_end_of_stands_out(gateway: House, browser: Browse
 
 @pytest.mark.system
 def test_a_channel_that_breaks_is_seen_at_once(gateway: House, browser: Browser) -> None:
-    with tab(browser) as it:
-        page = it.open(gateway.address, "channels")
+    with opened(browser, gateway, "channels") as page:
         mine = page.locator("#channels tr", has_text="discord.main")
         expect(mine.locator(".chip")).to_have_text("up")
         gateway.run(gateway.towns[DISCORD].link(up=False, reason="closed: \u202e<b>4004</b>"))

@@ -97,6 +97,19 @@ async def test_a_turn_that_is_interrupted_leaves_a_whole_note_or_none(kit: Paper
 
 
 @story
+async def test_a_start_that_does_not_know_what_was_written_writes_it_no_second_time(
+    tmp_path: Path,
+) -> None:
+    async with papers(tmp_path) as kit:
+        await kit.write_entry(at(ROOM), "one", "first")
+        await kit.write_entry(at(ANN), "two", "second")
+        whole = kit.journal.read_bytes()
+        (kit.directory / "journal.mark").unlink()
+    async with papers(tmp_path) as kit:
+        assert kit.journal.read_bytes() == whole
+
+
+@story
 async def test_what_somebody_deleted_by_hand_does_not_come_back(tmp_path: Path) -> None:
     async with papers(tmp_path) as kit:
         for text in ("one", "two", "three"):

@@ -18,7 +18,7 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import Judgement, TurnRecord
+from gateway.core.facts import TurnRecord
 from gateway.plugins.memory.search import MAX_QUOTE_CHARS, fold_words, quote_text
 from gateway.plugins.recall import FOUND_HEADER, MAX_HITS, NOTHING_FOUND
 from gateway.plugins.recall.terms import (
@@ -43,10 +43,9 @@ from gateway.plugins.recall.terms import (
     score_candidates,
     weigh_terms,
 )
-from gateway.store import NewEntry
 from reverie.testing.channels import story
 from tests.kits.journal import ANN, OWN, OWNER, ROOM, STAFF, Papers, at, papers
-from tests.kits.store import NOW, Fate, turn
+from tests.kits.store import NOW, Fate, taken_in, turn
 
 
 async def found(kit: Papers, query: str, *, place: Address = OWNER) -> list[str]:
@@ -224,11 +223,8 @@ def _edit(number: int, message: str, text: str, *, by: str) -> MessageEdited:
 
 
 async def _judged_edit(kit: Papers, edit: MessageEdited, fate: Fate, role: str = "guest") -> None:
-    entry = NewEntry(fact=edit, at=NOW + timedelta(minutes=1), conversation=ROOM.conversation)
-    judged = Judgement(type="x", urgency=0, fate=fate, rule="r", role=role)
-    await kit.store.append(
-        [entry, NewEntry(fact=judged, at=NOW, conversation=ROOM.conversation, cause=entry)]
-    )
+    at = NOW + timedelta(minutes=1)
+    await kit.store.append(taken_in(edit, fate, urgency=0, role=role, at=at))
 
 
 async def test_ten_at_most_and_what_may_not_be_told_hides_none(kit: Papers) -> None:
