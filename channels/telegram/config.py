@@ -11,7 +11,9 @@ from gateway.core.fields import ConfigSection, Duration
 from gateway.core.proxy import ProxySetting
 
 _TOKEN = re.compile(r"[^\s/?#%{}]+")
-_ROOM = re.compile(r"-?[0-9]{1,20}|\*")
+_ROOM = re.compile(r"-[0-9]{1,20}|\*")
+_CALLED = re.compile(r"https://[^\s/:]+(:(443|80|88|8443))?(/|$)")
+"""What Telegram calls: core.telegram.org/bots/webhooks."""
 _SECRET = re.compile(r"[A-Za-z0-9_-]{16,256}")
 """Telegram takes 1 to 256 (core.telegram.org/bots/api#setwebhook); who guesses it can say anything
 as anybody."""
@@ -114,6 +116,12 @@ class TelegramConfig(ChannelConfig):
     (edits)."""
     webhook: TelegramWebhook | None = None
     """Webhook instead of long polling. None: long polling."""
+
+    def find_warnings(self) -> Iterator[tuple[tuple[str, ...], str]]:
+        is_theirs = "://api.telegram.org" in self.base_url
+        if self.webhook is not None and is_theirs and not _CALLED.match(self.webhook.url):
+            ports = "at port 443, 80, 88 or 8443; write such an address"
+            yield ("webhook", "url"), f"Telegram calls addresses with https:// only, {ports}"
 
     def listens(self) -> Iterator[tuple[str, str]]:
         if self.webhook is not None:

@@ -270,6 +270,8 @@ def cross_check(settings: Settings) -> Iterator[tuple[Keys, str]]:
             ("ops", "tokens"),
             "these need ops.token as well, for what only an owner may do: set it",
         )
+    if settings.ops.token in [one.token for one in settings.ops.tokens]:
+        yield ("ops", "tokens"), "one of them is ops.token: give each a token of its own"
     if settings.ops.token is not None and OPERATOR_CHANNEL in settings.channels:
         yield (
             ("channels", OPERATOR_CHANNEL),

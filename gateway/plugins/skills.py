@@ -182,10 +182,12 @@ class Skills(Plugin):
 @check("skills", each=lambda settings: [one.id for one in settings.agents])
 def check_skills(context: CheckContext, agent: str) -> Iterator[Finding]:
     """Check whether an agent's skills can be used."""
-    (workspace,) = (one.workspace for one in context.settings.agents if one.id == agent)
-    found = SkillLibrary(workspace or DEFAULT_WORKSPACE).refresh()
+    (settings,) = (one for one in context.settings.agents if one.id == agent)
+    found = SkillLibrary(settings.workspace or DEFAULT_WORKSPACE).refresh()
+    wanted = {name for one in settings.bindings for name in one.skills or ()}
     where = f"agents.{agent}.workspace"
-    for note in found.notes:
+    missing = [f"there is no skill {one}" for one in sorted(wanted - found.skills.keys())]
+    for note in (*found.notes, *missing):
         yield warning("files.skill", note, f"correct it, as of {SPECIFICATION}", where)
     yield ok("files.skill", f"{len(found.skills)} skills can be used", where)
 

@@ -101,6 +101,41 @@ MISTAKES = (
         {"channels": {"tg": {"rooms": ["@friends"]}}},
     ),
     Mistake(
+        "a person as a Telegram room",
+        CHECK,
+        2,
+        "channels.tg.rooms",
+        "begins with a minus",
+        {"channels": {"tg": {"rooms": ["1001"]}}},
+    ),
+    *(
+        Mistake(
+            f"a webhook that Telegram does not call: {url}",
+            CHECK,
+            0,
+            "channels.tg.webhook.url",
+            "https:// only",
+            {"channels": {"tg": {"webhook": {"port": 0, "secret": "s" * 16, "url": url}}}},
+        )
+        for url in ("http://bot.example.org/t", "https://bot.example.org:9000/t")
+    ),
+    Mistake(
+        "one token of the operator for two roles",
+        CHECK,
+        2,
+        "ops.tokens",
+        "a token of its own",
+        {"ops": {"token": "t" * 16, "tokens": [{"name": "ann", "token": "t" * 16}]}},
+    ),
+    Mistake(
+        "a skill in a binding that is not there",
+        CHECK,
+        0,
+        "agents.r.workspace",
+        "there is no skill trip",
+        agent(bindings=[{"skills": ["trip"]}]),
+    ),
+    Mistake(
         "a name as a room in IRC's form",
         CHECK,
         2,
