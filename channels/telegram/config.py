@@ -118,10 +118,15 @@ class TelegramConfig(ChannelConfig):
     """Webhook instead of long polling. None: long polling."""
 
     def find_warnings(self) -> Iterator[tuple[tuple[str, ...], str]]:
-        is_theirs = "://api.telegram.org" in self.base_url
-        if self.webhook is not None and is_theirs and not _CALLED.match(self.webhook.url):
-            ports = "at port 443, 80, 88 or 8443; write such an address"
-            yield ("webhook", "url"), f"Telegram calls addresses with https:// only, {ports}"
+        called = self.webhook is None or _CALLED.match(self.webhook.url)
+        if not called and "://api.telegram.org" in self.base_url:
+            yield (
+                ("webhook", "url"),
+                (
+                    "Telegram calls addresses with https:// only, at port 443, 80, 88 or 8443; "
+                    "write such an address"
+                ),
+            )
 
     def listens(self) -> Iterator[tuple[str, str]]:
         if self.webhook is not None:

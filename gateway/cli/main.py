@@ -206,11 +206,12 @@ def _check_config(args: argparse.Namespace) -> int:
 
 
 def _describe_budgets(budgets: BudgetsConfig) -> str:
-    lines = ["cost limits for people without the role admin (access.budgets):"]
-    for name, usd in budgets:
-        limit = "no limit" if usd is None else f"${usd:g} a day"
-        lines.append(f"  one {name.removesuffix('_usd').replace('sender', 'person')}: {limit}")
-    return "\n".join(lines)
+    limits = (
+        f"\n  one {name.removesuffix('_usd').replace('sender', 'person')}: "
+        f"{'no limit' if usd is None else f'${usd:g} a day'}"
+        for name, usd in budgets
+    )
+    return f"cost limits for people without the role admin (access.budgets):{''.join(limits)}"
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -131,10 +131,9 @@ def _judge_clock(api: ModelHttpClient, found: FindingCollector) -> None:
         told = parsedate_to_datetime(api.date).timestamp()
         off_s = SystemClock().now().timestamp() - told
     if abs(off_s) > _CLOCK_S:
-        side = "ahead of" if off_s > 0 else "behind"
         found.warn(
             "net.clock",
-            f"this machine's clock is {abs(off_s) / 3600:,.1f} h {side} that of {api.host}",
+            f"this machine's clock differs from that of {api.host} by {off_s / 3600:+,.1f} h",
             "set it (timedatectl set-ntp true): reminders, budgets and logins go by it",
         )
 

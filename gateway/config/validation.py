@@ -138,18 +138,9 @@ def _access_warnings(settings: Settings) -> Iterator[tuple[Keys, str]]:
             ("access", "masks"),
             "a mask that was approved may belong to somebody else tomorrow; write masks: false",
         )
-    for index, person in enumerate(access.roles.member):
-        if f":{MASK_PREFIX}" in person:
-            yield (
-                ("access", "roles", "member", index),
-                "anybody can have that mask; write account:<name> if there is one",
-            )
-    for index, grant in enumerate(access.grants):
-        if f":{MASK_PREFIX}" in grant.who and grant.role != "blocked":
-            yield (
-                ("access", "grants", index, "who"),
-                "anybody can have that mask; write account:<name> if there is one",
-            )
+    for keys, person, role in _listed_people(settings):
+        if f":{MASK_PREFIX}" in person and role == "member":
+            yield keys, "anybody can have that mask; write account:<name> if there is one"
     for index, rule in enumerate(access.platform_roles):
         if rule.role in ADMIN_ROLES and rule.room == "*":
             message = (

@@ -17,7 +17,7 @@ from functools import partial
 from importlib import import_module
 from itertools import groupby
 from time import monotonic
-from typing import Final, TextIO
+from typing import Final
 
 from gateway.command_line import fill_command
 from gateway.config.check_registry import CHECKS, CheckContext, CheckEnvironment
@@ -319,7 +319,8 @@ def _run(args: argparse.Namespace) -> int:
             # https://no-color.org
             dull = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
             style = ReportStyle(
-                colour=sys.stdout.isatty() and not dull, ascii=not _can_encode_signs(sys.stdout)
+                colour=sys.stdout.isatty() and not dull,
+                ascii="utf" not in sys.stdout.encoding.lower(),
             )
             sys.stdout.writelines(f"{line}\n" for line in report.render_lines(style))
         sys.stdout.flush()
@@ -336,11 +337,3 @@ def _run(args: argparse.Namespace) -> int:
         return INTERRUPTED_CODE
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _can_encode_signs(stream: TextIO) -> bool:
-    try:
-        "✓✗".encode(stream.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

@@ -720,11 +720,10 @@ class Pairing(Plugin):
         """Return the answer to whoever names a request that has ended lately, as its buttons do;
         None: there is none.
         """
-        ended = await self._gateway.store.newest_entries(RECENT_LINES, kinds=["code_over"])
-        for one in (entry.fact for entry in ended):
-            if isinstance(one, CodeEnded) and one.request == written.strip("` ").lower():
-                outcome = codes.render_request_outcome(one, None)
-                return refuse(_("That is decided already: {outcome}").format(outcome=outcome))
+        text, request = _("That is decided already: {outcome}"), written.strip("` ").lower()
+        for one in await self._gateway.store.newest_entries(RECENT_LINES, kinds=["code_over"]):
+            if isinstance(one.fact, CodeEnded) and one.fact.request == request:
+                return refuse(text.format(outcome=codes.render_request_outcome(one.fact, None)))
         return None
 
     LINK = command(

@@ -133,18 +133,9 @@ def find_request(requests: Sequence[CodeIssued], written: str) -> CodeIssued | N
     if (found := find_by_code(requests, written)) is not None:
         return found
     word = written.strip("` \t\n")
-    for one in requests:
-        if word.lower() == one.request:
-            return one
-    for one in requests:
-        meant = (
-            normalize_person_key(word) == one.person
-            if one.room is None
-            else word == one.room.conversation
-        )
-        if meant:
-            return one
-    return None
+    subjects = {one.person if one.room is None else one.room.conversation: one for one in requests}
+    named = {one.request: one for one in requests}.get(word.lower())
+    return named or subjects.get(word) or subjects.get(normalize_person_key(word))
 
 
 def build_code_over(
