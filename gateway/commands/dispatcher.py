@@ -639,8 +639,7 @@ async def suggest_values(context: CommandContext, typed: CommandCompletion) -> S
     row = row.find_sub(typed.sub) or row
     if not row.is_allowed_for(decision.role, direct=typed.direct, everywhere=decision.global_role):
         return ()
-    args = row.args
-    arg = next((one for one in args if one.name == typed.arg), None)
+    arg = next((one for one in row.args if one.name == typed.arg), None)
     if not isinstance(arg, SuggestedArg):
         return ()
     found = await arg.source(typed, context) if arg.source is not None else arg.choices

@@ -68,8 +68,7 @@ async def _suggest_commands(typed: CommandCompletion, context: CommandContext) -
         identify(context.gateway.people, typed.at, typed.sender),
         typed.given.get("command", ""),
     )
-    commands = context.commands.people
-    rows = find_available(commands, who.role, who.global_role, direct=typed.direct)
+    rows = find_available(context.commands.people, who.role, who.global_role, direct=typed.direct)
     if typed.arg == "command":
         return [row.name for row in rows]
     return [
@@ -235,8 +234,7 @@ async def handle_version(_call: CommandCall, _context: CommandContext) -> Comman
 )
 async def handle_tools(call: CommandCall, context: CommandContext) -> CommandEffect:
     channel: object = context.gateway.channels.get(call.command.at.channel)
-    brief = isinstance(channel, CanPage)
-    return done(context.agents.describe_tools(call.command.at, brief=brief))
+    return done(context.agents.describe_tools(call.command.at, brief=isinstance(channel, CanPage)))
 
 
 @command(

@@ -114,10 +114,11 @@ async def change_threshold(call: CommandCall, context: CommandContext) -> Comman
         words = f"{_('The threshold is removed.')} {name}: {then}."
         return done(words, AttentionThresholdSet(type=dotted, value=None, by=call.person))
     if dotted not in here and len(here) >= MAX_THRESHOLDS:
-        text = _(
-            "There are already {count} thresholds, which is the most. Remove one with `reset`."
+        return refuse(
+            _(
+                "There are already {count} thresholds, which is the most. Remove one with `reset`."
+            ).format(count=MAX_THRESHOLDS)
         )
-        return refuse(text.format(count=MAX_THRESHOLDS))
     words = _("From now on, for {type}: {threshold}.").format(
         type=name, threshold=_format_level(urgency)
     )

@@ -365,8 +365,7 @@ async def change_role(call: CommandCall, context: CommandContext) -> CommandEffe
     policy, roster = gateway.people, gateway.roster
     match call.sub or call.command.name:
         case "set":
-            wants = _ROLES[call.arguments["role"]]
-            return give_role(policy, roster, whom, by, at, wants=wants)
+            return give_role(policy, roster, whom, by, at, wants=_ROLES[call.arguments["role"]])
         case "clear":
             return clear_role(policy, roster, whom, by, at)
         case "block":

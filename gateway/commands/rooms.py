@@ -32,8 +32,7 @@ BUSY = N_("I am just answering there. Try again in a moment.")
 
 async def suggest_rooms(gateway: GatewayHandle) -> list[str]:
     """Suggest all known rooms."""
-    titles = gateway.places.titles
-    return [titles.label(place.conversation) for place in await known_rooms(gateway)]
+    return [gateway.places.titles.label(place.conversation) for place in await known_rooms(gateway)]
 
 
 async def _suggest_rooms(_typed: CommandCompletion, context: CommandContext) -> list[str]:

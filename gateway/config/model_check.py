@@ -128,8 +128,7 @@ def _judge_clock(api: ModelHttpClient, found: FindingCollector) -> None:
     """Warn if the clock of this machine is wrong by more than an hour, by the server's."""
     off_s = 0.0
     with contextlib.suppress(ValueError, OverflowError):
-        told = parsedate_to_datetime(api.date).timestamp()
-        off_s = SystemClock().now().timestamp() - told
+        off_s = SystemClock().now().timestamp() - parsedate_to_datetime(api.date).timestamp()
     if abs(off_s) > _CLOCK_S:
         found.warn(
             "net.clock",

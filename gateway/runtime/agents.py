@@ -236,8 +236,9 @@ class Agents:
     def _on_alarms(self, entries: Sequence[LogEntry]) -> None:
         for entry in entries:
             if entry.conversation is not None and self.holds(entry.conversation):
-                agent = self.agent_for(entry.conversation)
-                agent.remind(entry.conversation, promised=_is_promised(entry))
+                self.agent_for(entry.conversation).remind(
+                    entry.conversation, promised=_is_promised(entry)
+                )
 
     def _on_saved_elsewhere(self, entries: Sequence[LogEntry]) -> None:
         """Know when the agents last dreamt, for the case that they are led here."""

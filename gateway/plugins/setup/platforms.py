@@ -541,8 +541,9 @@ class _IrcPage:
 
     def _ask_rooms(self) -> None:
         default = " ".join(self.section.get("rooms") or ()) or NONE
-        answer = self._person.ask("irc.rooms", default=default, parse=_parse_irc_rooms)
-        self.section["rooms"] = _rooms(answer)
+        self.section["rooms"] = _rooms(
+            self._person.ask("irc.rooms", default=default, parse=_parse_irc_rooms)
+        )
 
 
 def _parse_irc_address(words: str) -> str:
