@@ -469,32 +469,22 @@ def a_persona_that_is_not_text(here: World, _: Any) -> None:
     here.config["agents"][0]["workspace"] = "workspace"
 
 
-def skilled(here: World, text: bytes | None) -> None:
-    """An agent with a good skill, and one like this; None: a folder stands in its place."""
+@fault(
+    "files.skill", "warning", "agents.reverie", "agentskills.io", *[("files.skill", "warning")] * 2
+)
+def skills_without_a_name_without_yaml_and_without_a_file(here: World, _: Any) -> None:
     folder = here.directory / "workspace"
-    skills = {"good": b"---\nname: good\ndescription: Does good.\n---\n", "bad": text}
-    for name, content in skills.items():
+    for name, text in {
+        "good": "name: good\ndescription: Does good.",
+        "nameless": "description: Does bad.",
+        "no-yaml": "name: [bad",
+    }.items():
         (folder / "skills" / name).mkdir(parents=True, mode=0o700)
-        file = folder / "skills" / name / "SKILL.md"
-        file.mkdir() if content is None else file.write_bytes(content)
+        (folder / "skills" / name / "SKILL.md").write_text(f"---\n{text}\n---\n")
+    (folder / "skills" / "no-file").mkdir()
     (folder / "IDENTITY.md").write_text("I am Reverie.\n")
     folder.chmod(0o700)
     here.config["agents"][0]["workspace"] = "workspace"
-
-
-@fault("files.skill", "warning", "agents.reverie", "agentskills.io")
-def a_skill_without_a_name(here: World, _: Any) -> None:
-    skilled(here, b"---\ndescription: Does bad.\n---\n")
-
-
-@fault("files.skill", "warning", "agents.reverie", "agentskills.io")
-def a_skill_whose_front_matter_is_no_yaml(here: World, _: Any) -> None:
-    skilled(here, b"---\nname: [bad\n---\n")
-
-
-@fault("files.skill", "warning", "agents.reverie", "agentskills.io")
-def a_skill_that_cannot_be_read(here: World, _: Any) -> None:
-    skilled(here, None)
 
 
 @fault("store.directory", "bad", "reverie.db", "writable")
