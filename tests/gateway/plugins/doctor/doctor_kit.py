@@ -470,7 +470,12 @@ def a_persona_that_is_not_text(here: World, _: Any) -> None:
 
 
 @fault(
-    "files.skill", "warning", "agents.reverie", "agentskills.io", *[("files.skill", "warning")] * 2
+    "files.skill",
+    "warning",
+    "agents.reverie",
+    "agentskills.io",
+    ("files.skill", "warning"),
+    ("files.skill", "warning"),
 )
 def skills_without_a_name_without_yaml_and_without_a_file(here: World, _: Any) -> None:
     folder = here.directory / "workspace"
