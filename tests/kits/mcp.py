@@ -43,6 +43,7 @@ from gateway.plugins.mcp.convert import McpToolMap
 from gateway.store import Store
 from gateway.stream.media import MediaStore
 from reverie.testing.servers.ports import free_port
+from reverie.testing.waiting import until
 from tests.kits.handle import handle_of
 from tests.kits.owners import NotedNotices
 from tests.kits.plugins import subscribed_plugin
@@ -115,14 +116,10 @@ class Town:
 
     async def until_listed(self, name: str, *, there: bool = True) -> None:
         """Return once a tool is there, or is gone."""
-        async with asyncio.timeout(120):
-            while (name in self.names) != there:
-                await asyncio.sleep(0.01)
+        await until(lambda: (name in self.names) == there)
 
     async def until(self, state: str) -> None:
-        async with asyncio.timeout(120):
-            while any(one.state != state for one in self.plugin.servers):
-                await asyncio.sleep(0.01)
+        await until(lambda: all(one.state == state for one in self.plugin.servers))
 
     def kill(self) -> None:
         """All that was started by this town, without warning."""
@@ -201,9 +198,7 @@ async def town(
                 yield Town(plugin, owners, mark, [one.get_secret_value() for one in secrets])
             finally:
                 await cancel_and_wait(running)
-    async with asyncio.timeout(120):  # what is killed ends soon, but not at once
-        while marked(mark):
-            await asyncio.sleep(0.01)
+    await until(lambda: not marked(mark), every_s=0.01)  # what is killed ends soon, but not at once
 
 
 def marked(mark: str) -> list[int]:

@@ -1,6 +1,5 @@
 """A shell as a turn uses it, and who is left in its directory afterwards."""
 
-import asyncio
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from gateway.plugins.skills import Skills
 from gateway.store import NewEntry, Store
 from gateway.stream.attention import InternalIntake
 from gateway.stream.routing import Bindings
+from reverie.testing.waiting import until
 from tests.kits.handle import handle_of
 from tests.kits.places import privacy
 from tests.kits.plugins import plugin_of
@@ -138,9 +138,7 @@ class Desk:
 
     async def empty(self) -> None:
         """Return once nobody is left: what is killed ends soon, but not at once."""
-        async with asyncio.timeout(120):
-            while inside(self.root):
-                await asyncio.sleep(0.01)
+        await until(lambda: not inside(self.root), every_s=0.01)
 
 
 def let_nobody_in(tmp_path: Path) -> None:

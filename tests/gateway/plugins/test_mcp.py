@@ -43,6 +43,7 @@ from gateway.store import NewEntry, Store
 from gateway.stream.media import MediaStore
 from reverie.testing.servers.ports import LoopbackServer, read_head
 from reverie.testing.stopwatch import Stopwatch
+from reverie.testing.waiting import until
 from tests.kits.approvals import given_by
 from tests.kits.mcp import (
     AT,
@@ -494,8 +495,7 @@ async def test_all_is_closed_while_one_that_hangs_is_being_ended(clock: ManualCl
     async with town(
         {"raw": {"command": [sys.executable, "-c", code]}}, clock=clock, wait_s=0
     ) as at:
-        while not marked(at.mark):
-            await asyncio.sleep(0.01)
+        await until(lambda: marked(at.mark), every_s=0.01)
         clock.advance(60)  # it has not come up
         await asyncio.sleep(0.3)
         assert len(marked(at.mark)) == 1  # it is still given time
@@ -559,9 +559,7 @@ async def test_without_servers_there_are_never_dynamic_tools(tmp_path: Path) -> 
 
 
 async def there(file: Path) -> None:
-    async with asyncio.timeout(120):
-        while not await asyncio.to_thread(file.exists):
-            await asyncio.sleep(0.01)
+    await until(file.exists)
 
 
 async def until_seen(at: Town, clock: ManualClock) -> None:

@@ -218,6 +218,10 @@ class Fault:
     """The channel that is left, so that the fault costs the time of one."""
     config: dict[str, Any] = field(default_factory=dict)
     """What the configuration has instead."""
+    files: dict[str, bytes] = field(default_factory=dict)
+    """What is written below the configuration's directory."""
+    modes: dict[str, int] = field(default_factory=dict)
+    """Modes of files and directories there."""
     ircd: dict[str, Any] = field(default_factory=dict)
     """What the IRC server is like instead."""
     plant: Plant | None = None
@@ -374,6 +378,96 @@ fault = FAULTS = Table(
             "by hand",
             config={"tools": {"mcp": {"notes": {"command": ["false"]}}}},
         ),
+        Fault(
+            "a price table that cannot be read",
+            "config.prices",
+            "bad",
+            "prices.yaml",
+            "remove it",
+            files={"prices.yaml": b"models: 3\n"},
+        ),
+        Fault(
+            "a file of a secret that all can read",
+            "files.secret_readable",
+            "warning",
+            "model.key",
+            "chmod 600",
+            config={"llm": {"providers": {"claude": {"api_key": "${file:model.key}"}}}},
+            files={"model.key": KEY.encode()},
+            modes={"model.key": 0o644},
+        ),
+        Fault(
+            "a configuration that others can write",
+            "files.writable",
+            "bad",
+            "more.yaml",
+            "chmod go-w",
+            files={"more.yaml": b"media: {pdf_pages: 2}\n"},
+            modes={".": 0o755, "more.yaml": 0o664},
+        ),
+        Fault(
+            "a store that others can read",
+            "files.store_readable",
+            "warning",
+            "reverie.db",
+            "chmod 600",
+            modes={"data": 0o755, "data/reverie.db": 0o644},
+        ),
+        Fault(
+            "a backup that others can read",
+            "files.backup_readable",
+            "warning",
+            "backup",
+            "chmod 600",
+            files={"data/backup-2026-11-20.db": b"a store"},
+            modes={"data": 0o755, "data/backup-2026-11-20.db": 0o644},
+        ),
+        Fault(
+            "a memory that others can read",
+            "files.memory_readable",
+            "warning",
+            "MEMORY.md",
+            "chmod 600",
+            files={"data/mind/reverie/MEMORY.md": b"- likes tea\n"},
+            modes={"data/mind/reverie": 0o755, "data/mind/reverie/MEMORY.md": 0o644},
+        ),
+        Fault(
+            "a persona that others can write",
+            "files.writable",
+            "bad",
+            "workspace",
+            "chmod go-w",
+            config={"agents": {0: {"workspace": "workspace"}}},
+            files={"workspace/IDENTITY.md": b"I am Reverie.\n"},
+            modes={".": 0o755, "workspace": 0o777},
+        ),
+        Fault(
+            "a persona that is not text",
+            "files.persona",
+            "warning",
+            "agents.reverie",
+            "IDENTITY.md",
+            config={"agents": {0: {"workspace": "workspace"}}},
+            files={"workspace/IDENTITY.md": b"I am \xff\xfe a fish. " * 20},
+            modes={"workspace": 0o700},
+        ),
+        Fault(
+            "a store below a file",
+            "store.directory",
+            "bad",
+            "reverie.db",
+            "writable",
+            config={"store": {"path": "flat/reverie.db"}},
+            files={"flat": b""},
+        ),
+        Fault(
+            "a text in place of the store",
+            "store.foreign",
+            "bad",
+            "reverie.db",
+            "restore",
+            files={"data/reverie.db": b"this was a store once\n" * 500},
+        ),
     ]
 )
 
@@ -389,23 +483,10 @@ def a_variable_that_is_not_set(here: World, _: Any) -> None:
     del here.env["TELEGRAM_TOKEN"]
 
 
-@fault("config.prices", "bad", "prices.yaml", "remove it")
-def a_price_table_that_cannot_be_read(here: World, _: Any) -> None:
-    (here.directory / "prices.yaml").write_text("models: 3\n")
-
-
 @fault("files.secret_readable", "warning", "reverie.yaml", "chmod 600")
 def a_secret_in_a_file_that_all_can_read(here: World, _: Any) -> None:
     here.config["llm"]["providers"]["claude"]["api_key"] = here.env["MODEL_KEY"]
     here.readable = True
-
-
-@fault("files.secret_readable", "warning", "model.key", "chmod 600")
-def a_file_of_a_secret_that_all_can_read(here: World, _: Any) -> None:
-    file = here.directory / "model.key"
-    file.write_text(here.env["MODEL_KEY"])
-    file.chmod(0o644)
-    here.config["llm"]["providers"]["claude"]["api_key"] = "${file:model.key}"
 
 
 @fault("files.given_away", "warning", "agents[0].files", "use a separate directory")
@@ -414,59 +495,10 @@ def an_agent_that_may_read_the_store(here: World, _: Any) -> None:
     here.config["agents"][0]["files"] = "data"
 
 
-@fault("files.writable", "bad", "more.yaml", "chmod go-w")
-def a_configuration_that_others_can_write(here: World, _: Any) -> None:
-    here.directory.chmod(0o755)
-    file = here.directory / "more.yaml"
-    file.write_text("media: {pdf_pages: 2}\n")
-    file.chmod(0o664)
-
-
-@fault("files.store_readable", "warning", "reverie.db", "chmod 600")
-def a_store_that_others_can_read(here: World, _: Any) -> None:
-    here.store.parent.chmod(0o755)
-    here.store.chmod(0o644)
-
-
-@fault("files.backup_readable", "warning", "backup", "chmod 600")
-def a_backup_that_others_can_read(here: World, _: Any) -> None:
-    here.store.parent.chmod(0o755)
-    file = here.store.parent / "backup-2026-11-20.db"
-    file.write_bytes(here.store.read_bytes())
-    file.chmod(0o644)
-
-
-@fault("files.memory_readable", "warning", "MEMORY.md", "chmod 600")
-def a_memory_that_others_can_read(here: World, _: Any) -> None:
-    file = here.store.parent / "mind" / "reverie" / "MEMORY.md"
-    file.parent.mkdir(parents=True)
-    file.write_text("- likes tea\n")
-    file.parent.chmod(0o755)
-    file.chmod(0o644)
-
-
 @fault("files.media_readable", "warning", "media", "chmod 700")
 def images_that_others_can_read(here: World, _: Any) -> None:
     here.store.parent.chmod(0o755)
     (here.store.parent / "media").mkdir(mode=0o755)
-
-
-@fault("files.writable", "bad", "workspace", "chmod go-w")
-def a_persona_that_others_can_write(here: World, _: Any) -> None:
-    here.directory.chmod(0o755)
-    folder = here.directory / "workspace"
-    folder.mkdir()
-    (folder / "IDENTITY.md").write_text("I am Reverie.\n")
-    folder.chmod(0o777)
-    here.config["agents"][0]["workspace"] = "workspace"
-
-
-@fault("files.persona", "warning", "agents.reverie", "IDENTITY.md")
-def a_persona_that_is_not_text(here: World, _: Any) -> None:
-    folder = here.directory / "workspace"
-    folder.mkdir(mode=0o700)
-    (folder / "IDENTITY.md").write_bytes(b"I am \xff\xfe a fish. " * 20)
-    here.config["agents"][0]["workspace"] = "workspace"
 
 
 @fault(
@@ -490,17 +522,6 @@ def skills_without_a_name_without_yaml_and_without_a_file(here: World, _: Any) -
     (folder / "IDENTITY.md").write_text("I am Reverie.\n")
     folder.chmod(0o700)
     here.config["agents"][0]["workspace"] = "workspace"
-
-
-@fault("store.directory", "bad", "reverie.db", "writable")
-def a_store_below_a_file(here: World, _: Any) -> None:
-    (here.directory / "flat").write_text("")
-    here.config["store"]["path"] = "flat/reverie.db"
-
-
-@fault("store.foreign", "bad", "reverie.db", "restore")
-def a_text_in_place_of_the_store(here: World, _: Any) -> None:
-    here.store.write_text("this was a store once\n" * 500)
 
 
 @fault("store.foreign", "bad", "reverie.db", "store.path")

@@ -595,6 +595,11 @@ async def diagnosed(fault: Fault, here: World, *, offline: bool) -> None:
             only(here, fault.only)
         here.config = changed(here.config, fault.config)
         here.ircd.options = replace(here.ircd.options, **fault.ircd)
+        for path, data in fault.files.items():
+            (here.directory / path).parent.mkdir(parents=True, exist_ok=True)
+            (here.directory / path).write_bytes(data)
+        for path, mode in fault.modes.items():
+            (here.directory / path).chmod(mode)
         planted = fault.plant(here, stack) if fault.plant is not None else None
         if inspect.isawaitable(planted):
             await planted

@@ -145,8 +145,7 @@ async def test_filling_the_disk_with_many_files_is_ended(tmp_path: Path, mode: s
 
 async def test_a_command_whose_turn_is_cut_off_ends(it: Desk) -> None:
     turn = asyncio.create_task(it.bash("setsid sleep 600 & sleep 600"))
-    while len(inside(it.root)) < 3:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(inside(it.root)) >= 3, every_s=0.01)
     turn.cancel()
     with pytest.raises(asyncio.CancelledError):
         await turn
@@ -183,12 +182,13 @@ async def test_nothing_outlives_a_gateway_that_is_killed(tmp_path: Path, mode: s
     gateway = subprocess.Popen([sys.executable, "-c", GATEWAY, tmp_path, mode], cwd=REPOSITORY)
     root = tmp_path / "files/public"
     async with asyncio.timeout(120):
-        while not root.exists() or sum("sleep 600" in line for line in inside(root)) < 6:
-            await asyncio.sleep(0.02)
+        await until(
+            lambda: root.exists() and sum("sleep 600" in line for line in inside(root)) >= 6,
+            every_s=0.02,
+        )
         os.kill(gateway.pid, signal.SIGKILL)
         gateway.wait()
-        while inside(root):
-            await asyncio.sleep(0.01)
+        await until(lambda: not inside(root), every_s=0.01)
 
 
 def descriptors() -> int:
@@ -206,9 +206,7 @@ async def test_what_cannot_be_run_is_refused_with_the_reason(it: Desk) -> None:
 
 
 async def reported(it: Desk, count: int) -> None:
-    async with asyncio.timeout(120):
-        while len(it.reports) < count:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(it.reports) >= count)
 
 
 async def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(it: Desk) -> None:
@@ -235,8 +233,7 @@ async def test_a_job_is_named_at_once_read_meanwhile_and_reported_at_its_end(it:
 
 async def test_a_job_ends_when_it_is_killed_and_nobody_is_told(it: Desk) -> None:
     await it.bash("setsid sleep 600 & sleep 600", background=True)
-    while len(inside(it.root)) < 3:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(inside(it.root)) >= 3, every_s=0.01)
     assert await it.says("job_kill", job="j1") == "j1 is ended."
     await it.empty()
     assert (await it.says("jobs")).startswith("j1: killed: ")
@@ -259,8 +256,7 @@ async def test_a_job_lives_no_longer_than_the_operator_allows(tmp_path: Path, mo
 async def test_jobs_end_with_the_shell_and_no_more_begin(it: Desk) -> None:
     for _ in range(3):
         await it.bash("setsid sleep 600 & sleep 600", background=True)
-    while len(inside(it.root)) < 9:
-        await asyncio.sleep(0.01)
+    await until(lambda: len(inside(it.root)) >= 9, every_s=0.01)
     await it.shell.stop()
     await it.empty()
     assert not it.reports

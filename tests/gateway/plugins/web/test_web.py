@@ -53,6 +53,7 @@ from reverie.testing.channels import story
 from reverie.testing.gateway import running
 from reverie.testing.servers.ircd import LOCALHOST, WRONG, server_context
 from reverie.testing.servers.web_server import Page, WebServer
+from reverie.testing.waiting import until
 from tests.gateway.plugins.web.web_kit import ANN, Desk, Names, desk
 from tests.kits.access import MEMBER, TG, alone, somebody
 from tests.kits.media import pdf, png
@@ -311,8 +312,7 @@ async def test_the_time_is_that_of_the_whole_call_and_nothing_stays_behind() -> 
         tools.site.pages["/0"] = Page(b"", {"location": "/1"}, 302)
         tools.site.pages["/1"] = Page(b"a beginning", TEXT, hangs=True, length=100)
         fetching = asyncio.ensure_future(tools.refused(tools.site.url("/0")))
-        while len(tools.site.seen) < 2:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(tools.site.seen) >= 2)
         clock.advance(20)
         assert "longer than 20 s" in await fetching
         await asyncio.wait_for(tools.site.gone.wait(), 10)
