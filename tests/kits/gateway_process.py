@@ -26,6 +26,7 @@ from gateway.core.facts import NORMAL, Fact
 from gateway.store import LogEntry, ServerStore, Store, StoreLocation, StoreMissing
 from reverie.testing.gateway import UNBOUNDED, UNHURRIED
 from reverie.testing.servers.model_api import Json, ModelApi
+from reverie.testing.waiting import until
 from tests.kits.delivery_judge import DOUBT, TOKEN, Asked
 
 MAIN = "import sys; from gateway.cli.main import main; sys.exit(main())"
@@ -196,8 +197,6 @@ class Program:
 async def so(true: Callable[[], bool], limit_s: float = 4.0) -> bool:
     """Wait for it, but not for long: whether it came."""
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            while not true():
-                await asyncio.sleep(0.001)
-            return True
+        await until(true, limit_s=limit_s, every_s=0.001)
+        return True
     return False

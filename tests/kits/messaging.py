@@ -4,7 +4,7 @@ the process."""
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
@@ -45,7 +45,6 @@ from gateway.core.facts import (
     PostQueued,
     Seq,
     TurnId,
-    TurnRecord,
     inner_conversation,
 )
 from gateway.core.redaction import Redactor
@@ -245,12 +244,8 @@ class Stagehands:
 
     async def post(self, text: str, place: Address = ROOM, *, agent: str = "reverie") -> Seq:
         """A turn ends with an answer, which is delivered. Where the post stands."""
-        record = turn(place.conversation, upto=10_000, text=text)
-        assert isinstance(record.fact, TurnRecord)
+        ended = turn(place.conversation, upto=10_000, text=text, agent=agent)
         key = f"{place.room}:{text[:20]}"
-        ended = NewEntry(
-            fact=replace(record.fact, agent=agent), at=NOW, conversation=place.conversation
-        )
         return await self.queue(Post(key=PostKey(key), to=place, text=text), ended)
 
     async def queue(self, post: Post, cause: NewEntry | None = None) -> Seq:

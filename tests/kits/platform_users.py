@@ -20,6 +20,7 @@ from reverie.testing.servers.discord_api import DiscordApi
 from reverie.testing.servers.discord_api_rest import LOADING
 from reverie.testing.servers.discord_api_world import EPHEMERAL
 from reverie.testing.servers.model_api import Json
+from reverie.testing.waiting import until
 from tests.kits.commands import TABLE
 
 TELEGRAM, DISCORD, IRC = "telegram.main", "discord.main", "irc.main"
@@ -35,9 +36,7 @@ WAIT_S = 20.0
 async def so(true: Callable[[], bool], what: str, limit_s: float = WAIT_S) -> None:
     """Return once it is so. Raises TimeoutError that says what was waited for."""
     try:
-        async with asyncio.timeout(limit_s):
-            while not true():
-                await asyncio.sleep(0.002)
+        await until(true, limit_s=limit_s)
     except TimeoutError:
         raise TimeoutError(what) from None
 

@@ -202,8 +202,14 @@ def heard(number: int, text: str = "", room: str = "#a", urgency: Urgency = 3) -
 
 
 def turn(
-    conversation: ConversationId, *covers: int, upto: int = 0, text: str = "answer"
+    conversation: ConversationId,
+    *covers: int,
+    upto: int = 0,
+    text: str = "answer",
+    key: str | None = None,
+    **fields: Any,
 ) -> NewEntry:
+    """A turn that has ended. `fields`: of its record, besides."""
     fact = TurnRecord(
         turn=TurnId("t"),
         covers=tuple(Seq(seq) for seq in covers),
@@ -219,7 +225,7 @@ def turn(
         autonomous=False,
         label=TRUSTED_LABEL,
     )
-    return NewEntry(fact=fact, at=NOW, conversation=conversation)
+    return NewEntry(fact=replace(fact, **fields), at=NOW, conversation=conversation, key=key)
 
 
 def account(

@@ -37,7 +37,6 @@ from gateway.core.facts import (
     Judgement,
     Seq,
     TurnId,
-    TurnRecord,
     ViewFolded,
 )
 from gateway.core.scopes import PUBLIC, Visibility
@@ -90,9 +89,8 @@ class Desk:
     async def turned(
         self, *steps: TurnStep, heard: str = "hello?", text: str = "yes", place: Address = ROOM
     ) -> Seq:
-        fact = turn(place.conversation, upto=1, text=text).fact
-        assert isinstance(fact, TurnRecord)
-        return await self.write(replace(fact, heard=heard, steps=steps), place)
+        entry = turn(place.conversation, upto=1, text=text, heard=heard, steps=steps)
+        return await self.write(entry.fact, place)
 
     async def say(self, text: str, place: Address = ROOM, *, fate: Fate = "due") -> Seq:
         message = Message(

@@ -35,7 +35,6 @@ from gateway.core.facts import (
     Fact,
     LimitReached,
     PostQueued,
-    TurnRecord,
     dedup_key,
 )
 from gateway.core.i18n import _, use_language
@@ -221,17 +220,9 @@ async def test_an_outage_that_every_process_sees_is_told_by_the_one_that_cares_f
             plugins_of(Http, Health, gateway=one)
 
         async def ends(failure: str, outcome: Literal["failed", "replied"]) -> None:
-            made = turn(HERE.conversation, upto=1)
-            assert isinstance(made.fact, TurnRecord)
-            fact = replace(
-                made.fact,
-                outcome=outcome,
-                failure=failure,
-                agent="ana",
-                reason="no route",
-                requests=1,
-            )
-            await told.store.append([replace(made, fact=fact, at=told.clock.now())])
+            why = {"outcome": outcome, "failure": failure, "reason": "no route"}
+            made = turn(HERE.conversation, upto=1, agent="ana", **why)
+            await told.store.append([replace(made, at=told.clock.now())])
 
         async def said_after(count: int) -> list[str]:
             async with asyncio.timeout(30):

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from dataclasses import fields as fields_of
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -110,11 +109,8 @@ def event(fact: Notification, where: ConversationId, fate: str = "due") -> list[
     return [noticed, NewEntry(fact=verdict, at=NOW, conversation=where, cause=noticed)]
 
 
-def ended(name: str, where: ConversationId, *covers: int, **fields: object) -> NewEntry:
-    made = turn(where, *covers)
-    assert isinstance(made.fact, TurnRecord)
-    fact = replace(made.fact, turn=TurnId(name), **fields)  # type: ignore[arg-type]
-    return replace(made, fact=fact, key=f"turn:{name}")
+def ended(name: str, where: ConversationId, *covers: int, **fields: Any) -> NewEntry:
+    return turn(where, *covers, key=f"turn:{name}", turn=TurnId(name), **fields)
 
 
 def queued(record: NewEntry, key: str = "p") -> NewEntry:
@@ -150,7 +146,7 @@ async def test_who_said_it(tmp_path: Path, role: Any, words: str) -> None:
     )
 
 
-def replied(name: str, *covers: int, **fields: object) -> list[NewEntry]:
+def replied(name: str, *covers: int, **fields: Any) -> list[NewEntry]:
     """A turn with its reply."""
     record = ended(name, A, *covers, **fields)
     return [record, queued(record)]
@@ -604,9 +600,7 @@ def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]
         if everywhere and there != step.where
     )
     assert isinstance(made.fact, TurnRecord)
-    names = [one.name for one in fields_of(made.fact) if one.name != "kind"]
-    fields = {name: getattr(made.fact, name) for name in names}
-    fields |= {
+    fields: dict[str, Any] = {
         "upto": max(0, last - step.behind),
         "outcome": step.outcome,
         "turn": TurnId(f"t{number}"),
@@ -614,7 +608,7 @@ def entries(step: Step, number: int, seen: Sequence[LogEntry]) -> list[NewEntry]
         "within": TurnId("in") if step.within else None,
         "cause": step.cause,
     }
-    return [NewEntry(fact=TurnRecord(**fields), at=NOW, conversation=step.where)]
+    return [replace(made, fact=replace(made.fact, **fields))]
 
 
 async def wrote(store: Store, steps: Sequence[Step]) -> list[LogEntry]:

@@ -1054,10 +1054,8 @@ async def test_a_call_whose_turn_is_stopped_after_it_went_on_waits_no_longer(
         await it.sleeping()
         it.clock.advance(PATIENCE_S)
         assert "waits for an admin" in (await call).text
-        entry = turn(LOBBY.conversation)
-        assert isinstance(entry.fact, TurnRecord)
-        stopped = replace(entry.fact, turn=TurnId("t1"), outcome="yielded", reason="by root")
-        await it.store.append([replace(entry, fact=stopped)])
+        stopped = turn(LOBBY.conversation, turn=TurnId("t1"), outcome="yielded", reason="by root")
+        await it.store.append([stopped])
         while not await it.verdicts():
             await asyncio.sleep(0)
         assert await it.verdicts() == [("bash", "dropped", "")]

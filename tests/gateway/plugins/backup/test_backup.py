@@ -12,7 +12,6 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -561,9 +560,7 @@ def test_where_nothing_ran_since_it_goes_on_exactly_there(tmp_path: Path) -> Non
 def test_a_turn_that_was_interrupted_is_not_taken_again(tmp_path: Path) -> None:
     here, there = irc(tmp_path / "a"), irc(tmp_path / "b")
 
-    ended = turn(place().conversation, 1)
-    assert isinstance(ended.fact, TurnRecord)
-    stored(here, heard(1), [replace(ended, fact=replace(ended.fact, outcome="interrupted"))])
+    stored(here, heard(1), [turn(place().conversation, 1, outcome="interrupted")])
     assert moved(here, there, tmp_path / "b.tar").reconciled.unread_conversations == 1
 
     async def after() -> None:

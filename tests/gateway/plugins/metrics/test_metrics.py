@@ -18,7 +18,7 @@ from gateway.core.events import (
     EventId,
     TaskFinished,
 )
-from gateway.core.facts import Judgement, TurnId, TurnRecord, inner_conversation
+from gateway.core.facts import Judgement, TurnId, inner_conversation
 from gateway.core.metrics import GatewayStats
 from gateway.plugins.metrics import MAX_MODELS, AgentStats, ChannelMetrics, WorkspaceCounts
 from gateway.runtime.dmn_admin import snapshot_dmn
@@ -255,8 +255,7 @@ async def test_what_is_in_the_log_is_counted_once(tmp_path: Path) -> None:
         at=NOW,
     )
     ended = turn(place().conversation, 1)
-    assert isinstance(ended.fact, TurnRecord)
-    within = replace(ended, fact=replace(ended.fact, within=TurnId("i")))
+    within = turn(place().conversation, 1, within=TurnId("i"))
 
     def verdict(event: NewEntry) -> NewEntry:
         fact = Judgement(type="x", urgency=1, fate="noted", rule="r", role="guest")

@@ -1,7 +1,6 @@
 """What `recall` finds on a real store: what was said to or by the agent, and what it wrote down."""
 
 import re
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from gateway.core.events import (
     Sender,
     SenderId,
 )
-from gateway.core.facts import TurnRecord
 from gateway.plugins.memory.search import MAX_QUOTE_CHARS, fold_words, quote_text
 from gateway.plugins.recall import FOUND_HEADER, MAX_HITS, NOTHING_FOUND
 from gateway.plugins.recall.terms import (
@@ -146,9 +144,9 @@ async def test_what_the_model_was_never_to_hear_is_not_found(kit: Papers) -> Non
     await kit.say(1, "harbour, says somebody who is blocked", fate="refused")
     await kit.say(2, "harbour, where nothing is listened to", fate="noted")
     await kit.append(ROOM, _edit(1, "1", "harbour, after an edit", by="Ulla"))
-    failed = turn(ROOM.conversation, upto=1, text="no answer about the harbour").fact
-    assert isinstance(failed, TurnRecord)
-    await kit.append(ROOM, replace(failed, outcome="failed"))
+    await kit.store.append(
+        [turn(ROOM.conversation, upto=1, text="no answer about the harbour", outcome="failed")]
+    )
     assert await found(kit, "harbour") == []
 
 
