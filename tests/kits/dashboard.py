@@ -42,6 +42,7 @@ T = TypeVar("T")
 CHROMIUM = "/usr/bin/chromium"
 TOKEN = "a-token-that-tests-know/#&?+"
 READER = "a-token-that-may-only-read"
+ADMIN = "a-token-that-may-operate"
 WAIT_S = 30.0
 IRC, TELEGRAM, DISCORD = PLATFORMS
 expect.set_options(timeout=WAIT_S * 1_000)
@@ -104,9 +105,13 @@ class House:
     def settings(self) -> Settings:
         made = bench_week.configuration(self.folder, self.api.url)
         token = SecretStr(self.token) if self.token is not None else None
-        reader = OpsToken(name="reader", role="read", token=SecretStr(READER))
-        tokens = (reader,) if token is not None else ()
-        ops = made.ops.model_copy(update={"port": self.port, "token": token, "tokens": tokens})
+        tokens = (
+            OpsToken(name="reader", role="read", token=SecretStr(READER)),
+            OpsToken(name="ben", role="operate", token=SecretStr(ADMIN)),
+        )
+        ops = made.ops.model_copy(
+            update={"port": self.port, "token": token, "tokens": tokens if token else ()}
+        )
         return self.change(made.model_copy(update={"ops": ops}))
 
     def run(self, story: Coroutine[Any, Any, T]) -> T:

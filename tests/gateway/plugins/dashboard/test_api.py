@@ -457,31 +457,6 @@ async def test_who_asks_to_be_let_in_waits_with_what_they_wrote(owned: Operated)
     assert len(done) == 2
 
 
-async def test_a_call_that_waits_is_approved_by_a_token_of_an_admin(tmp_path: Path) -> None:
-    rules = [{"tool": "remember", "approval": "always"}]
-    script = Script(
-        rules=(ScriptRule(match="tea", calls=NOTE), ScriptRule(match="", reply="Done."))
-    )
-    token, tokens = BEN["token"], [BEN]
-    more: dict[str, Any] = {"access": OWNER, "tools": {"rules": rules}}
-    async with operated(tmp_path, script, ops={"tokens": tokens}, **more) as owned:
-        owned.client.headers["Authorization"] = f"Bearer {token}"
-        await owned.say("Ann likes tea", sender="root")
-
-        async def waits() -> bool:
-            return bool((await owned.get("/api/waiting"))["items"])
-
-        await owned.until(waits)
-        (item,) = (await owned.get("/api/waiting"))["items"]
-        assert (item["kind"], item["who"], item["place"]) == ("approval", "root", "demo/root")
-        assert "Ann likes tea" in item["words"]
-        await act(owned, item["actions"][0])
-        await owned.took(1)
-        assert (await owned.get("/api/waiting"))["items"] == []
-        (note,) = await owned.get("/api/plugins/memory/journal")
-        assert note["note"] == "Ann likes tea"
-
-
 async def test_the_whole_log_is_searched_by_words(owned: Operated) -> None:
     for number in range(5):
         await owned.console.receive_message(f"apple pie {number}", sender="root")

@@ -20,6 +20,7 @@ from gateway.runtime.agents import STOPPED
 from reverie.testing.servers.model_api import Answer
 from reverie.testing.waiting import until
 from tests.kits.dashboard import (
+    ADMIN,
     DISCORD,
     IRC,
     READER,
@@ -546,7 +547,7 @@ def test_a_call_waits_as_it_is_written_and_memory_is_changed(
 
     with house(tmp_path, ask_always) as made, tab(browser, bypass_csp=True) as it:
         made.api.default = lambda _: Answer(text="well, well")
-        page = it.open(made.address)
+        page = it.open(f"{made.url}#token={ADMIN}")
         card = page.locator("#waiting .card", has_text="tool call")
         for name, times in (("Deny", 2), ("Approve", 1)):
             call = (name, "remember", json.dumps({"text": COMMAND}))
@@ -567,12 +568,18 @@ def test_a_call_waits_as_it_is_written_and_memory_is_changed(
             expect(page.locator("#told .good")).to_contain_text(name.rstrip("ye"))
             expect(card).to_have_count(0)
             expect(page.locator("#waiting .spin")).to_have_count(0)
+        acts = [(one["actor"], one["command"]) for one in made.ask("/api/audit")["items"]]
+        assert acts == [("operator (ben)", "approve"), ("operator (ben)", "deny")]
+        (note,) = made.ask("/api/plugins/memory/journal")
+        assert note["note"] == COMMAND
         assert "Ben likes coffee" in prompt("good morning, zebra")
         it.show("agent")
         rows = page.locator(
             "section.panel", has=page.get_by_role("heading", name="Memory")
         ).locator("tbody tr")
         expect(rows).to_have_count(2)
+        expect(rows.get_by_role("button")).to_have_count(0)
+        it.open(made.address, "agent")
         rows.first.get_by_role("button", name="Edit").click()
         text = page.locator("dialog textarea")
         expect(text).to_be_focused()
