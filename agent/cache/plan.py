@@ -173,12 +173,8 @@ def _common_length(old: Sequence[object], new: Sequence[object]) -> int:
     """Return the number of objects, from the first, that are the same in both."""
     if new[: len(old)] == old:
         return len(old)
-    length = 0
-    for one, other in zip(old, new, strict=False):
-        if one is not other:
-            break
-        length += 1
-    return length
+    pairs = enumerate(zip(old, new, strict=False))
+    return next((at for at, (one, other) in pairs if one is not other), min(len(old), len(new)))
 
 
 def _fixed_segments(
@@ -201,10 +197,11 @@ def _fixed_segments(
     if request.tools:
         tools = [f"{tool.name}\0{tool.description}\0{tool.schema}" for tool in request.tools]
         digest = extend_digest(digest, b"tools\0" + _encode_text("\0".join(tools)))
-        segment = PromptSegment(
-            "tools", "tools", 0, size.tools, end_tokens, digest, len(tools), is_shared=True
+        segments.append(
+            PromptSegment(
+                "tools", "tools", 0, size.tools, end_tokens, digest, len(tools), is_shared=True
+            )
         )
-        segments.append(segment)
     position = len(request.tools)
     for number, block in enumerate(request.blocks):
         shared = shared and block.name in SHARED_BLOCKS
@@ -212,10 +209,11 @@ def _fixed_segments(
         tokens = size.blocks[number]
         end_tokens += tokens
         position += 1
-        segment = PromptSegment(
-            block.name, "block", number, tokens, end_tokens, digest, position, is_shared=shared
+        segments.append(
+            PromptSegment(
+                block.name, "block", number, tokens, end_tokens, digest, position, is_shared=shared
+            )
         )
-        segments.append(segment)
     return segments
 
 
@@ -394,11 +392,8 @@ def _place_breakpoints(
         chosen[head] = lifetimes.shared
     if binding > head and (binding == card or len(chosen) < MAX_BREAKPOINTS):
         chosen[binding] = lifetimes.binding
-    is_long = False
-    for place in sorted(chosen, reverse=True):  # 1 h in front of 5 m
-        is_long = is_long or chosen[place] == "1h"
-        chosen[place] = "1h" if is_long else "5m"
-    return dict(sorted(chosen.items()))
+    last_long = max([at for at, lifetime in chosen.items() if lifetime == "1h"], default=-1)
+    return {at: "1h" if at <= last_long else "5m" for at in sorted(chosen)}  # 1 h in front of 5 m
 
 
 def _last_usable(segments: Sequence[PromptSegment], count: int, minimum_tokens: int) -> int:
@@ -531,23 +526,18 @@ def explain_cache_miss(
     `before`: the last request of the same conversation. `expected`: tokens that should have been
     read; None: no miss.
     """
-    changed = ""
-    if before is not None and before.segments:
-        last = len(before.segments) - 1  # its digest names all bytes in front of it
-        same = [one.digest for one in planned.segments[last : last + 1]]
-        if same != [before.segments[last].digest]:
+    changed = since = ""
+    if before is not None:
+        since = f", last sent {planned.sent_at_s - before.sent_at_s:.0f} s before"
+        count = len(before.segments)  # the digest of the last names all bytes in front of it
+        if [one.digest for one in planned.segments[:count][-1:]] != [
+            one.digest for one in before.segments[-1:]
+        ]:
             changed = describe_difference(before.request, planned.request)
     if expected is None:
         return changed
-    miss = f"{usage.cache_read_tokens} of about {expected} tokens were read"
-    if changed:
-        return f"{miss}: {changed}"
-    since = (
-        f", last sent {planned.sent_at_s - before.sent_at_s:.0f} s before"
-        if before is not None
-        else ""
-    )
-    return f"{miss}: no byte differs{since}; the provider had it no more, or not yet"
+    changed = changed or f"no byte differs{since}; the provider had it no more, or not yet"
+    return f"{usage.cache_read_tokens} of about {expected} tokens were read: {changed}"
 
 
 ESTIMATE_MARGIN: Final = 1.25

@@ -48,6 +48,7 @@ from agent.models.base import (
     ModelUnusable,
     StreamEnd,
 )
+from agent.prompt import SHARED_BLOCKS
 from agent.tokens.counter import (
     RATIO_BOUNDS,
     RequestMeter,
@@ -181,14 +182,14 @@ class PromptCache:
         """Restore the gaps seen in an agent's conversations. Ignored after its first request."""
         self._cadence.setdefault(agent, cadence)
 
-    def observe_elsewhere(self, agent: str, place: str, at_s: float) -> None:
+    def observe_elsewhere(self, agent: str, place: str, at_s: float, tokens: int) -> None:
         """Add a request of a conversation that another process made: its gaps count, and it is kept
         warm there.
 
         Before `restore_cadence`, which knows it from the log, it is ignored.
         """
         if (cadence := self._cadence.get(agent)) is not None:
-            cadence.observe_request(place, at_s)
+            cadence.observe_request(place, at_s, tokens)
         if self._warmer is not None:
             self._warmer.forget(self, agent, place)
 
@@ -208,7 +209,14 @@ class PromptCache:
         key, at_s = (request.shared_key, request.conversation_id), self._now_s()
         with self.counting(request):
             if not 0 <= at_s - self._failed_s.pop(key, -inf) <= _RETRY_S:  # else it is a retry
-                self._cadence[request.shared_key].observe_request(request.conversation_id, at_s)
+                _, estimate = self._gauge.estimate(self.dialect.model, request)
+                own = [
+                    tokens
+                    for block, tokens in zip(request.blocks, estimate.size.blocks, strict=True)
+                    if block.name not in SHARED_BLOCKS
+                ]
+                tokens = estimate.correct(sum(own) + sum(estimate.size.conversation))
+                self._cadence[key[0]].observe_request(key[1], at_s, tokens)
             planned = await self._plan_alone(request, until_s)
             try:
                 yield planned

@@ -38,9 +38,8 @@ out."""
 _SHORT, _HOUR = LENGTHS_S.index(LIFETIME_S["5m"]) + 1, LENGTHS_S.index(LIFETIME_S["1h"]) + 1
 """Number of the lengths that each lifetime survives."""
 
-_DECAY, _POOL_DECAY = 0.99, 0.998
-"""Weight that an observation keeps when the next one comes, of one conversation and of all: about
-the last hundred and the last five hundred count."""
+_DECAY = 0.998
+"""Weight that an observation keeps when the next one comes: about the last five hundred count."""
 _PRESUMED_GAPS = (0.2, *[0.02] * len(LENGTHS_S))
 """Gaps assumed in each length, so that nothing that was never seen is impossible."""
 _OVER_WEIGHT = 0.1
@@ -48,14 +47,14 @@ _OVER_WEIGHT = 0.1
 for longer than ever."""
 _FRONT_RETURNS = 0.4
 """Returns that are presumed for what stands in front of the card, which so begins with an hour."""
-_POOL_RETURNS = 4
-"""Most returns that are presumed among all conversations, one for each but the first: the first
-few of a new gateway begin with an hour, until they show that nobody returns. One alone shows by
-itself."""
-_POOL_ENDS = 8.0
+_PRESUMED_TOKENS = 500
+"""Size of what only one conversation has, where it is not known."""
+_POOL_RETURNS = 5
+"""Most returns of so many tokens that are presumed among all conversations, one for each but the
+first: the first few of a new gateway begin with an hour, until they show that nobody returns. One
+alone shows by itself."""
+_POOL_ENDS = 6.0
 """Ends of a conversation that all conversations together stand for in each."""
-_ENDS_PER_GAP = 0.1
-"""Ends that are presumed for each gap that an hour survives: one in ten could be the last."""
 _MIN_LONG_GAPS = 2.0
 """Least number of gaps of more than an hour before the end of a conversation may go uncached."""
 
@@ -76,42 +75,42 @@ class Gaps(NamedTuple):
     last_s: float = 0.0
     lengths: tuple[float, ...] = (0.0,) * len(_PRESUMED_GAPS)
     """Gaps by length: shorter than each of `LENGTHS_S`, and longer."""
+    tokens: int = 0
+    """Size at the last request."""
+    saved: float = 0.0
+    """Tokens that 5 minutes would have written again, and an hour read."""
+    written: float = 0.0
+    """Tokens that an hour would have written, too: those that are new, and all behind an end."""
 
-    def with_request(self, at_s: float, gap_s: float, decay: float = _DECAY) -> "Gaps":
-        """Return the gaps with one more, which ended at `at_s`."""
-        lengths = [weight * decay for weight in self.lengths]
-        lengths[bisect_right(LENGTHS_S, max(0.0, gap_s))] += 1.0
-        return Gaps(at_s, tuple(lengths))
-
-    @property
-    def returns(self) -> float:
-        """Return the number of gaps that an hour survives and 5 minutes do not."""
-        return sum(self.lengths[_SHORT:_HOUR])
-
-    @property
-    def ends(self) -> float:
-        """Return the number of gaps that an hour does not survive, the presumed ones included."""
-        return sum(self.lengths[_HOUR:]) + _ENDS_PER_GAP * sum(self.lengths[:_HOUR])
+    def with_request(self, at_s: float, gap_s: float, before: int = 0, tokens: int = 0) -> "Gaps":
+        """Return the gaps with one more, which ended at `at_s`. The prefix has grown in it from
+        `before` tokens; where it has shrunk, all is new.
+        """
+        lengths = [weight * _DECAY for weight in self.lengths]
+        length = bisect_right(LENGTHS_S, max(0.0, gap_s))
+        lengths[length] += 1.0
+        saved, written = self.saved * _DECAY, self.written * _DECAY
+        if _SHORT <= length < _HOUR:
+            saved += before
+        written += tokens if length >= _HOUR or tokens < before else tokens - before
+        return Gaps(at_s, tuple(lengths), tokens, saved, written)
 
     def lasting(self, price: Price) -> CacheTtl:
         """Return the lifetime of a prefix that keeps its size: an hour, until the gaps show that it
         does not pay.
         """
-        returns, ends = self.returns + _FRONT_RETURNS, sum(self.lengths[_HOUR:])
-        return "1h" if is_hour_cheaper(returns, ends, price) else "5m"
+        returns = sum(self.lengths[_SHORT:_HOUR]) + _FRONT_RETURNS
+        return "1h" if is_hour_cheaper(returns, sum(self.lengths[_HOUR:]), price) else "5m"
 
 
 _NO_GAPS = Gaps()
 
 
-def is_hour_cheaper(returns: float, ends: float, price: Price) -> bool:
-    """Return whether a lifetime of an hour costs less than 5 minutes.
-
-    Each return then reads what would have to be written again. What is written before an end has
-    cost more, for nothing. The tokens do not matter: each of them is written and read by itself.
+def is_hour_cheaper(saved: float, written: float, price: Price) -> bool:
+    """Return whether a lifetime of an hour costs less than 5 minutes: `saved` tokens are then read
+    instead of written again, and `written` ones have cost more.
     """
-    saved = returns * (price.write_5m - price.read)
-    return saved > ends * (price.write_1h - price.write_5m)
+    return saved * (price.write_5m - price.read) > written * (price.write_1h - price.write_5m)
 
 
 def return_probability(lengths: Sequence[float], idle_s: float, within_s: float) -> float:
@@ -151,13 +150,19 @@ class Cadence:
     will end once."""
     _by_conversation: LruDict[str, Gaps] = field(default_factory=LruDict)
 
-    def observe_request(self, conversation: str, at_s: float) -> None:
-        own, shared, gap_s = self._by_conversation.get(conversation), self.shared, inf
+    def observe_request(self, conversation: str, at_s: float, tokens: int = 0) -> None:
+        """Add a request. `tokens`: of what only this conversation has. 0: not known."""
+        own, shared, gap_s, before = self._by_conversation.get(conversation), self.shared, inf, 0
         if own is not None:
-            gap_s = at_s - own.last_s
-        own = Gaps(at_s) if own is None else own.with_request(at_s, gap_s)
-        self._by_conversation.put(conversation, own)
-        self.pool = self.pool.with_request(at_s, gap_s, _POOL_DECAY)
+            gap_s, before = at_s - own.last_s, own.tokens
+        tokens = tokens or before or _PRESUMED_TOKENS
+        self._by_conversation.put(
+            conversation,
+            Gaps(at_s, tokens=tokens)
+            if own is None
+            else own.with_request(at_s, gap_s, before, tokens),
+        )
+        self.pool = self.pool.with_request(at_s, gap_s, before, tokens)
         self.shared = (
             Gaps(at_s) if shared is None else shared.with_request(at_s, at_s - shared.last_s)
         )
@@ -165,20 +170,22 @@ class Cadence:
     def lifetimes(self, conversation: str, price: Price) -> Lifetimes:
         """Return the lifetimes that the gaps so far show to be cheapest.
 
-        A conversation has an hour where its returns would save more than its ends would cost.
-        Added to its own are `_POOL_ENDS` ends, and as many returns as all conversations have had
-        for so many ends.
+        A conversation has an hour where that would have saved more than it would have cost until
+        now. Added to its own tokens are those of `_POOL_ENDS` ends, and as many saved ones as all
+        conversations have had for so many written ones.
         """
         gaps, pool = self._by_conversation.get(conversation, _NO_GAPS), self.pool
-        presumed = min(_POOL_RETURNS, max(0, len(self._by_conversation) - 1))
-        likely = _POOL_ENDS * (pool.returns + presumed) / max(1.0, pool.ends)
-        short, long = sum(gaps.lengths[:_SHORT]), sum(gaps.lengths[_HOUR:])
-        lost = sum(gaps.lengths[_SHORT:])
+        others = min(_POOL_RETURNS, max(0, len(self._by_conversation) - 1))
+        ends = _POOL_ENDS * gaps.tokens
+        likely = ends * (pool.saved + others * _PRESUMED_TOKENS) / max(1.0, pool.written)
+        read, lost = sum(gaps.lengths[:_SHORT]), sum(gaps.lengths[_SHORT:])
         head = (self.shared or _NO_GAPS).lasting(price)
         own: CacheTtl | None = "5m"
-        if head == "1h" and is_hour_cheaper(gaps.returns + likely, gaps.ends + _POOL_ENDS, price):
+        if head == "1h" and is_hour_cheaper(gaps.saved + likely, gaps.written + ends, price):
             own = "1h"
-        elif long >= _MIN_LONG_GAPS and short * (1.0 - price.read) < lost * (price.write_5m - 1.0):
+        elif sum(gaps.lengths[_HOUR:]) >= _MIN_LONG_GAPS and read * (1.0 - price.read) < lost * (
+            price.write_5m - 1.0
+        ):
             own = None  # hardly anything that was written was read
         return Lifetimes(head, "1h" if own == "1h" else gaps.lasting(price), own)
 
@@ -188,8 +195,10 @@ class Cadence:
         """
         own, pool = self._by_conversation.get(conversation, _NO_GAPS).lengths, self.pool.lengths
         share = 1.0 / max(1.0, sum(pool))
-        weights = zip(own, pool, _PRESUMED_GAPS, strict=True)
-        return [mine + share * all_ + presumed for mine, all_, presumed in weights]
+        return [
+            mine + share * all_ + presumed
+            for mine, all_, presumed in zip(own, pool, _PRESUMED_GAPS, strict=True)
+        ]
 
 
 Digest = bytes

@@ -189,6 +189,12 @@ class TurnRecord:
     the agent's words, or made of its actions if it wrote none. Empty: nothing besides `text`."""
     kind: Literal["turn_ended"] = "turn_ended"
 
+    @property
+    def own_tokens(self) -> int:
+        """Return the size of what only its conversation had in its last request. 0: not known."""
+        own, last = ("binding", "channel", "history"), self.accounts[-1:]
+        return sum([block.tokens for one in last for block in one.blocks if block.name in own])
+
 
 @frozen
 class ViewFolded:

@@ -271,7 +271,9 @@ class Agents:
             if (agent := self.by_id.get(record.agent)) is not None:
                 for cache in agent.context_for(place).model.caches:
                     for _ in range(record.requests):
-                        cache.observe_elsewhere(agent.id, place, entry.at.timestamp())
+                        cache.observe_elsewhere(
+                            agent.id, place, entry.at.timestamp(), record.own_tokens
+                        )
                 if record.autonomous and entry.at.date() == self._clock.now().date():
                     turns = agent.state.turns_today + 1
                     agent.state = replace(agent.state, turns_today=turns)

@@ -425,7 +425,9 @@ class ModelServices:
             if isinstance(one.fact, TurnRecord) and one.conversation is not None:
                 cadence = cadences.setdefault(one.fact.agent, Cadence())
                 for _ in range(one.fact.requests):  # each of them counted before the restart
-                    cadence.observe_request(one.conversation, one.at.timestamp())
+                    cadence.observe_request(
+                        one.conversation, one.at.timestamp(), one.fact.own_tokens
+                    )
         for cache in self.pool.caches:
             for agent, cadence in cadences.items():
                 cache.restore_cadence(agent, deepcopy(cadence))

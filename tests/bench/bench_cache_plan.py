@@ -1,8 +1,8 @@
 """What planned cache marks cost against the least possible: `python tests/bench/bench_cache_plan.py
 [--json]`.
 
-The recorded hour, busy hours, days with silences, gaps at random, sparse weeks, each of a few seeds together, and single
-rooms at fixed gaps, judged by the prompt cache of `reverie/testing/servers/messages_cache.py`. 1.00 is the clairvoyant
+The recorded hour, busy hours, days with silences, gaps at random, sparse weeks, days of people, each of a few seeds
+together, and single rooms at fixed gaps, judged by the prompt cache of `reverie/testing/servers/messages_cache.py`. 1.00 is the clairvoyant
 optimum (`optimum.py`) for the same requests: it knows when silences end, which nobody can, so talk
 at random cannot come near it. Printed are the four policies (`auto`, `fixed`, all for an hour, all
 for 5 minutes) and `best online`: the best policy found that knows how traffic of this kind goes on,
@@ -272,6 +272,38 @@ def sparse_week(seed: int) -> list[Turn]:
     return told_at(talks, rng, tools=0.25)
 
 
+def days_of_people(seed: int, days: int = 3) -> list[Turn]:
+    """14 rooms and 16 direct chats, busy or quiet as the seed has it, for days with nights: visits
+    of a few messages, some with a break between them, reminders, looks of the inner conversation,
+    tools."""
+    rng = random.Random(seed)
+    pace, look_s = rng.lognormvariate(0.0, 0.8), rng.choice((1_800, 3_600, 7_200))
+    midnights = [day * DAY_S for day in range(days)]
+    looks = [at + second for at in midnights for second in range(25_200, 82_800, look_s)]
+    looks = [at_s for at_s in looks if rng.random() < 0.5]
+    talks = []
+    for number in range(30):
+        visits = pace * rng.lognormvariate(0.0, 1.0) * (2.0 if number < 14 else 0.8)
+        gap_s, wakes, sleeps = rng.lognormvariate(4.5, 0.8), rng.uniform(6, 11), rng.uniform(18, 25)
+        times = []
+        for midnight_s in midnights:
+            hour = wakes + rng.expovariate(visits / (sleeps - wakes))
+            while hour < sleeps:
+                at_s = midnight_s + hour * 3_600
+                for _ in range(1 + int(rng.expovariate(1 / 4))):
+                    times.append(at_s)
+                    is_near = rng.random() < 0.9
+                    at_s += 5 + (rng.expovariate(1 / gap_s) if is_near else rng.uniform(300, 3_000))
+                hour += rng.expovariate(visits / (sleeps - wakes))
+            times += [midnight_s + 3_600 * rng.randint(7, 22)] * (rng.random() < 0.1)
+        size = {"card": rng.randint(60, 250), "own": 150 if number % 2 else 1_500}
+        room = number < 14
+        talk = conversation(rng, f"p/{number}", "a", room=room, shared=SHARED_TOKENS, **size)
+        talks.append((talk, times))
+    inner = conversation(rng, "inner", "a", room=False, shared=SHARED_TOKENS, card=100, own=300)
+    return told_at([*talks, (inner, looks)], rng, tools=0.35)
+
+
 def recorded_hour(seed: int) -> list[Turn]:
     """Questions of `hour.tsv`, at their times in their places. The seed changes sizes alone, so the
     best online policy was taught by these very times: it knows more than an online policy can."""
@@ -293,6 +325,8 @@ RECORDED: dict[str, Callable[[int], list[Turn]]] = {
     "a day with silences": day_with_silences,
     "random gaps": random_gaps,
     "a sparse week": sparse_week,
+    "a day of people": functools.partial(days_of_people, days=1),
+    "three days of people": days_of_people,
 }
 POLICIES = {
     "auto": CachePolicy(),
@@ -311,7 +345,8 @@ def learning(policy: CachePolicy, price: Price) -> Choose:
     cadences = defaultdict[str, Cadence](Cadence)
 
     def choose(turn: Turn) -> Lifetimes | None:
-        cadences[turn.agent].observe_request(turn.conversation, turn.at_s)
+        tokens = sum(piece.tokens for piece in (*turn.private, *turn.said))
+        cadences[turn.agent].observe_request(turn.conversation, turn.at_s, tokens)
         return policy.lifetimes(cadences[turn.agent], turn.conversation, price)
 
     return choose

@@ -166,7 +166,7 @@ def test_gaps_of_hours_outweigh_a_few_that_an_hour_survives() -> None:
     cadence = quiet()
     heard(*(1_000.0 * number for number in range(6)), cadence=cadence)
     assert own(cadence) == "1h"
-    heard(*(9_000.0 * number for number in range(1, 6)), cadence=cadence)
+    heard(*(9_000.0 * number for number in range(1, 9)), cadence=cadence)
     assert own(cadence) != "1h"
 
 
